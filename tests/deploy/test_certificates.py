@@ -19,7 +19,7 @@ from fedweave.cli import app
 from fedweave.deploy.flare.gatekeeper import load_revoked
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites import running, status
-from fedweave.deploy.sites.project import Project, administer, barred, greet, read_project
+from fedweave.deploy.sites.project import Project, administer, barred, greet, greet_patiently, read_project
 from fedweave.errors import UserError
 from tests.deploy.projects import SITES
 from tests.deploy.test_project import certificate
@@ -109,6 +109,25 @@ def test_a_server_that_does_not_take_a_good_certificate_is_named(project: Path, 
     wrong = as_server(project, foreign / "server/startup/rootCA.pem")
     with listening(project, wrong) as about, refusal("certificate.refused", "server's"):
         greet(kit(project), about)
+
+
+@pytest.mark.parametrize(("closes", "seconds", "refused"), [(2, 6.0, False), (99, 1.0, True)])
+def test_a_server_that_is_starting_is_asked_again(project: Path, closes: int, seconds: float, refused: bool) -> None:
+    """It listens, and ends connections for a moment; one that always does refuses the certificate."""
+    ready, connections = as_server(project), list[int]()
+
+    def answer(plain: socket.socket) -> None:
+        connections.append(1)
+        if len(connections) > closes:
+            ready(plain)
+
+    with listening(project, answer) as about:
+        if refused:
+            with refusal("certificate.refused", "started"):
+                greet_patiently(kit(project), about, seconds)
+            return
+        greet_patiently(kit(project), about, seconds)
+        assert len(connections) == closes + 1
 
 
 @pytest.mark.parametrize(("first", "last"), [(-9, -1), (1, 9)])

@@ -61,9 +61,11 @@ def edited(folder: Path, to: Path, reason: Reason, example: str, median: dict[st
         there = (edges["source"] == first) & (edges["target"] == second)
         if way == "—":
             there |= (edges["source"] == second) & (edges["target"] == first)
-        if "amount" in edges:
+        if "amount" in edges and reason.kind == "edge":
             there &= np.isclose(edges["amount"], float(reason.value.removeprefix("amount ")), rtol=1e-4)
-        assert there.sum() == 1 or way == "—", reason
+        assert there.sum() == (1 if reason.kind == "edge" else int(reason.value.removeprefix("all "))) or way == "—", (
+            reason
+        )
         edges = edges[~there]
     nodes.to_csv(to / "nodes.csv", index=False)
     edges.to_csv(to / "edges.csv", index=False)
@@ -123,7 +125,10 @@ def test_the_same_of_transfers_with_amounts(tmp_path: Path, directed: str) -> No
     folder = transfers(tmp_path / "data")
     edges = pd.read_csv(folder / "edges.csv")
     edges = edges[edges["label"] != "unknown"].drop(columns=["sens", "day"]).iloc[:90]
-    edges.to_csv(folder / "edges.csv", index=False)
+    ends = {*edges[edges["id"] == "t7"][["source", "target"]].iloc[0]}
+    again = edges[(edges["source"].isin(ends) | edges["target"].isin(ends)) & (edges["id"] != "t7")]
+    again = again.assign(id="again " + again["id"], amount=again["amount"] * 1.5)
+    pd.concat([edges, again]).to_csv(folder / "edges.csv", index=False)
     nodes = pd.read_csv(folder / "nodes.csv").drop(columns="bank")
     nodes.to_csv(folder / "nodes.csv", index=False)
     data = {"name": "folder", "path": str(folder), "task": "edges", "directed": True, "edge_features": ["amount"]}
@@ -134,6 +139,11 @@ def test_the_same_of_transfers_with_amounts(tmp_path: Path, directed: str) -> No
     ends = pd.read_csv(folder / "edges.csv")
     new["age"] = nodes.set_index("id")["age"].loc[sorted({*ends["source"], *ends["target"]})].median()
     explanation = check_laws(tmp_path / "run", folder, "t7", new, "score", tmp_path)
+    several = [one for one in explanation.reasons if one.kind == "edges"]
+    assert len(several) >= 1
+    for at, reason in enumerate(several[:3]):
+        changed = edited(folder, tmp_path / f"several{at}", reason, "t7", new)
+        assert reason.without == pytest.approx(score_of(tmp_path / "run", changed, "t7", "score"), abs=2e-5), reason
     assert {"amount", "source: age", "target: age"} <= {one.name for one in explanation.reasons}
 
 
@@ -382,7 +392,7 @@ def test_the_command_writes_json_a_page_and_a_table(bank: Path, tmp_path: Path) 
     page = (tmp_path / "c3.html").read_text()
     for reason in expected.reasons:
         assert reason.name in page
-    assert f"{expected.score:.3f} → {expected.reasons[0].without:.3f}" in said.output
+    assert f"{expected.written(expected.score)} → {expected.written(expected.reasons[0].without)}" in said.output
     assert "c3.html" in said.output
 
 
@@ -435,8 +445,12 @@ def test_what_is_not_there_is_refused(bank: Path, place: str, asked: dict[str, A
 def test_models_that_cannot_be_explained_are_refused(bank: Path, tmp_path: Path) -> None:
     links = {"name": "folder", "path": str(bank / "data"), "task": "links", "ignore": ["label", "debt", "job"]}
     made(tmp_path / "links", FAST, links, 1, partition={"name": "random", "clients": 2})
-    with refusal("explain.alone"):
+    with refusal("explain.pair"):  # only pairs of nodes have a score there
         explain(tmp_path / "links", "c3", "client-0")
+    learned = {"name": "folder", "path": str(bank / "data"), "ignore": ["debt", "job"], "features": "learned"}
+    made(tmp_path / "learned", FAST, learned, 1, partition={"name": "random", "clients": 2})
+    with refusal("explain.alone"):
+        explain(tmp_path / "learned", "c3", "client-0")
     said = CliRunner().invoke(app, ["explain", str(bank / "run"), "--id", "c3", "-o", str(tmp_path / "c3.txt")])
     assert (said.exit_code, (tmp_path / "c3.txt").exists()) == (2, False)
 
@@ -503,3 +517,20 @@ def counting(case: Any) -> Any:
     w["3/weight"][:2, 1], w["3/bias"] = torch.tensor([0.5, 4.0]), torch.tensor([0.0, -2.0])
     p = probabilities(case.net, nest(w), graph_of(case.data, case.data.features, case.dtype)).double().numpy()
     return case._replace(w=nest(w), expected=lambda at: p[at])
+
+
+def test_small_effects_on_sure_scores_are_shown_with_two_digits() -> None:
+    """0.999 → 0.999 would say nothing."""
+
+    def shown(effect: float, score: float = 0.99917) -> str:
+        reason = Reason("column", "age", "3", "2", score - effect, effect)
+        about = ("a", "node", "1", "probability of fraud", score, None, "leave-out", "the median")
+        return Explanation(*about, (reason,)).written(score - effect)
+
+    assert [shown(effect) for effect in (0.1, 0.01, 0.0041, 0.00041, 4e-7)] == [
+        "0.899",
+        "0.989",
+        "0.9951",
+        "0.99876",
+        "0.999170",
+    ]

@@ -37,7 +37,16 @@ def explain(
         Path,
         typer.Argument(metavar="RUN|MODEL", help="A finished run's folder, or a model as `fedweave score` takes it."),
     ],
-    name: Annotated[str, typer.Option("--id", metavar="ID", help="The node, edge or small graph to explain.")],
+    name: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The node, edge or small graph to explain.")
+    ] = None,
+    pair: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="SOURCE TARGET", help="Of a run on links: the pair of nodes to explain."),
+    ] = None,
+    relation: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Relation of the pair, where there are several.")
+    ] = None,
     client: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of a run's folder: the client that has the example.")
     ] = None,
@@ -69,7 +78,16 @@ def explain(
     if out is not None and out.suffix not in (".html", ".json"):
         raise UserError(f"--out {out}: name a file that ends in .html or .json.", code="explain.out")
     which = None if model is None else str(model)
-    explanation = reasons_of(place, name, client, tables, which, target, method.value, when.value)
+    if relation is not None and pair is None:
+        raise UserError("--relation is of a pair. Name it with --pair, or leave out --relation.", code="explain.pair")
+    example: str | tuple[str, ...]
+    if name is not None and pair is None:
+        example = name
+    elif pair is not None and name is None:
+        example = pair if relation is None else (*pair, relation)
+    else:
+        raise UserError("name what to explain: --id ID, or of a run on links --pair SOURCE TARGET.", code="explain.one")
+    explanation = reasons_of(place, example, client, tables, which, target, method.value, when.value)
     if out is not None and out.suffix == ".html":
         write_page(out, written(explanation))
     elif out is not None:

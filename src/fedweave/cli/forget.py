@@ -1,4 +1,4 @@
-"""The command `fedweave forget`: a finished run without a client or without examples."""
+"""The command `fedweave forget`: a finished run without a client or without examples, and a site's report on it."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +12,12 @@ if not Loaded.for_help:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    from fedweave.deploy.flare import forgetting as at_site
     from fedweave.deploy.flare.audit import Report, write_report
+    from fedweave.deploy.flare.folder import SITE_FILE
     from fedweave.experiment.runs import forgetting
-    from fedweave.experiment.runs.files import read, write_page
+    from fedweave.experiment.runs.files import write_page
+    from fedweave.partition.forgetting import read_ids
     from fedweave.report.document import unmarked
     from fedweave.report.forgetting import document, headline, inference, quality, verdict
     from fedweave.report.pages import html
@@ -24,7 +27,9 @@ PAGE, SIGNED = "forgetting.html", "forgetting-signed.json"
 
 
 def forget(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="RUN|SITE", help="The directory of a finished run, or the folder of a site.")
+    ],
     client: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A client that leaves; repeatable.")] = None,
     ids: Annotated[
         Path | None,
@@ -41,6 +46,15 @@ def forget(
         list[Path] | None,
         typer.Option(metavar="FOLDER", help="Also write the page signed with the key in this folder; repeatable."),
     ] = None,
+    before: Annotated[
+        str, typer.Option(metavar="NUMBER|FILE", help="Of a site: its run, or a scorer, with what is forgotten.")
+    ] = "",
+    exact: Annotated[
+        str, typer.Option(metavar="NUMBER|FILE", help="Of a site: its run, or a scorer, trained again without it.")
+    ] = "",
+    fast: Annotated[
+        str, typer.Option(metavar="NUMBER|FILE", help="Of a site: its run, or a scorer, trained on without it.")
+    ] = "",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the rounds.")] = False,
 ) -> None:
     """Train a run without a client or without examples, and report what the models still show of them.
@@ -48,17 +62,43 @@ def forget(
     It trains twice: again from the start by the run's seed (exact), and on from the run's model for some rounds (fast).
     The report compares both with the earlier model: the run's metric, the distance to the exact model, and membership
     inference on what left. The run itself stays as it is.
+
+    Of a run between sites, `fedweave sites forget` trains. With a site's folder this command writes the site's report,
+    signed with its key.
     """
-    console = screen(quiet)
-    result = forgetting.forget(
-        directory, tuple(client or ()), read_ids(ids), rounds, out, (lambda: Terminal(console)) if not quiet else None
-    )
+    if (directory / SITE_FILE).is_file():
+        if odd := [
+            name for name, value in (("client", client), ("ids", ids), ("rounds", rounds), ("out", out)) if value
+        ]:
+            raise UserError(
+                f"--{odd[0]}: {directory} is the folder of a site, whose site.toml says what it forgets (data.forget). "
+                "Leave the option out.",
+                code="forget.site",
+            )
+        result = at_site.report(directory, before, exact, fast)
+        signers = [*([directory] if (directory / "startup").is_dir() else []), *(sign or [])]
+    else:
+        if before or exact or fast:
+            raise UserError(
+                f"--before, --exact and --fast are of the folder of a site, and {directory} is none. Leave them out.",
+                code="forget.site",
+            )
+        console = screen(quiet)
+        result = forgetting.forget(
+            directory,
+            tuple(client or ()),
+            () if ids is None else read_ids(ids, "--ids"),
+            rounds,
+            out,
+            (lambda: Terminal(console)) if not quiet else None,
+        )
+        signers = sign or []
     page = document(result.record)
     write_page(result.directory / PAGE, html(page))
     paths = [forgetting.RECORD, PAGE]
-    if sign:
+    if signers:
         report = Report(page)
-        for folder in sign:
+        for folder in signers:
             report = report.signed(folder)
         write_report(result.directory / SIGNED, report)
         paths.append(SIGNED)
@@ -75,20 +115,3 @@ def forget(
         shown.print(unmarked(line), highlight=False, soft_wrap=True)
     for path in paths:
         shown.print(str(result.directory / path), highlight=False, markup=False, soft_wrap=True)
-
-
-def read_ids(path: Path | None) -> tuple[str, ...]:
-    """The ids in a text file, one in each line; () without a file.
-
-    Raises:
-        UserError: there is no id, or the file is no text.
-    """
-    if path is None:
-        return ()
-    try:
-        lines = [line.strip() for line in read(path).decode("utf-8-sig").splitlines()]
-    except UnicodeDecodeError as error:
-        raise UserError(f"--ids {path}: it is no UTF-8 text. Give an id per line.", code="forget.ids") from error
-    if not (names := tuple(dict.fromkeys(filter(None, lines)))):
-        raise UserError(f"--ids {path}: it has no id. Give an id per line.", code="forget.ids")
-    return names

@@ -40,6 +40,7 @@ if not Loaded.for_help:
         with_engine,
     )
     from fedweave.deploy.sites.experiments import split as cut
+    from fedweave.deploy.sites.forgetting import rerun
     from fedweave.deploy.sites.project import Project, free_port, own_reasons, read_project
     from fedweave.deploy.sites.running import number_of, sites_of
     from fedweave.experiment.runs.files import RUN
@@ -222,6 +223,33 @@ def predict(
         paths = running.predict(project, directory, Teller(), "" if model is None else str(model), when=when.value)
     for path in paths:
         typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
+
+
+@sites.command()
+def forget(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
+    project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
+    client: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A site that leaves; repeatable.")] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=0, help="Rounds of the fast way; 0 leaves it out. The default is a tenth of the run's."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR2", help="A new folder (RUN/forgotten/NUMBER).")
+    ] = None,
+) -> None:
+    """Train a run again without what sites forget: from the start (exact), and on from its model (fast).
+
+    Each site leaves out what its own site.toml lists (data.forget); the ids do not leave it. Then the owner of a site
+    writes its signed report: `fedweave forget SITE`.
+    """
+    with own_reasons(project), terminable():
+        result = rerun(project, directory, tuple(client or ()), rounds, out, Teller)
+    for name, summary in result.summaries.items():
+        typer.echo(f"{name}: {headline(summary['metrics'])}")
+    for line in result.notes:
+        typer.echo(printable(line))
+    typer.echo(f"{result.directory}: both runs. At each site, `fedweave forget SITE` writes its report")
 
 
 @sites.command()

@@ -419,8 +419,8 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         lambda f: f.config.forget is not None,
         lambda f: not f.config.between_sites,
         lambda f: (
-            "forget: between sites each member removes rows from its own tables. Remove them, or the member (`fedweave "
-            "sites remove`), and run again; init_from = the earlier run continues from its model. Leave [forget] out."
+            "forget: between sites no document says what a member forgets. Its owner lists ids (data.forget in "
+            "site.toml), and `fedweave sites forget` trains again. Leave [forget] out."
         ),
     ),
     Requirement(

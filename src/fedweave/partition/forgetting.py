@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.tables import skeleton
 from fedweave.errors import ConfigError, listed
 from fedweave.partition.base import Part, Partition, client_ids
+from fedweave.partition.client_data import shares
 from fedweave.partition.overlap import overlaps
 
 OVERLAPS = ("nodes", "links")  # the facts of pairs that follow from what clients hold (`partition.overlap`)
@@ -127,6 +129,37 @@ def places(data: Dataset, ids: Sequence[str]) -> np.ndarray:
             code="forget.no-id",
         )
     return np.array(sorted(place[name] for name in set(ids)), np.int64)
+
+
+def read_ids(path: Path, what: str) -> tuple[str, ...]:
+    """The ids in a text file, one in each line. what: the setting or option that names the file.
+
+    Raises:
+        ConfigError: there is no such file, it is no text, or it has no id.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        why = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read ({error.strerror})"
+        raise ConfigError(
+            f"{what} = {path}: it {why}. Give a text file with an id per line.", code="forget.ids"
+        ) from error
+    if not (names := tuple(dict.fromkeys(filter(None, lines)))):
+        raise ConfigError(f"{what} = {path}: it has no id. Give an id per line.", code="forget.ids")
+    return names
+
+
+def without_ids(data: Dataset, ids: Sequence[str]) -> Dataset:
+    """The data of one holder, features not scaled, without the rows of the examples with these ids.
+
+    Raises:
+        ConfigError: there is no such example, or none would be left.
+    """
+    times = None if data.edge_attrs is None else data.edge_attrs.split_times
+    whole = replace(Part.of(data, np.arange(data.examples), np.asarray(data.public)), split_times=times)
+    rest = Forget(ids=tuple(ids)).applied(data, Partition((whole,)))
+    [share] = shares(rest.data, rest.partition.parts)
+    return share
 
 
 def _only(count: int, leaving: Sequence[np.ndarray], others: Sequence[np.ndarray], test: np.ndarray) -> np.ndarray:

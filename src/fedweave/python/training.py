@@ -118,7 +118,7 @@ class SavedRun(Shown):
     def explain(
         self,
         client: str | None,
-        name: str | int,
+        name: "str | int | Sequence[str | int]",
         *,
         tables: str | Path | None = None,
         model: str | None = None,
@@ -126,7 +126,8 @@ class SavedRun(Shown):
         method: "Method" = "leave-out",
     ) -> "Explanation":
         """Why the client's model gives the example called `name` its score: `explanation.table` has a row for each
-        column, neighbor and edge that moves it.
+        column, neighbor and edge that moves it. Of a run on links, `name` is a pair: its source and target and, with
+        several relations, the relation.
 
         tables: a folder with the example; None is the run's own data. model: "personal", what the client uses, unless
         another is named. target: the class, label or number. method: "leave-out" or "gradients".
@@ -137,7 +138,8 @@ class SavedRun(Shown):
         from fedweave.experiment.runs.reasons import explain
 
         where = None if tables is None else Path(tables).expanduser()
-        return explain(self.directory, str(name), client, where, model, target, method)
+        example = str(name) if isinstance(name, str | int) else tuple(map(str, name))
+        return explain(self.directory, example, client, where, model, target, method)
 
     def forget(
         self,

@@ -14,7 +14,8 @@ from fedweave.report.document import Document, Section, grid
 def headline(record: Record) -> str:
     """What was forgotten, in a sentence."""
     about = record["forgotten"]
-    whose = f" of {listed(about['clients'])}" if about["clients"] else ""
+    names = about["clients"] or [record["site"]] if "site" in record else about["clients"]
+    whose = f" of {listed(names)}" if names else ""
     return (
         f"{record['run']} without {counted(about['examples'], about['kind'])}{whose}, {about['training']:,} of them "
         f"training examples, of {about['of']:,} in all."
@@ -45,7 +46,8 @@ def quality(record: Record) -> list[dict[str, str]]:
         far = (NONE, NONE, NONE) if name == EXACT else (f"{one['parameters']:.3f}", f"{one['predictions']:.4f}", apart)
         rows.append(
             {"model": name, head: f"{one['metric']:.4f}", "rounds": f"{one['rounds']:,}"}
-            | {"seconds": f"{one['seconds']:.3g}", "traffic": decimal(one["bytes"])}
+            | {"seconds": NONE if one["seconds"] is None else f"{one['seconds']:.3g}"}
+            | {"traffic": NONE if one["bytes"] is None else decimal(one["bytes"])}
             | dict(zip(("weights apart", "predictions apart", "other class"), far, strict=True))
         )
     return rows
@@ -66,8 +68,11 @@ def inference(record: Record) -> list[dict[str, str]]:
 
 def document(record: Record) -> Document:
     """The page."""
-    facts = (("run", record["run"]), ("written", record["written"].replace("T", " ").replace("+00:00", " UTC")))
+    site = (("site", record["site"]),) if "site" in record else ()
+    facts = (*site, ("run", record["run"]), ("written", record["written"].replace("T", " ").replace("+00:00", " UTC")))
+    listed_ids = record["forgotten"].get("list")
     hashes = (
+        *(() if listed_ids is None else (f"{listed_ids}  the ids, each as a hash keyed with the site's secret",)),
         f"{record['configuration']}  configuration, before",
         *(f"{one}  configuration, {name}" for name, one in record["configurations"].items()),
         *(f"{one['weights']}  weights, {name}" for name, one in record["models"].items()),
@@ -75,8 +80,8 @@ def document(record: Record) -> Document:
     )
     compared = (
         "Before: the run's model. Exact: trained again without what left. Fast: trained on from the run's model.",
-        "The metric is that of the run's own selection, over the test examples that are left, with all models on the "
-        "same graphs.",
+        f"The metric is {'of this site alone' if site else 'of the selection of the run'}, over the test examples that "
+        "are left, with all models on the same graphs.",
         "Weights apart: the norm of the difference to the exact model's weights over their norm. Predictions apart: "
         "the mean total variation distance of class probabilities; of labels and numbers, the mean difference, of "
         "numbers in deviations. Other class: examples with another predicted class.",

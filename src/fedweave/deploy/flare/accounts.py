@@ -21,6 +21,7 @@ from fedweave.errors import CallRefused, DataError, FedweaveError, StepFailed
 
 NO_RUN = "no-run"  # the journal of refusals outside of any run; no run has such a name
 CROWD = "crowd"  # the note that lists the sites of a run's secure aggregations
+DATA = "data"  # the note with the digest of a run's data, and with what the run leaves out of it
 _LONGEST = 500  # characters of a reason
 
 
@@ -31,7 +32,8 @@ class Accounts:
     that all their entries are one `chain`. lost: see `sitefile.Rules`.
     spent: the sum at the last reading of the journals. replies: {journal: {step: number of replies}}.
     pins: {journal: the configuration with which its run began (`requests.pin`)}. crowds: {journal: the sites of its
-    run's secure aggregations, and the digest of the data}. damaged: {journal: number of unreadable lines}.
+    run's secure aggregations, and the digest of the data}. left_out: {journal: the digest of its run's data, and marks
+    of the examples that the run leaves out of it}. damaged: {journal: number of unreadable lines}.
     """
 
     def __init__(self, folder: Path, lost: Iterable[str] = ()) -> None:
@@ -42,6 +44,7 @@ class Accounts:
         self.spent, self.damaged = Spent(), dict[str, int]()
         self.replies, self.pins = defaultdict[str, Counter[str]](Counter), dict[str, str]()
         self.crowds = dict[str, tuple[tuple[str, ...], str]]()
+        self.left_out = dict[str, tuple[str, frozenset[str]]]()
 
     @contextmanager
     def open(self, journal: Journal | None = None) -> Iterator[None]:
@@ -79,6 +82,13 @@ class Accounts:
         """{step: how often it has replied} in all runs that began with that configuration."""
         return sum((self.replies[name] for name, run_pin in self.pins.items() if run_pin == pin), Counter[str]())
 
+    def left_out_of(self, data: str) -> list[frozenset[str]]:
+        """Marks of what each run on the data with this digest left out. Runs without the note, by an earlier version,
+        count as runs on the same data, if they have replied to a step."""
+        noted = [out for digest, out in self.left_out.values() if digest == data]
+        steps = {name for name, replies in self.replies.items() if any(step[:1] != "(" for step in replies)}
+        return [*noted, *(frozenset[str]() for name in self.pins if name in steps - self.left_out.keys())]
+
     def catch_up(self) -> list[str]:
         """Count the new entries of the journals. Returns the journals in which a job has joined since the last look."""
         if not self._folder.is_dir():
@@ -99,6 +109,8 @@ class Accounts:
         for note in records.notes:
             if note["note"] == CROWD:
                 self.crowds[name] = tuple(map(str, note.get("sites", ()))), str(note.get("data"))
+            if note["note"] == DATA:
+                self.left_out[name] = str(note.get("data")), frozenset(map(str, note.get("left_out", ())))
         if records.damaged:
             self.damaged[name] = self.damaged.get(name, 0) + len(records.damaged)
         return bool(joined)

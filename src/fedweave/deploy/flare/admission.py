@@ -504,6 +504,38 @@ def check_difference(rules: Rules, sites: Sequence[str], crowds: Iterable[Sequen
             )
 
 
+def check_left_out(rules: Rules, marks: frozenset[str], earlier: Iterable[frozenset[str]]) -> None:
+    """Refuse a run that leaves out almost the same examples as an earlier run on the same data: the difference of what
+    the two send shows what these few examples change.
+
+    marks: of the examples that the run leaves out. earlier: the same of each earlier run.
+
+    Raises:
+        PolicyViolation: names the rule, and no number of examples, which the server would hear.
+    """
+    if any(0 < len(marks ^ other) < rules.min_nodes for other in earlier):
+        raise PolicyViolation(
+            f"policy.min_nodes: an earlier run on the same data left out other examples, fewer than {rules.min_nodes} "
+            "of them, and the difference of what the two runs send shows these few. Wait until data.forget lists more, "
+            "or have the owner accept this: policy.min_nodes = 1",
+            code="forget.few",
+        )
+
+
+def check_forget(data: SiteData, config: Config) -> None:
+    """Refuse a vertical job at a site that leaves examples out: its parties hold the same examples.
+
+    Raises:
+        ConfigError: the site lists examples to forget.
+    """
+    if data.forget is not None and capabilities(config.algorithm.kind).vertical:
+        raise ConfigError(
+            f"data.forget = {data.forget!r}: parties of a vertical run hold the same examples, so that none can leave "
+            "alone. Remove the rows from every party's tables.",
+            code="forget.vertical",
+        )
+
+
 def check_files(rules: Rules, document: Document) -> None:
     """Refuse a document that names a plug-in by a file, "file.py:Name", that `policy.files` does not list. Looking up
     the plug-in would run the file.

@@ -21,7 +21,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.plugins import files_in, label
 from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING, Record
-from fedweave.deploy.flare.accounts import NO_RUN
+from fedweave.deploy.flare.accounts import DATA, NO_RUN
 from fedweave.deploy.flare.admission import changed
 from fedweave.deploy.flare.chain import Head
 from fedweave.deploy.flare.folder import SITE_FILE, About, read_about
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SiteRun:
-    """The content of a site's journal of one run. joined, lists, aligned, policy, refused, cut: its notes by kind
-    (`journal.Journal.note`). ledger: what left (`core.ledger.SCHEMA`). damaged: number of unreadable lines."""
+    """The content of a site's journal of one run. joined, lists, aligned, policy, refused, cut, data: its notes by
+    kind (`journal.Journal.note`). ledger: what left (`core.ledger.SCHEMA`). damaged: number of unreadable lines."""
 
     name: str
     joined: tuple[Record, ...]
@@ -55,6 +55,7 @@ class SiteRun:
     cut: tuple[Record, ...]
     ledger: pa.Table
     damaged: int
+    data: tuple[Record, ...] = ()
 
     @cached_property
     def flows(self) -> tuple[Flow, ...]:
@@ -127,7 +128,7 @@ def _run(name: str, records: Records) -> SiteRun:
 
     title = "outside of any run" if name == NO_RUN else name
     groups = (notes("joined"), notes("lists"), notes("aligned"), notes("policy"), notes("refused"), notes("cut"))
-    return SiteRun(title, *groups, _table([records]), len(records.damaged))
+    return SiteRun(title, *groups, _table([records]), len(records.damaged), notes(DATA))
 
 
 def _table(records: Iterable[Records]) -> pa.Table:
@@ -202,6 +203,10 @@ def describe_requests(run: SiteRun) -> list[str]:
         config = f"configuration {str(note.get('pin'))[:12]}"
         what = f"the server began {job(note)}, {where}: {note.get('algorithm')}, {config}, {versions}"
         lines.append(f"{note['at']}  {what}; {by_whom(note)}, {what_for(note)}")
+    for note in run.data:
+        if note["left_out"]:
+            left_out = counted(len(note["left_out"]), "example")
+            lines.append(f"{note['at']}  the site left {left_out} of its data out (data.forget)")
     for note in run.lists:
         counts = ", ".join(f"{site} {count}" for site, count in dict(note.get("counts") or {}).items())
         lines.append(f"{note['at']}  ids on the lists that were compared: {counts}")

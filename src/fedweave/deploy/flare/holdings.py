@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -39,7 +40,7 @@ from fedweave.datasets.npz import Archive
 from fedweave.datasets.settings import CommonSettings, DataSettings
 from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.triples import knowledge_graph, learned, read_triples
-from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
+from fedweave.deploy.flare.sitefile import SECRET, Rules, SiteData, read_ids_key, read_secret
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.build import scaled_to
 from fedweave.experiment.config import Config
@@ -50,6 +51,7 @@ from fedweave.partition.base import Part
 from fedweave.partition.client_data import target_scale_of
 from fedweave.partition.divided import Divided
 from fedweave.partition.external import check_inside, member_data
+from fedweave.partition.forgetting import names_of, read_ids, without_ids
 
 HASH = "hash"  # a value of `SiteData.split`
 Source = TypeVar("Source", bound=CommonSettings)
@@ -85,7 +87,8 @@ class Holdings:
     kinds: names of node labels, edge labels and categories (`kinds_of`). version: the version of its labels, if noise
     may be drawn on them. whole: the data with features not scaled, if an exchange will add columns
     (`alignment.Exchange`).
-    apart: number of a party's nodes that not all parties have, and that the graph leaves out. pairs: the file of pairs
+    apart: number of a party's nodes that not all parties have, and that the graph leaves out. forgotten: what
+    `site.toml` lists to leave out, of what the data has. pairs: the file of pairs
     of nodes to predict, for links.
     """
 
@@ -97,6 +100,7 @@ class Holdings:
     whole: Dataset | None = None
     apart: int = 0
     pairs: Path | None = None
+    forgotten: "Forgotten | None" = None
 
     @property
     def features(self) -> int:
@@ -107,6 +111,47 @@ class Holdings:
     def classes(self) -> int:
         """Number of classes of the whole federation."""
         return self.data.classes
+
+
+class Forgotten(NamedTuple):
+    """The examples that a site leaves out. ids: their ids, as far as the data has them. absent: how many ids of the
+    list it does not have. whole: digest of the data with them (`datasets.features.content`)."""
+
+    ids: tuple[str, ...]
+    absent: int
+    whole: str
+
+    @classmethod
+    def of(cls, site: SiteData, folder: Path, model: object = None) -> "Forgotten | None":
+        """What `site.toml` lists to leave out; None without a list. model: the plug-in that will read the data.
+
+        Raises:
+            DataError, ConfigError: the list or the data is absent or invalid.
+        """
+        if site.forget is None:
+            return None
+        whole = own_graph(replace(site, forget=None), folder)
+        whole = ported(whole, fitted(model, whole.edge_attrs))
+        named = read_ids(folder / site.forget, "data.forget")
+        ids = tuple(sorted({*named} & {*names_of(whole)}))
+        return cls(ids, len(named) - len(ids), content(whole))
+
+
+def marks_of(ids: Sequence[str], folder: Path) -> frozenset[str]:
+    """Hashes of ids, keyed with the secret of the site in `folder`, so that its journal does not tell them.
+
+    Raises:
+        ConfigError: see `sitefile.read_secret`.
+    """
+    key = read_secret(folder / SECRET) if ids else b""
+    return frozenset(hashlib.blake2b(b"forget" + name.encode(), key=key, digest_size=8).hexdigest() for name in ids)
+
+
+def data_digest(marks: Record, forgotten: Forgotten | None = None) -> str:
+    """A digest of a run's data, of which `marks` are known, with what is left out of it: with another list of what to
+    forget it is the same data."""
+    data = marks.get("data", marks) if forgotten is None else forgotten.whole
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = None) -> Holdings:
@@ -126,7 +171,8 @@ def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = 
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     version = LabelVersion.of(data, np.arange(data.examples))
     pairs = None if site.pairs is None else folder / site.pairs
-    return Holdings(graph_of(data, data.features, dtype), test, data, kinds_of(site), version, whole, pairs=pairs)
+    graph, forgotten = graph_of(data, data.features, dtype), Forgotten.of(site, folder, model)
+    return Holdings(graph, test, data, kinds_of(site), version, whole, pairs=pairs, forgotten=forgotten)
 
 
 def own_graph(
@@ -283,7 +329,10 @@ def _scaled(data: Dataset, site: SiteData) -> Dataset:
 
 def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
     """The data in the file or folder. If `site` divides by time, this division replaces the split in the data, and
-    features of edges are scaled by the statistics of the training edges."""
+    features of edges are scaled by the statistics of the training edges. Rows of what `site` forgets are gone before
+    anything is scaled."""
+    if site.forget is not None:
+        return _without(path, site, folder or path.parent)
     data = _undivided(path, replace(site, edge_normalize="none") if site.timed else site)
     if site.task == LINKS:
         data = linked(path, data, site, folder or path.parent, links or Links())
@@ -293,6 +342,16 @@ def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links |
     [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
     timed = None if data.edge_attrs is None else data.edge_attrs._replace(split_times=part.split_times)
     return scaled_to(replace(data, public=part.masks, edge_attrs=timed), site.edge_normalize, part.split_times)
+
+
+def _without(path: Path, site: SiteData, folder: Path) -> Dataset:
+    """`_read` without the examples that the site lists to forget."""
+    named = {*read_ids(folder / site.forget, "data.forget")} if site.forget is not None else set()
+    whole = _read(path, replace(site, forget=None, normalize="none", edge_normalize="none"))
+    check_split(path, whole)
+    rest = without_ids(whole, [name for name in names_of(whole) if name in named])
+    times = None if rest.edge_attrs is None else rest.edge_attrs.split_times
+    return _scaled(scaled_to(rest, site.edge_normalize, times or (math.inf, math.inf)), site)
 
 
 def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links) -> Dataset:
@@ -373,7 +432,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
     Raises:
         DataError: see `read_graph`.
     """
-    site = replace(site, train_until=None, val_until=None)
+    site = replace(site, train_until=None, val_until=None, forget=None)
     data = read_graph(path, site if site.external == REFUSE else replace(site, external="refuse", normalize="none"))
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.labeled

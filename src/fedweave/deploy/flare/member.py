@@ -29,6 +29,7 @@ from fedweave.deploy.flare.admission import (
     PolicyFile,
     admitted,
     check_exchange,
+    check_forget,
     check_sites,
     check_target,
     check_task,
@@ -418,6 +419,7 @@ class Member:
         vertical = capabilities(config.algorithm.kind).vertical
         check_exchange(rules, data, config, len(request.sites))
         check_task(data, config)
+        check_forget(data, config)
         noted = None if vertical else noted_form(request, self._folder)
         holdings = (
             read_own(data, self._folder, request.run, request.sites, self._name, rules.members)
@@ -431,8 +433,13 @@ class Member:
         job.go_back()
         job.check_version(request.data[self._name].version if self._name in request.data else 0)
         if isinstance(holdings, Holdings):
+            if (out := holdings.forgotten) is not None:
+                more = fields("left-out", run=request.run, examples=len(out.ids))
+                self._log.info(
+                    "%d examples are left out (data.forget); the data lacks %d", len(out.ids), out.absent, extra=more
+                )
             known = marks(holdings.data, data.normalize)
-            job.check_marks(known | ({"features": "learned"} if config.learned else {}))
+            job.check_marks(known | ({"features": "learned"} if config.learned else {}), holdings.forgotten)
             own_units = data.normalize in BY_NODES and data.features != LEARNED
             note_form(request, data, self._folder, None if own_units else holdings.data)
             if config.learned:

@@ -59,6 +59,8 @@ class SiteData(DataSettings):
                id of a party in a vertical run, or of both ends of a link, with these shares for train, val and test;
                the same at every site. Default shares are .6, .2 and .2, for links .85, .05 and .1. Links without a
                column split always have a split by hash.
+    forget:     path of a text file with an id per line, relative to the site's folder: nodes, edges or small graphs
+               that no run and no prediction of the site uses from then on. They do not leave the site.
     random_id:  client id for random draws instead of the site's name. `sites init --split` sets it so that the
                federation has the same draws as the simulation of its configuration.
     """
@@ -74,6 +76,7 @@ class SiteData(DataSettings):
     val_until: float | str | None = None
     split: Literal["column", "hash"] = "column"
     shares: tuple[float, float, float] | None = None
+    forget: str | None = None
     random_id: str | None = None
 
     def __post_init__(self) -> None:
@@ -101,6 +104,22 @@ class SiteData(DataSettings):
         self._check_until()
         self._check_shares()
         self._check_links()
+        self._check_forget()
+
+    def _check_forget(self) -> None:
+        if self.forget is None:
+            return
+        if self.task == LINKS or self.features == "learned":
+            raise ConfigError(
+                f"data.forget = {self.forget!r}: links have no ids. Remove the rows from your tables instead.",
+                code="forget.links",
+            )
+        if self.external != REFUSE:
+            raise ConfigError(
+                f"data.forget = {self.forget!r}: with external = {self.external!r} columns depend on other sites' "
+                "nodes. Remove the rows from your tables instead.",
+                code="forget.scaling",
+            )
 
     def _check_links(self) -> None:
         if self.task != LINKS:
@@ -184,7 +203,8 @@ class Rules:
     calls:      {step: largest number of replies over all runs}; a step's own name, such as "train", or "FedAvg.train";
                 "join", "blind", "align" and "pad" are requests before the first step.
     min_nodes:  minimum number of nodes that are aligned, trained on or scored, or of small graphs, edges or links if
-                these are the examples; 1 allows single ones.
+                these are the examples, and by which two runs on the same data differ in what they leave out
+                (`data.forget`); 1 allows single ones.
     min_sites:  minimum number of sites in a run, this one included.
     members:    {site: SHA-256 fingerprint of its certificate}; the site refuses a run with a site that is not listed,
                 and keys of secure aggregation and lists of ids that another certificate signed. Empty allows any.

@@ -28,8 +28,11 @@ from fedweave.datasets.table import not_composed
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.admission import (
     check_algorithm,
+    check_difference,
     check_exchange,
     check_files,
+    check_forget,
+    check_left_out,
     check_members,
     check_task,
     check_told,
@@ -44,7 +47,7 @@ from fedweave.deploy.flare.alignment import read_own
 from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.federation import check_agreement, uncompared
 from fedweave.deploy.flare.folder import check_private, read_about
-from fedweave.deploy.flare.holdings import common_test, own_graph, withheld
+from fedweave.deploy.flare.holdings import Forgotten, common_test, data_digest, marks, marks_of, own_graph, withheld
 from fedweave.deploy.flare.holdings import fingerprint as data_fingerprint
 from fedweave.deploy.flare.policy import Spent, check_batches, is_of, replies_of
 from fedweave.deploy.flare.provision import STATE
@@ -74,6 +77,7 @@ from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.link_predictions import read_pairs
 from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
+from fedweave.models.blocks import fitted, ported
 from fedweave.models.edges import model_of_form
 
 # ----------------------------------------------------------------------------------------------------
@@ -201,6 +205,10 @@ def _check_site_data(
         _check_algorithm_fits(folder, dataset, data.normalize, rules, config, sites, findings)
     findings.facts.append((name, _described(dataset)))
     _check_split_sizes(folder, dataset, rules, findings)
+    if (forgotten := Forgotten.of(data, folder)) is not None:
+        absent = f"; the data lacks {counted(forgotten.absent, 'id')} of the list" if forgotten.absent else ""
+        fact = f"{counted(len(forgotten.ids), dataset.example)} left out (data.forget){absent}"
+        findings.facts.append((name, fact))
     if dataset.links is not None and data.pairs is not None:
         findings.attempt(name, partial(read_pairs, folder / data.pairs, dataset.links))
     test_in_data = data.test is not None and (folder / data.test).parent == folder / data.path  # notes would repeat it
@@ -274,6 +282,7 @@ def _check_policy(
     findings.attempt(name, partial(check_algorithm, rules, config.algorithm), file)
     findings.attempt(name, partial(check_exchange, rules, data, config, len(sites)), file)
     findings.attempt(name, partial(check_task, data, config), file)
+    findings.attempt(name, partial(check_forget, data, config), file)
     if config.learned:
         findings.attempt(name, partial(check_told, rules, UNITING, len(sites)), file)
     if denied_keys := [key for key in ("features", "classes") if key in withheld(rules)]:
@@ -323,6 +332,8 @@ def _rehearse(
     spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))
     for condition in conditions(rules, config, algorithm, calls, len(sites), spent, replied):
         findings.noted(name, condition, "a run that begins now would be refused: ")
+    for condition in _differences(folder, dataset, scaling, rules, config, sites, calls, accounts):
+        findings.noted(name, condition, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume needs only the remaining replies."
         (findings.faults if needs_all(config, algorithm) else findings.notes).append(
@@ -331,6 +342,30 @@ def _rehearse(
     fact = ("outages", survived(config, algorithm, calls, len(sites)))
     findings.facts += [fact] if fact not in findings.facts else []
     return algorithm
+
+
+def _differences(
+    folder: Path,
+    dataset: Dataset,
+    scaling: str,
+    rules: Rules,
+    config: Config,
+    sites: Sequence[str],
+    calls: Calls,
+    accounts: Accounts,
+) -> Iterator[Callable[[], None]]:
+    """Checks whether a run differs enough from the runs in the site's own journals; none where the run's data is known
+    only after the sites have aligned or numbered their nodes."""
+    if config.learned or capabilities(config.algorithm.kind).vertical:
+        return
+    model = config.model.make()
+    forgotten = Forgotten.of(read_checked(folder / SITE_FILE)[0], folder, model)
+    ids = () if forgotten is None else forgotten.ids
+    digest = data_digest(marks(ported(dataset, fitted(model, dataset.edge_attrs)), scaling), forgotten)
+    yield partial(check_left_out, rules, marks_of(ids, folder), accounts.left_out_of(digest))
+    if any(step_info(step).sums for step in calls.all):
+        crowds = [crowd for crowd, known in accounts.crowds.values() if known == digest]
+        yield partial(check_difference, rules, sites, crowds)
 
 
 def survived(config: Config, algorithm: Algorithm, calls: Calls, sites: int) -> str:

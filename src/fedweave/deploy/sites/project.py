@@ -380,6 +380,9 @@ def read_project(directory: Path) -> Project:
 
 
 SECONDS = 2.0  # for the server to take a connection, and to answer
+STARTING = 6.0  # for a server that listens already to accept connections
+_POLL = 0.5
+_ENDED = "certificate.refused"  # the error code of a connection that the server has ended
 _ASK = b"GET / HTTP/1.1\r\nHost: fedweave\r\n\r\n"  # a server answers it after it has accepted the certificate
 _DATES = {9, 10}  # OpenSSL's codes: not yet valid, and expired
 _REVOKED = 23  # OpenSSL's code
@@ -441,9 +444,22 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
         raise UserError(
             f"the server on {where} ends the connection when it sees {certificate}, which is valid by this machine's "
             f"clock, {_now()}. {_KIT}, correct the server's clock, or the address in {FILE}; or, if the authority has "
-            f"revoked it, make a new key: `fedweave sites request {certificate.parents[1]}`.",
-            code="certificate.refused",
+            f"revoked it, make a new key: `fedweave sites request {certificate.parents[1]}`. A server that has just "
+            "been started also ends connections: then try again.",
+            code=_ENDED,
         )
+
+
+def greet_patiently(certificate: Path, project: Project, seconds: float = STARTING) -> None:
+    """`greet`, again for `seconds` while the server ends the connection, as one does that is starting."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return greet(certificate, project)
+        except UserError as error:
+            if error.code != _ENDED or time.monotonic() >= deadline:
+                raise
+            time.sleep(_POLL)
 
 
 def barred(folder: Path, project: Project) -> str:
@@ -493,7 +509,7 @@ def administer(project: Path, seconds: float = 15.0) -> Iterator[Admin]:
     if not (project / ADMIN / "startup").is_dir():
         raise UserError(f"{project} is not a project: it has no {ADMIN}/startup. Make one with `fedweave sites init`.")
     try:
-        greet(check_startup(project / ADMIN), read_project(project))
+        greet_patiently(check_startup(project / ADMIN), read_project(project))
     except NoHost:
         raise
     except Closed as error:

@@ -57,18 +57,20 @@ def run(
     notify: Notify,
     patience: float = 60.0,
     overwrite: bool = False,
+    without: Collection[str] = (),
 ) -> Record:
     """Run `config` at the sites of `project` and bring the run's files into `directory`; returns its summary.
 
     notify: called with every report of progress, of missing sites, and of a job's end. patience: seconds to wait for
     sites. overwrite: replace the run in `directory`; if the new run ends before it has saved a round, the old one is
-    restored.
+    restored. without: sites that take no part.
 
     Raises:
         UserError: `directory` holds something else. FedweaveError: no site is connected, or the run failed.
     """
     now = read_project(project)
-    about = replace(now, sites=tuple(sites_of(directory)) or now.sites) if resume else now
+    earlier = tuple(sites_of(directory)) if resume else ()
+    about = replace(now, sites=earlier or tuple(site for site in now.sites if site not in without))
     recover(directory)
     if overwrite:
         check_replaceable(directory)

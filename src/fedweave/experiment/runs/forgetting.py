@@ -46,19 +46,34 @@ _INSTEAD = (
 )
 
 
+class Outcome(NamedTuple):
+    """A model, and what it does on given data.
+
+    weights: {client: its model}; {"": the global model} where there is one. outputs: on graphs whose test examples are
+    left, the same graphs for all models. attack: see `Compared`; so are rounds, seconds and bytes.
+    """
+
+    weights: Mapping[str, Tree]
+    outputs: Sequence[tuple[Tensor, Graph]]
+    attack: Separation | None
+    rounds: int
+    seconds: float | None = None
+    bytes: int | None = None
+
+
 class Compared(NamedTuple):
     """What is known of one model.
 
-    rounds, seconds, bytes: what it cost; bytes as clients sent and received. metric: the run's selection metric on
-    the test examples that are left. parameters: ‖w − w_exact‖ / ‖w_exact‖. predictions: the mean distance of its
-    predictions from the exact model's on these examples: total variation of class probabilities, mean absolute
-    difference of label probabilities, or of numbers in deviations. disagree: the share of examples with another
-    predicted class. attack: membership inference; None where it is not defined.
+    rounds, seconds, bytes: what it cost; bytes as clients sent and received; None where that is unknown. metric: the
+    run's selection metric on the test examples that are left. parameters: ‖w − w_exact‖ / ‖w_exact‖. predictions: the
+    mean distance of its predictions from the exact model's on these examples: total variation of class probabilities,
+    mean absolute difference of label probabilities, or of numbers in deviations. disagree: the share of examples with
+    another predicted class. attack: membership inference; None where it is not defined.
     """
 
     rounds: int
-    seconds: float
-    bytes: int
+    seconds: float | None
+    bytes: int | None
     metric: float
     parameters: float
     predictions: float
@@ -74,6 +89,14 @@ class Forgetting(Shown):
 
     directory: Path
     record: Record
+
+    @classmethod
+    def save(cls, folder: Path, record: Record) -> "Forgetting":
+        """Write a record with its digest into the folder."""
+        record["digest"] = digest(record)
+        text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+        write(folder / RECORD, lambda file: file.write(text.encode()))
+        return cls(folder, record)
 
     @property
     def exact(self) -> Path:
@@ -133,7 +156,7 @@ def forget(
     before = trained(directory, config, _INSTEAD)
     again = replace(again, member_models=_models_of(config.member_models, before, clients))
     lost = _lost(before, clients, ids)
-    folder = _folder(directory, out)
+    folder = new_folder(directory, out)
     summary = read_summary(directory / SUMMARY)
     count = max(1, config.general.rounds // SHARE) if rounds is None else rounds
     quiet, notes, configs = watch or _Quiet, list[str](), {EXACT: again}
@@ -162,14 +185,11 @@ def forget(
         "configuration": config_hash(load(directory / CONFIG)),
         "forgotten": {"clients": list(clients), **lost.counts},
         "metric": metric,
-        "models": _compared(trainings, lost, metric, positive_of(summary["metrics"])),
+        "models": compared(_outcomes(trainings, lost, metric), metric, positive_of(summary["metrics"])),
         "configurations": {name: config_hash(load(folder / name / CONFIG)) for name in trainings if name != BEFORE},
         "notes": [*notes, *lost.notes],
     }
-    record["digest"] = digest(record)
-    text = json.dumps(record, indent=1, allow_nan=False) + "\n"
-    write(folder / RECORD, lambda file: file.write(text.encode()))
-    return Forgetting(folder, record)
+    return Forgetting.save(folder, record)
 
 
 def digest(record: Record) -> str:
@@ -232,7 +252,12 @@ def _models_of(member_models: MemberModels, run: Trained, clients: Sequence[str]
     return MemberModels((), {name: model for name, model in chosen.items() if model is not None})
 
 
-def _folder(directory: Path, out: Path | None) -> Path:
+def new_folder(directory: Path, out: Path | None = None) -> Path:
+    """Make a folder for the record: `out`, or the next number in the `FORGOTTEN` of `directory`.
+
+    Raises:
+        UserError: `out` is used.
+    """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out}: it exists. Name a new folder.", code="forget.out")
     if out is None:
@@ -283,39 +308,47 @@ def _lost(run: Trained, clients: Sequence[str], ids: Sequence[str]) -> Lost:
 # Comparing the models: on the test examples that are left, and on what is forgotten.
 
 
-def _compared(trainings: Mapping[str, Trained], lost: Lost, metric: str, positive: int | None) -> Record:
-    """{model: the fields of `Compared`}."""
-    exact = trainings[EXACT]
+def _outcomes(trainings: Mapping[str, Trained], lost: Lost, metric: str) -> dict[str, Outcome]:
+    """{model: what it does on the exact run's graphs, and on what is forgotten}."""
     if metric in OF_RANKS or metric not in JUDGES:
         raise UserError(f"forget: the run's metric {metric!r} is of ranks.", code="forget.links")
-    reference = _outputs(exact, exact)
-    weights = {name: _weights(run) for name, run in trainings.items()}
-    result = Record()
+    result = dict[str, Outcome]()
     for name, run in trainings.items():
         summary = read_summary(run.directory / SUMMARY)
-        outputs = _outputs(run, exact)
-        staying = {client: w for client, w in weights[name].items() if client in weights[EXACT]}
+        traffic = summary["bytes_up"] + summary["bytes_down"] + summary.get("bytes_peer", 0)
+        cost = summary["rounds"], round(summary["seconds"], 2), traffic
+        attack = _attack(run, trainings[BEFORE], lost)
+        result[name] = Outcome(_weights(run), _outputs(run, trainings[EXACT]), attack, *cost)
+    return result
+
+
+def compared(outcomes: Mapping[str, Outcome], metric: str, positive: int | None) -> Record:
+    """{model: the fields of `Compared`}. outcomes: of "exact", and of other models to compare with it. positive: the
+    class of a metric of one."""
+    exact = outcomes[EXACT]
+    result = Record()
+    for name, outcome in outcomes.items():
+        staying = {client: w for client, w in outcome.weights.items() if client in exact.weights}
         far, size = (
             sum(float(norm(one)) ** 2 for one in trees) ** 0.5
             for trees in (
-                [sub(staying[client], weights[EXACT][client]) for client in staying],
-                [weights[EXACT][client] for client in staying],
+                [sub(staying[client], exact.weights[client]) for client in staying],
+                [exact.weights[client] for client in staying],
             )
         )
-        distance, disagree = _apart(outputs, reference)
-        attack = _attack(run, trainings[BEFORE], lost)
+        distance, disagree = _apart(outcome.outputs, exact.outputs)
         one = Compared(
-            rounds=summary["rounds"],
-            seconds=round(summary["seconds"], 2),
-            bytes=summary["bytes_up"] + summary["bytes_down"] + summary.get("bytes_peer", 0),
-            metric=_metric(outputs, metric, positive),
+            rounds=outcome.rounds,
+            seconds=outcome.seconds,
+            bytes=outcome.bytes,
+            metric=metric_of(outcome.outputs, metric, positive),
             parameters=far / size if size else 0.0,
             predictions=distance,
             disagree=disagree,
-            attack=attack,
-            weights=hashlib.sha256(b"".join(encode(w) for w in weights[name].values())).hexdigest(),
+            attack=outcome.attack,
+            weights=hashlib.sha256(b"".join(encode(w) for w in outcome.weights.values())).hexdigest(),
         )
-        result[name] = one._asdict() | {"attack": None if attack is None else attack._asdict()}
+        result[name] = one._asdict() | {"attack": None if outcome.attack is None else outcome.attack._asdict()}
     return result
 
 
@@ -330,11 +363,11 @@ def _outputs(run: Trained, exact: Trained) -> list[tuple[Tensor, Graph]]:
     """The outputs of a run's models, and the graphs of the `exact` run whose test examples they are for."""
     test, w = exact.built.fed.test, run.algorithm.global_model(run.state)
     if test is not None and w is not None:
-        return [(_of_graph(run.algorithm.test_net, w, test), test.to("cpu"))]
+        return [(outputs_of(run.algorithm.test_net, w, test), test.to("cpu"))]
     result, personal = list[tuple[Tensor, Graph]](), run.models("personal")
     for client, graph in graphs_of(exact.built.fed).items():
         if bool(graph.masks[TEST].any()):
-            result.append((_of_graph(run.net_of(client), personal[client], graph), graph.to("cpu")))
+            result.append((outputs_of(run.net_of(client), personal[client], graph), graph.to("cpu")))
     if not result:
         raise UserError(
             "forget: no test example is left to compare the models on. Give [partition] test a share.",
@@ -343,12 +376,13 @@ def _outputs(run: Trained, exact: Trained) -> list[tuple[Tensor, Graph]]:
     return result
 
 
-def _of_graph(net: models.Model, w: Tree, graph: Graph) -> Tensor:
+def outputs_of(net: models.Model, w: Tree, graph: Graph) -> Tensor:
+    """A model's outputs [e, …] for the examples of a graph, on the host."""
     with torch.no_grad():
         return models.infer(net, w, graph.to(device_of(w))).cpu()
 
 
-def _metric(outputs: Sequence[tuple[Tensor, Graph]], metric: str, positive: int | None) -> float:
+def metric_of(outputs: Sequence[tuple[Tensor, Graph]], metric: str, positive: int | None) -> float:
     """A metric over the test examples of all graphs together."""
     target = outputs[0][1].target
     if target in (CLASS, LABELS):
@@ -392,23 +426,28 @@ def _attack(run: Trained, before: Trained, lost: Lost) -> Separation | None:
         if w is None:
             continue
         net = run.algorithm.test_net if joint is not None else run.net_of(holder)
-        loss = _losses(net, w, graphs[holder])
+        loss = losses(net, w, graphs[holder])
         place = np.searchsorted(seen[holder].examples, parts[client].examples)
         members.append(-loss[place[leaving]])
         others.append(-loss[place[test]])
         if not test.any() and before.built.fed.test is not None:
             whole = before.built.fed.test
-            others.append(-_losses(net, w, whole)[whole.masks[TEST].cpu().numpy()])
-    if not members:
+            others.append(-losses(net, w, whole)[whole.masks[TEST].cpu().numpy()])
+    return separated(members, others)
+
+
+def separated(members: Sequence[np.ndarray], others: Sequence[np.ndarray]) -> Separation | None:
+    """How well numbers of members are told from those of others, without NaN; None where there are none of either."""
+    if not members or not others:
         return None
     inside, outside = (values[np.isfinite(values)] for values in map(np.concatenate, (members, others)))
     return separation(inside, outside) if len(inside) and len(outside) else None
 
 
-def _losses(net: models.Model, w: Tree, graph: Graph) -> np.ndarray:
+def losses(net: models.Model, w: Tree, graph: Graph) -> np.ndarray:
     """float64 [e]: the loss of each example, NaN where it has no label: cross-entropy, of labels its mean, of numbers
     the squared error in units of the model."""
-    outputs, y = _of_graph(net, w, graph).double(), graph.y.cpu()
+    outputs, y = outputs_of(net, w, graph).double(), graph.y.cpu()
     if graph.target == CLASS:
         loss = torch.nn.functional.cross_entropy(outputs, y.clamp(min=0), reduction="none")
         return torch.where(y >= 0, loss, torch.nan).numpy()

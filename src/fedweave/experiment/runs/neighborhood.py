@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fedweave.core.edge_attributes import OF_EXAMPLES, ROWS, EdgeAttributes
-from fedweave.core.graph import Graph, dense, make_graph
-from fedweave.core.model import Model
+from fedweave.core.graph import RELATION, SEVERAL, TEST, Graph, dense, make_graph
+from fedweave.core.model import PAIRS, Model
 from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
@@ -26,19 +26,22 @@ FAR = np.iinfo(np.int64).max  # the distance of a node that no path joins to the
 class Neighborhood:
     """n nodes with d features, M edges and the examples among them; the `target` is one of these.
 
-    x:        float32 [n, d].
+    x:        float32 [n, d]; sparse where nodes have learned vectors (`learned`).
     pairs:    int64 [2, P], who is joined to whom, each pair once.
     edge_attrs:  the edges with their attributes; None where the edges are the pairs.
     y, masks: of the examples, as in `Dataset`.
     example:  what an example is: "node", "edge" or "graph"; of graphs there is one.
     target:   the place of the example among these.
+    link:     int64 [3], where the example is a pair of nodes that may be linked: their places here, and the relation;
+              else None. The edges are those that carry messages. several: whether links have several relations.
+    learned:  whether nodes have learned vectors, and no features.
     nodes:    int64 [n], the places of the nodes in the data; of the edges, or pairs, `edges` int64 [M].
     distance: int64 [n], of each node from the example; `FAR` where nothing joins them.
     sparse:   whether models read the features as a sparse matrix.
     scale:    see `Dataset.target_scale`.
     """
 
-    x: np.ndarray
+    x: "np.ndarray | sp.csr_matrix"
     pairs: np.ndarray
     edge_attrs: EdgeAttributes | None
     y: np.ndarray
@@ -50,6 +53,17 @@ class Neighborhood:
     distance: np.ndarray
     sparse: bool
     scale: np.ndarray | None
+    link: np.ndarray | None = None
+    several: bool = False
+    learned: bool = False
+
+    @property
+    def place(self) -> "int | np.ndarray":
+        """The example as `around` takes it: its place in the data, or of a link the places of its ends there."""
+        if self.link is not None:
+            return np.array([*self.nodes[self.link[:2]], self.link[RELATION]])
+        rows = self.nodes if self.example == "node" else self.edges
+        return int(rows[self.target])
 
     @property
     def ends(self) -> np.ndarray:
@@ -66,9 +80,9 @@ class Neighborhood:
         """How many nodes are one edge away."""
         return int((self.distance == 1).sum())
 
-    def without(self, node: int | np.ndarray | None = None, edge: int | None = None) -> "Neighborhood":
-        """The same without a node, or several, and their edges, or without an edge."""
-        stays, ends = np.ones(len(self.x), bool), self.ends
+    def without(self, node: int | np.ndarray | None = None, edge: int | np.ndarray | None = None) -> "Neighborhood":
+        """The same without a node, or several, and their edges, or without an edge, or several."""
+        stays, ends = np.ones(len(self.nodes), bool), self.ends
         if node is not None:
             stays[node] = False
         alive = stays[ends[0]] & stays[ends[1]]
@@ -92,11 +106,16 @@ class Neighborhood:
             nodes=self.nodes[stays],
             edges=self.edges[alive],
             distance=self.distance[stays],
+            link=None if self.link is None else np.array([*number[self.link[:2]], self.link[RELATION]]),
         )
+
+    def blank(self) -> "Neighborhood":
+        """The same where all features are 0."""
+        return replace(self, x=self.x * np.float32(0))
 
     def with_columns(self, nodes: np.ndarray, columns: list[int], values: np.ndarray) -> "Neighborhood":
         """The same with values [c] in `columns` of some nodes."""
-        x = self.x.copy()
+        x = dense(self.x).copy()
         x[nodes[:, None], columns] = values
         return replace(self, x=x)
 
@@ -117,13 +136,16 @@ def reach(net: Model) -> int | None:
     """From how many edges away a model reads nodes for an example; None where it may read the whole graph."""
     if any(layer.runs_alone for layer in net):
         return None
-    passing = [layer for layer in net if layer.operator and layer.operator not in {*POOLS, *OF_EXAMPLES}]
+    passing = [layer for layer in net if layer.operator and layer.operator not in {*POOLS, *OF_EXAMPLES, PAIRS}]
     return sum(2 if layer.reads == "graph" else 1 for layer in passing)  # which may read neighbors' neighbors
 
 
-def around(data: Dataset, example: int, hops: int | None) -> Neighborhood:
+def around(
+    data: Dataset, example: "int | np.ndarray", hops: int | None, several: bool = False, learned: bool = False
+) -> Neighborhood:
     """The neighborhood of an example of `data` up to `hops` edges away; None is the whole graph. Of a small graph it is
-    the graph."""
+    the graph. Of a pair of nodes, int64 [3] with a relation, `data` has the edges that carry messages. several,
+    learned: see `Neighborhood`."""
     starts = np.searchsorted(data.edges[0], np.arange(data.nodes + 1))
     distance = np.full(data.nodes, FAR)
     distance[_near(data, example)] = 0
@@ -145,25 +167,31 @@ def around(data: Dataset, example: int, hops: int | None) -> Neighborhood:
         edges = np.flatnonzero((ends >= 0).all(0))
         edge_attrs = edge_attrs.taken(edges, ends[:, edges])
     rows = {"node": nodes, "edge": edges}.get(data.example, np.array([example]))
+    link = None if isinstance(example, int) else np.array([*number[example[:2]], example[RELATION]])
     masks = np.zeros((3, data.examples), bool) if data.public is None else np.asarray(data.public)
     return Neighborhood(
-        np.asarray(dense(data.x[nodes]), np.float32),
+        data.x[nodes] if learned else np.asarray(dense(data.x[nodes]), np.float32),
         pairs,
         edge_attrs,
         data.y[rows],
         masks[:, rows],
         data.example,
-        int(np.searchsorted(rows, example)),
+        int(np.searchsorted(rows, example)) if isinstance(example, int) else 0,
         nodes,
         edges,
         distance[nodes],
         sp.issparse(data.x),
         data.target_scale,
+        link,
+        several,
+        learned,
     )
 
 
-def _near(data: Dataset, example: int) -> np.ndarray:
+def _near(data: Dataset, example: "int | np.ndarray") -> np.ndarray:
     """The nodes that an example is, joins or consists of."""
+    if not isinstance(example, int):
+        return example[:2]
     if data.graph_of is not None:
         return np.flatnonzero(data.graph_of == example)
     if data.example == "edge" and data.edge_attrs is not None:
@@ -173,11 +201,11 @@ def _near(data: Dataset, example: int) -> np.ndarray:
 
 def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, Tensor]:
     """The graph of some neighborhoods side by side, and int64, the place of each one's target among its examples."""
-    first, sizes = copies[0], np.array([len(copy.x) for copy in copies])
+    first, sizes = copies[0], np.array([len(copy.nodes) for copy in copies])
     offsets = np.cumsum(sizes) - sizes
     before = np.cumsum([0, *(len(copy.y) for copy in copies[:-1])])
     pairs = np.concatenate([copy.pairs + offset for copy, offset in zip(copies, offsets, strict=True)], 1)
-    x = np.concatenate([copy.x for copy in copies])
+    x = sp.vstack([copy.x for copy in copies]) if first.learned else np.concatenate([copy.x for copy in copies])
     attributes = first.edge_attrs
     if attributes is not None:
         each = [copy.edge_attrs for copy in copies if copy.edge_attrs is not None]
@@ -185,9 +213,19 @@ def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, T
         rows: Record = {name: [getattr(one, name) for one in each] for name in ROWS}
         rows = {name: np.concatenate(held) for name, held in rows.items() if held[0] is not None}
         attributes = attributes._replace(ends=ends, **rows)
+    features, both_ways = sp.csr_matrix(x) if first.sparse else x, undirected(pairs[0], pairs[1], int(sizes.sum()))
+    links = [(copy.link, offset) for copy, offset in zip(copies, offsets, strict=True) if copy.link is not None]
+    if links:  # each copy has one example, a test link
+        asked = np.stack([[link[0] + offset, link[1] + offset, link[RELATION]] for link, offset in links], 1)
+        y, masks = np.ones(len(links), np.int64), np.arange(3)[:, None] == np.full(len(links), TEST)
+        ranks, lists = np.tile([[-1], [0]], len(links)), {SEVERAL: np.ones(1, np.int64)} if first.several else None
+        graph = make_graph(
+            *(features, both_ways, y, masks), dtype=dtype, edge_attrs=attributes, pairs=asked, ranks=ranks, lists=lists
+        )
+        return graph, torch.arange(len(links), device="cpu")
     graph = make_graph(
-        sp.csr_matrix(x) if first.sparse else x,
-        undirected(pairs[0], pairs[1], int(sizes.sum())),
+        features,
+        both_ways,
         np.concatenate([copy.y for copy in copies]),
         np.concatenate([copy.masks for copy in copies], 1),
         dtype=dtype,
@@ -203,7 +241,7 @@ def passes(copies: Iterable[Neighborhood], alone: bool) -> Iterator[Sequence[Nei
     part, size = list[Neighborhood](), 0
     for copy in copies:
         part.append(copy)
-        size += copy.x.size + WEIGHT * (len(copy.x) + copy.ends.shape[1])
+        size += copy.x.size + WEIGHT * (len(copy.nodes) + copy.ends.shape[1])
         if size > NUMBERS or alone:
             yield part
             part, size = [], 0

@@ -5,6 +5,7 @@ model alone: a column takes a typical value, a node goes with its edges, or one 
 integrated gradients (Sundararajan, Taly and Yan, ICML 2017, "Axiomatic attribution for deep networks", eq. 1).
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ import torch
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities, graphs_of
 from fedweave.core.graph import DTYPES, TRAIN, dense
+from fedweave.core.links import Links
 from fedweave.core.model import Model
 from fedweave.core.shown import Shown, page
 from fedweave.core.target import CLASS, NUMBER
@@ -29,18 +31,20 @@ from fedweave.datasets import features as contents
 from fedweave.datasets.base import Dataset
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Config
-from fedweave.experiment.graphs import graph_of
+from fedweave.experiment.graphs import graph_of, links_of
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import DataForm, form_of_config, like, read_form
 from fedweave.experiment.runs.files import CONFIG
+from fedweave.experiment.runs.link_predictions import scored
 from fedweave.experiment.runs.neighborhood import Neighborhood, around, joined, passes, reach, scores
-from fedweave.experiment.runs.predictions import flagging_of, form_of_client, from_outputs, probabilities
+from fedweave.experiment.runs.predictions import flagging_of, form_of_client, from_outputs, link_names, probabilities
 from fedweave.experiment.runs.scorer import scorer_at
-from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.metrics.selection import HALF, Flagging
 from fedweave.partition.client_data import shares
 
 Method: TypeAlias = Literal["leave-out", "gradients"]
+Example: TypeAlias = int | np.ndarray  # its place, or of a pair int64 [3], the places of its ends and the relation
 METHODS: tuple[str, ...] = get_args(Method)
 MOST = 1000  # neighbors and edges that are left out
 WORK = 1 << 23  # nodes and edges of all copies together, beyond which fewer are left out
@@ -57,7 +61,8 @@ SHOWN = 4  # values in one cell
 class Reason:
     """What moves a score.
 
-    kind:    "column", "neighbor" or "edge"; of small graphs "node", "atom" or "bond".
+    kind:    "column", "neighbor", "edge" or, of all edges from one node to another, "edges"; of small graphs "node",
+             "atom" or "bond".
     name:    what it is called, of a column with the end of a transfer. value: what it is. typical: what a column is set
              to; "" of others.
     without: the score without it; None of gradients.
@@ -111,8 +116,14 @@ class Explanation(Shown):
         return self.quantity.startswith("probability")
 
     def written(self, score: float) -> str:
-        """A score, or a difference of two, as text."""
-        return f"{score:.3f}" if self.probability else f"{score:.6g}"
+        """A score, or a difference of two, as text: a probability with three digits, or as many as show two of the
+        largest effect."""
+        return f"{score:.{self._digits}f}" if self.probability else f"{score:.6g}"
+
+    @property
+    def _digits(self) -> int:
+        largest = max((abs(one.effect) for one in self.reasons), default=0.0)
+        return 3 if largest >= 0.01 or not largest else min(6, 1 - math.floor(math.log10(largest)))
 
     @property
     def headline(self) -> str:
@@ -157,6 +168,8 @@ class Case(NamedTuple):
 
     data: a client's. places: int64 [e], the numbers of its examples, which name them where there are no ids. expected:
     float64 [outputs], what the model says of the example. usual: what data the typical values are of.
+    relations: the names of links' relations, if pairs are explained. learned: whether nodes have learned vectors, and
+    no columns.
     """
 
     client: str
@@ -167,13 +180,15 @@ class Case(NamedTuple):
     form: DataForm
     flagging: Flagging | None
     places: np.ndarray
-    expected: Callable[[int], np.ndarray]
+    expected: Callable[[Example], np.ndarray]
     usual: str
+    relations: tuple[str, ...] = ()
+    learned: bool = False
 
 
 def explain(
     place: Path,
-    name: str,
+    name: str | Sequence[str],
     client: str | None = None,
     tables: Path | None = None,
     model: str | None = None,
@@ -181,21 +196,29 @@ def explain(
     method: Method = "leave-out",
     when: When = "last",
 ) -> Explanation:
-    """The reasons for the score of the example called `name`.
+    """The reasons for the score of the example called `name`; of a run on links, of a pair: the names of its source and
+    target and, with several relations, of the relation.
 
     place: the directory of a simulation's run, or what `scorer.scorer_at` takes. client: whose example it is, and whose
     model. tables: where the example is; None is the run's own data. target: the class, label or number to explain; by
     default the class that is looked for, or the predicted one.
 
     Raises:
-        UserError: there is no such run, client, example or target, or the model predicts links or jointly. DataError:
-            the tables are of another form than those of training.
+        UserError: there is no such run, client, example or target, or the model predicts jointly. DataError: the tables
+            are of another form than those of training.
     """
     if method not in METHODS:
         raise UserError(f"method = {method!r}: unknown. Choose {' or '.join(METHODS)}.", code="explain.method")
     config = finished(place) if (place / CONFIG).is_file() else None
     if config is not None:
         _check_alone(config)
+    if config is not None and config.links is not None:
+        return _of_link(place, config, name, client, tables, model, target, method, when)
+    if not isinstance(name, str):
+        raise UserError(
+            "--pair: only runs on links have pairs to explain. Name a node, edge or small graph: --id.",
+            code="explain.pair",
+        )
     if tables is not None:
         case = _of_tables(place, tables, client, model, when)
     elif config is not None:
@@ -208,10 +231,10 @@ def explain(
 
 
 def _check_alone(config: Config) -> None:
-    if config.links is not None or config.learned or capabilities(config.algorithm.kind).predicts:
+    if (config.learned and config.links is None) or capabilities(config.algorithm.kind).predicts:
         raise UserError(
-            "fedweave explain: this run predicts links, learns a vector for each node, or is of parties that predict "
-            "jointly. It explains nodes, edges and small graphs of other runs.",
+            "fedweave explain: this run learns a vector for each node that it classifies, or is of parties that "
+            "predict jointly. It explains nodes, edges, links and small graphs of other runs.",
             code="explain.alone",
         )
 
@@ -220,7 +243,7 @@ def _of_tables(place: Path, tables: Path, client: str | None, model: str | None,
     scorer = scorer_at(place, model, client, when)
     data, dtype = like(scorer.before, tables), DTYPES[scorer.dtype]
 
-    def expected(at: int) -> np.ndarray:
+    def expected(at: Example) -> np.ndarray:
         p = probabilities(scorer.net, scorer.weights, graph_of(data, data.features, dtype))
         return p[at].double().numpy()
 
@@ -230,16 +253,9 @@ def _of_tables(place: Path, tables: Path, client: str | None, model: str | None,
 
 def _of_run(place: Path, config: Config, client: str | None, model: str | None, when: When) -> Case:
     run = trained(place, config, "Explain where the model is: a site's folder as MODEL, and its --tables.", when)
-    clients = run.built.fed.clients
-    if client is None and len(clients) > 1:
-        raise UserError(
-            f"the run has {counted(len(clients), 'client')}. Name the one that has the example: --client "
-            f"{listed(clients)}.",
-            code="user.no-client",
-        )
-    whose = client or clients[0]
+    whose = _client(run, client)
     w = run.model_of(model or "personal", whose)
-    part = run.seen.parts[list(clients).index(whose)]
+    part = run.seen.parts[list(run.built.fed.clients).index(whose)]
     if part.columns is not None:
         raise UserError("in the run each client has columns of its own. Take a run on nodes.", code="explain.alone")
     data, graph = run.built.data, graphs_of(run.built.fed)[whose]
@@ -248,11 +264,103 @@ def _of_run(place: Path, config: Config, client: str | None, model: str | None, 
     rule = flagging_of(run, {whose: w})
     flagging = rule if rule is None or isinstance(rule, Flagging) else rule.get(whose)
 
-    def expected(at: int) -> np.ndarray:
+    def expected(at: Example) -> np.ndarray:
         return probabilities(run.net_of(whose), w, graph)[at].double().numpy()
 
     about = form, flagging, part.examples, expected, f"of {whose}"
     return Case(whose, run.test_net_of(whose), w, share, run.built.fed.dtype, *about)
+
+
+def _client(run: Trained, client: str | None) -> str:
+    """The client that has the example.
+
+    Raises:
+        UserError: it is not named, and the run has several.
+    """
+    clients = run.built.fed.clients
+    if client is None and len(clients) > 1:
+        raise UserError(
+            f"the run has {counted(len(clients), 'client')}. Name the one that has the example: --client "
+            f"{listed(clients)}.",
+            code="user.no-client",
+        )
+    return client or clients[0]
+
+
+def _of_link(
+    place: Path,
+    config: Config,
+    name: str | Sequence[str],
+    client: str | None,
+    tables: Path | None,
+    model: str | None,
+    target: str | None,
+    method: Method,
+    when: When,
+) -> Explanation:
+    """The reasons for the score of a pair of one client's nodes, by the edges that carry messages for test links."""
+    if isinstance(name, str) or tables is not None or target is not None:
+        raise UserError(
+            "fedweave explain: the run predicts links among its own nodes. Name a pair, --pair SOURCE TARGET, "
+            "and leave out --id, --tables and --target.",
+            code="explain.pair",
+        )
+    if config.learned and method == "gradients":
+        raise UserError(
+            "--method gradients: it weighs columns, and the nodes of this run have learned vectors. Leave it out.",
+            code="explain.method",
+        )
+    run = trained(place, config, "Pairs are explained from the folder of a simulation's run.", when)
+    whose, data = _client(run, client), run.built.data
+    w, graph, called = run.model_of(model or "personal", whose), graphs_of(run.built.fed)[whose], link_names(run, whose)
+    links, net = data.links or Links(), run.net_of(whose)
+    link = _link(name, called, links, whose)
+    [share] = shares(data, [run.seen.parts[list(run.built.fed.clients).index(whose)]])
+    passing = links_of(share)
+    messages = replace(
+        share,
+        edges=passing.edges[:, np.lexsort(passing.edges[::-1])],
+        edge_attrs=passing.edge_attrs,
+        links=None,
+        y=np.zeros(share.nodes, np.int64),
+        public=np.zeros((3, share.nodes), bool),
+        ids=tuple(called.tolist()),
+    )
+    form = form_of_client(run, read_form(place) or form_of_config(config, data, run.built.partition), whose)
+
+    def expected(at: Example) -> np.ndarray:
+        table = scored(whose, net, w, graph, called, links, np.asarray(at)[:, None])
+        p = float(table["score"][0].as_py())
+        return np.array([1 - p, p])
+
+    about = form, None, np.arange(share.nodes), expected, f"of {whose}", links.relations, config.learned
+    case = Case(whose, run.test_net_of(whose), w, messages, run.built.fed.dtype, *about)
+    return reasons(case, link, None, method)
+
+
+def _link(name: Sequence[str], called: np.ndarray, links: Links, client: str) -> np.ndarray:
+    """int64 [3]: the places of the ends of a pair among the names of a client's nodes, and its relation.
+
+    Raises:
+        UserError: the client has no such node, or there is no such relation.
+    """
+    ends, relation = name[:2], name[2] if len(name) > 2 else None
+    if len(ends) < 2 or (relation is None) is bool(links.relations):
+        due = "SOURCE and TARGET" + (f", and --relation with one of {listed(links.relations)}" * bool(links.relations))
+        raise UserError(f"--pair: give {due}.", code="explain.pair")
+    if relation is not None and relation not in links.relations:
+        raise UserError(
+            f"--relation {relation}: the run has {listed(links.relations)}. Choose one.", code="explain.pair"
+        )
+    places = {node: at for at, node in enumerate(called.tolist())}
+    if unknown := [end for end in ends if end not in places]:
+        raise UserError(
+            f"--pair: {client} has no node {unknown[0]}. Name two of {counted(len(places), 'node')}, such as "
+            f"{', '.join([*places][:3])}.",
+            code="explain.no-id",
+        )
+    number = links.relations.index(relation) if relation is not None else 0
+    return np.array([*(places[end] for end in ends), number])
 
 
 def _example(case: Case, name: str) -> int:
@@ -322,6 +430,8 @@ def _medians(rows: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 
 def _columns_of_nodes(case: Case, used: np.ndarray) -> Columns:
     """used: bool [e], the examples that are typical."""
+    if case.learned:
+        return Columns((), np.zeros((1, 0), np.float32), np.zeros(0), np.zeros(0))
     data, scaling = case.data, case.form.scaling
     names = list(case.form.columns) or list(contents.names(data))
     if data.graph_of is not None:
@@ -370,13 +480,15 @@ class Surroundings:
         used = train if train.any() else np.ones(data.examples, bool)
         count = counted(int(used.sum()), f"{'training ' * bool(train.any())}{data.example}")
         self.usual = f"the median over the {count} {case.usual}; of categories, the most frequent one"
+        if case.learned:
+            self.usual = "none, because nodes have learned vectors and no columns"
         self.columns, self.edge_columns = _columns_of_nodes(case, used), _columns_of_edges(case, used)
         self._of_graph = data.example == "graph"
         self._words = ("atom", "bond") if smiles else ("node", "edge") if self._of_graph else ("neighbor", "edge")
         self.graph = None
         if self._of_graph:
             pairs = tuple((int(a), int(b)) for a, b in near.pairs.T)
-            self.graph = SmallGraph(tuple(map(self._name, range(len(near.x)))), pairs, smiles)
+            self.graph = SmallGraph(tuple(map(self._name, range(len(near.nodes)))), pairs, smiles)
 
     def _name(self, node: int) -> str:
         """What a node is called."""
@@ -388,11 +500,21 @@ class Surroundings:
         return names[at] if names else str(self.case.places[at] if data.example == "node" else at)
 
     @property
+    def pair(self) -> str:
+        """What the pair of nodes is called that is the example."""
+        if self.near.link is None:
+            return ""
+        source, target, relation = self.near.link.tolist()
+        links = self.case.relations
+        return f"{self._name(source)} → {self._name(target)}" + (f" ({links[relation]})" if links else "")
+
+    @property
     def _ends(self) -> dict[str, np.ndarray]:
         """{what stands before the names of columns: the nodes whose columns are reasons}."""
-        if self.near.example != "edge":
-            return {"": self.near.near}
-        source, target = self.near.ends[:, self.near.target]
+        near = self.near
+        if near.example != "edge" and near.link is None:
+            return {"": near.near}
+        source, target = near.ends[:, near.target] if near.link is None else near.link[:2]
         return {"source: ": np.array([source]), "target: ": np.array([target])}
 
     @property
@@ -412,17 +534,19 @@ class Surroundings:
         whose features, or for those of an edge's farther end, the score has the largest slopes, and in addition those
         that `_sought` finds."""
         near, ends = self.near, self.near.ends
-        nodes = np.array([node for node in range(len(near.x)) if self._can_go(node)], np.int64)
+        nodes = np.array([node for node in range(len(near.nodes)) if self._can_go(node)], np.int64)
         edges = np.array([at for at in range(ends.shape[1]) if near.example != "edge" or at != near.target], np.int64)
         far = np.where(near.distance[ends[0]] > near.distance[ends[1]], *ends)[edges]
-        most = min(MOST, max(LEAST, WORK // (len(near.x) + ends.shape[1])))
+        most = min(MOST, max(LEAST, WORK // (len(near.nodes) + ends.shape[1])))
         if len(nodes) + len(edges) <= most:
             order = np.arange(len(nodes) + len(edges))
         else:
             where = np.concatenate([nodes, far])
-            slopes = np.abs(self._slopes(np.zeros_like(near.x[0]), np.ones(1), alone)).sum(1)
+            slopes = np.zeros(len(near.nodes))
+            if not near.learned:
+                slopes = np.abs(self._slopes(np.zeros_like(near.x[0]), np.ones(1), alone)).sum(1)
             order = np.lexsort((near.distance[where], -slopes[where]))
-            picks = np.zeros(len(near.x), bool)
+            picks = np.zeros(len(near.nodes), bool)
             picks[self._sought(nodes[order[order < len(nodes)]], most, alone)] = True
             joins = picks[ends[0]] | picks[ends[1]]
             at_example = (near.distance[ends] == 0).any(0)
@@ -431,7 +555,8 @@ class Surroundings:
         tried = [
             self._node(int(nodes[at])) if at < len(nodes) else self._edge(int(edges[at - len(nodes)])) for at in order
         ]
-        return [*self._edge_columns(), *self._columns(), *tried], len(nodes) + len(edges) - len(order)
+        parallel = self._parallel()
+        return [*self._edge_columns(), *self._columns(), *parallel, *tried], len(nodes) + len(edges) - len(order)
 
     def _sought(self, nodes: np.ndarray, most: int, alone: bool) -> np.ndarray:
         """int64, some of the `nodes` that move the score, found by leaving out groups: the groups that move it most for
@@ -445,8 +570,7 @@ class Surroundings:
         case, near, hops = self.case, self.near, reach(self.case.net)
         place = {int(at): number for number, at in enumerate(near.nodes)}
         if hops is not None and not self._of_graph:
-            rows = near.nodes if near.example == "node" else near.edges
-            near = around(case.data, int(rows[near.target]), hops)
+            near = around(case.data, near.place, hops, near.several, near.learned)
             nodes = np.searchsorted(near.nodes, self.near.nodes[nodes])[np.isin(self.near.nodes[nodes], near.nodes)]
         first = scores(case.net, case.w, [near], case.dtype, alone)[0, self.output]
         most = max(most, 2 * GROUPS + 2 * LIKELY * len(nodes).bit_length())
@@ -469,7 +593,7 @@ class Surroundings:
         return np.array([place[int(near.nodes[node])] for _, node in best], np.int64)
 
     def _can_go(self, node: int) -> bool:
-        return len(self.near.x) > 1 if self._of_graph else bool(self.near.distance[node] > 0)
+        return len(self.near.nodes) > 1 if self._of_graph else bool(self.near.distance[node] > 0)
 
     def _columns(self) -> Iterator[Change]:
         """Each column that is not typical of the example's nodes."""
@@ -512,10 +636,28 @@ class Surroundings:
         if near.edge_attrs is not None and near.edge_attrs.features is not None:
             row, groups = near.edge_attrs.features[edge], list(self.edge_columns.groups.items())[:SHOWN]
             says = [f"{name} {self.edge_columns.written(columns, row)}" for name, columns in groups]
+        if near.edge_attrs is not None and near.edge_attrs.time is not None and near.link is None:
+            says.append(f"time {near.edge_attrs.time[edge]:.10g}")
         way = "→" if near.edge_attrs is not None and near.edge_attrs.directed else "—"
         name = f"{self._name(first)} {way} {self._name(second)}"
         places = (first, second) if self._of_graph else ()
         return Change(self._words[1], name, ", ".join(says), "", partial(near.without, edge=edge), places)
+
+    def _parallel(self) -> list[Change]:
+        """All edges from one node to another at the example together, where they are several."""
+        near, ends = self.near, self.near.ends
+        if self._of_graph or near.edge_attrs is None:
+            return []
+        here = np.flatnonzero((near.distance[ends] == 0).any(0))
+        here = here[here != near.target] if near.example == "edge" else here
+        first, second = ends[:, here] if near.edge_attrs.directed else np.sort(ends[:, here], 0)
+        result, codes = list[Change](), first * len(near.nodes) + second
+        for code in np.unique(codes):
+            rows = here[codes == code]
+            if len(rows) > 1:
+                name, value = self._edge(int(rows[0])).name, f"all {len(rows):,}"
+                result.append(Change("edges", name, value, "", partial(near.without, edge=rows)))
+        return result
 
     def left_out(self, changes: Sequence[Change], score: float, alone: bool) -> list[Reason]:
         """Each with the score without it."""
@@ -536,7 +678,9 @@ class Surroundings:
         the second value: (x − x′) ∫ ∂score / ∂x along the line from x′, the typical columns, to x (eq. 1)."""
         case, near, usual = self.case, self.near, self.columns.typical
         effect = (near.x - usual) * self._slopes(usual, (np.arange(STEPS) + 0.5) / STEPS, alone) / STEPS
-        base = scores(case.net, case.w, [replace(near, x=np.tile(usual, (len(near.x), 1)))], case.dtype)[0, self.output]
+        base = scores(case.net, case.w, [replace(near, x=np.tile(usual, (len(near.nodes), 1)))], case.dtype)[
+            0, self.output
+        ]
         return [*self._weighed(effect)], float(base)
 
     def _slopes(self, start: np.ndarray, steps: np.ndarray, alone: bool) -> np.ndarray:
@@ -550,7 +694,7 @@ class Surroundings:
             with torch.enable_grad():
                 outputs = models.infer(case.net, case.w, graph._replace(x=x))
                 [slope] = torch.autograd.grad(from_outputs(outputs, graph)[targets, self.output].sum(), x)
-            slope = slope[: len(part) * len(near.x)].view(len(part), *near.x.shape)
+            slope = slope[: len(part) * len(near.nodes)].view(len(part), *near.x.shape)
             slopes += slope.sum(0).double().cpu().numpy()
         return slopes
 
@@ -563,7 +707,7 @@ class Surroundings:
                 if (part := float(effect[nodes[:, None], columns].sum())) != 0:
                     value, usual = self._values(columns, self.near.x[nodes]), all_of.written(columns, all_of.typical)
                     yield Reason("column", before + name, value, usual, None, part)
-        for node in range(len(self.near.x)):
+        for node in range(len(self.near.nodes)):
             if self._can_go(node):
                 places = (node,) if self._of_graph else ()
                 yield Reason(self._words[0], self._name(node), "", "", None, float(effect[node].sum()), places)
@@ -573,19 +717,28 @@ class Surroundings:
 # The reasons of one case.
 
 
-def reasons(case: Case, example: int, target: str | None = None, method: Method = "leave-out") -> Explanation:
+def reasons(case: Case, example: Example, target: str | None = None, method: Method = "leave-out") -> Explanation:
     """The reasons for the score of an example.
 
     Raises:
         UserError: there is no such target, or the model reads more than columns and edges.
     """
     data, expected, notes = case.data, case.expected(example), list[str]()
-    output, quantity = _target(case, expected, target)
+    output, quantity = (
+        (1, "probability of a link") if isinstance(example, np.ndarray) else _target(case, expected, target)
+    )
     near, alone = _neighborhood(case, example, expected)
-    around_it = Surroundings(case, near, output, data.smiles[example] if data.smiles else "")
+    around_it = Surroundings(
+        case, near, output, data.smiles[example] if data.smiles and isinstance(example, int) else ""
+    )
+    what, name = (data.example, _name(case, example)) if isinstance(example, int) else ("link", around_it.pair)
     score, base = float(expected[output]), None
     if data.example != "graph" and not near.neighbors:
-        notes.append(f"This {data.example} has no neighbors: the model reads its columns alone.")
+        notes.append(
+            f"This {what} has no neighbors: the model reads its {'vectors' * case.learned or 'columns'} alone."
+        )
+    elif reach(case.net) == 0:
+        notes.append("The model passes no messages: no neighbor and no edge moves its scores.")
     if method == "gradients":
         ranked, base = around_it.gradients(alone)
         if data.edge_attrs is not None:
@@ -604,8 +757,8 @@ def reasons(case: Case, example: int, target: str | None = None, method: Method 
     looked_for = flagging is not None and data.target == CLASS and output == flagging.positive
     return Explanation(
         case.client,
-        data.example,
-        data.ids[example] if data.ids else str(case.places[example]),
+        what,
+        name,
         quantity,
         score,
         flagging.threshold if flagging is not None and looked_for else None,
@@ -616,6 +769,11 @@ def reasons(case: Case, example: int, target: str | None = None, method: Method 
         base,
         around_it.graph,
     )
+
+
+def _name(case: Case, example: int) -> str:
+    """What an example that is no pair is called."""
+    return case.data.ids[example] if case.data.ids else str(case.places[example])
 
 
 def _target(case: Case, expected: np.ndarray, target: str | None) -> tuple[int, str]:
@@ -638,7 +796,7 @@ def _target(case: Case, expected: np.ndarray, target: str | None) -> tuple[int, 
     return output, f"{what} {names[output]}"
 
 
-def _neighborhood(case: Case, example: int, expected: np.ndarray) -> tuple[Neighborhood, bool]:
+def _neighborhood(case: Case, example: Example, expected: np.ndarray) -> tuple[Neighborhood, bool]:
     """The smallest neighborhood on which the model gives the score of the whole graph, and whether each copy has to be
     scored alone.
 
@@ -650,8 +808,8 @@ def _neighborhood(case: Case, example: int, expected: np.ndarray) -> tuple[Neigh
     # Messages depend on the degrees of nodes, so on edges one step beyond the nodes that are read.
     sizes = [None] if of_graph else [] if hops is None else [hops + 1, hops + 2]
     for size, alone in [*((size, False) for size in sizes), (None, True)]:
-        near = around(case.data, example, size)
-        beside = [] if alone else [replace(near, x=np.zeros_like(near.x))]  # which it must not read
+        near = around(case.data, example, size, bool(case.relations), case.learned)
+        beside = [] if alone else [near.blank()]  # which it must not read
         p = scores(case.net, case.w, [near, *beside], case.dtype)[0]
         if np.abs(p - expected).max() < close:
             return near, alone

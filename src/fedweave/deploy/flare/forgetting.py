@@ -1,0 +1,231 @@
+"""A site's report on what its runs forgot: models of its own folder compared on its own data. Nothing leaves."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph
+from fedweave.core.target import CLASS
+from fedweave.core.types import Record
+from fedweave.datasets.base import REFUSE, Dataset
+from fedweave.deploy.flare.accounts import DATA
+from fedweave.deploy.flare.admission import read_checked
+from fedweave.deploy.flare.folder import SITE_FILE, private_folder
+from fedweave.deploy.flare.holdings import Forgotten, common_test, marks_of, own_graph
+from fedweave.deploy.flare.journal import journals, read_journal
+from fedweave.deploy.flare.participation import RUNS
+from fedweave.errors import UserError
+from fedweave.experiment.graphs import graph_of
+from fedweave.experiment.runs.files import SCORER
+from fedweave.experiment.runs.forgetting import (
+    BEFORE,
+    EXACT,
+    FAST,
+    KIND,
+    Forgetting,
+    Outcome,
+    compared,
+    losses,
+    new_folder,
+    outputs_of,
+    separated,
+)
+from fedweave.experiment.runs.scorer import Scorer, scorer_file
+from fedweave.metrics.selection import AUTO, PLAIN, RARE_OF_TWO
+from fedweave.models.blocks import has_ports, ported
+from fedweave.partition.forgetting import names_of
+from fedweave.privacy.attacks import Separation
+
+
+@dataclass(frozen=True)
+class RunHere:
+    """A run that left its model at the site. left_out: marks of what it left out (`holdings.marks_of`). sites: those of
+    the run. init_from: the number of the run that it began from, or ""."""
+
+    name: str
+    began: str
+    sites: tuple[str, ...]
+    left_out: frozenset[str]
+    init_from: str
+    scorer: Scorer
+
+
+def runs_here(folder: Path) -> list[RunHere]:
+    """The runs that left their models in a site's folder, the earliest first."""
+    result = list[RunHere]()
+    for path in journals(folder):
+        notes = read_journal(path).notes
+        joined = next((note for note in notes if note["note"] == "joined" and not note.get("predict")), None)
+        file = folder / RUNS / path.stem / SCORER
+        if joined is None or not file.is_file():
+            continue
+        data = next((note for note in notes if note["note"] == DATA), {})
+        out, start = frozenset(map(str, data.get("left_out", ()))), str(data.get("init_from", ""))
+        sites = tuple(map(str, joined.get("sites", ())))
+        result.append(RunHere(path.stem, str(joined["at"]), sites, out, start, Scorer.load(file)))
+    return sorted(result, key=lambda run: (run.began, (folder / RUNS / run.name / SCORER).stat().st_mtime_ns))
+
+
+def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> Forgetting:
+    """Compare the models of a site's runs before and after what it forgot, on its own data, and write the record.
+
+    before, exact, fast: numbers of the site's runs, or files or folders with a scorer. By default `exact` is the last
+    run of the same configuration as an earlier one, `before`, that left out what site.toml lists, or another site; and
+    `fast` is the last run that began from `before`. If `exact` is no run of this site, the whole site has left: all of
+    its training examples are forgotten.
+
+    Raises:
+        UserError: there is no such run; or the site has columns from edges to other sites' nodes.
+    """
+    about, _ = read_checked(folder / SITE_FILE)
+    if about.external != REFUSE:
+        raise UserError(
+            f"forget: with data.external = {about.external!r} columns depend on other sites' nodes, and no report is "
+            "possible at this site alone.",
+            code="forget.scaling",
+        )
+    forgotten, here = Forgotten.of(about, folder), runs_here(folder)
+    ids = () if forgotten is None else forgotten.ids
+    chosen = _chosen(folder, here, marks_of(ids, folder), {BEFORE: before, EXACT: exact, FAST: fast})
+    left = forgotten is None and EXACT not in chosen.runs
+    rest = own_graph(about, folder)
+    whole = rest if forgotten is None else own_graph(replace(about, forget=None), folder)
+    gone = np.isin(names_of(whole), list(ids)) | left
+    leaving, staying = gone & np.asarray(whole.public)[TRAIN], ~gone | left
+    notes = [] if forgotten is None or not forgotten.absent else [_absent(forgotten.absent)]
+    if not leaving.any():
+        notes.append("None of them was a training example of this site, so that there is nothing to infer.")
+    notes.extend(chosen.notes)
+    scorer = chosen.models[EXACT]
+    test = common_test(about, folder, rest.features, DTYPES[scorer.dtype], has_ports(scorer.net))
+    outcomes = {
+        name: Outcome(
+            {"": model.weights},
+            _outputs(model, rest, test),
+            _attack(model, whole, leaving, staying, test),
+            rounds=model.round,
+        )
+        for name, model in chosen.models.items()
+    }
+    metric, positive = _metric(chosen.models[BEFORE], rest)
+    record: Record = {
+        "kind": KIND,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        "fedweave": version("fedweave"),
+        "run": chosen.runs.get(BEFORE, before),
+        "site": folder.resolve().name,
+        "configuration": chosen.models[BEFORE].run,
+        "forgotten": {
+            "clients": [folder.resolve().name] if left else [],
+            "examples": int(gone.sum()),
+            "training": int(leaving.sum()),
+            "of": whole.examples,
+            "kind": whole.example,
+            "list": hashlib.sha256(",".join(sorted(marks_of(ids, folder))).encode()).hexdigest(),
+        },
+        "metric": metric,
+        "models": compared(outcomes, metric, positive),
+        "configurations": {name: model.run for name, model in chosen.models.items() if name != BEFORE},
+        "notes": notes,
+    }
+    place = new_folder(folder)
+    private_folder(place.parent)
+    return Forgetting.save(private_folder(place), record)
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The models to compare. runs: {model: the number of the site's run}, without those of other files."""
+
+    models: dict[str, Scorer]
+    runs: dict[str, str]
+    notes: tuple[str, ...]
+
+
+def _chosen(folder: Path, here: Sequence[RunHere], marks: frozenset[str], named: dict[str, str]) -> _Chosen:
+    known = {run.name: run for run in here}
+    runs = {name: known[word] for name, word in named.items() if word in known}
+    files = {name: Scorer.load(scorer_file(Path(word))) for name, word in named.items() if word and word not in known}
+
+    def differs(one: RunHere, other: RunHere) -> bool:
+        """Whether they are the same run but for what they leave out."""
+        return one.scorer.run == other.scorer.run and (one.left_out != other.left_out or one.sites != other.sites)
+
+    if not named[EXACT]:
+        after = [run for run in here if run.left_out == marks and any(differs(run, one) for one in _earlier(here, run))]
+        runs |= {EXACT: after[-1]} if after else {}
+    if not named[BEFORE]:
+        last = _earlier(here, runs[EXACT]) if EXACT in runs else list(here)
+        same = [run for run in last if EXACT not in runs or differs(runs[EXACT], run)]
+        runs |= {BEFORE: same[-1]} if same else {}
+    if not named[FAST] and BEFORE in runs:
+        on = [run for run in here if run.init_from == runs[BEFORE].name and run.left_out == marks]
+        runs |= {FAST: on[-1]} if on else {}
+    models = {name: run.scorer for name, run in runs.items()} | files
+    for name in (EXACT, BEFORE):
+        if name not in models:
+            which = "left out what site.toml lists (data.forget)" if name == EXACT else "the same run has with it"
+            raise UserError(
+                f"forget: {folder} has no model of a run that {which}. Have the administrator start `fedweave sites "
+                f"forget RUN`, or name a model: --{name} NUMBER|FILE.",
+                code="forget.no-run",
+            )
+    apart = sorted({*runs[BEFORE].sites} - {*runs[EXACT].sites}) if {BEFORE, EXACT} <= runs.keys() else []
+    notes = (f"The exact run has no {', '.join(apart)}.",) if apart else ()
+    ordered = {name: models[name] for name in (BEFORE, EXACT, FAST) if name in models}
+    return _Chosen(ordered, {name: run.name for name, run in runs.items()}, notes)
+
+
+def _earlier(here: Sequence[RunHere], run: RunHere) -> list[RunHere]:
+    return list(here[: here.index(run)])
+
+
+def _absent(count: int) -> str:
+    return f"The data has no example with {count:,} of the ids in the list."
+
+
+def _graph(model: Scorer, data: Dataset) -> Graph:
+    data = ported(data, has_ports(model.net))
+    return graph_of(data, data.features, DTYPES[model.dtype])
+
+
+def _outputs(model: Scorer, rest: Dataset, test: Graph | None) -> list[tuple[Tensor, Graph]]:
+    """The outputs for the site's own test examples that are left, or for the global test if it has none."""
+    graph = _graph(model, rest)
+    if not bool(graph.masks[TEST].any()):
+        if test is None:
+            raise UserError(
+                "forget: the site has no test example to compare the models on. Give some in the column split.",
+                code="forget.no-test",
+            )
+        graph = test
+    return [(outputs_of(model.net, model.weights, graph), graph)]
+
+
+def _attack(
+    model: Scorer, whole: Dataset, leaving: np.ndarray, staying: np.ndarray, test: Graph | None
+) -> Separation | None:
+    """Membership inference by loss on the training examples bool [e] that leave, against test examples that stay."""
+    if not leaving.any():
+        return None
+    loss, public = losses(model.net, model.weights, _graph(model, whole)), np.asarray(whole.public)
+    others = [-loss[: whole.examples][public[TEST] & staying]]
+    if not len(others[0]) and test is not None:
+        others = [-losses(model.net, model.weights, test)[test.masks[TEST].cpu().numpy()]]
+    return separated([-loss[: whole.examples][leaving]], others)
+
+
+def _metric(model: Scorer, rest: Dataset) -> tuple[str, int | None]:
+    """The metric of the report, and its class: average precision where the site flags a class and tests on some of it,
+    else the one that runs choose for such targets."""
+    if rest.target != CLASS:
+        return AUTO[rest.target], None
+    if model.flagging is None or not (rest.y[np.asarray(rest.public)[TEST]] == model.flagging.positive).any():
+        return PLAIN, None
+    return RARE_OF_TWO, model.flagging.positive
