@@ -129,10 +129,10 @@ def _no_waiting_for_disks() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_references(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A regression without the graph takes up to half of a short run. Files of this folder itself and of `datasets`
-    have it where runs of users have, the others where they ask for it, as tests/runs/test_without_graph.py does."""
+    """A regression without the graph takes up to half of a short run. In these folders runs have it where they ask for
+    it, as those of tests/runs/test_without_graph.py do; elsewhere as those of users."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.parent not in (ROOT / "tests", ROOT / "tests/datasets"):
+        if request.path.parent in [ROOT / "tests" / name for name in ("export", "report", "runs")]:
             patch.setattr("fedweave.experiment.runs.without_graph.MOST_ENTRIES", -1)
         yield
 
