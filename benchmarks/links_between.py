@@ -62,7 +62,7 @@ COLUMNS = ("set", "method", "decoder", "seed", "round", "val_ap", "test_ap", "te
 class Features(ForeignEnds):
     """Holders send features, and the asking member's model encodes them as nodes without edges."""
 
-    needs = replace(ForeignEnds.needs, whole_features=True)
+    needs = replace(ForeignEnds.needs, reads=("features",))
     one_hot: bool = False  # each node has a column of its own, and its number is sent
 
     def tell(self, ctx: Context, model: Model, w: Tree) -> Tree:
