@@ -127,7 +127,7 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
         StepFailed: the step draws from NumPy's own generator. A played recording does not call this function, so that
             only steps computed as written pay for the check (0.1 ms).
     """
-    form, before = ResultForm(), _drawn()
+    form, before = ResultForm(), numpy_draws()
 
     def one(*flat: Any) -> tuple[Tensor, ...]:
         rest = iter(flat)
@@ -143,7 +143,7 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
 
     dims = tuple(dim for part in parts for dim in part.dims)
     results = form.whole(vmap(one, in_dims=dims)(*operands))
-    if _drawn() != before:
+    if numpy_draws() != before:
         raise StepFailed(
             f"step {work.name} draws from NumPy's own generator: in a batch that is one draw for all clients, and the "
             "same again each time a recording is played. Draw from client.key, in a part ctx.client.key "
@@ -213,7 +213,7 @@ def matrix_of(graphs: Graph) -> StackedCsr | None:
     return graphs.x.blocks if isinstance(graphs.x, Sparse) else None
 
 
-def _drawn() -> Any:
+def numpy_draws() -> Any:
     """The state of NumPy's own generator, which differs after each draw; draws nothing."""
     state = np.random.get_state()  # noqa: NPY002
     return (state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else repr(state)
@@ -450,7 +450,8 @@ class Vectorized(Loop):
 
     def store_states(self, group: Group, states: Leaves) -> None:
         """Replace the states of a batch."""
-        self._states.put(group, states)
+        if states or self._states.knows(group):
+            self._states.put(group, states)
 
     def _parts(self, batch: Group, lasting: bool) -> Iterator[tuple[Group, int]]:
         """Parts of a batch whose states can be stacked, and the number of clients to which each part is filled up. In
