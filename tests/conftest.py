@@ -127,6 +127,16 @@ def _no_waiting_for_disks() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _few_references(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A regression without the graph takes up to half of a short run. In these folders runs have it where they ask for
+    it, as those of tests/runs/test_without_graph.py do; elsewhere as those of users."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.parent in [ROOT / "tests" / name for name in ("export", "report", "runs")]:
+            patch.setattr("fedweave.experiment.runs.without_graph.MOST_ENTRIES", -1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder of real data sets."""

@@ -395,7 +395,9 @@ def test_help_and_version_start_quickly() -> None:
 
 
 def test_commands_leave_heavy_libraries_alone(small: Path) -> None:
-    assert imported("list", "algorithms") & {"torch_geometric", "sklearn", "networkx"} == set()
+    for kind in ("algorithms", "models", "engines"):
+        assert imported("list", kind) & {"torch", "scipy", "sklearn", "networkx"} == set()
+    assert imported("check", str(EXPERIMENTS / "digits.toml")) & {"sklearn", "pandas", "networkx"} == set()
     fedweave("run", "small.toml", "--out", "here", "-q")
     assert imported("ledger", "here") & {"torch", "scipy", "sklearn", "networkx"} == set()
 

@@ -243,7 +243,7 @@ def hooks() -> list[str]:
                 continue
             gives = ast.unparse(method.returns) if method.returns is not None else "None"
             if any(ast.unparse(mark) == "property" for mark in method.decorator_list):
-                found += [f"{method.name}: {gives}"] * (kind.name == "Part")
+                found.append(f"{method.name}: {gives}")
                 continue
             takes = ast.unparse(method.args).removeprefix("self").removeprefix(", ")
             found.append(f"{method.name}({takes})" + (f" -> {gives}" if gives != "None" else ""))

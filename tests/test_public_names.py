@@ -13,37 +13,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import fedweave
-from fedweave.cli import app
 from fedweave.cli import init as starter
 from fedweave.experiment.runs.trained import finished, trained
+from tests.commands import SMALL, run
 from tests.refusals import refusal
 
 ROOT = Path(__file__).parents[1]
-SMALL = """
-rounds = 3
-[data]
-name = "synthetic"
-nodes = 90
-classes = 3
-features = 6
-[partition]
-clients = 3
-[model]
-hidden = 4
-[algorithm]
-local_steps = 1
-[engine]
-threads = 1
-"""
-
-
-def run(*words: str, code: int = 0) -> str:
-    found = CliRunner().invoke(app, list(words))
-    assert found.exit_code == code, found.output
-    return found.stdout + " ".join(found.stderr.split())
 
 
 @pytest.fixture(scope="module")

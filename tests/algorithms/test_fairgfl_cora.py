@@ -9,6 +9,7 @@ from scipy.stats import rankdata, spearmanr
 
 from fedweave.experiment.build import build
 from fedweave.experiment.config import read
+from tests.contract.federations import state_after
 
 EXPERIMENT = Path(__file__).parents[2] / "experiments/fairgfl-cora.toml"
 CHEAP = ["model.hidden=8", "algorithm.local_steps=1"]  # what is estimated does not depend on the model
@@ -18,11 +19,7 @@ def estimated(monkeypatch: pytest.MonkeyPatch, data_root: Path, rounds: int, *se
     """N as it is and as it was estimated after some rounds, and the rates of the codes."""
     monkeypatch.setenv("FEDWEAVE_DATA", str(data_root))
     built = build(read(EXPERIMENT, [*CHEAP, *settings], None)[0])
-    built.fed.begin(0)
-    state = built.algorithm.init(built.fed)
-    for number in range(1, rounds + 1):
-        built.fed.begin(number)
-        state = built.algorithm.round(state, built.fed)
+    state = state_after(built.algorithm, built.fed, rounds)
     part = state["parts"]["OverlapWeights"]
     return {"true": built.fed.pairs["nodes"].numpy(), "found": part["nodes"].numpy(), "rates": part["rates"]}
 

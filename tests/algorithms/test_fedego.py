@@ -25,7 +25,7 @@ from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from tests.contract.federations import CLASSES, FEATURES, SIZES, Recorder, distance, federation, graphs
+from tests.contract.federations import CLASSES, FEATURES, SIZES, Recorder, distance, federation, graphs, state_after
 from tests.random_graphs import padded_alike
 from tests.refusals import refusal
 
@@ -40,16 +40,6 @@ def net(features: int = FEATURES, classes: int = CLASSES, **options: Any) -> Mod
 
 def fedego(model: Model | None = None, **options: Any) -> FedEgo:
     return FedEgo(model or net(), **(QUICK | options))
-
-
-def after(algorithm: Any, fed: Simulation, rounds: int) -> Tree:
-    """The server's state."""
-    fed.begin(0)
-    state = algorithm.init(fed)
-    for number in range(1, rounds + 1):
-        fed.begin(number)
-        state = algorithm.round(state, fed)
-    return state
 
 
 def client(graph: Graph, key: int = 1, secret: int = 2) -> Client:
@@ -157,7 +147,7 @@ def test_without_mixup_the_upload_is_one_nodes_ego() -> None:
 
 def test_the_ledger_claims_no_more_mixing_than_there_was() -> None:
     fed = Simulation({"a": small(8, NOBODY, [0, 1] * 4, [0, 1])}, classes=2)
-    after(fedego(net(8, 2), batch=32), fed, 1)
+    state_after(fedego(net(8, 2), batch=32), fed, 1)
     claimed = {row["mechanism"] for row in fed.ledger.table().to_pylist() if row["key"].startswith("egos")}
     assert all("mixup of 32" not in text for text in claimed)
 
@@ -257,7 +247,7 @@ def test_fixed_shares_keep_or_take_the_whole(mixing: float, mode: str) -> None:
     ends = []
     for corrupt in (False, True):
         fed, algorithm = federation(mode=mode), fedego(mixing=mixing)
-        state = after(algorithm, fed, 1)
+        state = state_after(algorithm, fed, 1)
         if corrupt:
             state["phi"] = map_leaves(lambda leaf: 3 - leaf, state["phi"])
         scores = algorithm.evaluate(state, fed).clients
@@ -275,8 +265,8 @@ def test_fixed_shares_keep_or_take_the_whole(mixing: float, mode: str) -> None:
 def test_reduction_layers_kept_at_home() -> None:
     fed: Any = federation(engine=Recorder)
     algorithm = fedego(share_reduction=False)
-    first = after(algorithm, fed, 0)
-    state = after(algorithm, fed, 1)
+    first = state_after(algorithm, fed, 0)
+    state = state_after(algorithm, fed, 1)
     assert "theta" not in fed.heard["site-0"]
     assert distance(state["theta"], first["theta"]) == 0
     sent = {row["key"].split("/")[0] for row in fed.ledger.table().to_pylist()}
@@ -291,7 +281,7 @@ def test_reduction_layers_kept_at_home() -> None:
 
 def test_theta_is_the_plain_mean() -> None:
     fed: Any = federation(engine=Recorder, dtype=torch.float64)
-    state = after(fedego(), fed, 2)
+    state = state_after(fedego(), fed, 2)
     mean = [torch.stack([reply["theta"]["0"][k] + 0 for reply in fed.heard]).mean(0) for k in ("weight", "bias")]
     assert distance(state["theta"]["0"], dict(zip(("weight", "bias"), mean, strict=True))) <= 1e-12
 
@@ -299,22 +289,22 @@ def test_theta_is_the_plain_mean() -> None:
 def test_a_round_calls_a_share_of_the_clients_and_averages_over_these() -> None:
     """The others keep what they had; a share of 1 is a round of all."""
     fed: Any = federation(engine=Recorder, dtype=torch.float64)
-    state = after(fedego(participation=0.4), fed, 1)
+    state = state_after(fedego(participation=0.4), fed, 1)
     called = set(fed.heard.clients)
     assert len(called) == 2 < len(fed.clients)
     assert {site for site, held in fed.snapshot().items() if "w" in held} == called
     mean = torch.stack([reply["theta"]["0"]["weight"] + 0 for reply in fed.heard]).mean(0)
     assert distance({"weight": state["theta"]["0"]["weight"]}, {"weight": mean}) <= 1e-12
-    whole, plain = (after(fedego(**own), federation(), 2) for own in ({"participation": 1.0}, {}))
+    whole, plain = (state_after(fedego(**own), federation(), 2) for own in ({"participation": 1.0}, {}))
     assert distance(whole, plain) == 0
 
 
 def test_own_reduction_layers_are_used_and_the_servers_trained_from() -> None:
     """The federation learns the same; the judged model has Θ_i of the client's last training, and the mixed Φ."""
     fed = federation(dtype=torch.float64)
-    shared = after(fedego(), fed, 2)
+    shared = state_after(fedego(), fed, 2)
     own = federation(dtype=torch.float64)
-    assert distance(shared, after(fedego(own_reduction=True), own, 2)) == 0
+    assert distance(shared, state_after(fedego(own_reduction=True), own, 2)) == 0
     algorithm = fedego(own_reduction=True)
     for name, state in own.snapshot().items():
         here = client(graphs(torch.float64)[name])
@@ -332,7 +322,7 @@ def test_an_epoch_has_the_mini_batches_that_the_largest_client_needs(mode: str) 
     server makes two of two of its mashed ego-graphs each."""
     fed = federation(dtype=torch.float64, mode=mode)
     algorithm = fedego(batch=4, batches=1, epochs=2, epoch_share=0.2, server_epochs=2, server_share=0.1)
-    state = after(algorithm, fed, 1)
+    state = state_after(algorithm, fed, 1)
     assert state["epoch"] == 3
     assert {int(own["optimizer"]["steps"]) for own in fed.snapshot().values()} == {6}
     assert int(state["optimizer"]["steps"]) == 2
@@ -343,7 +333,7 @@ def test_an_epoch_has_the_mini_batches_that_the_largest_client_needs(mode: str) 
 def test_epochs_are_the_same_in_both_modes() -> None:
     options: dict[str, Any] = {"epochs": 2, "epoch_share": 0.3, "server_share": 0.5, "own_reduction": True}
     loop, together = (
-        after(fedego(**options), federation(dtype=torch.float64, mode=mode), 20) for mode in ("loop", "vmap")
+        state_after(fedego(**options), federation(dtype=torch.float64, mode=mode), 20) for mode in ("loop", "vmap")
     )
     assert distance({k: loop[k] for k in ("theta", "phi")}, {k: together[k] for k in ("theta", "phi")}) <= 1e-9
 
@@ -357,8 +347,8 @@ def test_the_servers_step_by_hand(share_root_weight: bool) -> None:
     fed: Any = federation(engine=Recorder, dtype=torch.float64)
     model = net(share_root_weight=share_root_weight)
     algorithm = fedego(model, optimizer="sgd", lr=0.5, batch=16)
-    first = after(algorithm, fed, 0)
-    state = after(algorithm, fed, 1)
+    first = state_after(algorithm, fed, 0)
+    state = state_after(algorithm, fed, 1)
     egos, labels = (fed.heard.stack(f"egos/{name}").flatten(0, 1) for name in ("embedding", "label"))
     sent = labels.sum(1) > 0
     assert 5 <= sent.sum() <= 16
@@ -386,26 +376,26 @@ def test_a_small_client_uploads_zeros_that_do_not_count() -> None:
     big = small(12, NOBODY, [0, 1] * 6, list(range(12)))
     tiny = small(12, NOBODY, [1] * 12, [0, 1])
     fed = Simulation({"big": big, "tiny": tiny}, classes=2, mode="loop")
-    state = after(fedego(net(12, 2), sigma=0.5), fed, 1)
+    state = state_after(fedego(net(12, 2), sigma=0.5), fed, 1)
     assert state["uploads"] == 3
     assert state["labels"].sum() == pytest.approx(1)
     assert state["labels"].tolist() == pytest.approx([3 * 0.5 / 4, (3 * 0.5 + 1) / 4])
     recorder = Recorder({"big": big, "tiny": tiny}, classes=2, mode="loop")
-    after(fedego(net(12, 2), sigma=0.5), recorder, 1)
+    state_after(fedego(net(12, 2), sigma=0.5), recorder, 1)
     assert [bool(upload.any()) for upload in recorder.heard["tiny"]["egos"]["embedding"]] == [True, False, False]
 
 
 def test_nobody_to_mix_is_the_users_error() -> None:
     lonely = {site: small(9, NOBODY, [0, 1, 0] * 3, [at]) for at, site in enumerate("ab")}
     with refusal("user.two-nodes", "two training nodes"):
-        after(fedego(net(9, 2)), Simulation(lonely, classes=2), 1)
+        state_after(fedego(net(9, 2)), Simulation(lonely, classes=2), 1)
 
 
 def test_a_round_without_any_upload_leaves_the_server_as_it_was() -> None:
     clients = {"big": small(9, NOBODY, [0, 1, 0] * 3, list(range(6))), "tiny": small(9, NOBODY, [0] * 9, [0])}
     away = {"big": "cable cut"}
     fed = Simulation(clients, classes=2, absent=lambda number, site: away.get(site) if number == 1 else None)
-    state = after(fedego(net(9, 2), quorum=0.5), fed, 1)
+    state = state_after(fedego(net(9, 2), quorum=0.5), fed, 1)
     assert state["labels"].isfinite().all()
 
 
@@ -415,7 +405,7 @@ def test_a_round_without_any_upload_leaves_the_server_as_it_was() -> None:
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_bytes_up_are_theta_egos_and_labels(mode: str) -> None:
     fed, algorithm = federation(mode=mode), fedego(net(hidden=64), batch=5, fan_out=3, sigma=0.15)
-    uploads = after(algorithm, fed, 1)["uploads"]
+    uploads = state_after(algorithm, fed, 1)["uploads"]
     assert uploads == -(-(max(SIZES) // 3) // 5)
     rows = [r for r in fed.ledger.table().to_pylist() if r["step"] == "FedEgo.train" and r["direction"] == "up"]
     for site in fed.clients:
@@ -433,7 +423,7 @@ def test_bytes_up_are_theta_egos_and_labels(mode: str) -> None:
 
 def test_raw_ego_graphs_are_called_so() -> None:
     fed = federation()
-    after(fedego(mixup=False, allow_raw_ego=True), fed, 1)
+    state_after(fedego(mixup=False, allow_raw_ego=True), fed, 1)
     [row] = [r for r in fed.ledger.table().to_pylist() if r["key"] == "egos/embedding" and r["client"] == "site-0"]
     assert (row["mechanism"], row["applied"]) == ("none", None)
     assert "raw ego-graph" in row["reveals"]
@@ -493,7 +483,7 @@ def test_a_model_without_reduction_layers_is_refused() -> None:
 
 def test_sage_trains_on_egos_when_a_layer_is_left_for_the_nodes() -> None:
     deep, flat = (MODELS["sage"](hidden=8, layers=n, dropout=0.0).build(FEATURES, CLASSES) for n in (3, 2))
-    state = after(FedAvg(deep, parts=(EgoCrossEntropy(4, 2, 2),)), federation(), 1)
+    state = state_after(FedAvg(deep, parts=(EgoCrossEntropy(4, 2, 2),)), federation(), 1)
     assert all(leaf.isfinite().all() for _, leaf in leaves(state["w"]))
     with pytest.raises(ValueError, match=r"'sage' with more layers than algorithm\.hops"):
         FedAvg(flat, parts=(EgoCrossEntropy(4, 2, 2),))

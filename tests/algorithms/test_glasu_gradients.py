@@ -16,6 +16,7 @@ from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.learn import Sgd, fit
 from fedweave.models import MODELS
+from tests.contract.federations import state_after
 
 NODES, CLASSES, HIDDEN, LAYERS, LR = 20, 3, 4, 4, 0.5
 ALPHA, THETA = 0.1, 0.5
@@ -212,11 +213,7 @@ def test_a_decaying_rate_is_the_same_in_both_modes() -> None:
             GLASU(backbone(), batch=8, optimizer="sgd", lr=LR, steps=2, decay=0.5, decay_every=7),
             federation(parties(), mode=mode),
         )
-        fed.begin(0)
-        state = made.init(fed)
-        for number in range(1, 21):
-            fed.begin(number)
-            state = made.round(state, fed)
+        state = state_after(made, fed, 20)
         assert state["rounds"] == 20
         found.append(weights(fed))
     assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(*found, strict=True) for p in a) <= 1e-9

@@ -16,10 +16,10 @@ from fedweave.core.tree import sub as minus
 from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError
-from tests.contract.federations import cross_entropy, distance, federation, model
+from tests.contract.federations import cross_entropy, distance, federation, model, state_after
 
 DOUBLE = {"dtype": torch.float64}
-ROUNDS, HALF = 8, 4
+ROUNDS, HALF = 4, 2  # of which a schedule in steps has one at 1, 1, 0.1 and 0.01
 TORCH = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
@@ -41,11 +41,7 @@ OPTIMIZERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def trained(algorithm: Any, fed: Simulation, rounds: int = ROUNDS) -> Tree:
     """The state after all rounds of a run of `ROUNDS`."""
     fed.rounds = ROUNDS
-    fed.begin(0)
-    state = algorithm.init(fed)
-    for number in range(1, rounds + 1):
-        fed.begin(number)
-        state = algorithm.round(state, fed)
+    state = state_after(algorithm, fed, rounds)
     return state
 
 
@@ -206,9 +202,9 @@ SETTINGS: list[dict[str, Any]] = [
     {"optimizer": "adamw", "schedule": "cosine", "warmup": 2},
     {"optimizer": "rmsprop", "local_momentum": 0.5, "schedule": "step"},
     {"optimizer": "adagrad", "clip_gradient": 0.1},
-    {"batch_size": 4, "local_steps": 5, "schedule": "linear"},
-    {"batch_size": 5, "local_epochs": 2, "optimizer_state": "fresh", "clip_gradient": 0.3},
-    {"batch_size": 3, "local_epochs": 1, "optimizer": "sgd", "local_momentum": 0.0, "schedule": "cosine"},
+    {"batch_size": 4, "local_steps": 3, "schedule": "linear"},
+    {"batch_size": 8, "local_epochs": 2, "optimizer_state": "fresh", "clip_gradient": 0.3},
+    {"batch_size": 6, "local_epochs": 1, "optimizer": "sgd", "local_momentum": 0.0, "schedule": "cosine"},
 ]
 TAKERS = ["fedavg", "local", "fedprox", "ditto", "dfedgnn", "fedper"]
 

@@ -105,7 +105,7 @@ PARTS: list[Any] = [
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_loop_batch_and_recording_agree(parts: Any) -> None:
     states = [
-        run(parts, 3, mode=mode, record=record, dtype=torch.float64)
+        run(parts, 2, mode=mode, record=record, dtype=torch.float64)
         for mode, record in (("loop", "never"), ("vmap", "never"), ("vmap", "always"))
     ]
     assert distance(states[0][0]["w"], states[1][0]["w"]) <= 1e-9

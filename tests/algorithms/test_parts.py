@@ -21,6 +21,7 @@ from fedweave.algorithms.parts import (
     TrainedModel,
     Uniform,
 )
+from fedweave.algorithms.parts import part as part_hooks
 from fedweave.algorithms.parts.conflicts import SUCH
 from fedweave.algorithms.parts.part import has
 from fedweave.algorithms.preset import Preset, preset_of
@@ -243,12 +244,6 @@ def test_two_meanings_of_one_key_are_refused() -> None:
 
 
 @dataclass(frozen=True)
-class Misspelt(Part):
-    def weight(self, state: Tree, round: Round) -> Tensor:
-        raise AssertionError
-
-
-@dataclass(frozen=True)
 class Bare(Part):
     sends: ClassVar = {"count": "number of training examples"}
 
@@ -256,9 +251,29 @@ class Bare(Part):
         return ctx.examples
 
 
-def test_a_method_that_nothing_calls_is_refused_with_the_hook_that_was_meant() -> None:
-    with pytest.raises(ValueError, match=r"nothing calls Misspelt\.weight; did you mean weigh\?"):
-        FedAvg(model(), parts=(Misspelt(),))
+@pytest.mark.parametrize(
+    ("method", "meant"),
+    [
+        ("weight", "weigh"),
+        ("count", "counts"),
+        ("warn", "warns"),
+        ("attack", "attacks"),
+        ("more_score", "more_scores"),
+        ("least_example", "least_examples"),
+        ("heard", "hear"),
+        ("trains", "train"),
+        ("change", "changes"),
+    ],
+)
+def test_a_method_that_nothing_calls_is_refused_with_the_hook_that_was_meant(method: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=rf"nothing calls Slip\.{method}; did you mean {meant}\?"):
+        FedAvg(model(), parts=(slip(method, scalars),))
+
+
+def test_the_hooks_of_every_protocol_are_known() -> None:
+    protocols = {kind for kind in vars(part_hooks).values() if getattr(kind, "_is_runtime_protocol", False)}
+    assert len(protocols) > 5
+    assert protocols <= {*part_hooks.KINDS}
 
 
 @pytest.mark.parametrize("mode", ["loop", "vmap"])

@@ -83,6 +83,16 @@ def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch
     return federations.federation(engine, dtype, _needs(name), finders=_finders(name), **(given | options))
 
 
+def state_after(algorithm: Any, fed: Simulation, rounds: int) -> Tree:
+    """The server's state after some rounds, of which none is evaluated."""
+    fed.begin(0)
+    state: Tree = algorithm.init(fed)
+    for number in range(1, rounds + 1):
+        fed.begin(number)
+        state = algorithm.round(state, fed)
+    return state
+
+
 class Recorder(Simulation):
     """Keeps the last replies."""
 

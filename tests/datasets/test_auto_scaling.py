@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import normalize as l1_normalized
 
 import fedweave
 from fedweave import datasets
 from fedweave.cli.predict import predictions
+from fedweave.core.graph import dense
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import amounts, by_holder, measured, normalize, rescaled, scaling
 from fedweave.experiment.build import client_graphs
@@ -166,3 +169,22 @@ def test_a_run_in_python_is_that_of_the_file(tmp_path: Path) -> None:
     again = fedweave.load_run(tmp_path / "run")
     assert again.summary["metrics"]["global/accuracy"] == last.summary["global/accuracy"]
     assert len(predictions(tmp_path / "run")) == ROWS
+
+
+@pytest.mark.parametrize("shape", [(1, 3), (2, 1), (7, 5), (1000, 33)])
+@pytest.mark.parametrize("kind", ["wide", "constant", "zeros"])
+def test_scaling_has_the_bits_of_scikit_learn(shape: tuple[int, int], kind: str) -> None:
+    rng = np.random.default_rng(0)
+    columns = 10.0 ** rng.integers(-6, 7, shape[1])
+    x = (rng.normal(size=shape) * columns + 10 * rng.normal(size=shape[1])).astype(np.float32)
+    if kind == "constant":
+        x[:, 0] = 7.3
+    elif kind == "zeros":
+        x[rng.random(shape) < 0.7] = 0
+    if not (x == x[:1]).all():
+        expected = StandardScaler().fit_transform(x.astype(np.float64)).astype(np.float32)
+        np.testing.assert_array_equal(normalize(x, "standard", "x"), expected)
+    for features in (x, sp.csr_matrix(x)):
+        ours, theirs = normalize(features, "row", "x"), l1_normalized(features, norm="l1")
+        assert (ours.dtype, type(ours)) == (theirs.dtype, type(theirs))
+        np.testing.assert_array_equal(dense(ours), dense(theirs))

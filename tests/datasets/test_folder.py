@@ -122,7 +122,7 @@ BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
     "ragged row": ("id,label,f\n1,0,2\n2,1\n", "Row #3: Expected 3 columns, got 2", "Write it again"),
     "repeated column": ("id,label,f,f\n1,0,2,2\n", "'f' is empty or repeated", "a name of its own"),
     "nameless column": ("id,label,\n1,0,2\n", "'' is empty or repeated", "a name of its own"),
-    "semicolons": ("id;label;f\n1;0;2\n", "cells are split by semicolons", "commas"),
+    "semicolons": ("id;label;f\n1;0;2\n", "cells are split by semicolons; the columns are id, label, f", "by commas"),
     "no label": ("id,f\n1,2\n", "no column 'label'", "data-format.md"),
     "almost label": ("id,Label,f\n1,0,2\n", "'Label' is almost 'label'", "Spell it exactly"),
     "almost sens": ("id,label, sens,f\n1,0,1,2\n", "' sens' is almost 'sens'", "Spell it exactly"),
@@ -167,6 +167,17 @@ BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
         "nodes.csv: row 3: the node is in a split",
         "Label it",
     ),
+    "utf-16": ("id,label,f\n1,0,2\n".encode("utf-16"), "not UTF-8; it looks like UTF-16", "iconv -f UTF-16"),
+    "latin-1": ("id,label,f\nJürg,0,2\n".encode("latin-1"), "it looks like Latin-1", "iconv -f WINDOWS-1252"),
+    "tabs": ("id\tlabel\tf\n1\t0\t2\n", "cells are split by tabs", "by commas"),
+    "decimal comma": ('id,label,f\n1,0,"0,5"\n', "row 2: 'f' is '0,5'", "Write decimal points"),
+    "date": ("id,label,born\n1,0,1990-12-31\n", "row 2: 'born' is '1990-12-31'", "days since another date"),
+    "text": (
+        "id,label,job\n1,0,nurse\n2,0,clerk\n3,0,\n",
+        "row 2: 'job' is 'nurse'; 2 rows hold text and 1 nothing",
+        'categories = {job = ["clerk", "nurse"]}',
+    ),
+    "mixed groups": ("id,label,sens,f\n1,0,f,2\n2,0,1,2\n", "row 2: sens is 'f', not a whole number", "leave the cell"),
 }
 BAD_EDGES: dict[str, tuple[str | bytes, str, str]] = {
     "no bytes": (b"", "edges.csv: the file is empty", "Write it again"),

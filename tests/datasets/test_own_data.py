@@ -97,31 +97,6 @@ def test_a_folder_for_each_member(tmp_path: Path) -> None:
         load("members", str(tmp_path))
 
 
-REFUSED: dict[str, tuple[str | bytes, str, str]] = {
-    "utf-16": ("id,label,f\n1,0,2\n".encode("utf-16"), "not UTF-8; it looks like UTF-16", "iconv -f UTF-16"),
-    "latin-1": ("id,label,f\nJürg,0,2\n".encode("latin-1"), "it looks like Latin-1", "iconv -f WINDOWS-1252"),
-    "semicolons": ("id;label;f\n1;0;2\n", "split by semicolons; the columns are id, label, f", "by commas"),
-    "tabs": ("id\tlabel\tf\n1\t0\t2\n", "cells are split by tabs", "by commas"),
-    "decimal comma": ('id,label,f\n1,0,"0,5"\n', "row 2: 'f' is '0,5'", "Write decimal points"),
-    "date": ("id,label,born\n1,0,1990-12-31\n", "row 2: 'born' is '1990-12-31'", "days since another date"),
-    "text": (
-        "id,label,job\n1,0,nurse\n2,0,clerk\n3,0,\n",
-        "row 2: 'job' is 'nurse'; 2 rows hold text and 1 nothing",
-        'categories = {job = ["clerk", "nurse"]}',
-    ),
-    "mixed groups": ("id,label,sens,f\n1,0,f,2\n2,0,1,2\n", "row 2: sens is 'f', not a whole number", "leave the cell"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_files_of_other_programs_are_refused_with_the_remedy(case: str, tmp_path: Path) -> None:
-    content, what, remedy = REFUSED[case]
-    with pytest.raises(DataError) as error:
-        load("folder", str(folder(tmp_path, content, "source,target\n")))
-    assert what in str(error.value)
-    assert remedy in str(error.value).split(what)[1]
-
-
 def test_dates_of_parquet_and_undeclared_values_are_refused(tmp_path: Path) -> None:
     dates = pa.table({"id": ["1"], "label": ["a"], "born": pa.array([0], pa.date32())})
     with refusal("data", "'born'"):

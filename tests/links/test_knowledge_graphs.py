@@ -16,6 +16,7 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.models import MODELS
 from fedweave.models.relations import DECODERS
+from tests.contract.federations import state_after
 from tests.refusals import refusal
 
 ENTITIES, WIDTH = 18, 8
@@ -47,11 +48,7 @@ def document(folder: Path, algorithm: dict, decoder: str = "distmult", mode: str
 
 def trained(made: dict, rounds: int = 3):
     built = build(resolve(made))
-    built.fed.begin(0)
-    state = built.algorithm.init(built.fed)
-    for round in range(1, rounds + 1):
-        built.fed.begin(round)
-        state = built.algorithm.round(state, built.fed)
+    state = state_after(built.algorithm, built.fed, rounds)
     return built, state, built.algorithm.evaluate(state, built.fed)
 
 

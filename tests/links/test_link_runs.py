@@ -19,8 +19,8 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.link_references import REFERENCES
 from fedweave.experiment.runs.run import run as run_experiment
+from fedweave.python.training import Silent
 from tests.refusals import refusal
-from tests.runs.test_predictions import Quiet
 
 
 def tables(folder: Path, split: bool = False, label: bool = False) -> set[tuple[str, str]]:
@@ -53,7 +53,7 @@ def document(folder: Path, **data: object) -> Record:
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, set[tuple[str, str]]]:
     folder = tmp_path_factory.mktemp("links")
     known = tables(folder / "data")
-    run_experiment(resolve(document(folder / "data")), folder / "run", Quiet())
+    run_experiment(resolve(document(folder / "data")), folder / "run", Silent())
     return folder / "run", known
 
 
@@ -160,9 +160,9 @@ def test_an_attack_infers_what_was_trained_on(run: tuple[Path, set[tuple[str, st
 def test_a_run_that_was_interrupted_ends_with_the_same_numbers(tmp_path: Path) -> None:
     tables(tmp_path / "data")
     whole = document(tmp_path / "data")
-    run_experiment(resolve(whole), tmp_path / "whole", Quiet())
-    run_experiment(resolve(whole | {"rounds": 1}), tmp_path / "two", Quiet())
-    run_experiment(resolve(whole), tmp_path / "two", Quiet(), resume=True)
+    run_experiment(resolve(whole), tmp_path / "whole", Silent())
+    run_experiment(resolve(whole | {"rounds": 1}), tmp_path / "two", Silent())
+    run_experiment(resolve(whole), tmp_path / "two", Silent(), resume=True)
     assert metrics_of(tmp_path / "whole") == metrics_of(tmp_path / "two")
     assert resolve(resolve(whole).plain()) == resolve(whole)
 
@@ -200,13 +200,13 @@ def test_a_split_by_time_sends_no_later_message(tmp_path: Path) -> None:
     assert made.edges.shape[1] == 2 * int((attributes.time <= until).sum())
     assert attributes.time[made.trained].max() == until
     assert attributes.time[np.flatnonzero(made.masks[2] & (made.y == 1))].min() > until
-    run_experiment(resolve(given), tmp_path / "run", Quiet())
+    run_experiment(resolve(given), tmp_path / "run", Silent())
     assert metrics_of(tmp_path / "run")["global/mrr"] > 0
 
 
 def test_labels_of_edges_are_relations(tmp_path: Path) -> None:
     tables(tmp_path / "data", label=True)
-    run_experiment(resolve(document(tmp_path / "data", directed=True)), tmp_path / "run", Quiet())
+    run_experiment(resolve(document(tmp_path / "data", directed=True)), tmp_path / "run", Silent())
     metrics = metrics_of(tmp_path / "run")
     assert metrics["global/mrr"] > 0
     top = predictions(tmp_path / "run", asked=Asked(node="n1", top=5))
@@ -224,7 +224,7 @@ def test_sums_of_scores_are_those_of_each(tmp_path: Path) -> None:
     tables(tmp_path / "data")
     for scores in ("each", "sum"):
         algorithm = {"name": "fedavg", "scores": scores}
-        run_experiment(resolve(document(tmp_path / "data") | {"algorithm": algorithm}), tmp_path / scores, Quiet())
+        run_experiment(resolve(document(tmp_path / "data") | {"algorithm": algorithm}), tmp_path / scores, Silent())
     each, total = metrics_of(tmp_path / "each"), metrics_of(tmp_path / "sum")
     for name in ("global/auc", "global/mrr", "global/hits_at_3", "local/mrr", "local/auc"):
         assert total[name] == pytest.approx(each[name], abs=1e-6)
@@ -262,7 +262,7 @@ def test_users_and_items_are_kinds_of_nodes(tmp_path: Path) -> None:
     csv.write_csv(pa.table(edges), tmp_path / "data" / "edges.csv")
     given = document(tmp_path / "data", users="person", items="film")
     del given["data"]["rank_negatives"]
-    run_experiment(resolve(given | {"evaluation": {"metric": "ndcg_at_20"}}), tmp_path / "run", Quiet())
+    run_experiment(resolve(given | {"evaluation": {"metric": "ndcg_at_20"}}), tmp_path / "run", Silent())
     metrics = metrics_of(tmp_path / "run")
     assert 0 < metrics["global/ndcg_at_20"] <= 1
     assert "best_val/val/ndcg_at_20" in metrics

@@ -46,6 +46,7 @@ from fedweave.models.edges import OnEdges
 from fedweave.models.links import WIDTH, OnPairs
 from fedweave.partition import Louvain, Random
 from fedweave.partition.client_data import pooled
+from tests.contract.federations import state_after
 
 
 def random_data(nodes: int = 60, edges: int = 240, seed: int = 0) -> Dataset:
@@ -440,10 +441,7 @@ def test_the_loop_and_batches_give_the_same(kind: Callable[..., FedAvg]) -> None
     for mode in ("loop", "vmap"):
         algorithm = kind(OnPairs(models.GCN(hidden=8)).build(5))
         fed = federation(data, cut, algorithm, mode=mode)
-        state = algorithm.init(fed)
-        for number in (1, 2):
-            fed.begin(number)
-            state = algorithm.round(state, fed)
+        state = state_after(algorithm, fed, 2)
         evaluation = algorithm.evaluate(state, fed)
         scores.append({name: evaluation.clients.stack(f"own/{name}") for name in ("loss", "auc", "mrr")})
     for name, loop in scores[0].items():
@@ -496,10 +494,7 @@ def test_cora(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut = Louvain(clients=10).cut(data, 0)
     algorithm = FedAvg(OnPairs(models.GCN()).build(data.features))
     fed = federation(data, cut, algorithm)
-    state = algorithm.init(fed)
-    for number in range(1, 6):
-        fed.begin(number)
-        state = algorithm.round(state, fed)
+    state = state_after(algorithm, fed, 5)
     pairs = algorithm.evaluate(state, fed).clients.stack("own/auc").sum(0)[TEST, :, 1]
     assert pairs[0] / pairs[1] > 0.75  # untrained features give less
 
@@ -586,10 +581,7 @@ def test_training_reaches_what_a_plain_loop_reaches(data_root: Path, monkeypatch
     cut = Random(clients=1).cut(data, 0)
     algorithm = FedAvg(OnPairs(models.GCN()).build(data.features))
     fed = federation(data, cut, algorithm)
-    state = algorithm.init(fed)
-    for number in range(1, 31):
-        fed.begin(number)
-        state = algorithm.round(state, fed)
+    state = state_after(algorithm, fed, 30)
     ours = algorithm.evaluate(state, fed).clients.stack("own/auc")[0, TEST, :, 1]
 
     [graph] = client_graphs(data, cut).values()

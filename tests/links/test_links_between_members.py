@@ -51,8 +51,8 @@ from fedweave.metrics.measured import measure
 from fedweave.models.links import OnPairs
 from fedweave.partition.base import Partition
 from fedweave.partition.crossing import name_hashes
+from fedweave.python.training import Silent
 from tests.refusals import refusal
-from tests.runs.test_predictions import Quiet
 
 # Members hold nodes 0 to 2 and 3 to 5. Links within, links between; 0 is train, 1 val, 2 test.
 INSIDE = [(0, 1, 0), (1, 2, 0), (3, 4, 0), (4, 5, 0)]
@@ -337,9 +337,9 @@ def test_noise_has_its_epsilon_in_the_ledger() -> None:
 
 def test_a_resumed_run_is_the_whole_run(tmp_path: Path) -> None:
     whole = document(rounds=4)
-    run_experiment(resolve(whole), tmp_path / "whole", Quiet())
-    run_experiment(resolve(document(rounds=2)), tmp_path / "half", Quiet())
-    run_experiment(resolve(whole), tmp_path / "half", Quiet(), resume=True)
+    run_experiment(resolve(whole), tmp_path / "whole", Silent())
+    run_experiment(resolve(document(rounds=2)), tmp_path / "half", Silent())
+    run_experiment(resolve(whole), tmp_path / "half", Silent(), resume=True)
     one, other = (json.loads((tmp_path / name / "summary.json").read_text())["metrics"] for name in ("whole", "half"))
     assert one == other
     assert "crossing/average_precision" in one
@@ -464,7 +464,7 @@ def test_what_does_not_go_together_is_refused(change: dict[str, Any], code: str)
 
 
 def test_a_finished_run_scores_pairs_with_a_foreign_end(tmp_path: Path) -> None:
-    run_experiment(resolve(document()), tmp_path / "run", Quiet())
+    run_experiment(resolve(document()), tmp_path / "run", Silent())
     built = build(resolve(document()))
     data = built.data
     assert data.edge_attrs is not None
@@ -487,7 +487,7 @@ def test_a_finished_run_scores_pairs_with_a_foreign_end(tmp_path: Path) -> None:
 def test_pairs_that_users_ask_about_get_the_scores_that_evaluation_gives_them(tmp_path: Path, neighbors: bool) -> None:
     part = {"name": "foreign_ends", "neighbors": neighbors}
     config = resolve(document(algorithm={"name": "fedavg", "parts": [part]}))
-    run_experiment(config, tmp_path / "run", Quiet())
+    run_experiment(config, tmp_path / "run", Silent())
     run = trained(tmp_path / "run", finished(tmp_path / "run"), "")
     client, w = next(iter(run.models("personal").items()))
     own, graph = run.built.partition.parts[0].nodes, run.built.fed.graphs[client]

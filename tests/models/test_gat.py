@@ -23,6 +23,7 @@ from fedweave.learn import Adam, fit
 from fedweave.models import MODELS, gat
 from fedweave.ops.attention import attend
 from fedweave.ops.sparse import Sparse
+from tests.contract.federations import state_after
 from tests.models.test_gcnii import accuracy
 from tests.models.test_layers import TOLERANCE, graph_of
 from tests.random_graphs import padded_alike
@@ -164,11 +165,7 @@ def test_training_in_a_batch_recorded_or_not_equals_training_alone(
     for options in ({"mode": "loop"}, {"record": "never"}, {"record": "always"}):
         fed = Simulation(graphs, classes=3, **options)  # type: ignore[arg-type]
         algorithm = ALGORITHMS["fedavg"](model, local_steps=1)
-        fed.begin(0)
-        state = algorithm.init(fed)
-        for number in range(1, 4):
-            fed.begin(number)
-            state = algorithm.round(state, fed)
+        state = state_after(algorithm, fed, 3)
         ends.append(dict(leaves(state["w"])))
     assert fed.recordings.played
     for end in ends[1:]:

@@ -1,14 +1,12 @@
 """GIN and pooling against PyTorch Geometric, a case worked by hand, and one client alone against a batch."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.nn import Linear, ReLU, Sequential
 from torch.utils import _pytree as pytree
 from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_add_pool, global_mean_pool
@@ -16,12 +14,10 @@ from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_add_pool, glob
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.edges import EdgeList, Edges
-from fedweave.core.graph import Graph, make_graph, stack
-from fedweave.core.tree import Tree
+from fedweave.core.graph import Graph, make_graph
 from fedweave.models import MODELS, blocks, gin
 from tests.models.test_layers import TOLERANCE, graph_of, weights_of
-from tests.models.test_same_bits import gradients
-from tests.random_graphs import padded_alike
+from tests.models.test_same_bits import check_same_bits
 
 POOL = {"sum": global_add_pool, "mean": global_mean_pool}
 
@@ -155,29 +151,7 @@ def test_initial_values_follow_the_reference() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_same_bits_alone_and_in_a_batch(name: str, pool: str, dtype: torch.dtype) -> None:
     model = MODELS[name](pool=pool).build(40, 3)
-    graphs = [small_graphs(count, 40, True, dtype, seed=count)[0] for count in (9, 70, 33)]
-    together = stack(padded_alike(graphs))
-    keys = torch.stack([random.fold(random.key(1), site) for site in range(3)])
-    each = [models.init(model, key, dtype) for key in keys]
-    w = pytree.tree_map(lambda *tensors: torch.stack(tensors).requires_grad_(), *each)
-
-    def loss(w: Tree, graph: Graph, key: Tensor) -> tuple[Tensor, Any]:
-        logits = models.apply(model, w, graph, key)
-        own = -logits.log_softmax(-1).gather(-1, graph.y.clamp(min=0)[:, None])[:, 0]
-        return (own * graph.masks[0]).sum() / 16, logits
-
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
-    losses, outputs = vmap(loss, in_dims=(0, dims, 0))(w, together, keys)
-    batched = gradients(losses.sum(), w)
-    for site, graph in enumerate(graphs):
-        own = pytree.tree_map(lambda leaf, site=site: leaf[site].detach().clone().requires_grad_(), w)
-        alone, logits = loss(own, graph, keys[site])
-        count = int((graph.y >= 0).sum())
-        assert torch.equal(outputs[site, :count], logits[:count])
-        for layer, of_layer in gradients(alone, own).items():
-            for weight, gradient in of_layer.items():
-                assert gradient.any()
-                assert torch.equal(batched[layer][weight][site], gradient), f"client {site}, {layer}/{weight}"
+    check_same_bits(model, [small_graphs(count, 40, True, dtype, seed=count)[0] for count in (9, 70, 33)], dtype)
 
 
 def labelled(graphs: int, seed: int) -> Graph:

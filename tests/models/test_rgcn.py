@@ -20,6 +20,7 @@ from fedweave.experiment.build import client_graphs, federation
 from fedweave.models.links import on_links
 from fedweave.models.rgcn import RGCN, convolution
 from fedweave.partition.edges import EdgeGroups
+from tests.contract.federations import state_after
 from tests.links.test_links import dims_of
 
 NODES, RELATIONS, BASES, IN, OUT = 17, 3, 2, 5, 4
@@ -115,10 +116,7 @@ def test_loop_and_batches_train_it_alike() -> None:
     for mode in ("loop", "vmap"):
         algorithm = FedAvg(on_links(RGCN(hidden=6), data.links, "distmult").build(IN, 2))
         fed = federation(data, cut, algorithm, mode=mode)
-        state = algorithm.init(fed)
-        for number in (1, 2):
-            fed.begin(number)
-            state = algorithm.round(state, fed)
+        state = state_after(algorithm, fed, 2)
         results.append(state["w"])
     for loop, batch in zip(*(torch.utils._pytree.tree_leaves(each) for each in results), strict=True):
         torch.testing.assert_close(loop, batch, atol=1e-5, rtol=0)

@@ -8,10 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from fedweave.algorithms import FedAvg
-from fedweave.cli import app
 from fedweave.cli.contract import verdict
 from fedweave.contract.laws import LAWS
 from fedweave.contract.subject import Subject
@@ -23,6 +21,7 @@ from fedweave.experiment import config
 from fedweave.experiment.rounds import train
 from fedweave.models import GCN, module
 from fedweave.python.training import load_run
+from tests.commands import run
 from tests.contract.federations import CLASSES, FEATURES, arrays, distance, federation
 from tests.refusals import refusal
 
@@ -43,12 +42,6 @@ local_steps = 1
 [engine]
 threads = 1
 """
-
-
-def run(*words: str, code: int = 0) -> str:
-    found = CliRunner().invoke(app, list(words))
-    assert found.exit_code == code, found.output
-    return found.stdout + " ".join(found.stderr.split())
 
 
 def test_everything_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,23 +42,8 @@ from fedweave.report.html import render
 from fedweave.report.ledger import POOLED
 from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
 from fedweave.report.result_names import RESULTS, better, readable
+from tests.commands import SMALL
 
-SMALL = """
-rounds = 3
-[data]
-name = "synthetic"
-nodes = 90
-classes = 3
-features = 6
-[partition]
-clients = 3
-[model]
-hidden = 4
-[algorithm]
-local_steps = 1
-[engine]
-threads = 1
-"""
 VOID = {"meta", "link", "img", "br", "input"}
 
 

@@ -15,7 +15,8 @@ from fedweave.papers import selection, session
 from fedweave.papers.paper import Paper, Protocol, Setting, changed
 from fedweave.papers.quantities import accuracy
 from fedweave.papers.session import Stopped
-from tests.reproduce.tiny import Silent, cell, table
+from fedweave.python.training import Silent
+from tests.reproduce.tiny import cell, table
 
 GOOD = cell("good", 0.5), cell("good", 0.6, "local")
 BAD = cell("bad", 0.5, partition={"clients": 61})

@@ -22,7 +22,8 @@ from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
 from fedweave.papers.paper import PaperTable, Quantity
 from fedweave.papers.quantities import gap, median_gap, median_score, one_class, score, tradeoff
 from fedweave.papers.table import TableRow, assemble, averaged
-from tests.reproduce.tiny import AllThere, Silent, cell, finish, table
+from fedweave.python.training import Silent
+from tests.reproduce.tiny import AllThere, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 ALL = {f"table {n}": it for n, it in F2GNN.tables.items()} | {f"figure {n}": it for n, it in F2GNN.figures.items()}

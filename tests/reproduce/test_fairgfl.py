@@ -16,7 +16,7 @@ from fedweave.papers.paper import NOTHING, PaperTable
 from fedweave.papers.session import differences
 from fedweave.papers.table import assemble
 from fedweave.partition.overlap import HIGH, LOW, NONE, Overlap
-from tests.reproduce.tiny import Silent
+from fedweave.python.training import Silent
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")

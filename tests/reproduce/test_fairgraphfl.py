@@ -21,10 +21,10 @@ from fedweave.papers.paper import NOTHING, PaperCell, PaperTable
 from fedweave.papers.quantities import LEFT_OUT, contribution, fairness
 from fedweave.papers.table import assemble
 from fedweave.payments.contributions import measured
+from fedweave.python.training import Silent
 from fedweave.report.reading import read_run
 from tests.refusals import refusal
 from tests.report.test_accounts import write_graphs
-from tests.reproduce.tiny import Silent
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")

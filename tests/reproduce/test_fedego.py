@@ -18,7 +18,7 @@ from fedweave.papers.fedego import COMMUNITIES, FEDEGO, experiment
 from fedweave.papers.paper import PaperCell, printed
 from fedweave.papers.quantities import megabytes
 from fedweave.papers.selection import PROTOCOLS
-from tests.reproduce.tiny import Silent
+from fedweave.python.training import Silent
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")

@@ -36,8 +36,9 @@ from fedweave.papers.quantities import (
 )
 from fedweave.papers.selection import PROTOCOLS
 from fedweave.papers.table import assemble, headings, shown
+from fedweave.python.training import Silent
 from fedweave.report.drawing import COLORS
-from tests.reproduce.tiny import AllThere, Silent, cell, finish, table
+from tests.reproduce.tiny import AllThere, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")

@@ -10,7 +10,8 @@ from fedweave import datasets
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
 from fedweave.papers.fedego import fact, of_client, share_held, share_predicted, share_true
-from tests.reproduce.tiny import Silent, document
+from fedweave.python.training import Silent
+from tests.reproduce.tiny import document
 
 DATA = {"name": "synthetic", "nodes": 120, "classes": 3, "features": 6}
 SKEW = {"name": "label_skew", "clients": 2, "majors": 2, "share": 0.5, "test_nodes": 10, "global_test": 0.25}

@@ -51,15 +51,6 @@ def finish(run: PlannedRun, **metrics: float | None) -> None:
     (run.directory / "summary.json").write_text(json.dumps(summary))
 
 
-class Silent:
-    """Shows nothing of a run (`experiment.runs.run`)."""
-
-    def begin(self, *_: Any) -> None: ...
-    def step(self, *_: Any) -> None: ...
-    def stopping(self, *_: Any) -> None: ...
-    def end(self) -> None: ...
-
-
 class AllThere(Stock):
     """As if every data set were at hand."""
 

@@ -14,9 +14,9 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.experiment.runs.run import run
 from fedweave.export.source import card, source
+from fedweave.python.training import Silent
 from fedweave.report.reading import read_run
 from tests.refusals import refusal
-from tests.runs.test_predictions import Quiet
 
 
 def config(name: str = "fedavg", rounds: int = 6, **settings: Any) -> Any:
@@ -43,9 +43,9 @@ def test_predictions_are_of_the_round_that_is_asked_for_also_after_a_resume(
     tmp_path: Path, name: str, best: int
 ) -> None:
     """What `best_val/…` and the last evaluation say of test examples, of joint and of personal models."""
-    told = run(config(name), tmp_path / "whole", Quiet())["metrics"]
-    run(config(name, 4), tmp_path / "halved", Quiet())
-    run(config(name), tmp_path / "halved", Quiet(), resume=True)
+    told = run(config(name), tmp_path / "whole", Silent())["metrics"]
+    run(config(name, 4), tmp_path / "halved", Silent())
+    run(config(name), tmp_path / "halved", Silent(), resume=True)
     assert told["best_val/round"] == best
     for directory in (tmp_path / "whole", tmp_path / "halved"):
         assert means(directory, "best") == pytest.approx(told["best_val/local/accuracy"], abs=1e-12)
@@ -60,12 +60,12 @@ def test_predictions_are_of_the_round_that_is_asked_for_also_after_a_resume(
 
 def test_a_round_that_is_the_last_is_kept_once_and_exports_say_which_round(tmp_path: Path) -> None:
     last = tmp_path / "last"
-    told = run(config(rounds=3), last, Quiet())["metrics"]
+    told = run(config(rounds=3), last, Silent())["metrics"]
     assert told["best_val/round"] == 3
     assert not Checkpoint.load(last / CHECKPOINT).best
     torch.testing.assert_close(source(last, None, None, when="best").weights, source(last, None, None).weights)
     directory = tmp_path / "whole"
-    told = run(config(), directory, Quiet())["metrics"]
+    told = run(config(), directory, Silent())["metrics"]
     found = source(directory, None, None, when="best")
     assert found.flagging is not None
     assert found.flagging.threshold == told["best_val/pooled/threshold"] != told["pooled/threshold"]
@@ -78,7 +78,7 @@ def test_a_round_that_is_the_last_is_kept_once_and_exports_say_which_round(tmp_p
 def test_without_validation_examples_or_its_models_there_is_no_best_round(tmp_path: Path) -> None:
     whole = config(rounds=2).plain()
     whole["partition"] |= {"train": 0.5, "val": 0.0, "test": 0.5}
-    run(resolve(whole), tmp_path / "none", Quiet())
+    run(resolve(whole), tmp_path / "none", Silent())
     with refusal("user", "--round"):
         predictions(tmp_path / "none", when="best")
     with refusal("user", "--round"):

@@ -18,6 +18,7 @@ from fedweave.models import GINE
 from fedweave.models.blocks import fitted, unused
 from fedweave.partition import Random
 from fedweave.python.training import train
+from tests.contract.federations import distance, state_after
 from tests.refusals import refusal
 from tests.runs.test_predictions import columns, made
 
@@ -78,14 +79,7 @@ def test_one_after_the_other_and_all_at_once_give_the_same(tmp_path: Path, model
     for engine in ({"mode": "loop"}, {"mode": "vmap", "record": "always"}, {"mode": "vmap", "record": "never"}):
         plain = document(path, **model)
         built = build(resolve({**plain, "engine": {"threads": 1, **engine}}))
-        built.fed.begin(0)
-        state = built.algorithm.init(built.fed)
-        for number in range(1, 4):
-            built.fed.begin(number)
-            state = built.algorithm.round(state, built.fed)
-        results.append(state)
-    from tests.contract.federations import distance
-
+        results.append(state_after(built.algorithm, built.fed, 3))
     assert distance(results[1], results[2]) == 0
     assert distance(results[0], results[1]) <= 1e-5
 

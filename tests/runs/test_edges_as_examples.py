@@ -26,6 +26,7 @@ from fedweave.experiment.build import build, prepared
 from fedweave.experiment.config import resolve
 from fedweave.export.source import source
 from fedweave.incentives.shapley import worth
+from tests.contract.federations import state_after
 from tests.refusals import refusal
 from tests.runs.test_predictions import made
 
@@ -74,11 +75,7 @@ def document(folder: Path, algorithm: str | dict = "fedavg", **more: object) -> 
 def trained(folder: Path, algorithm: str | dict = "fedavg", rounds: int = 2, mode: str = "vmap", **more: object):
     """A federation after some rounds: what was built, the server's state and its scores."""
     built = build(resolve(document(folder, algorithm, engine={"threads": 1, "mode": mode}, **more)))
-    built.fed.begin(0)
-    state = built.algorithm.init(built.fed)
-    for round in range(1, rounds + 1):
-        built.fed.begin(round)
-        state = built.algorithm.round(state, built.fed)
+    state = state_after(built.algorithm, built.fed, rounds)
     return built, state, built.algorithm.evaluate(state, built.fed)
 
 
@@ -255,11 +252,7 @@ def test_sampled_messages_train_alike_by_every_executor(tmp_path, name, task):
     shards = ShardedRecorder(built.fed.graphs, classes=2, shards=2, rebuild=lambda: build(vmap).algorithm)
     found = []
     for fed in (built.fed, build(loop).fed, shards):
-        fed.begin(0)
-        state = built.algorithm.init(fed)
-        for number in (1, 2):
-            fed.begin(number)
-            state = built.algorithm.round(state, fed)
+        state = state_after(built.algorithm, fed, 2)
         scores = built.algorithm.evaluate(state, fed).clients
         found.append({**dict(leaves(state["w"])), "scores": scores.stack("own/loss")})
     fed.begin(0)

@@ -28,6 +28,7 @@ from fedweave.experiment.runs.trained import finished, trained
 from fedweave.partition import Dirichlet
 from fedweave.partition.forgetting import Forget
 from fedweave.privacy.attacks import separation
+from tests.contract.federations import state_after
 from tests.deploy.projects import make_project
 from tests.partition.test_field_partitions import rings
 from tests.refusals import refusal
@@ -148,10 +149,7 @@ def test_who_stays_trains_as_before(run: Any) -> None:
     both = []
     for section in ({}, {"forget": {"clients": ["client-1"]}}):
         built = build(resolve(local | section))
-        state = built.algorithm.init(built.fed)
-        for number in (1, 2):
-            built.fed.begin(number)
-            state = built.algorithm.round(state, built.fed)
+        state_after(built.algorithm, built.fed, 2)
         both.append({name: dict(leaves(one)) for name, one in built.fed.snapshot().items()})
     assert both[1].keys() == both[0].keys() - {"client-1"}
     for name, one in both[1].items():

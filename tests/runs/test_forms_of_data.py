@@ -24,8 +24,9 @@ from fedweave.errors import DataError
 from fedweave.experiment.config import read
 from fedweave.experiment.runs.data_form import read_form
 from fedweave.experiment.runs.run import run
+from fedweave.python.training import Silent
 from tests.refusals import refusal
-from tests.runs.test_predictions import COLUMNS, Quiet, bank, columns, made
+from tests.runs.test_predictions import COLUMNS, bank, columns, made
 
 CASES = Path(__file__).parents[1] / "cases"
 MOLECULES = CASES / "tu-labels-in-predict/data"
@@ -44,7 +45,7 @@ def probabilities(out: Path, new: Path | None = None) -> np.ndarray:
 def test_graphs_in_a_tu_folder_are_predicted_alike_as_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Labels of nodes count from 1 in the files, classes are -1 and 1; label 3 is in six nodes."""
     monkeypatch.chdir(shutil.copytree(MOLECULES.parent, tmp_path / "case"))
-    run(read(Path("e.toml"), [])[0], tmp_path / "run", Quiet())
+    run(read(Path("e.toml"), [])[0], tmp_path / "run", Silent())
     own = columns(predictions(tmp_path / "run"))
     truth = np.loadtxt(MOLECULES / "PTC_graph_labels.txt", str)
     assert (own["predicted"] == truth[own["graph"]]).all()
@@ -256,7 +257,7 @@ def test_columns_that_nobody_named_are_found_by_their_values(
 def test_ids_and_classes_join_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids such as +49 170 0041 and @user, classes + and -."""
     monkeypatch.chdir(CASES / "csv-export-ids")
-    run(read(Path("e.toml"), [])[0], tmp_path / "run", Quiet())
+    run(read(Path("e.toml"), [])[0], tmp_path / "run", Silent())
     nodes = pyarrow.csv.read_csv("data/nodes.csv")
     known = dict(zip(nodes["id"].to_pylist(), nodes["label"].to_pylist(), strict=True))
     text = pyarrow.csv.ConvertOptions(column_types=dict.fromkeys(("id", "true", "predicted"), "string"))

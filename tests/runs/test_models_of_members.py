@@ -22,8 +22,9 @@ from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import finished, trained
 from fedweave.experiment.runs.warm import begin
 from fedweave.export.source import source
+from fedweave.python.training import Silent
 from tests.contract.federations import distance
-from tests.runs.test_predictions import Quiet, accuracies, columns
+from tests.runs.test_predictions import accuracies, columns
 
 GCN: dict[str, Any] = {"name": "gcn", "hidden": 4}
 EACH = [GCN, {"name": "sage", "hidden": 4}, {"name": "mlp", "hidden": 4, "layers": 3}]
@@ -116,9 +117,9 @@ def test_workers_that_get_the_document_have_the_members_models() -> None:
 
 def test_a_run_goes_on_predicts_and_is_exported(tmp_path: Path) -> None:
     straight, out = tmp_path / "straight", tmp_path / "resumed"
-    expected = run(config(), straight, Quiet(), False)["metrics"]
-    run(config(rounds=2), out, Quiet(), False)
-    assert run(config(), out, Quiet(), True)["metrics"] == pytest.approx(expected, abs=0, nan_ok=True)
+    expected = run(config(), straight, Silent(), False)["metrics"]
+    run(config(rounds=2), out, Silent(), False)
+    assert run(config(), out, Silent(), True)["metrics"] == pytest.approx(expected, abs=0, nan_ok=True)
 
     again = trained(out, finished(out), "")
     told = accuracies(columns(predictions.of_own(again)), again.built.data.y)

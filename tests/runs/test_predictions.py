@@ -24,6 +24,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import trained as models
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import finished
+from fedweave.python.training import Silent
 from tests.contract.federations import OTHER_PARAMETERS
 from tests.refusals import refusal
 
@@ -36,30 +37,15 @@ SYNTHETIC = {"name": "synthetic", "nodes": 240, "features": 12, "classes": 2, "s
 COLUMNS = ("age", "income", "debt")
 
 
-class Quiet:
-    """Watches a run and says nothing."""
-
-    def begin(self, config: Any, built: Any, directory: Path, done: int) -> None:
-        """Nothing."""
-
-    def step(self, reached: Any) -> None:
-        """Nothing."""
-
-    def stopping(self, number: int) -> None:
-        """Nothing."""
-
-    def end(self) -> None:
-        """Nothing."""
-
-
 def made(
     out: Path, algorithm: dict[str, Any], data: dict[str, Any], rounds: int = 2, resume: bool = False, **more: Any
 ) -> dict[str, Any]:
-    """Run an experiment into `out`; returns its metrics."""
+    """Run an experiment into `out`, evaluated at its end; returns its metrics."""
     model = {"name": "gcn", "hidden": 16} | more.pop("model", MODELS.get(algorithm["name"], {}))
     document = {
         "seed": 1,
         "rounds": rounds,
+        "eval_every": 0,
         "data": data,
         "partition": more.pop("partition", {"name": "louvain", "clients": 4}),
         "model": {key: value for key, value in model.items() if model["name"] != "sgc" or key != "hidden"},
@@ -67,7 +53,7 @@ def made(
         "engine": {"threads": 1},
         **more,
     }
-    return run(resolve(document), out, Quiet(), resume)["metrics"]
+    return run(resolve(document), out, Silent(), resume)["metrics"]
 
 
 def columns(table: Any) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.metrics import accuracy_score, average_precision_score, f1_score, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
@@ -14,13 +14,19 @@ from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run
+from fedweave.experiment.runs.without_graph import Examples, features_of
+from fedweave.experiment.runs.without_graph import scores as reference
 from fedweave.metrics.selection import RAREST
 from fedweave.partition import Random
 from fedweave.partition.base import Partition
+from fedweave.python.training import Silent
 from fedweave.report.notes import notes
-from tests.runs.test_predictions import Quiet, made
+from tests.runs.test_predictions import made
+from tests.runs.test_target_files import nodes_folder, of_numbers
+from tests.targets import numbers, several_labels
 
 CUT = {"name": "random", "clients": 3, "train": 0.5, "val": 0.1, "test": 0.4}
+ASKED: dict[str, Any] = {"evaluation": {"features": True}}
 
 
 def split(data: Dataset, clients: int = 3) -> Partition:
@@ -72,7 +78,7 @@ def test_nodes_with_amounts(tmp_path: Path, data_root: Path) -> None:
     """German credit as published: its amounts and durations are scaled, by training examples alone."""
     path = str(data_root / "german/german.npz")
     given = {"name": "npz", "path": path, "sens_feature": True, "normalize": "none"}
-    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, partition=CUT)
+    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, partition=CUT, **ASKED)
     with np.load(path) as held:
         x = sp.csr_matrix((held["x_data"], held["x_indices"], held["x_indptr"]), tuple(held["x_shape"])).toarray()
         y = held["y"]
@@ -84,7 +90,7 @@ def test_nodes_with_amounts(tmp_path: Path, data_root: Path) -> None:
 def test_nodes_with_words(tmp_path: Path, data_root: Path) -> None:
     """Cora's words, seven classes, stay as they are."""
     given = {"name": "cora", "path": str(data_root)}
-    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, partition=CUT)
+    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, partition=CUT, **ASKED)
     data = load(**given)
     check(found, np.asarray(data.x.toarray()), data.y, split(data), np.zeros(0, np.int64))
 
@@ -93,7 +99,7 @@ def test_small_graphs(tmp_path: Path, data_root: Path) -> None:
     """MUTAG: sums and means of its atoms' kinds; sums go beyond 10 and are scaled where they do at a client."""
     given = {"name": "mutag", "path": str(data_root)}
     model = {"name": "gin", "pool": "mean", "hidden": 8}
-    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, model=model, partition=CUT | {"clients": 1})
+    found = made(tmp_path / "run", {"name": "fedavg"}, given, 1, model=model, partition=CUT | {"clients": 1}, **ASKED)
     data = load(**given)
     x, of = np.asarray(sp.csr_matrix(data.x).toarray(), np.float64), np.asarray(data.graph_of)
     sums = np.stack([x[of == graph].sum(0) for graph in range(data.examples)])
@@ -107,6 +113,28 @@ def test_small_graphs(tmp_path: Path, data_root: Path) -> None:
     check(found, both, data.y, Partition((part,)), large)
 
 
+@pytest.mark.parametrize(("make", "learner"), [(numbers, Ridge()), (several_labels, LogisticRegression(max_iter=1000))])
+def test_each_number_or_label_is_learned_of_the_examples_that_have_it(make: Any, learner: Any) -> None:
+    data = make("node", targets=2)
+    x, train = np.asarray(data.x), np.asarray(data.public)[0]
+    found = reference(Examples(features_of(data), data.y, np.asarray(data.public)), features_of(data), 2)
+    for at in range(2):
+        known = train & ~(np.isnan(data.y[:, at]) | (data.y[:, at] == -1))
+        assert known.sum() < train.sum()
+        scaler = StandardScaler().fit(x[known])
+        fitted_one = learner.fit(scaler.transform(x[known]), data.y[known, at])
+        predicted = getattr(fitted_one, "decision_function", fitted_one.predict)(scaler.transform(x))
+        np.testing.assert_allclose(found[:, at], predicted, atol=1e-4)
+
+
+def test_numbers_of_a_run_are_in_the_datas_units(tmp_path: Path) -> None:
+    """A price that is linear in a feature."""
+    folder = nodes_folder(tmp_path / "data")
+    found = made(tmp_path / "run", {"name": "fedavg"}, of_numbers(folder, "price"), 1, partition=CUT, **ASKED)
+    for which in ("local", "global"):
+        assert 0 < found[f"features/{which}/rmse"] < 0.2 * found[f"{which}/rmse_of_mean"]
+
+
 def test_it_is_left_out_where_nobody_wants_it(tmp_path: Path) -> None:
     document = {
         "rounds": 1,
@@ -116,7 +144,7 @@ def test_it_is_left_out_where_nobody_wants_it(tmp_path: Path) -> None:
         "algorithm": {"name": "fedavg"},
         "evaluation": {"features": False},
     }
-    found = run(resolve(document), tmp_path / "run", Quiet())["metrics"]
+    found = run(resolve(document), tmp_path / "run", Silent())["metrics"]
     assert not any(name.startswith("features/") for name in found)
 
 

@@ -30,6 +30,7 @@ ENDS_THERE = {"name": "gcn", "hidden": 16, "layers": 2}
 TRIED = {"gcn": ENDS_THERE, "template": TEMPLATE["model"]}
 CUT = {"name": "vertical", "clients": 2, "labels": "first", "train": 0.6, "val": 0.2, "test": 0.2}
 DATA = {"name": "synthetic", "nodes": 300, "classes": 3, "features": 16}
+LEARNED = 30  # rounds
 
 
 class Listening(Simulation):
@@ -55,14 +56,15 @@ class Listening(Simulation):
 
 
 @cache
-def joint(name: str, exchanges: int = 1, **settings: Any) -> tuple[Listening, Tensor, Tree]:
-    """Who listens, what the holder predicts [n, classes], and the first weights of its model's last layer."""
+def joint(name: str, exchanges: int = 1, rounds: int = 2, **settings: Any) -> tuple[Listening, Tensor, Tree]:
+    """Who listens, what the holder predicts [n, classes], and the first weights of its model's last layer. What
+    aggregates tell takes a model that has learned; which of them are sent does not."""
     given = {key: value for key, value in TEMPLATE["algorithm"].items() if key != "secure_sum"}
     given |= {"exchanges": exchanges} | settings
     built = build(resolve({"data": DATA, "partition": CUT, "model": TRIED[name], "algorithm": given}))
     fed = Listening(built.fed.graphs, classes=built.data.classes)
     fed.party = []
-    *_, last = train(built.algorithm, fed, 30, eval_every=10)
+    *_, last = train(built.algorithm, fed, rounds, eval_every=10)
     other = fed.snapshot()[fed.clients[1]]["w"]
     built.algorithm.predict(last.state, fed)
     return fed, fed.snapshot()[fed.clients[0]]["prediction"], other[max(other, key=int)]
@@ -77,7 +79,7 @@ def test_where_the_model_ends_at_the_exchange_its_last_aggregate_is_the_predicti
 def test_with_the_templates_model_it_is_not() -> None:
     """The server knows what the holder's last layer began with, and tries that: its probabilities are others. Which
     class is the most probable it finds all the same, as docs/vertical.md says."""
-    fed, predicted, first = joint("template", 1)
+    fed, predicted, first = joint("template", 1, LEARNED)
     assert fed.server.shape[1] == TEMPLATE["model"]["hidden"] != predicted.shape[1]
     guess = torch.softmax(fed.server @ first["weight"] + first["bias"], -1)
     assert float((guess - predicted).abs().max()) > 0.1
@@ -101,7 +103,7 @@ def test_a_party_without_labels_gets_no_row_of_the_last_aggregate(
 
 def test_where_sums_are_secure_every_party_is_told_the_same() -> None:
     """Else no sum could be opened; docs/vertical.md says so."""
-    fed, _, _ = joint("template", 1, secure_sum=True)
+    fed, _, _ = joint("template", 1, LEARNED, secure_sum=True)
     assert fed.party
     assert all(len(h) for h in fed.party)
 
@@ -121,13 +123,13 @@ def columns_of_the_party(fed: Listening) -> np.ndarray:
 
 def test_a_party_without_labels_reads_them_off_the_aggregate_of_a_secure_sum() -> None:
     """Its own columns tell it less. Without a secure sum it is sent no row (above)."""
-    fed, _, _ = joint("template", 1, secure_sum=True)
+    fed, _, _ = joint("template", 1, LEARNED, secure_sum=True)
     assert right(fed, fed.party[-1]) > right(fed, columns_of_the_party(fed)) + 0.1
 
 
 def test_the_server_reads_labels_off_a_partys_representations_unless_they_have_noise() -> None:
     """At a party that has no labels."""
-    plain, noised = (joint("template", 1, sigma=sigma)[0] for sigma in (0.0, 1.0))
+    plain, noised = (joint("template", 1, LEARNED, sigma=sigma)[0] for sigma in (0.0, 1.0))
     key = next(path for path in plain.rows.paths if path.split("/")[0] == "h")
     assert right(plain, plain.rows.stack(key)[1]) > right(plain, columns_of_the_party(plain)) + 0.1
     key = next(path for path in noised.rows.paths if path.split("/")[0] == "h")

@@ -12,7 +12,7 @@ others: `most_gain` bounds its gain (docs/contributions.md).
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Annotated, ClassVar, Literal
@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedweave.algorithms.parts import Needs, Part, Round
+from fedweave.algorithms.parts.part import TryOut
 from fedweave.core import model as models
 from fedweave.core.bounds import Count, Fraction
 from fedweave.core.federation import Federation
@@ -42,8 +43,6 @@ from fedweave.incentives.shapley import (
     mixing,
     sampled,
 )
-
-TryOut = Callable[[Tree], tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -283,9 +282,7 @@ class _Coalitions:
     examples: the number of test examples, once for each message.
     """
 
-    def __init__(
-        self, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]], rng: np.random.Generator
-    ) -> None:
+    def __init__(self, round: Round, try_out: TryOut, rng: np.random.Generator) -> None:
         self._mixed, self._round, self._try_out, self._rng = mixing(round), round, try_out, rng
         self._hits, self.examples = dict[tuple[bool, ...], int](), list[int]()
 

@@ -16,7 +16,6 @@ from typing import ClassVar, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from fedweave.algorithms.fairaug import uniform
@@ -265,6 +264,8 @@ def contrast(first: Tensor, second: Tensor, known: Tensor, tau: float) -> Tensor
 def centers(rows: np.ndarray) -> np.ndarray:
     """The means [groups, d] of the groups of rows [n, d] in the last partition of FINCH (Sarfraz et al. 2019) with more
     than one: every row is linked to its nearest by cosine, and so are groups' means while there is more than one."""
+    from scipy.sparse.csgraph import connected_components  # slow to import
+
     means = rows
     label = np.arange(len(rows))
     while len(means) > 1:

@@ -1,6 +1,7 @@
 """The commands `fedweave init` and `fedweave list`: a configuration to start from, and the names that it can use."""
 
 import sys
+from collections.abc import Iterator
 from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
@@ -14,10 +15,8 @@ from fedweave.experiment import config
 from fedweave.experiment.config import check_name
 
 if not Loaded.for_help:
-    from fedweave.datasets import describe
-    from fedweave.engines.devices import at_hand
-    from fedweave.experiment.runs.files import write
-    from fedweave.report.listing import Row, meanings, one_line, show_list, source
+    from fedweave.experiment.config.catalog import documents
+    from fedweave.report.listing import Row, first_sentence, meanings, one_line, show_list, source
     from fedweave.report.terminal import screen
 
 
@@ -36,6 +35,8 @@ def init(
     ] = None,
 ) -> None:
     """Write the configuration of an experiment, to be changed and run."""
+    from fedweave.experiment.runs.files import write
+
     experiments = shipped()
     check_name("--from", origin, experiments)
     if path.suffix != SUFFIX:
@@ -96,16 +97,27 @@ def list_(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show parameters, defaults and meanings.")] = False,
 ) -> None:
     """List the algorithms, their parts, datasets, partitions, models or engines there are."""
-    section = SECTIONS[kind]
-    rows = []
+    section, console = SECTIONS[kind], screen()
+    if name is None and not verbose and (known := documents(section)):
+        brief = [Row(each, first_sentence(text), {}, {}) for each, text in known.items()]
+        show_list(console, brief, False, config.groups(section))
+    else:
+        show_list(console, _rows(kind, section, name), verbose or name is not None, config.groups(section))
+    if not (verbose or name):
+        console.print(f"  settings of one: fedweave list {kind} NAME", highlight=False, markup=False, soft_wrap=True)
+    elif kind is Listing.engines:
+        from fedweave.engines.devices import at_hand  # imports torch
+
+        console.print(at_hand(), highlight=False, markup=False, soft_wrap=True)
+
+
+def _rows(kind: Listing, section: str, name: str | None) -> Iterator[Row]:
+    """The plug-ins of a section, or the one of that name, which this imports."""
+    from fedweave.datasets import describe  # imports torch
+
     for each, plugin in (
         config.registry(section).items() if name is None else [config.lookup(f"list {kind}", section, name)]
     ):
         about = describe(each) if section == "data" else one_line(plugin)
         of_file = source(plugin) if kind is Listing.algorithms else ""
-        rows.append(Row(each, about, config.parameters(section, plugin), meanings(plugin), of_file))
-    show_list(screen(), rows, shown := verbose or name is not None, config.groups(section))
-    if not shown:
-        screen().print(f"  settings of one: fedweave list {kind} NAME", highlight=False, markup=False, soft_wrap=True)
-    if kind is Listing.engines and shown:
-        screen().print(at_hand(), highlight=False, markup=False, soft_wrap=True)
+        yield Row(each, about, config.parameters(section, plugin), meanings(plugin), of_file)

@@ -3,7 +3,7 @@
 import logging
 import shlex
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,6 @@ if not Loaded.for_help:
     from fedweave.experiment.runs import run as runs
     from fedweave.experiment.runs.files import is_used
     from fedweave.experiment.runs.resuming import Interrupted, examine, recover
-    from fedweave.report.live import shown
     from fedweave.report.terminal import Terminal, screen, show_result
     from fedweave.report.tracking import Observers, tracked
 
@@ -67,9 +66,14 @@ def run(
     if resume and not is_used(directory):
         console.print(f"note: {directory} holds nothing to continue; starting again", highlight=False, markup=False)
 
+    page: AbstractContextManager[object] = nullcontext()
+    if live:
+        from fedweave.report.live import shown  # imports what pages are made of
+
+        page = shown(directory, say)
     observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
     try:
-        with shown(directory, say) if live else nullcontext(), log_shown() if verbose else nullcontext():
+        with page, log_shown() if verbose else nullcontext():
             summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
     except Interrupted as error:
         again = [

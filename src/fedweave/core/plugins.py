@@ -8,17 +8,17 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import cache, wraps
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 from fedweave.core.moved import find_moved_modules
 from fedweave.core.shown import page
-from fedweave.core.types import Values
+from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError, FedweaveError, UserError, raised_at
 
 T = TypeVar("T")
@@ -145,6 +145,68 @@ def called(plugin: str, call: Callable[[], T], refusal: type[UserError]) -> T:
         raise
     except Exception as error:
         raise refusal(f"{plugin} failed: {type(error).__name__}: {error}") from error
+
+
+class Place(NamedTuple):
+    """Where a plug-in is defined."""
+
+    module: str
+    kind: str
+
+
+class Registry(MutableMapping[str, Any]):
+    """Plug-ins by name, each imported when it is looked up.
+
+    package: the package that they are in. places: {name: "module.Class" in it}.
+    """
+
+    def __init__(self, package: str, places: Mapping[str, str]) -> None:
+        split = {name: place.rpartition(".") for name, place in places.items()}
+        self._entries: Record = {name: Place(f"{package}.{module}", kind) for name, (module, _, kind) in split.items()}
+
+    def places(self) -> dict[str, Place]:
+        """{name: place} of the plug-ins that are not here as objects."""
+        return {name: entry for name, entry in self._entries.items() if isinstance(entry, Place)}
+
+    def of_class(self, kind: str) -> str | None:
+        """The name of the plug-in whose class is called `kind`; nothing is imported."""
+        classes = {name: place.kind for name, place in self.places().items()}
+        others = {name: entry.__name__ for name, entry in self._entries.items() if name not in classes}
+        return next((name for name, one in (classes | others).items() if one == kind), None)
+
+    def imported(self) -> Record:
+        """{name: plug-in} of those whose module is imported."""
+        absent = {name for name, place in self.places().items() if place.module not in sys.modules}
+        return {name: self[name] for name in self._entries if name not in absent}
+
+    def extended(self, more: Values) -> "Registry":
+        """A registry that also has the plug-ins `more`."""
+        both = Registry("", {})
+        both._entries = {**self._entries, **more}
+        return both
+
+    def __getitem__(self, name: str) -> Any:
+        entry = self._entries[name]
+        return getattr(importlib.import_module(entry.module), entry.kind) if isinstance(entry, Place) else entry
+
+    def __setitem__(self, name: str, kind: Any) -> None:
+        self._entries[name] = kind
+
+    def __delitem__(self, name: str) -> None:
+        del self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def name_of(kinds: Mapping[str, Any], kind: object) -> str | None:
+    """The name of a plug-in among others; None if it is not there. A `Registry` imports nothing for it: a plug-in that
+    one can ask about is there."""
+    imported = kinds.imported() if isinstance(kinds, Registry) else kinds
+    return next((name for name, one in imported.items() if one is kind), None)
 
 
 @cache

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
-import scipy.io
+import scipy
 import scipy.sparse as sp
-from scipy.io.matlab import MatReadError
 
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset, undirected
@@ -23,7 +22,7 @@ from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.settings import Normalize
 from fedweave.datasets.table import WHOLE, Table, read
 
-_DAMAGED = (pa.ArrowException, MatReadError, ValueError, KeyError, OSError, EOFError)
+_DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError, EOFError)
 _AGAIN = "Take the file as it is released."
 
 
@@ -173,7 +172,10 @@ class _Fraud(Released):
     relation: str = "homo"
 
     def read(self, folder: Path) -> Dataset:
-        held = scipy.io.loadmat(folder / self.files[0])
+        try:
+            held = scipy.io.loadmat(folder / self.files[0])
+        except scipy.io.matlab.MatReadError as error:
+            raise ValueError(error) from error
         relations = [key for key in held if key == "homo" or key.startswith("net_")]
         if self.relation not in relations:
             refuse(

@@ -5,6 +5,7 @@ a nearest-neighbor graph.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Annotated
 
@@ -127,9 +128,9 @@ class Digits(Settings):
 def _images(neighbors: int) -> tuple[np.ndarray, ...]:
     """pixels float64 [n, 64], labels [n], and the ends of `_nearest`; cached, because finding the neighbors takes as
     long as a short run, and a process may do many."""
-    from sklearn.datasets import load_digits
-
-    pixels, y = load_digits(return_X_y=True)
+    table = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")  # slow to import
+    rows = np.loadtxt(str(table), delimiter=",")
+    pixels, y = rows[:, :-1], rows[:, -1].astype(np.int64)
     arrays = pixels, y, *_nearest(pixels, neighbors)
     for array in arrays:
         array.setflags(write=False)
@@ -140,10 +141,12 @@ def _nearest(pixels: np.ndarray, neighbors: int) -> tuple[np.ndarray, np.ndarray
     """Every image and each of its nearest others, int64 [n * neighbors] both; pixels float64 [n, d], whole numbers."""
     n, squares = len(pixels), (pixels**2).sum(1)
     distances = squares[:, None] + squares - 2 * (pixels @ pixels.T)  # whole numbers, so exact in any order
-    np.fill_diagonal(distances, np.inf)
-    ranked = distances * n + np.arange(n)  # the first of equally distant ones
-    nearest = np.argpartition(ranked, neighbors - 1, 1)[:, :neighbors]
-    return np.repeat(np.arange(n), neighbors), nearest.ravel()
+    ranked = distances.astype(np.int32) * np.int32(n) + np.arange(
+        n, dtype=np.int32
+    )  # the first of equally distant ones
+    np.fill_diagonal(ranked, np.iinfo(np.int32).max)
+    nearest = np.partition(ranked, neighbors - 1, 1)[:, :neighbors] % n
+    return np.repeat(np.arange(n), neighbors), nearest.astype(np.int64).ravel()
 
 
 _FAR = 1e6  # standard deviations of the noise; at this distance float32 loses most of the noise

@@ -24,7 +24,7 @@ from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.core.model import Model
-from fedweave.core.plugins import maker_of
+from fedweave.core.plugins import maker_of, name_of
 from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind
 from fedweave.core.text import counted
 from fedweave.core.types import PREDICT, Values
@@ -109,7 +109,7 @@ class ExperimentFacts:
         """The facts of an algorithm that was made in Python."""
         maker = maker_of(algorithm)  # of a preset, which declares its capabilities
         kind = type(algorithm) if maker is None else maker.plugin
-        name = next((name for name, one in ALGORITHMS.items() if one is kind), type(algorithm).__name__)
+        name = name_of(ALGORITHMS, kind) or type(algorithm).__name__
         return cls(name=name, declared=capabilities(algorithm if maker is None else kind), algorithm=algorithm)
 
     def unmet(self) -> Iterator[UserError]:

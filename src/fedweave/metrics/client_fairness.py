@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import entr
+import scipy
 
 from fedweave.errors import DataError
 from fedweave.metrics.selection import PLAIN, lower
@@ -87,7 +87,7 @@ def entropy(losses: np.ndarray) -> float:
     if not len(losses) or not np.isfinite(losses).all():
         return np.nan
     shares = losses / losses.max() if losses.max() > 0 else np.ones_like(losses)  # first scaled: sums cannot overflow
-    return float(entr(shares / shares.sum()).sum())
+    return float(scipy.special.entr(shares / shares.sum()).sum())
 
 
 class Correlation(NamedTuple):

@@ -8,8 +8,8 @@ label is binary and class 1 the favorable one. Signed gaps are group 1 minus gro
 from collections.abc import Mapping
 
 import numpy as np
+import scipy
 import torch
-from scipy.special import gammaln
 from torch import Tensor
 
 from fedweave.core.graph import TEST, VAL
@@ -180,6 +180,7 @@ def _variance(n0: np.ndarray, n1: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 def _log_choose(n: np.ndarray, k: np.ndarray) -> np.ndarray:
+    gammaln = scipy.special.gammaln
     result: np.ndarray = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
     return result
 

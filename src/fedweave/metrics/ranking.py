@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 import torch
-from scipy.special import expit, logit
 from torch import Tensor
 
 from fedweave.core import model as models
@@ -27,7 +27,7 @@ CALIBRATION_BINS = 15
 
 def probabilities(margin: np.ndarray) -> np.ndarray:
     """Probabilities of the positive class, float64 [n], from its logits minus the other's."""
-    result: np.ndarray = expit(np.asarray(margin, np.float64))
+    result: np.ndarray = scipy.special.expit(np.asarray(margin, np.float64))
     return result
 
 
@@ -253,14 +253,14 @@ def _probability(where: int, closed: bool) -> float:
     an edge is in the bin above it; where bins are reversed, it is in the bin below."""
     if where == BINS:
         return float(np.nextafter(1, 2))
-    edge = expit(edges()[where])
+    edge = scipy.special.expit(edges()[where])
     return float(edge if closed or not where else np.nextafter(edge, 2))
 
 
 def _nearest(p: float) -> int:
     """The bin whose lower edge is nearest to the margin of a probability."""
     with np.errstate(divide="ignore"):
-        place = (np.arcsinh(_FINE * logit(p)) / _SPAN + 1) * (BINS / 2)
+        place = (np.arcsinh(_FINE * scipy.special.logit(p)) / _SPAN + 1) * (BINS / 2)
     return int(np.clip(np.round(place), 0, BINS))
 
 

@@ -569,7 +569,7 @@ def _reads(name: str, args: Any, kwargs: Any) -> bool:
 
 class ValueReads(TorchFunctionMode):
     """Notes a flaw where Python reads a tensor's values while `tape` runs, for instance to decide what comes next.
-    Kernels inside of which Python reads values, and values derived once, do not count."""
+    What Python reads inside a kernel, and to derive a value once, does not count."""
 
     def __init__(self, tape: Tape) -> None:
         super().__init__()

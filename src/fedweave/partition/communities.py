@@ -7,7 +7,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import reverse_cuthill_mckee
 
 from fedweave.core.bounds import Clients, Count, NonNegative, Positive
 from fedweave.core.plugins import noted
@@ -177,6 +176,8 @@ def _pack(graph: sp.csr_matrix, labels: np.ndarray, clients: int, least: int, mo
     owner, size = np.full(len(labels), -1), np.zeros(clients, dtype=np.int64)
     left = len(labels)
     pieces = [(-len(nodes), turn, nodes) for turn, nodes in enumerate(group(labels, labels.max(initial=0) + 1))]
+    from scipy.sparse.csgraph import reverse_cuthill_mckee  # slow to import
+
     heapq.heapify(pieces)
     turn = len(pieces)
     while left:

@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.csgraph import connected_components
 
 from fedweave.core.bounds import Clients, Count, Fraction, Share
 from fedweave.core.edge_attributes import EdgeAttributes
@@ -186,6 +185,8 @@ class EgoNetworks(Settings):
         Raises:
             ConfigError: the largest component has fewer train nodes than there are clients, or no published split.
         """
+        from scipy.sparse.csgraph import connected_components  # slow to import
+
         nodes = self._nodes(data)
         [whole] = divide(data, [nodes], (self.train, self.val, self.test), self.use_dataset_split, seed)
         graph = _adjacency(data, nodes)

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+import scipy
 import torch
-from scipy.special import log_ndtr, ndtr
 from torch import Tensor
 
 from fedweave.core import random
@@ -194,7 +194,8 @@ def epsilon(mu: float, delta: float) -> float:
     """
 
     def excess(eps: float) -> float:
-        return float(ndtr(mu / 2 - eps / mu) - math.exp(eps + log_ndtr(-mu / 2 - eps / mu))) - delta
+        above = math.exp(eps + scipy.special.log_ndtr(-mu / 2 - eps / mu))
+        return float(scipy.special.ndtr(mu / 2 - eps / mu) - above) - delta
 
     if excess(0.0) <= 0:
         return 0.0

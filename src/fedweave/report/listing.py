@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedweave.core import settings
 from fedweave.core.bounds import limits
+from fedweave.core.plugins import name_of
 from fedweave.experiment.config import Parameter
 from fedweave.experiment.config.plugins import HasFields
 
@@ -59,7 +60,12 @@ def _wrapped(head: str, text: str) -> list[str]:
 
 def one_line(kind: object) -> str:
     """The first sentence of a plug-in's docstring."""
-    paragraph = " ".join((inspect.cleandoc(kind.__doc__ or "")).partition("\n\n")[0].split())
+    return first_sentence(inspect.cleandoc(kind.__doc__ or ""))
+
+
+def first_sentence(document: str) -> str:
+    """The first sentence of a docstring, in one line."""
+    paragraph = " ".join(document.partition("\n\n")[0].split())
     return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]  # "et al. 2017" does not end a sentence
 
 
@@ -118,5 +124,5 @@ def default_text(parameter: Parameter, value: object) -> str:
     if value is None:
         return "(none)"
     if parameter.family is not None and isinstance(value, tuple | list):
-        return f"[{', '.join(name for one in value for name, kind in parameter.family.items() if type(one) is kind)}]"
+        return f"[{', '.join(filter(None, (name_of(parameter.family, type(one)) for one in value)))}]"
     return repr(list(value) if isinstance(value, tuple) else value)

@@ -1,7 +1,6 @@
 """Whole files for a fuzz test, made once: data in every format, a finished run, sites and what they reply."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 from fedweave.core.tree import Tree, encode
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run
+from fedweave.python.training import Silent
 from tests.deploy.projects import SITES, InProcess, call_request, join_request, tables
 from tests.security.cheating import SITE, agreed, make_sites
 
@@ -34,7 +34,7 @@ def make_stock(root: Path) -> Stock:
     sites = make_sites(root / "sites")
     document = agreed(rounds=2).plain() | {"engine": {"name": "simulation", "mode": "loop"}}
     config = resolve(document)
-    run(config, root / "run", Quiet())
+    run(config, root / "run", Silent())
     replies = {}
     link = InProcess(sites)
     for site in SITES:
@@ -46,13 +46,6 @@ def make_stock(root: Path) -> Stock:
         for kept in ("ledgers", "runs"):
             shutil.rmtree(sites / site / kept)
     return Stock(root, sites, replies)
-
-
-class Quiet:
-    """A run's hearer that says nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *told: None
 
 
 def weights() -> Tree:

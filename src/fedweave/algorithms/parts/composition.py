@@ -27,6 +27,7 @@ from fedweave.algorithms.parts.part import (
     SendsToPeers,
     Trains,
     TriesModels,
+    TryOut,
     Warns,
     has,
     is_recorded,
@@ -446,7 +447,7 @@ class Composition(dict[str, Part]):
         """The steps that the parts run before the first round."""
         return tuple(step for part in self.values() for step in part.setup)
 
-    def tried(self, memory: Tree, round: Round, try_out: "TryOut") -> Tree:
+    def tried(self, memory: Tree, round: Round, try_out: TryOut) -> Tree:
         """{part: its state} after clients tried models."""
         return memory | {name: part.tried(memory[name], round, try_out) for name, part in self._trying}
 
@@ -538,9 +539,6 @@ def _of_keys(name: str, part: Part) -> dict[str, str]:
 
 # ----------------------------------------------------------------------------------------------------
 # The server of the FedAvg family: from a round's replies to its new state, by the hooks of the parts.
-
-
-TryOut = Callable[[Tree], tuple[Tensor, Tensor]]  # see `TriesModels.tried`
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,18 +9,17 @@ from typing import Literal
 from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.packing import Packs, Quantize, TopK
 from fedweave.algorithms.parts.part import (
-    BoundsExamples,
+    KINDS,
     ChangesData,
-    FollowsData,
     JoinsSum,
     OwnCount,
     Part,
-    Trains,
     TriesModels,
     counts_itself,
     has,
 )
 from fedweave.algorithms.parts.secure_sum import SecureSum
+from fedweave.algorithms.registry import ALGORITHMS, PARTS
 from fedweave.core import model as models
 from fedweave.core import plugins
 from fedweave.core.algorithm import NO_LINKS
@@ -67,8 +66,7 @@ def _part(item: object) -> Part:
 
 def called(part: Part) -> str:
     """A part's name in messages: its name in settings, or the class name of a user's own part."""
-    names = {kind: name for name, kind in _registered().items()}
-    return names.get(type(part), type(part).__name__)
+    return plugins.name_of(_registered(), type(part)) or type(part).__name__
 
 
 def shown(parts: Mapping[str, Part]) -> dict[str, Part]:
@@ -90,17 +88,12 @@ def _maker(part: Part) -> str:
     """The name of the algorithm that adds a part; "" for a part that the user listed."""
     if (maker := maker_of(part)) is None:
         return ""
-    names = {name: kind for name, kind in ALGORITHMS.items() if kind is maker.plugin}
-    return next(iter(names), getattr(getattr(maker.plugin, "paper", maker.plugin), "__name__", ""))
-
-
-# Registries that `fedweave.algorithms` fills; it imports this module.
-ALGORITHMS: dict[str, object] = {}
-PARTS: dict[str, type[Part]] = {}
+    own_name: str = getattr(getattr(maker.plugin, "paper", maker.plugin), "__name__", "")
+    return plugins.name_of(ALGORITHMS, maker.plugin) or own_name
 
 
 def _registered() -> Mapping[str, type[Part]]:
-    return {**PARTS, **plugins.announced("part")}
+    return PARTS.extended(plugins.announced("part"))
 
 
 # Hooks that only one part may have, and what they decide.
@@ -581,10 +574,9 @@ def _meanings(parts: Parts) -> Iterator[str]:
 
 def _uncalled(parts: Parts) -> Iterator[str]:
     """Methods of a user's own part with nearly a hook's name, which no hook would call."""
-    kinds = (Part, OwnCount, JoinsSum, ChangesData, FollowsData, Trains, BoundsExamples)
     hooks = [
         name
-        for kind in kinds
+        for kind in KINDS
         for name, member in vars(kind).items()
         if isinstance(member, FunctionType) and name[0] != "_"
     ]

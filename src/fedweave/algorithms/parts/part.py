@@ -739,6 +739,9 @@ class Attackable(Protocol):
         clients send nothing to attack."""
 
 
+TryOut = Callable[[Tree], tuple[Tensor, Tensor]]  # see `TriesModels.tried`
+
+
 @runtime_checkable
 class TriesModels(Protocol):
     """A part that has all clients try models on their test examples, once a round's updates are in."""
@@ -749,7 +752,7 @@ class TriesModels(Protocol):
     def queries(self, clients: int) -> int:
         """The largest number of models in such a round."""
 
-    def tried(self, state: Tree, round: Round, try_out: Callable[[Tree], tuple[Tensor, Tensor]]) -> Tree:
+    def tried(self, state: Tree, round: Round, try_out: TryOut) -> Tree:
         """The part's state after clients tried models. `try_out` takes models, leaves [c, …]. It returns for each the
         number of all clients' test examples that it gets right, int64 [c], and the number of these examples, int64 [m],
         once per message."""
@@ -806,6 +809,13 @@ class BoundsExamples(Protocol):
 
     def least_examples(self, graph: Graph, steps: int) -> int:
         """The fewest training examples in any of `steps` steps at a client; steps without examples do not count."""
+
+
+# Where hooks are declared.
+KINDS = (
+    *(Part, OwnCount, JoinsSum, ChangesData, FollowsData, Attackable, TriesModels, SendsToPeers, ScoresMore, Warns),
+    *(Trains, BoundsExamples),
+)
 
 
 def has(part: Part | type[Part], hook: str) -> bool:

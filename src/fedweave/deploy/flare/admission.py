@@ -508,7 +508,7 @@ def check_left_out(rules: Rules, marks: frozenset[str], earlier: Iterable[frozen
     """Refuse a run that leaves out almost the same examples as an earlier run on the same data: the difference of what
     the two send shows what these few examples change.
 
-    marks: of the examples that the run leaves out. earlier: the same of each earlier run.
+    marks: of the examples that the run leaves out. earlier: of each earlier run.
 
     Raises:
         PolicyViolation: names the rule, and no number of examples, which the server would hear.

@@ -148,8 +148,8 @@ def marks_of(ids: Sequence[str], folder: Path) -> frozenset[str]:
 
 
 def data_digest(marks: Record, forgotten: Forgotten | None = None) -> str:
-    """A digest of a run's data, of which `marks` are known, with what is left out of it: with another list of what to
-    forget it is the same data."""
+    """A digest of a run's data with what it leaves out, from the data's `marks`: another list of what to forget does
+    not make it other data."""
     data = marks.get("data", marks) if forgotten is None else forgotten.whole
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 

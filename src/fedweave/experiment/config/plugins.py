@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol, get_type_hints, runtime_checkable
 
 from fedweave.core import plugins
-from fedweave.core.plugins import label
+from fedweave.core.plugins import Registry, label, name_of
 from fedweave.core.renamed import RENAMED, fitting
 from fedweave.core.settings import check_beside, checked, hints_of
 from fedweave.core.shown import default_of
@@ -68,11 +68,11 @@ REGISTRIES = {
     "data": ("fedweave.datasets", "DATASETS"),
     "partition": ("fedweave.partition", "PARTITIONS"),
     "model": ("fedweave.models", "MODELS"),
-    "algorithm": ("fedweave.algorithms", "ALGORITHMS"),
+    "algorithm": ("fedweave.algorithms.registry", "ALGORITHMS"),
     "engine": ("fedweave.experiment.config.experiment", "ENGINES"),
 }
 PARTS = "parts"  # the key of [algorithm] that lists parts by name
-_PARTS_FROM = ("fedweave.algorithms", "PARTS")
+_PARTS_FROM = ("fedweave.algorithms.registry", "PARTS")
 _METHODS = {
     "data": ("load",),
     "partition": ("cut",),
@@ -114,6 +114,11 @@ class Parameter:
     family: Mapping[str, type] | None = None
 
 
+def place_of(section: str) -> tuple[str, str]:
+    """(module, attribute) of the registry that a section chooses from; "part": the parts of an algorithm."""
+    return (REGISTRIES | {"part": _PARTS_FROM})[section]
+
+
 def registry(section: str) -> Mapping[str, type]:
     """The plug-ins that a section chooses from, by name, also from installed packages; "part": the parts of an
     algorithm.
@@ -121,20 +126,21 @@ def registry(section: str) -> Mapping[str, type]:
     Raises:
         ConfigError: a plug-in of an installed package has the name of another, cannot be loaded or is no plug-in.
     """
-    module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
+    module, attribute = place_of(section)
     kinds: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
     more = {name: usable(section, name, kind) for name, kind in plugins.announced(section).items()}
     if duplicates := sorted(kinds.keys() & more.keys()):
         raise ConfigError(
             f"{plugins.GROUPS[section]}: an installed package announces {duplicates[0]!r}, which is fedweave's."
         )
-    return {**kinds, **more} if more else kinds
+    if not more:
+        return kinds
+    return kinds.extended(more) if isinstance(kinds, Registry) else {**kinds, **more}
 
 
 def groups(section: str) -> Mapping[str, tuple[str, ...]]:
     """{heading: names} by which a list shows a section's plug-ins; {} where it shows them in their order."""
-    module, _ = (REGISTRIES | {"part": _PARTS_FROM})[section]
-    return getattr(importlib.import_module(module), "GROUPS", {}) if section == "algorithm" else {}
+    return getattr(importlib.import_module(place_of(section)[0]), "GROUPS", {}) if section == "algorithm" else {}
 
 
 def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
@@ -380,9 +386,8 @@ def part_of(path: str, name: str) -> Choice:
 
 def _part(path: str, value: Any, family: Mapping[str, type]) -> Choice:
     """A part from its TOML form, or from the instance that is an algorithm's default."""
-    for name, kind in family.items():
-        if type(value) is kind:
-            return Choice(path, name, kind, values_of(value))
+    if part := name_of(family, type(value)):
+        return Choice(path, part, type(value), values_of(value))
     table = value if isinstance(value, dict) else {"name": value}
     if "name" not in table:
         raise ConfigError(f"{path}: {value!r} has no name; choose one of {', '.join(family)}", code="config.missing")

@@ -231,8 +231,7 @@ def _name(section: str, kind: object) -> str:
     Raises:
         ConfigError: it has no name there.
     """
-    names = (name for name, plugin in registry(section).items() if plugin is kind)
-    if match := next(names, None):
+    if match := plugins.name_of(registry(section), kind):
         return match
     if file := plugins.file_of(kind):
         usable(section, file, plugins.load(file))  # a file of a package may not run by itself
@@ -248,6 +247,6 @@ def _plain(key: str, value: object) -> object:
 
 
 def _part(part: object) -> object:
-    if type(part) in registry("part").values():
+    if plugins.name_of(registry("part"), type(part)):
         return part
     return {"name": _name("part", type(part)), **values_of(part)}

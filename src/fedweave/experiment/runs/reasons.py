@@ -116,8 +116,8 @@ class Explanation(Shown):
         return self.quantity.startswith("probability")
 
     def written(self, score: float) -> str:
-        """A score, or a difference of two, as text: a probability with three digits, or as many as show two of the
-        largest effect."""
+        """A score, or a difference of two, as text: a probability with three digits, or with more if the largest
+        effect would otherwise have fewer than two."""
         return f"{score:.{self._digits}f}" if self.probability else f"{score:.6g}"
 
     @property
