@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count, islice
 from operator import itemgetter
+from random import getstate
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -127,7 +128,7 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
         StepFailed: the step draws from NumPy's own generator. A played recording does not call this function, so that
             only steps computed as written pay for the check (0.1 ms).
     """
-    form, before = ResultForm(), numpy_draws()
+    form, before = ResultForm(), _drawn()
 
     def one(*flat: Any) -> tuple[Tensor, ...]:
         rest = iter(flat)
@@ -143,7 +144,7 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
 
     dims = tuple(dim for part in parts for dim in part.dims)
     results = form.whole(vmap(one, in_dims=dims)(*operands))
-    if numpy_draws() != before:
+    if _drawn() != before:
         raise StepFailed(
             f"step {work.name} draws from NumPy's own generator: in a batch that is one draw for all clients, and the "
             "same again each time a recording is played. Draw from client.key, in a part ctx.client.key "
@@ -213,10 +214,15 @@ def matrix_of(graphs: Graph) -> StackedCsr | None:
     return graphs.x.blocks if isinstance(graphs.x, Sparse) else None
 
 
-def numpy_draws() -> Any:
+def _drawn() -> Any:
     """The state of NumPy's own generator, which differs after each draw; draws nothing."""
     state = np.random.get_state()  # noqa: NPY002
     return (state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else repr(state)
+
+
+def draws() -> object:
+    """The states of Python's and NumPy's own generators, which differ after each draw; draws nothing."""
+    return getstate(), _drawn()
 
 
 def _without_matrix(leaf: object) -> Any:

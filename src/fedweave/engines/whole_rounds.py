@@ -14,7 +14,6 @@ the same.
 
 import logging
 import math
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from fedweave.core.tree import Tree, leaves, nest
 from fedweave.engines.calls import KeyName, Keys
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.states import Group
-from fedweave.engines.vectorized import Layout, Vectorized, numpy_draws
+from fedweave.engines.vectorized import Layout, Vectorized, draws
 from fedweave.ops.recording import StableOperands, traced
 from fedweave.ops.tape import Unrecordable, running
 
@@ -137,7 +136,7 @@ class WholeRounds:
     def _observed(self, method: Method, state: Tree) -> tuple[Any, Course | str, Sequence[Entry | Uncounted]]:
         """The result of a method; what it did, or what keeps it from being recorded; and its entries of the ledger."""
         executor, asked, fixed = self._executor, len(self._keys.asked), _fixed(state)
-        begun, draws = self._begun(), (random.getstate(), numpy_draws())
+        begun, drawn = self._begun(), draws()
         with executor.ran() as batches, self._engine.ledger.new_entries() as entries:
             result = method(state, self._engine)
             ran = batches()
@@ -145,7 +144,7 @@ class WholeRounds:
             return result, "a step runs for one client at a time", entries
         if _packed(result) is None:
             return result, "replies are sums, or not all in this process", entries
-        if (random.getstate(), numpy_draws()) != draws:
+        if draws() != drawn:
             return result, "it draws from Python's or NumPy's own generator", entries
         states = [executor.states_of(group) for group in ran]
         if None in states:
@@ -274,8 +273,8 @@ def _attributes(method: Method) -> object:
 def _value(thing: object) -> object:
     if isinstance(thing, np.random.Generator):
         return str(thing.bit_generator.state)
-    if isinstance(thing, random.Random):
-        return thing.getstate()
+    if callable(state := getattr(thing, "getstate", None)):  # a generator of Python
+        return state()
     if isinstance(thing, np.ndarray):
         return thing.tobytes()
     return thing if thing is None or isinstance(thing, bool | int | float | str | bytes) else type(thing)
