@@ -1,18 +1,24 @@
 """Rounds that are recorded as a whole give what they give as written, and only what repeats is recorded."""
 
 import logging
+import math
+import pickle
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
+from fedweave.algorithms.parts import Part
 from fedweave.contract.subject import Subject, checkpoint, distance, everything
-from fedweave.core.federation import Federation
-from fedweave.core.tree import Tree, decode, map_leaves
+from fedweave.core.algorithm import Round
+from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.tree import Tree, decode, leaves, map_leaves, nest
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import FedweaveError
 from fedweave.experiment.rounds import train
@@ -86,6 +92,21 @@ READS: dict[str, Callable[[Tensor], Any]] = {
     "equal": lambda turns: 1 - torch.equal(turns % 2, torch.tensor(0.0)),
     "nonzero": lambda turns: len((turns % 2).reshape(1).nonzero()),
     "mask": lambda turns: len(torch.ones(1)[turns.reshape(1) % 2 > 0]),
+    "str": lambda turns: str(turns.reshape(1))[8],
+    "repr": lambda turns: repr(turns)[7],
+    "format": lambda turns: f"{turns.reshape(1)}"[8],
+    "dlpack": lambda turns: np.from_dlpack(turns.reshape(1))[0],
+    "pickle": lambda turns: pickle.dumps(turns.reshape(1)) == pickle.dumps(torch.ones(1)),
+    "storage": lambda turns: turns.storage()[0],
+}
+# These make tensors of the values that they read.
+MAKES: dict[str, Callable[[Tensor], Tensor]] = {
+    "tensor": lambda turns: torch.tensor([turns, turns + 1])[0],
+    "nested": lambda turns: torch.tensor([[turns], [turns + 1]])[0, 0],
+    "as_tensor": lambda turns: torch.as_tensor([turns])[0],
+    "asarray": lambda turns: torch.asarray([turns])[0],
+    "new_tensor": lambda turns: turns.new_tensor([turns])[0],
+    "tensor_split": lambda turns: torch.ones(99).tensor_split(turns.long().reshape(1))[0].sum(),
 }
 
 
@@ -99,13 +120,241 @@ def test_a_round_that_reads_a_value_is_carried_out_as_written(how: str) -> None:
     assert whole(fed) == {"evaluate"}
 
 
-@pytest.mark.parametrize("how", ["tolist", "numpy", "array", "item", "float", "int", "if"])
+SEEN = ["tolist", "numpy", "array", "item", "float", "int", "if"]
+SEEN += ["str", "repr", "format", "dlpack", "pickle", "storage"]
+
+
+@pytest.mark.parametrize("how", [*SEEN, *MAKES])
 def test_a_tape_sees_that_python_reads_a_value(how: str) -> None:
     tensor = torch.ones(())
     tape = Tape((), [tensor])
     with tape, ValueReads(tape):
-        READS[how](tensor)
+        (READS | MAKES)[how](tensor)
     assert tape.flaw is not None
+
+
+@dataclass(frozen=True)
+class Makes(FedAvg):
+    """FedAvg whose weights depend on a tensor that is made of another one's values."""
+
+    how: Callable[[Tensor], Tensor] = torch.clone
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Shrink the weights, in each round more."""
+        turns = state.get("turns", torch.zeros(()))
+        after = super().round({name: tree for name, tree in state.items() if name != "turns"}, fed)
+        share = 1 - self.how(turns) / 100
+        return after | {"turns": turns + 1, "w": map_leaves(lambda leaf: leaf * share, after["w"])}
+
+
+@pytest.mark.parametrize("how", MAKES)
+def test_a_tensor_made_of_others_values_is_made_again_in_each_round(how: str) -> None:
+    subject = Subject(ALGORITHMS["fedavg"])
+    made = Makes(subject.made().model, local_steps=1, how=MAKES[how])
+    (left, _, _), (again, _, _) = (run(made, subject, record) for record in ("always", "never"))
+    assert distance(left, again) == 0
+
+
+def test_numbers_in_lists_do_not_count_as_values() -> None:
+    tape = Tape((), [torch.ones(())])
+    with tape, ValueReads(tape):
+        torch.tensor([1.0, 2.0])
+        torch.ones(4).tensor_split(2)
+    assert tape.flaw is None
+
+
+class Naive(FedAvg):
+    """An algorithm whose author forgets that it is a frozen value. Each `scale` differs from round to round."""
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Scale the weights."""
+        after = super().round(state, fed)
+        scale = self.scale(fed)
+        return after | {"w": map_leaves(lambda leaf: leaf * (1 - scale / 100), after["w"])}
+
+    def scale(self, fed: Any) -> Any:
+        """The share, in percent, that is taken away."""
+        raise NotImplementedError
+
+
+class CountsInAttribute(Naive):
+    """Counts rounds in a new attribute."""
+
+    def scale(self, fed: Any) -> Any:
+        """The number of the round."""
+        self.__dict__["done"] = self.__dict__.get("done", 0) + 1
+        return self.__dict__["done"]
+
+
+class AddsToAList(Naive):
+    """Counts rounds by a list."""
+
+    def scale(self, fed: Any) -> Any:
+        """The length of the list."""
+        history = self.__dict__.setdefault("history", [])
+        history.append(0)
+        return len(history)
+
+
+class DrawsFromItsGenerator(Naive):
+    """Draws from a generator of its own."""
+
+    def scale(self, fed: Any) -> Any:
+        """A draw."""
+        return self.__dict__.setdefault("generator", np.random.default_rng(1)).random()
+
+
+class ReadsTheRound(Naive):
+    """Asks the engine for the round."""
+
+    def scale(self, fed: Any) -> Any:
+        """Its number."""
+        return fed.round
+
+
+class ReadsTheLedger(Naive):
+    """Asks how much was sent."""
+
+    def scale(self, fed: Any) -> Any:
+        """Megabytes."""
+        return fed.ledger.bytes_up / 1e6
+
+
+class DrawsFromPython(Naive):
+    """Draws from Python's own generator."""
+
+    def scale(self, fed: Any) -> Any:
+        """A draw."""
+        return random.random()
+
+
+class DrawsFromNumpy(Naive):
+    """Draws from NumPy's own generator."""
+
+    def scale(self, fed: Any) -> Any:
+        """A draw."""
+        return np.random.rand()  # noqa: NPY002
+
+
+class SeedsTorch(Naive):
+    """Seeds torch's own generator."""
+
+    def scale(self, fed: Any) -> Any:
+        """The same draw each time; other draws must not move it."""
+        torch.manual_seed(5)
+        return torch.rand(())
+
+
+NAIVE = [CountsInAttribute, AddsToAList, DrawsFromItsGenerator, ReadsTheRound, ReadsTheLedger]
+
+
+@pytest.mark.parametrize("kind", [*NAIVE, DrawsFromPython, DrawsFromNumpy, SeedsTorch])
+def test_a_round_that_depends_on_what_changes_in_python_is_carried_out_as_written(kind: type[FedAvg]) -> None:
+    subject, results = Subject(ALGORITHMS["fedavg"]), []
+    for record in ("always", "never"):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        results.append(run(kind(subject.made().model, local_steps=1), subject, record))
+    (left, summaries, fed), (again, others, plain) = results
+    assert distance(left, again) == 0
+    assert summaries == others
+    assert ledger(fed).equals(ledger(plain))
+    assert "round" not in whole(fed)
+
+
+@dataclass(frozen=True)
+class DifferentiatesAtTheServer(FedAvg):
+    """FedAvg whose server takes a step of its own."""
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """A round, and a step down the gradient of half the weights' squares."""
+        after = super().round(state, fed)
+        w = {path: leaf.clone().requires_grad_() for path, leaf in leaves(after["w"])}
+        slopes = torch.autograd.grad(sum((leaf**2).sum() for leaf in w.values()) / 2, [*w.values()])
+        steps = zip(w.items(), slopes, strict=True)
+        return after | {"w": nest({path: (leaf - slope / 10).detach() for (path, leaf), slope in steps})}
+
+
+def test_a_server_that_differentiates_is_recorded_too() -> None:
+    subject = Subject(ALGORITHMS["fedavg"])
+    made = DifferentiatesAtTheServer(subject.made().model, local_steps=1)
+    (left, _, fed), (again, _, _) = (run(made, subject, record) for record in ("always", "never"))
+    assert distance(left, again) == 0
+    assert "round" in whole(fed)
+
+
+@dataclass(frozen=True)
+class Grows(FedAvg):
+    """FedAvg whose state grows in each round."""
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """A round, whose mean weight is noted."""
+        before = state.get("history", torch.zeros(0))
+        after = super().round({name: tree for name, tree in state.items() if name != "history"}, fed)
+        return after | {"history": torch.cat([before, after["w"]["0"]["weight"].mean().reshape(1)])}
+
+
+@dataclass(frozen=True)
+class ClientsCount(FedAvg):
+    """FedAvg whose clients count their rounds in Python."""
+
+    @on_client(sends={"update": "nothing"}, hears={"w": "the global weights"})
+    def count(self, client: Client, message: Tree) -> Tree:
+        """A hundredth of the weights, as often as the client was called."""
+        client.state |= {"times": client.state.get("times", 0) + 1}
+        return {"update": map_leaves(lambda leaf: leaf * 0.01 * client.state["times"], message["w"])}
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Add the mean."""
+        replies = fed.map(self.count, {"w": state["w"]})
+        share = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
+        return state | {"w": map_leaves(torch.add, state["w"], replies.weighted_sum("update", share))}
+
+
+@pytest.mark.parametrize("kind", [Grows, ClientsCount])
+def test_a_state_of_another_form_in_each_round_is_not_recorded_again_and_again(kind: type[FedAvg]) -> None:
+    subject = Subject(ALGORITHMS["fedavg"])
+    made = kind(subject.made().model, local_steps=1)
+    (left, _, fed), (again, _, _) = (run(made, subject, record, 12) for record in ("always", "never"))
+    assert distance(left, again) == 0
+    made_whole = [one for one in fed.recordings._computations.values() if one.functions[0] in (made.round,)]
+    assert not made_whole
+
+
+@dataclass(frozen=True)
+class WeighsByUpdate(Part):
+    """Clients count by the size of their updates, which overflow in round `late`."""
+
+    late: int = 3
+    recorded = True
+    __module__ = "fedweave.tests"  # other parts' weights are read for a warning, so their rounds are not recorded
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """The rounds so far."""
+        return {"done": torch.zeros((), dtype=torch.int64)}
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """Count."""
+        return {"done": state["done"] + 1}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """Equal weights, or in round `late` none that are finite."""
+        equal = torch.full((len(round.at),), 1 / len(round.at), dtype=torch.float64)
+        return torch.where(state["done"] + 1 == self.late, equal * math.inf, equal)
+
+
+@pytest.mark.parametrize("late", range(1, ROUNDS))
+def test_weights_that_are_not_finite_are_refused_in_their_round(late: int) -> None:
+    subject, said = Subject(ALGORITHMS["fedavg"]), []
+    for record in ("always", "never"):
+        fed = subject.federation(Simulation, torch.float32, mode="vmap", record=record)
+        made = FedAvg(subject.made().model, local_steps=1, parts=(WeighsByUpdate(late),))
+        with pytest.raises(FedweaveError) as refused:
+            for _ in train(made, fed, ROUNDS, 0):
+                pass
+        said.append((refused.value.code, str(refused.value), fed.round))
+    assert said[0] == said[1]
+    assert said[0][2] == late
 
 
 @dataclass(frozen=True)

@@ -400,17 +400,21 @@ Result = TypeVar("Result")
 class Engine(Federation):
     """A federation with a count of rounds, and with private states that it can save.
 
-    ledger: what crossed a boundary. round: the number of the present one.
+    ledger: what crossed a boundary.
     trained: whether a training has begun on it; its clients then hold what they learnt.
     evaluated_clients: the clients of an evaluation that names none; () for all.
     members: (member, its place) in the order of `core.replies.by_size`, where one client holds all members' data.
     """
 
     ledger: Ledger
-    round: int
     trained: bool = False
     evaluated_clients: tuple[str, ...] = ()
     members: tuple[tuple[str, int], ...] = ()
+
+    @property
+    @abstractmethod
+    def round(self) -> int:
+        """The number of the present round; an algorithm that reads it is not recorded as a whole."""
 
     @property
     def computes_on(self) -> tuple[str, ...]:

@@ -58,6 +58,11 @@ class Keys:
         again = self._times[step] = self._times.get(step, -1) + 1
         return again
 
+    @property
+    def times(self) -> dict[str, int]:
+        """How often each step ran in this round before its last run."""
+        return dict(self._times)
+
     def step(self, step: str, again: int) -> Tensor:
         """Randomness of a call: f(seed, round, step, how often it ran in this round)."""
         return self._key("step", step, again)

@@ -30,6 +30,7 @@ from fedweave.engines.calls import (
 )
 from fedweave.engines.messages import LastSent, Messages, SumMeter, check_same_message, peer_messages
 from fedweave.errors import ConfigError
+from fedweave.ops.tape import note_read
 
 
 @dataclass(frozen=True)
@@ -137,10 +138,17 @@ class ServerEngine(Engine):
     """The server's part in every engine, wherever its clients are: randomness, and the checks of a call."""
 
     _keys: Keys
+    _round: int
+
+    @property
+    def round(self) -> int:
+        """See `core.algorithm.Engine`."""
+        note_read("the number of the round")
+        return self._round
 
     def begin(self, round: int) -> None:
         """See `core.algorithm.Engine`."""
-        self.round, self._calls = round, 0
+        self._round, self._calls = round, 0
         self._keys.begin(round)
 
     def key(self, purpose: str) -> Tensor:
@@ -217,14 +225,14 @@ class LocalEngine(ServerEngine):
         here, missing = self._present(name, chosen, call.quorum)
         check_summed(name, info, len(here), self.clients, missing)
         if info.sums:
-            self._sums.prepare((self.round, self._calls), here)
+            self._sums.prepare((self._round, self._calls), here)
         portions: list[Portion] = []
         for ran in self.executor.run(Work(call.step, name, info, self._keys.step(name, again), messages), here):
             portions.append(ran.replies)
             for group in ran.groups:
                 self._note(call, [*map(here.__getitem__, group.at)], messages, group)
         if info.sums:
-            self._sums.opened((self.round, self._calls), here)
+            self._sums.opened((self._round, self._calls), here)
         self._calls += 1
         return Replies(here, portions, missing, info.sums)
 
@@ -242,7 +250,7 @@ class LocalEngine(ServerEngine):
     def _present(self, name: str, chosen: Sequence[str], quorum: float) -> tuple[list[str], dict[str, str]]:
         if not self._absent:
             return list(chosen), {}
-        reasons = {c: self._absent(self.round, c) for c in chosen}
+        reasons = {c: self._absent(self._round, c) for c in chosen}
         missing = {client: reason for client, reason in reasons.items() if reason}
         check_quorum(name, quorum, len(chosen), missing)
         return [client for client in chosen if client not in missing], missing
@@ -251,7 +259,7 @@ class LocalEngine(ServerEngine):
         """Record the server's messages to some clients, and their replies."""
         if not call.info.addressed:
             check_declared(call.name, call.info, ran.form.paths)
-        where = (self.round, self._calls, call.name)
+        where = (self._round, self._calls, call.name)
         heard = call.info.message
         with self.recording():
             sent = [*self._last.metered(group, messages)]
@@ -275,7 +283,7 @@ class LocalEngine(ServerEngine):
             for at, peer in enumerate(peers):
                 form = measured(parcels[str(at)])
                 check_declared(call.name, call.info, form.paths)
-                where = (self.round, self._calls - 1, call.name)
+                where = (self._round, self._calls - 1, call.name)
                 self.ledger.record(*where, (client,), "peer", form, 0.0, call.info, (peer,))
 
     @property
@@ -292,9 +300,9 @@ class LocalEngine(ServerEngine):
         each = seconds / max(1, sum(len(entry.clients) for entry in up))
         for entry in entries:
             if isinstance(entry, Uncounted):
-                entry = entry.again(self.round, next(rest))
+                entry = entry.again(self._round, next(rest))
             else:
-                entry = replace(entry, round=self.round, seconds=each if entry.direction == "up" else 0.0)
+                entry = replace(entry, round=self._round, seconds=each if entry.direction == "up" else 0.0)
             self.ledger.enter(entry)
         self._calls += calls
 

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count, islice
 from operator import itemgetter
+from random import getstate
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -217,6 +218,11 @@ def _drawn() -> Any:
     """The state of NumPy's own generator, which differs after each draw; draws nothing."""
     state = np.random.get_state()  # noqa: NPY002
     return (state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else repr(state)
+
+
+def draws() -> object:
+    """The states of Python's and NumPy's own generators, which differ after each draw; draws nothing."""
+    return getstate(), _drawn()
 
 
 def _without_matrix(leaf: object) -> Any:
@@ -450,7 +456,8 @@ class Vectorized(Loop):
 
     def store_states(self, group: Group, states: Leaves) -> None:
         """Replace the states of a batch."""
-        self._states.put(group, states)
+        if states or self._states.knows(group):
+            self._states.put(group, states)
 
     def _parts(self, batch: Group, lasting: bool) -> Iterator[tuple[Group, int]]:
         """Parts of a batch whose states can be stacked, and the number of clients to which each part is filled up. In

@@ -364,6 +364,8 @@ class Recordings:
         computation.recording = recording = tape.recording(computation.form.flat(result))
         if whole and recording is not None and recording.changes_inputs:
             tape.flaw = Unrecordable("it writes into values of the round before", expected=True)
+        if whole and recording is not None and not recording.pure:
+            tape.flaw = Unrecordable("it draws from torch's own generator", expected=True)
         if tape.flaw is None:
             self.recorded += 1
         else:

@@ -14,6 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -71,13 +72,15 @@ class Stamp(NamedTuple):
 
 def storage(tensor: Tensor) -> int:
     """A number of a tensor's storage; only the tensor and its views have it."""
-    number: int = tensor.untyped_storage()._cdata
+    with torch._C.DisableTorchFunction():  # no values are read (`ValueReads`)
+        number: int = tensor.untyped_storage()._cdata
     return number
 
 
 def address(tensor: Tensor) -> int:
     """The address of a tensor's storage, the same for all that share memory, also with NumPy."""
-    return tensor.untyped_storage().data_ptr()
+    with torch._C.DisableTorchFunction():
+        return tensor.untyped_storage().data_ptr()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -360,7 +363,7 @@ def deriving() -> Iterator[None]:
 
     The first request may come inside a transform, which would wrap its tensors, or while a tape runs.
     """
-    with torch._C._DisableFuncTorch(), _untaped():
+    with torch._C._DisableFuncTorch(), untaped():
         yield
 
 
@@ -370,7 +373,8 @@ def running() -> "Tape | None":
     return mode if isinstance(mode, Tape) else None
 
 
-def _untaped() -> AbstractContextManager[Any]:
+def untaped() -> AbstractContextManager[Any]:
+    """Inside, no tape runs: for checks, which a recording does not make again."""
     return _pop_mode_temporarily() if running() else nullcontext()
 
 
@@ -422,7 +426,7 @@ class Tape(TorchDispatchMode):
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a function that counts as one call."""
-        with _untaped():
+        with untaped():
             out = function(*args)
         targets = args if getattr(function, "changes_inputs", False) else ()
         self._note(self._note_call, function, args, {}, out, targets, getattr(function, "pure", True))
@@ -447,7 +451,7 @@ class Tape(TorchDispatchMode):
     def _note(self, how: Callable[..., None], *what: object) -> None:
         if self.flaw is None:
             try:
-                with _untaped():
+                with untaped():
                     how(*what)
             except Exception as flaw:
                 self.flaw = flaw
@@ -542,8 +546,25 @@ class Tape(TorchDispatchMode):
 
 _READS = {
     *("tolist", "numpy", "item", "data_ptr", "__array__", "__bool__", "__float__", "__int__", "__index__"),
-    *("__complex__", "__contains__"),
+    *("__complex__", "__contains__", "__repr__", "__format__", "__dlpack__", "storage", "untyped_storage"),
 }
+_MAKERS = {"tensor", "as_tensor", "asarray", "new_tensor"}  # they read tensors in lists past all kernels
+
+
+def note_read(what: str, tape: Tape | None = None) -> None:
+    """Note a flaw in the running tape, if it is `tape` or none is given: Python reads `what`, which is not the same
+    each time."""
+    now = running()
+    if now is not None and now.flaw is None and (tape is None or now is tape):
+        now.flaw = Unrecordable(f"Python reads {what}", expected=True)
+
+
+def _reads(name: str, args: Any, kwargs: Any) -> bool:
+    """Whether a function of torch reads values without a kernel."""
+    if name in _MAKERS:
+        data = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, list | tuple)]
+        return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(data))
+    return name in _READS or (name == "tensor_split" and any(isinstance(value, Tensor) for value in args[1:]))
 
 
 class ValueReads(TorchFunctionMode):
@@ -557,8 +578,8 @@ class ValueReads(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call a function of torch."""
         name = getattr(function, "__name__", "")
-        if name in _READS and running() is self._tape and self._tape.flaw is None:
-            self._tape.flaw = Unrecordable(f"Python reads values of tensors ({name})", expected=True)
+        if _reads(name, args, kwargs):
+            note_read(f"values of tensors ({name})", self._tape)
         return function(*args, **(kwargs or {}))
 
 

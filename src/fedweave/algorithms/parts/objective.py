@@ -31,7 +31,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, check, is_statistic, leaves, nest, sub
 from fedweave.errors import ConfigError, ReplyRefused, StepFailed, listed, raised_at
 from fedweave.learn import Fit, Optimizer, Penalty, fit
-from fedweave.ops.tape import running
+from fedweave.ops.tape import untaped
 from fedweave.ops.touched import Sparsified, TouchedRows
 from fedweave.sampling.graphs import GraphBatches
 
@@ -171,11 +171,12 @@ def _named(dtype: object) -> str:
 
 def odd(value: object, waiting: bool) -> bool:
     """Whether numbers are not finite. On a device other than the CPU the check is skipped unless `waiting`, so that a
-    round does not wait for it; the end of the round then shows the fault. So does a round that is recorded as a whole:
-    its engine runs it again as written where its results are not finite."""
-    if not isinstance(value, Tensor) or not (waiting or (value.device.type == "cpu" and running() is None)):
+    round does not wait for it; the end of the round then shows the fault. A round that is recorded as a whole is
+    checked when it is recorded; later its engine runs it again as written where its results are not finite."""
+    if not isinstance(value, Tensor) or not (waiting or value.device.type == "cpu"):
         return False
-    return not bool(value.isfinite().all())
+    with untaped():
+        return not bool(value.isfinite().all())
 
 
 # Keys among the loss's arguments, next to the parts' names: frozen weights, their share, and all clients' class counts.

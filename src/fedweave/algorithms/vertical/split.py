@@ -23,7 +23,7 @@ from fedweave.errors import FedweaveError
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import gather_rows, picked
-from fedweave.ops.tape import running
+from fedweave.ops.tape import untaped
 from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, even_share, tallied
 from fedweave.sampling.neighborhoods import Sampled, grow, located, self_hop
@@ -395,11 +395,12 @@ def union(replies: Replies, count: int) -> Tensor:
 
 def check_finite(sums: Sequence[Tensor]) -> None:
     """Check that aggregates are finite by their sums, float64 scalars. Waits for the device once, after the last call
-    that needs them. In a round that is recorded as a whole nothing is checked (`objective.odd`).
+    that needs them. A round that is recorded as a whole is checked when it is recorded (`objective.odd`).
 
     Raises:
         FedweaveError: an aggregate is not finite.
     """
-    if sums and running() is None and not torch.stack([*sums]).isfinite().all():
-        message = "training diverged: a client's representations are not finite. Lower algorithm.lr."
-        raise FedweaveError(message, code="diverged")
+    with untaped():
+        if sums and not torch.stack([*sums]).isfinite().all():
+            message = "training diverged: a client's representations are not finite. Lower algorithm.lr."
+            raise FedweaveError(message, code="diverged")
