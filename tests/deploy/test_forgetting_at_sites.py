@@ -23,7 +23,7 @@ from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.audit import audit, describe_requests, read_report
 from fedweave.deploy.flare.federation import Flare, common_form, server_test
 from fedweave.deploy.flare.forgetting import report
-from fedweave.deploy.flare.holdings import Forgotten, own_graph
+from fedweave.deploy.flare.holdings import Forgotten, data_digest, own_graph
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData, write_site_file
 from fedweave.deploy.sites.checking import examine
@@ -69,9 +69,11 @@ def rounds(project: Path, config: Config, run: str = "r1", sites: tuple[str, ...
 
 
 def numbers(config: Config, at: int, count: int) -> tuple[list[str], list[str]]:
-    """Every third example of a client, as the site numbers them, and as the simulation does."""
+    """Twelve training examples of a client and every third of the others, as the site numbers them, and as the
+    simulation does: fewer of training would be refused."""
     part = cut_as(config, config.data.values)[1].parts[at]
-    rows = np.arange(0, 3 * count, 3)
+    train, others = np.flatnonzero(part.masks[0]), np.flatnonzero(~part.masks[0])
+    rows = np.concatenate([train[:12], others[::3]])[:count]
     return [str(row) for row in rows], [str(number) for number in part.examples[rows]]
 
 
@@ -150,6 +152,21 @@ def test_a_site_reports_what_its_models_still_show(project: Path) -> None:
     (folder / "forgetting-signed.json").write_text(text)
     with refusal("user", SITE):
         read_report(folder / "forgetting-signed.json", project / SITE / "startup")
+
+
+def test_a_report_takes_no_run_with_another_list(project: Path) -> None:
+    """It would say that an exact model never saw what it was trained on. Options of a simulation are refused."""
+    config = experiment(rounds=1)
+    rounds(project, config)
+    forget(project, numbers(config, SITES.index(SITE), 40)[0])
+    rounds(project, config, "r2")
+    assert report(project / SITE, before="r1", exact="r2").record["configurations"].keys() == {"exact"}
+    for options in ({"before": "r2", "exact": "r1"}, {"fast": "r1"}):
+        with refusal("forget.other-list"):
+            report(project / SITE, **options)
+    for option in (["--rounds", "0"], ["--client", SITE]):
+        result = CliRunner().invoke(app, ["forget", str(project / SITE), *option])
+        assert (result.exit_code, isinstance(result.exception, SystemExit)) == (2, True)
 
 
 def test_a_site_that_left_reports_with_the_model_of_the_others(project: Path) -> None:
@@ -255,6 +272,9 @@ def test_columns_and_edges_are_scaled_by_what_is_left(tmp_path: Path) -> None:
     about = {"path": "data", "labels": ["a", "b"], "normalize": "standard", "forget": "forget.txt"}
     write_site_file(tmp_path / SITE_FILE, about | {"edge_features": ["amount"], "edge_normalize": "standard"})
     data = own_graph(read_checked(tmp_path / SITE_FILE)[0], tmp_path)
+    ported = replace(data, edge_attrs=data.edge_attrs._replace(ports=True))  # type: ignore[union-attr]
+    assert data_digest(ported) == data_digest(data)  # a server that asks for ports has no new data
+    assert data_digest(data) != data_digest(replace(data, y=1 - data.y))
     ages = np.array([[float(row.split(",")[3])] for row in rows[30:]])
     np.testing.assert_allclose(np.asarray(data.x), StandardScaler().fit_transform(ages), atol=1e-5)
     assert data.ids == tuple(f"n{i}" for i in range(30, 60))

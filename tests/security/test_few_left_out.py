@@ -1,15 +1,20 @@
 """Two runs that differ in a few examples: what the server reads off their difference, and what keeps it from that."""
 
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.sitefile import SITE_FILE
+from fedweave.deploy.flare.accounts import LeftOut
+from fedweave.deploy.flare.admission import check_left_out
+from fedweave.deploy.flare.sitefile import SITE_FILE, Rules
+from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 
 # A batch of all training nodes, without edges between them.
@@ -113,3 +118,86 @@ def test_ids_are_in_no_journal_and_no_reply(project: Path) -> None:
     Cheat(project, CONFIG, "r2").join()
     [other] = [note for note in server.records("r2").notes if note["note"] == "data"]
     assert not {*note["left_out"]} & {*other["left_out"]}
+
+
+def marks(*ranges: tuple[int, int]) -> frozenset[str]:
+    return frozenset(str(number) for first, end in ranges for number in range(first, end))
+
+
+NONE, A, B, X = marks(), marks((0, 10)), marks((10, 20)), marks((20, 21))
+CHAINS = {
+    "a single one": [NONE, X],
+    "a single one more": [A, A | X],
+    "one by three differences": [NONE, A | B | X, A, B],
+    "what no run has used": [A | X, B | X, A | B],
+    "a part of what left": [NONE, A | B, marks((0, 12))],
+}
+
+
+@pytest.mark.parametrize("chain", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("kind", ["examples", "training"])
+def test_no_sequence_of_runs_tells_few_apart(chain: list[frozenset[str]], kind: str) -> None:
+    """In whatever order; also where any two of the runs differ in ten, or where many differ and few of training."""
+
+    def left_out(out: frozenset[str]) -> LeftOut:
+        if kind == "examples":
+            return LeftOut("data", "", out)
+        return LeftOut("data", "", out | {f"{one}, {more}" for one in out for more in range(20)}, out)
+
+    for runs in permutations([left_out(out) for out in chain]):
+        for at, run in enumerate(runs):
+            check_left_out(Rules(min_nodes=1), run, runs[:at])
+        with refusal("forget.few"):
+            for at, run in enumerate(runs):
+                check_left_out(Rules(), run, runs[:at])
+
+
+def test_what_was_accepted_once_is_not_accepted_for_ever() -> None:
+    """A run without a single one, and the owner has raised the bound again."""
+    with refusal("forget.few"):
+        check_left_out(Rules(), LeftOut("data", "", X), [LeftOut("data", "", NONE), LeftOut("data", "", X)])
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now"), [([], X), ([NONE], A), ([NONE, A], A | B), ([A, A | B], NONE), ([A | X], A | B | X)]
+)
+def test_lists_that_grow_by_many_are_allowed(earlier: list[frozenset[str]], now: frozenset[str]) -> None:
+    check_left_out(Rules(), LeftOut("data", "rest", now), [LeftOut("data", "", out) for out in earlier])
+
+
+def remove(project: Path, nodes: list[int]) -> np.ndarray:
+    """Let the owner remove rows from the site's file; returns the new number of each old row, -1 of those removed."""
+    file = project / SITE / "data.npz"
+    arrays = dict(np.load(file))
+    stays = ~np.isin(np.arange(len(arrays["y"])), nodes)
+    place = np.where(stays, np.cumsum(stays) - 1, -1)
+    x = sp.csr_matrix((arrays["x_data"], arrays["x_indices"], arrays["x_indptr"]), arrays["x_shape"])[stays]
+    arrays |= {"x_data": x.data, "x_indices": x.indices, "x_indptr": x.indptr, "x_shape": np.array(x.shape)}
+    inside = stays[arrays["edge_index"]].all(0)
+    arrays |= {"y": arrays["y"][stays], "edge_index": place[arrays["edge_index"][:, inside]]}
+    arrays |= {key: place[arrays[key][stays[arrays[key]]]] for key in ("train_idx", "val_idx", "test_idx")}
+    np.savez(file, **arrays)
+    return place
+
+
+@pytest.mark.parametrize("more", [3, 10])
+def test_rows_that_are_removed_later_make_no_new_data(project: Path, more: int) -> None:
+    """The documented way: list, run, remove the rows, list others. Three others would be told by the difference."""
+    nodes = others(project)
+    gradient(project, "r1")
+    forget(project, nodes[:10])
+    gradient(project, "r2")
+    place = remove(project, nodes[:10])
+    forget(project, place[nodes[10 : 10 + more]].tolist())
+    refused = Cheat(project, CONFIG, "r3").join().refusal
+    assert ("policy.min_nodes" in refused) == (more < 10)
+
+
+def test_a_run_that_begins_again_notes_another_list(project: Path) -> None:
+    """A job that ended before its first checkpoint begins its run again, maybe with another list."""
+    nodes = others(project)
+    gradient(project, "r1")
+    forget(project, nodes[:12])
+    gradient(project, "r1")
+    forget(project, nodes[:13])
+    assert "policy.min_nodes" in Cheat(project, CONFIG, "r2").join().refusal

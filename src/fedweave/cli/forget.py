@@ -68,7 +68,9 @@ def forget(
     """
     if (directory / SITE_FILE).is_file():
         if odd := [
-            name for name, value in (("client", client), ("ids", ids), ("rounds", rounds), ("out", out)) if value
+            name
+            for name, value in (("client", client), ("ids", ids), ("rounds", rounds), ("out", out))
+            if value not in (None, [])
         ]:
             raise UserError(
                 f"--{odd[0]}: {directory} is the folder of a site, whose site.toml says what it forgets (data.forget). "

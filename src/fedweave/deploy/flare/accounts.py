@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from fedweave.core.ledger import Entry
 from fedweave.core.tree import Tree, leaves
@@ -25,6 +25,22 @@ DATA = "data"  # the note with the digest of a run's data, and with what the run
 _LONGEST = 500  # characters of a reason
 
 
+class LeftOut(NamedTuple):
+    """What a run leaves out of a site's data. data, rest: digests of the data with it and without it. examples: marks
+    of what is left out (`holdings.left_out_of`). training: of those among them that runs would train on."""
+
+    data: str
+    rest: str
+    examples: frozenset[str] = frozenset()
+    training: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_note(cls, note: Record) -> "LeftOut":
+        """What a journal's note of the kind `DATA` says."""
+        examples, training = (frozenset(map(str, note[key])) for key in ("left_out", "training"))
+        return cls(note["data"], note["rest"], examples, training)
+
+
 class Accounts:
     """The sum of all journals of a site, including journals that other jobs are writing. Only `open` allows writing.
 
@@ -32,8 +48,8 @@ class Accounts:
     that all their entries are one `chain`. lost: see `sitefile.Rules`.
     spent: the sum at the last reading of the journals. replies: {journal: {step: number of replies}}.
     pins: {journal: the configuration with which its run began (`requests.pin`)}. crowds: {journal: the sites of its
-    run's secure aggregations, and the digest of the data}. left_out: {journal: the digest of its run's data, and marks
-    of the examples that the run leaves out of it}. damaged: {journal: number of unreadable lines}.
+    run's secure aggregations, and the digest of the data}. left_out: {journal: what its run leaves out, several if it
+    began several times}. damaged: {journal: number of unreadable lines}.
     """
 
     def __init__(self, folder: Path, lost: Iterable[str] = ()) -> None:
@@ -44,7 +60,7 @@ class Accounts:
         self.spent, self.damaged = Spent(), dict[str, int]()
         self.replies, self.pins = defaultdict[str, Counter[str]](Counter), dict[str, str]()
         self.crowds = dict[str, tuple[tuple[str, ...], str]]()
-        self.left_out = dict[str, tuple[str, frozenset[str]]]()
+        self.left_out = defaultdict[str, list[LeftOut]](list)
 
     @contextmanager
     def open(self, journal: Journal | None = None) -> Iterator[None]:
@@ -82,12 +98,21 @@ class Accounts:
         """{step: how often it has replied} in all runs that began with that configuration."""
         return sum((self.replies[name] for name, run_pin in self.pins.items() if run_pin == pin), Counter[str]())
 
-    def left_out_of(self, data: str) -> list[frozenset[str]]:
-        """Marks of what each run on the data with this digest left out. Runs without the note, by an earlier version,
-        count as runs on the same data, if they have replied to a step."""
-        noted = [out for digest, out in self.left_out.values() if digest == data]
+    def of_whole(self, now: LeftOut) -> LeftOut:
+        """`now`, in terms of the data as it was before its owner removed rows that an earlier run had left out."""
+        noted = [one for each in self.left_out.values() for one in each]
+        before = {one.rest: one for one in noted if one.rest != one.data}
+        while (one := before.get(now.data)) is not None:
+            now = LeftOut(one.data, now.rest, now.examples | one.examples, now.training | one.training)
+        return now
+
+    def earlier(self, now: LeftOut) -> list[LeftOut]:
+        """What each run on the same data left out. Runs without the note, by an earlier version, count as runs on all
+        of the same data, if they have replied to a step. now: see `of_whole`."""
+        noted = [self.of_whole(one) for each in self.left_out.values() for one in each]
         steps = {name for name, replies in self.replies.items() if any(step[:1] != "(" for step in replies)}
-        return [*noted, *(frozenset[str]() for name in self.pins if name in steps - self.left_out.keys())]
+        unknown = [LeftOut(now.data, now.data) for name in self.pins if name in steps - self.left_out.keys()]
+        return [one for one in (*noted, *unknown) if one.data == now.data]
 
     def catch_up(self) -> list[str]:
         """Count the new entries of the journals. Returns the journals in which a job has joined since the last look."""
@@ -110,7 +135,7 @@ class Accounts:
             if note["note"] == CROWD:
                 self.crowds[name] = tuple(map(str, note.get("sites", ()))), str(note.get("data"))
             if note["note"] == DATA:
-                self.left_out[name] = str(note.get("data")), frozenset(map(str, note.get("left_out", ())))
+                self.left_out[name].append(LeftOut.of_note(note))
         if records.damaged:
             self.damaged[name] = self.damaged.get(name, 0) + len(records.damaged)
         return bool(joined)

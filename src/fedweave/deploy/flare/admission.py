@@ -8,6 +8,7 @@ import ast
 import inspect
 import operator
 from bisect import bisect_right
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import cache, partial
@@ -25,6 +26,7 @@ from fedweave.core.plugins import is_file
 from fedweave.core.tree import nest
 from fedweave.datasets.base import EXCHANGE, Dataset
 from fedweave.datasets.links import TASK as LINKS
+from fedweave.deploy.flare.accounts import LeftOut
 from fedweave.deploy.flare.alignment import CLAIMING, MEETING
 from fedweave.deploy.flare.alignment import INFO as SHARING
 from fedweave.deploy.flare.entities import COUNTING, UNITING
@@ -504,22 +506,45 @@ def check_difference(rules: Rules, sites: Sequence[str], crowds: Iterable[Sequen
             )
 
 
-def check_left_out(rules: Rules, marks: frozenset[str], earlier: Iterable[frozenset[str]]) -> None:
-    """Refuse a run that leaves out almost the same examples as an earlier run on the same data: the difference of what
-    the two send shows what these few examples change.
-
-    marks: of the examples that the run leaves out. earlier: of each earlier run.
+def check_left_out(rules: Rules, now: LeftOut, earlier: Sequence[LeftOut]) -> None:
+    """Refuse a run that would tell few examples, or few training examples, from all others: sums and differences of
+    what it and earlier runs on the same data send would show what these few change.
 
     Raises:
         PolicyViolation: names the rule, and no number of examples, which the server would hear.
     """
-    if any(0 < len(marks ^ other) < rules.min_nodes for other in earlier):
+    told_apart = (
+        *_told_apart(now.examples, {one.examples for one in earlier}),
+        *_told_apart(now.training, {one.training for one in earlier}),
+    )
+    if any(0 < count < rules.min_nodes for count in told_apart):
         raise PolicyViolation(
-            f"policy.min_nodes: an earlier run on the same data left out other examples, fewer than {rules.min_nodes} "
-            "of them, and the difference of what the two runs send shows these few. Wait until data.forget lists more, "
-            "or have the owner accept this: policy.min_nodes = 1",
+            f"policy.min_nodes: earlier runs on the same data left out others than this run, and fewer than "
+            f"{rules.min_nodes} examples, or training examples, make a difference that what the runs send shows. Wait "
+            "until data.forget lists more, or have the owner accept this: policy.min_nodes = 1",
             code="forget.few",
         )
+
+
+def _told_apart(marks: frozenset[str], earlier: Iterable[frozenset[str]]) -> Iterator[int]:
+    """Numbers of examples that a run without `marks` tells from all others: those in which it differs from one earlier
+    run, and those that all `earlier` runs used, or left out, alike, and that it divides.
+
+    Two runs alone may differ in many, and several still show a single example x. With sets A and B of ten, runs without
+    A ∪ B ∪ {x}, A, B and nothing do, but x is not divided from A ∪ B before the run without A. What no run has used
+    shows nowhere, and so do not the many that all runs use.
+    """
+    before, alike = tuple(earlier), defaultdict[tuple[bool, ...], Counter[bool]](Counter)
+    yield from (len(marks ^ other) for other in before)
+    for one in marks.union(*before):
+        alike[tuple(one in other for other in before)][one in marks] += 1
+    for out_before, count in alike.items():
+        if all(out_before):
+            yield count[False]
+        elif not any(out_before):
+            yield count[True]
+        elif count[False] and count[True]:
+            yield from count.values()
 
 
 def check_forget(data: SiteData, config: Config) -> None:

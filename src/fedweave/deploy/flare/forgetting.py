@@ -14,10 +14,10 @@ from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph
 from fedweave.core.target import CLASS
 from fedweave.core.types import Record
 from fedweave.datasets.base import REFUSE, Dataset
-from fedweave.deploy.flare.accounts import DATA
+from fedweave.deploy.flare.accounts import DATA, LeftOut
 from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.folder import SITE_FILE, private_folder
-from fedweave.deploy.flare.holdings import Forgotten, common_test, marks_of, own_graph
+from fedweave.deploy.flare.holdings import Forgotten, common_test, own_graph
 from fedweave.deploy.flare.journal import journals, read_journal
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.errors import UserError
@@ -45,8 +45,8 @@ from fedweave.privacy.attacks import Separation
 
 @dataclass(frozen=True)
 class RunHere:
-    """A run that left its model at the site. left_out: marks of what it left out (`holdings.marks_of`). sites: those of
-    the run. init_from: the number of the run that it began from, or ""."""
+    """A run that left its model at the site. left_out: marks of what it left out (`holdings.left_out_of`). sites: those
+    of the run. init_from: the number of the run that it began from, or ""."""
 
     name: str
     began: str
@@ -65,8 +65,9 @@ def runs_here(folder: Path) -> list[RunHere]:
         file = folder / RUNS / path.stem / SCORER
         if joined is None or not file.is_file():
             continue
-        data = next((note for note in notes if note["note"] == DATA), {})
-        out, start = frozenset(map(str, data.get("left_out", ()))), str(data.get("init_from", ""))
+        data = next((note for note in reversed(notes) if note["note"] == DATA), None)
+        out = frozenset[str]() if data is None else LeftOut.of_note(data).examples
+        start = "" if data is None else str(data.get("init_from", ""))
         sites = tuple(map(str, joined.get("sites", ())))
         result.append(RunHere(path.stem, str(joined["at"]), sites, out, start, Scorer.load(file)))
     return sorted(result, key=lambda run: (run.began, (folder / RUNS / run.name / SCORER).stat().st_mtime_ns))
@@ -77,11 +78,12 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
 
     before, exact, fast: numbers of the site's runs, or files or folders with a scorer. By default `exact` is the last
     run of the same configuration as an earlier one, `before`, that left out what site.toml lists, or another site; and
-    `fast` is the last run that began from `before`. If `exact` is no run of this site, the whole site has left: all of
-    its training examples are forgotten.
+    `fast` is the last run that began from `before`. If `exact` is no run of this site and site.toml lists nothing, the
+    whole site has left: all of its training examples are forgotten.
 
     Raises:
-        UserError: there is no such run; or the site has columns from edges to other sites' nodes.
+        UserError: there is no such run, it left out others than site.toml lists, or the site has columns from edges to
+            other sites' nodes.
     """
     about, _ = read_checked(folder / SITE_FILE)
     if about.external != REFUSE:
@@ -92,7 +94,8 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
         )
     forgotten, here = Forgotten.of(about, folder), runs_here(folder)
     ids = () if forgotten is None else forgotten.ids
-    chosen = _chosen(folder, here, marks_of(ids, folder), {BEFORE: before, EXACT: exact, FAST: fast})
+    marks = frozenset[str]() if forgotten is None else forgotten.marks(ids, folder)
+    chosen = _chosen(folder, here, marks, {BEFORE: before, EXACT: exact, FAST: fast})
     left = forgotten is None and EXACT not in chosen.runs
     rest = own_graph(about, folder)
     whole = rest if forgotten is None else own_graph(replace(about, forget=None), folder)
@@ -127,7 +130,7 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
             "training": int(leaving.sum()),
             "of": whole.examples,
             "kind": whole.example,
-            "list": hashlib.sha256(",".join(sorted(marks_of(ids, folder))).encode()).hexdigest(),
+            "list": None if forgotten is None else _commitment(forgotten, folder),
         },
         "metric": metric,
         "models": compared(outcomes, metric, positive),
@@ -168,6 +171,12 @@ def _chosen(folder: Path, here: Sequence[RunHere], marks: frozenset[str], named:
         on = [run for run in here if run.init_from == runs[BEFORE].name and run.left_out == marks]
         runs |= {FAST: on[-1]} if on else {}
     models = {name: run.scorer for name, run in runs.items()} | files
+    if odd := [name for name in (EXACT, FAST) if name in runs and runs[name].left_out != marks]:
+        raise UserError(
+            f"--{odd[0]} {runs[odd[0]].name}: this run did not leave out what site.toml lists (data.forget). Name one "
+            "that did.",
+            code="forget.other-list",
+        )
     for name in (EXACT, BEFORE):
         if name not in models:
             which = "left out what site.toml lists (data.forget)" if name == EXACT else "the same run has with it"
@@ -177,9 +186,17 @@ def _chosen(folder: Path, here: Sequence[RunHere], marks: frozenset[str], named:
                 code="forget.no-run",
             )
     apart = sorted({*runs[BEFORE].sites} - {*runs[EXACT].sites}) if {BEFORE, EXACT} <= runs.keys() else []
-    notes = (f"The exact run has no {', '.join(apart)}.",) if apart else ()
+    notes = [f"The exact run has no {', '.join(apart)}."] if apart else []
+    notes.extend(f"The {name} model is a file: no journal here shows what it was trained on." for name in files)
     ordered = {name: models[name] for name in (BEFORE, EXACT, FAST) if name in models}
-    return _Chosen(ordered, {name: run.name for name, run in runs.items()}, notes)
+    return _Chosen(ordered, {name: run.name for name, run in runs.items()}, tuple(notes))
+
+
+def _commitment(forgotten: Forgotten, folder: Path) -> str:
+    """A hash that binds the owner to the list, by whole hashes: of the short marks in journals, two lists with the same
+    ones could be found."""
+    whole = forgotten.marks(forgotten.ids, folder, size=32)
+    return hashlib.sha256(",".join(sorted(whole)).encode()).hexdigest()
 
 
 def _earlier(here: Sequence[RunHere], run: RunHere) -> list[RunHere]:

@@ -40,6 +40,7 @@ from fedweave.datasets.npz import Archive
 from fedweave.datasets.settings import CommonSettings, DataSettings
 from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.triples import knowledge_graph, learned, read_triples
+from fedweave.deploy.flare.accounts import LeftOut
 from fedweave.deploy.flare.sitefile import SECRET, Rules, SiteData, read_ids_key, read_secret
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.build import scaled_to
@@ -88,8 +89,7 @@ class Holdings:
     may be drawn on them. whole: the data with features not scaled, if an exchange will add columns
     (`alignment.Exchange`).
     apart: number of a party's nodes that not all parties have, and that the graph leaves out. forgotten: what
-    `site.toml` lists to leave out, of what the data has. pairs: the file of pairs
-    of nodes to predict, for links.
+    `site.toml` lists to leave out, of what the data has. pairs: the file of pairs of nodes to predict, for links.
     """
 
     graph: Graph
@@ -114,16 +114,19 @@ class Holdings:
 
 
 class Forgotten(NamedTuple):
-    """The examples that a site leaves out. ids: their ids, as far as the data has them. absent: how many ids of the
-    list it does not have. whole: digest of the data with them (`datasets.features.content`)."""
+    """The examples that a site leaves out. ids: their ids, as far as the data has them. training: of those among them
+    that runs would train on. absent: how many ids of the list it does not have. whole: the `data_digest` of the data
+    with them. numbers: whether the ids are numbers of rows."""
 
     ids: tuple[str, ...]
+    training: tuple[str, ...]
     absent: int
     whole: str
+    numbers: bool
 
     @classmethod
-    def of(cls, site: SiteData, folder: Path, model: object = None) -> "Forgotten | None":
-        """What `site.toml` lists to leave out; None without a list. model: the plug-in that will read the data.
+    def of(cls, site: SiteData, folder: Path) -> "Forgotten | None":
+        """What `site.toml` lists to leave out; None without a list.
 
         Raises:
             DataError, ConfigError: the list or the data is absent or invalid.
@@ -131,27 +134,45 @@ class Forgotten(NamedTuple):
         if site.forget is None:
             return None
         whole = own_graph(replace(site, forget=None), folder)
-        whole = ported(whole, fitted(model, whole.edge_attrs))
-        named = read_ids(folder / site.forget, "data.forget")
-        ids = tuple(sorted({*named} & {*names_of(whole)}))
-        return cls(ids, len(named) - len(ids), content(whole))
+        named, names = {*read_ids(folder / site.forget, "data.forget")}, names_of(whole)
+        trained = np.asarray(whole.public)[TRAIN] & whole.labeled
+        ids = [name for name in names if name in named]
+        training = [name for name, used in zip(names, trained.tolist(), strict=True) if used and name in named]
+        return cls(tuple(ids), tuple(training), len(named) - len(ids), data_digest(whole), not whole.ids)
+
+    def marks(self, ids: Sequence[str], folder: Path, size: int = 8) -> frozenset[str]:
+        """Hashes of ids, keyed with the secret of the site in `folder`, so that its journal does not tell them. Numbers
+        of rows are of these rows alone: the same number names another row once rows are removed. size: in bytes.
+
+        Raises:
+            ConfigError: see `sitefile.read_secret`.
+        """
+        key, start = read_secret(folder / SECRET), b"forget" + (self.whole.encode() if self.numbers else b"")
+        return frozenset(hashlib.blake2b(start + name.encode(), key=key, digest_size=size).hexdigest() for name in ids)
 
 
-def marks_of(ids: Sequence[str], folder: Path) -> frozenset[str]:
-    """Hashes of ids, keyed with the secret of the site in `folder`, so that its journal does not tell them.
+def left_out_of(data: Dataset, forgotten: Forgotten | None, folder: Path) -> LeftOut:
+    """What a run on a site's `data` leaves out.
 
     Raises:
         ConfigError: see `sitefile.read_secret`.
     """
-    key = read_secret(folder / SECRET) if ids else b""
-    return frozenset(hashlib.blake2b(b"forget" + name.encode(), key=key, digest_size=8).hexdigest() for name in ids)
+    rest = data_digest(data)
+    if forgotten is None:
+        return LeftOut(rest, rest)
+    marks = forgotten.marks(forgotten.ids, folder), forgotten.marks(forgotten.training, folder)
+    return LeftOut(forgotten.whole, rest, *marks)
 
 
-def data_digest(marks: Record, forgotten: Forgotten | None = None) -> str:
-    """A digest of a run's data with what it leaves out, from the data's `marks`: another list of what to forget does
-    not make it other data."""
-    data = marks.get("data", marks) if forgotten is None else forgotten.whole
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+def data_digest(data: Dataset) -> str:
+    """A digest of a site's data, the same under every configuration: whether a model reads ports does not count."""
+    attributes = None if data.edge_attrs is None else data.edge_attrs._replace(ports=False)
+    return digest_of(content(replace(data, edge_attrs=attributes)))
+
+
+def digest_of(marks: object) -> str:
+    """SHA-256 of what identifies data."""
+    return hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest()
 
 
 def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = None) -> Holdings:
@@ -171,7 +192,7 @@ def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = 
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     version = LabelVersion.of(data, np.arange(data.examples))
     pairs = None if site.pairs is None else folder / site.pairs
-    graph, forgotten = graph_of(data, data.features, dtype), Forgotten.of(site, folder, model)
+    graph, forgotten = graph_of(data, data.features, dtype), Forgotten.of(site, folder)
     return Holdings(graph, test, data, kinds_of(site), version, whole, pairs=pairs, forgotten=forgotten)
 
 

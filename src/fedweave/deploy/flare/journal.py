@@ -22,7 +22,7 @@ _ENTRY, _MOST = TypeAdapter(Entry), 2**53
 _NOTE_FIELDS: dict[str, dict[str, type]] = {  # required fields of notes, by kind
     "saved": {"round": int},
     "crowd": {"sites": list, "data": str},
-    "data": {"data": str, "left_out": list},
+    "data": {"data": str, "rest": str, "left_out": list, "training": list},
     "lists": {"counts": dict},
     "cut": {"round": int, "cut": int, "values": int},
 }

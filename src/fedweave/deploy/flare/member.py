@@ -60,6 +60,7 @@ from fedweave.deploy.flare.holdings import (
     describe,
     hold,
     kept_back,
+    left_out_of,
     marks,
     site_lengths,
     withheld,
@@ -439,7 +440,8 @@ class Member:
                     "%d examples are left out (data.forget); the data lacks %d", len(out.ids), out.absent, extra=more
                 )
             known = marks(holdings.data, data.normalize)
-            job.check_marks(known | ({"features": "learned"} if config.learned else {}), holdings.forgotten)
+            known |= {"features": "learned"} if config.learned else {}
+            job.check_marks(known, left_out_of(holdings.data, holdings.forgotten, self._folder))
             own_units = data.normalize in BY_NODES and data.features != LEARNED
             note_form(request, data, self._folder, None if own_units else holdings.data)
             if config.learned:

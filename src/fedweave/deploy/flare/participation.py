@@ -1,7 +1,7 @@
 """A site's data, state and accounts while it takes part in a run."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from fedweave.core.graph import DTYPES, Graph
 from fedweave.core.operators import Precomputed
 from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, EVALUATION, Record
-from fedweave.deploy.flare.accounts import CROWD, DATA, Accounts
+from fedweave.deploy.flare.accounts import CROWD, DATA, Accounts, LeftOut
 from fedweave.deploy.flare.admission import (
     PolicyFile,
     admitted,
@@ -37,16 +37,7 @@ from fedweave.deploy.flare.alignment import Exchange, PartyData
 from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.entities import UNITE, Entities
 from fedweave.deploy.flare.folder import private_folder
-from fedweave.deploy.flare.holdings import (
-    Forgotten,
-    Holdings,
-    LabelVersion,
-    check_as_before,
-    checked,
-    data_digest,
-    fitting,
-    marks_of,
-)
+from fedweave.deploy.flare.holdings import Holdings, LabelVersion, check_as_before, checked, digest_of, fitting
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.memory import Downloads, Memory, Order, Store
 from fedweave.deploy.flare.peers import VERSION, Inbox
@@ -82,7 +73,7 @@ class Participation:
 
     algorithm: Algorithm | None = None
     ready = False  # for steps
-    _digest: str = ""  # of the data that the run is trained on
+    _digest: str = ""  # of the data that the run is trained on, with what it leaves out
     _calls: Calls | None = None
     exchange: Exchange | None = None  # over edges between sites, until it is done
     entities: Entities | None = None  # until the sites have numbered them
@@ -236,36 +227,42 @@ class Participation:
                 "run."
             )
 
-    def check_marks(self, marks: Record, forgotten: Forgotten | None = None) -> None:
+    def check_marks(self, marks: Record, out: LeftOut | None = None) -> None:
         """Note the `marks` of the training data when a run begins. When a run resumes, check that the data is the same;
-        when its models predict, check that the data fits them. forgotten: what is left out of the data.
+        when its models predict, check that the data fits them. out: what is left out of the data; None: nothing.
 
         Raises:
             FedweaveError: the data does not fit, or the run has no models at this site. PolicyViolation: see
                 `admission.check_left_out`.
         """
-        path, resumes = self.run_folder / MARKS, self.asked.round >= 0
-        self._digest = data_digest(marks, forgotten)
-        if not self.asked.predict:
-            self._leave_out(() if forgotten is None else forgotten.ids)
-        if not self.asked.predict and not (resumes and path.exists()):
-            return write(path, lambda file: file.write(json.dumps(marks).encode()))
-        if not path.exists():
-            raise FedweaveError(f"{path.parent} holds no models of this site: the run {self.run} was not trained here.")
-        check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
-        return None
+        path = self.run_folder / MARKS
+        resumes = self.asked.round >= 0 and path.exists()
+        if self.asked.predict or resumes:
+            if not path.exists():
+                raise FedweaveError(
+                    f"{path.parent} holds no models of this site: the run {self.run} was not trained here."
+                )
+            check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
+        if self.asked.predict:
+            return
+        digest = digest_of(marks.get("data", marks))
+        self._leave_out(out or LeftOut(digest, digest))
+        if not resumes:
+            write(path, lambda file: file.write(json.dumps(marks).encode()))
 
-    def _leave_out(self, ids: Sequence[str]) -> None:
+    def _leave_out(self, now: LeftOut) -> None:
         """Note which examples the run leaves out, and compare them with those that earlier runs left out. The note has
-        keyed hashes of their ids."""
-        marks, journal = marks_of(ids, self.folder), self.ledger.path.name
+        keyed hashes of their ids. A run that begins again before its first checkpoint may leave out others."""
+        journal = self.ledger.path.name
         with self.accounts.open(self.ledger):
-            known = self.accounts.left_out
-            check_left_out(self.rules, marks, self.accounts.left_out_of(self._digest))
-            if journal not in known:
-                known[journal] = self._digest, marks
+            known, whole = self.accounts.left_out, self.accounts.of_whole(now)
+            check_left_out(self.rules, whole, self.accounts.earlier(whole))
+            self._digest = whole.data
+            if now not in known[journal]:
+                known[journal].append(now)
+                marks = {"left_out": sorted(now.examples), "training": sorted(now.training)}
                 begun = self.config.general.init_from or ""
-                self.ledger.note(DATA, data=self._digest, left_out=sorted(marks), init_from=begun)
+                self.ledger.note(DATA, data=now.data, rest=now.rest, init_from=begun, **marks)
 
     def begin(self, holdings: Holdings, width: int, scaling: str = "none") -> None:
         """Make the model and the algorithm, and precompute what the algorithm needs of the data. If the sites must

@@ -203,7 +203,7 @@ class Rules:
     calls:      {step: largest number of replies over all runs}; a step's own name, such as "train", or "FedAvg.train";
                 "join", "blind", "align" and "pad" are requests before the first step.
     min_nodes:  minimum number of nodes that are aligned, trained on or scored, or of small graphs, edges or links if
-                these are the examples, and by which two runs on the same data differ in what they leave out
+                these are the examples, and that runs on the same data tell apart by what they leave out
                 (`data.forget`); 1 allows single ones.
     min_sites:  minimum number of sites in a run, this one included.
     members:    {site: SHA-256 fingerprint of its certificate}; the site refuses a run with a site that is not listed,

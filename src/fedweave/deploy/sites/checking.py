@@ -47,7 +47,7 @@ from fedweave.deploy.flare.alignment import read_own
 from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.federation import check_agreement, uncompared
 from fedweave.deploy.flare.folder import check_private, read_about
-from fedweave.deploy.flare.holdings import Forgotten, common_test, data_digest, marks, marks_of, own_graph, withheld
+from fedweave.deploy.flare.holdings import Forgotten, common_test, left_out_of, own_graph, withheld
 from fedweave.deploy.flare.holdings import fingerprint as data_fingerprint
 from fedweave.deploy.flare.policy import Spent, check_batches, is_of, replies_of
 from fedweave.deploy.flare.provision import STATE
@@ -77,7 +77,6 @@ from fedweave.experiment.requirements import ExperimentFacts
 from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.link_predictions import read_pairs
 from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
-from fedweave.models.blocks import fitted, ported
 from fedweave.models.edges import model_of_form
 
 # ----------------------------------------------------------------------------------------------------
@@ -332,7 +331,7 @@ def _rehearse(
     spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))
     for condition in conditions(rules, config, algorithm, calls, len(sites), spent, replied):
         findings.noted(name, condition, "a run that begins now would be refused: ")
-    for condition in _differences(folder, dataset, scaling, rules, config, sites, calls, accounts):
+    for condition in _differences(folder, dataset, rules, config, sites, calls, accounts):
         findings.noted(name, condition, "a run that begins now would be refused: ")
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume needs only the remaining replies."
@@ -347,7 +346,6 @@ def _rehearse(
 def _differences(
     folder: Path,
     dataset: Dataset,
-    scaling: str,
     rules: Rules,
     config: Config,
     sites: Sequence[str],
@@ -358,13 +356,11 @@ def _differences(
     only after the sites have aligned or numbered their nodes."""
     if config.learned or capabilities(config.algorithm.kind).vertical:
         return
-    model = config.model.make()
-    forgotten = Forgotten.of(read_checked(folder / SITE_FILE)[0], folder, model)
-    ids = () if forgotten is None else forgotten.ids
-    digest = data_digest(marks(ported(dataset, fitted(model, dataset.edge_attrs)), scaling), forgotten)
-    yield partial(check_left_out, rules, marks_of(ids, folder), accounts.left_out_of(digest))
+    forgotten = Forgotten.of(read_checked(folder / SITE_FILE)[0], folder)
+    whole = accounts.of_whole(left_out_of(dataset, forgotten, folder))
+    yield partial(check_left_out, rules, whole, accounts.earlier(whole))
     if any(step_info(step).sums for step in calls.all):
-        crowds = [crowd for crowd, known in accounts.crowds.values() if known == digest]
+        crowds = [crowd for crowd, known in accounts.crowds.values() if known == whole.data]
         yield partial(check_difference, rules, sites, crowds)
 
 

@@ -253,7 +253,7 @@ def _models_of(member_models: MemberModels, run: Trained, clients: Sequence[str]
 
 
 def new_folder(directory: Path, out: Path | None = None) -> Path:
-    """Make a folder for the record: `out`, or the next number in the `FORGOTTEN` of `directory`.
+    """The folder for the record, not made yet: `out`, or the next number in the `FORGOTTEN` of `directory`.
 
     Raises:
         UserError: `out` is used.
