@@ -26,6 +26,7 @@ from fedweave.deploy.flare.forgetting import report
 from fedweave.deploy.flare.holdings import Forgotten, data_digest, own_graph
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData, write_site_file
+from fedweave.deploy.sites import forgetting as sites_forget
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import number_of, sites_of
@@ -221,6 +222,29 @@ def test_the_check_foresees_that_a_run_differs_too_little(project: Path) -> None
     assert any(whose == SITE and "4 nodes left out" in what for whose, what in facts)
     forget(project, numbers(config, 1, 12)[0])
     assert refusals(project, config) == []
+
+
+@pytest.mark.parametrize(
+    ("began", "clients", "left"),
+    [(SITES, (), SITES), (SITES[:2], (), SITES[:2]), (SITES, SITES[:1], SITES[1:]), (("gone", *SITES), (), SITES)],
+)
+def test_a_rerun_takes_the_sites_of_the_run(
+    project: Path, monkeypatch: Any, began: tuple[str, ...], clients: tuple[str, ...], left: tuple[str, ...]
+) -> None:
+    """Also where the project has got a site since, or has lost one."""
+    config, ran = experiment(rounds=1), list[tuple[str, ...]]()
+    (project / "run").mkdir()
+    (project / "run/run.json").write_text(json.dumps({"sites": began, "number": "r1"}))
+    monkeypatch.setattr(sites_forget, "finished", lambda directory: config)
+    monkeypatch.setattr(sites_forget, "read_summary", lambda path: {})
+
+    def run(config: Any, project: Path, directory: Path, *rest: Any, without: Any) -> dict[str, Any]:
+        ran.append(tuple(site for site in read_project(project).sites if site not in without))
+        return {}
+
+    monkeypatch.setattr(sites_forget, "run", run)
+    sites_forget.rerun(project, project / "run", clients, rounds=0)
+    assert ran == [left]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedweave.core.types import Record
+from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import Notify, number_of, run, sites_of
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Config
@@ -34,8 +35,9 @@ def rerun(
     """Train the finished run in `directory` again at its sites: from the start (exact), and on from its model (fast).
     Each site leaves out what its own site.toml lists (data.forget), which no other member learns.
 
-    clients: sites that leave. rounds: of the fast way; 0 leaves it out, None takes a tenth of the run's. out: a new
-    folder for the runs; by default the next number in the run's folder. notify: makes what each run reports to.
+    clients: sites that leave; those that have left the project are left out, too. rounds: of the fast way; 0 leaves it
+    out, None takes a tenth of the run's. out: a new folder for the runs; by default the next number in the run's
+    folder. notify: makes what each run reports to.
 
     Raises:
         UserError: the run was not made between sites, has no such site, or none would be left. FedweaveError: a site
@@ -52,7 +54,8 @@ def rerun(
         raise UserError(
             f"--client {unknown[0]}: the run has no such site. Choose among {listed(sites)}.", code="forget.no-client"
         )
-    if not (rest := [name for name in sites if name not in clients]):
+    present = read_project(project).sites
+    if not (rest := [name for name in sites if name in present and name not in clients]):
         raise UserError("--client: no site is left. Leave one or more.", code="forget.empty")
     exact, folder = _without(config, sites, rest), new_folder(directory, out)
     summaries, notes = {BEFORE: read_summary(directory / SUMMARY)}, list[str]()
@@ -60,9 +63,10 @@ def rerun(
     if count:
         general = replace(exact.general, init_from=number_of(directory), rounds=count)
         configs[FAST] = replace(exact, general=general)
+    without = [name for name in present if name not in rest]  # also sites that are new since the run
     for name, one in configs.items():
         try:
-            summaries[name] = run(one, project, folder / name, False, notify(), without=clients)
+            summaries[name] = run(one, project, folder / name, False, notify(), without=without)
         except UserError as error:
             if name == EXACT or not error.code.startswith("init."):
                 raise
