@@ -530,9 +530,10 @@ def _told_apart(marks: frozenset[str], earlier: Iterable[frozenset[str]]) -> Ite
     """Numbers of examples that a run without `marks` tells from all others: those in which it differs from one earlier
     run, and those that all `earlier` runs used, or left out, alike, and that it divides.
 
-    Two runs alone may differ in many, and several still show a single example x. With sets A and B of ten, runs without
-    A ∪ B ∪ {x}, A, B and nothing do, but x is not divided from A ∪ B before the run without A. What no run has used
-    shows nowhere, and so do not the many that all runs use.
+    Any two runs may differ in many, and several still show one example x. With sets A and B of ten each, runs on all,
+    without A ∪ B ∪ {x} and without A show what A changes, and what B ∪ {x} does; a run without B would divide B from x.
+    Examples that all runs treat alike are no part of any difference. So if each other set of examples that the runs
+    treat alike is large, every difference of what they send is of many.
     """
     before, alike = tuple(earlier), defaultdict[tuple[bool, ...], Counter[bool]](Counter)
     yield from (len(marks ^ other) for other in before)
