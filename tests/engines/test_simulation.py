@@ -480,7 +480,7 @@ def test_the_quorum_is_rounded_up_and_exact(called: int, present: int, percent: 
     present = min(present, called)
     fed = object.__new__(Simulation)
     fed.clients = tuple(map(str, range(called)))
-    fed.round = 0
+    fed._round = 0
     fed._absent = lambda round, client: "off" if int(client) >= present else None
     wanted = max(1, -(-Fraction(percent, 100) * called // 1))
     if present >= wanted:
