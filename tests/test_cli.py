@@ -20,27 +20,14 @@ from fedweave.cli import app
 from fedweave.experiment import config
 from fedweave.report import terminal
 from fedweave.sweep.plan import planned
+from tests import commands
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+
 DATA = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[1] / "../shared/data"))
 
-SMALL = """
-rounds = 3
-[data]
-name = "synthetic"
-nodes = 60
-classes = 3
-features = 6
-[partition]
-clients = 3
-[model]
-hidden = 4
-[algorithm]
-local_steps = 1
-participation = 1.0
-[engine]
-threads = 1
-"""
+
+SMALL = commands.SMALL.replace("nodes = 90", "nodes = 60").replace("[engine]", "participation = 1.0\n[engine]")
 
 
 @pytest.fixture
