@@ -241,17 +241,18 @@ class Short(Plain):
         return self.out(self.embed(x).expand(len(x), -1))
 
 
-@pytest.mark.parametrize(("kind", "fact"), [
-    (Positions, "its forward takes pos"), (Counts, "changes its buffers (steps)"), (Misnamed, "(running_bias)"),
-    (Forgetful, "its embed gave nothing"), (Short, "its embed gave [1, 3]"),
+@pytest.mark.parametrize(("kind", "code", "fact"), [
+    (Positions, "inputs", "its forward takes pos"), (Counts, "state", "changes its buffers (steps)"),
+    (Misnamed, "weights", "(running_bias)"),
+    (Forgetful, "outputs", "its embed gave nothing"), (Short, "outputs", "its embed gave [1, 3]"),
 ])  # fmt: skip
-def test_what_a_module_cannot_do_is_refused_before_the_run(kind: type[nn.Module], fact: str) -> None:
-    with refusal("config.module", kind.__name__, fact):
+def test_what_a_module_cannot_do_is_refused_before_the_run(kind: type[nn.Module], code: str, fact: str) -> None:
+    with refusal(f"config.module-{code}", kind.__name__, fact):
         ModuleKind(kind)().build(3, 2)
 
 
 def test_a_module_is_refused_data_without_what_it_reads() -> None:
-    with refusal("config.module", "Weighs", "edge_weight", "have no weight"):
+    with refusal("config.module-inputs", "Weighs", "edge_weight", "have no weight"):
         ModuleKind(Weighs)().fitted(None)
 
 

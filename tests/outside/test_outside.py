@@ -254,14 +254,14 @@ def test_first_weights_and_dropout_come_from_the_runs_keys() -> None:
 
 
 def test_a_module_with_frozen_weights_is_refused() -> None:
-    with refusal("config.module", "(fixed.weight)"):
+    with refusal("config.module-weights", "(fixed.weight)"):
         net("Frozen")
 
 
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("Wide", r"Wide gave \[3, 5\] for a graph of 3 nodes and 3 classes.*\[n, classes\], here \[3, 3\]"),
+        ("Wide", r"Wide gave \[3, 5\] for a graph of 3 nodes and 3 classes.*\[n, 3\], here \[3, 3\]"),
         ("Pooled", r"Pooled gave \[3\] for"),
         ("Edgeless", r"Edgeless gave \[3, 5\] for a graph of 3 nodes and 3 classes"),
         ("Caching", r"Caching gives other logits for a graph after it has seen another.*cached = False"),

@@ -230,6 +230,19 @@ class ScatterSum:
 
 PAIRS = "pairs"  # `Layer.operator` of a decoder, which reads the rows of both ends of `Graph.pairs`
 Reads = Literal["product", "entries", "graph"]
+
+
+class TrialForm(NamedTuple):
+    """The form of the data that a layer is tried on: columns of features, outputs for each example, columns of edge
+    features, whether edges have a weight, and the dtype of weights and features."""
+
+    features: int
+    outputs: int
+    edge_features: int
+    weighted: bool
+    dtype: torch.dtype
+
+
 Hidden: TypeAlias = Any  # what layers hand on: rows, the graph's sparse features, or a tree (see `Layer`)
 
 
@@ -257,6 +270,8 @@ class Layer(NamedTuple):
                  not.
     collects:    whether it adds its output to the tree that later layers get, in addition to the last output.
     infer:       (model, weights, graph) -> logits [e, c], for a model that no pass over a whole graph can evaluate.
+    trial:       (form) -> notes, for a user's module: runs it on tiny graphs of that form, and raises ConfigError if it
+                 cannot be trained on them.
     behind:      (weights, graph, h) -> float64 [e, 2] of a decoder, the candidates that are above each link
                  (`core.candidates.behind`).
     """
@@ -275,6 +290,7 @@ class Layer(NamedTuple):
     norms: tuple[str, ...] = ()
     compares: bool = False
     behind: "Callable[[Tree, Graph, Tensor], Tensor] | None" = None
+    trial: Callable[[TrialForm], list[str]] | None = None
 
     def __repr__(self) -> str:
         return f"Layer({self.operator or 'no edges'})"

@@ -17,7 +17,7 @@ from fedweave.algorithms.participation import drawn
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Engine, capabilities, give_defaults
 from fedweave.core.graph import DTYPES, Graph
-from fedweave.core.model import Architecture, Model
+from fedweave.core.model import Architecture, Model, TrialForm
 from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import size_classes
 from fedweave.core.target import CLASS
@@ -442,8 +442,26 @@ def federation(
 def _simulation(
     data: Dataset, partition: Partition, algorithm: Algorithm, dtype: torch.dtype, **options: Any
 ) -> Simulation:
+    for note in _trials(data, partition, [algorithm, *options["member_algorithms"].values()], dtype):
+        _LOG.warning("note: %s", note)
     graphs = client_graphs(data, partition, dtype, algorithm.finders)
     return Simulation(graphs, **_of_server(data, partition, dtype), **options)
+
+
+def _trials(data: Dataset, partition: Partition, algorithms: Sequence[Algorithm], dtype: torch.dtype) -> list[str]:
+    """Notes of the models that are tried on the form of the data before any client runs them (`Layer.trial`).
+
+    Raises:
+        ConfigError: a model cannot be trained on such data.
+    """
+    attributes = data.edge_attrs
+    edge_features, weighted = data.edge_features, attributes is not None and attributes.weight is not None
+    form = TrialForm(width(data, partition), data.outputs, edge_features, weighted, dtype)
+    layers = [layer for algorithm in algorithms for layer in algorithm.model]
+    notes = dict[str, None]()
+    for layer in layers:
+        notes |= dict.fromkeys(layer.trial(form) if layer.trial is not None else [])
+    return [*notes]
 
 
 def _of_server(data: Dataset, partition: Partition, dtype: torch.dtype) -> Record:

@@ -286,12 +286,34 @@ def _weights(facts: ExperimentFacts) -> tuple[float, ...] | None:
     return weights if isinstance(weights, tuple) else None
 
 
-def _pool(facts: ExperimentFacts) -> str:
-    """The model with its pooling, as the beginning of a message."""
-    if not facts.knows("config"):
-        return "model"
-    values = facts.config.model.values
-    return f'model.pool = "{values.get("pool", "none")}" (model.name = "{facts.config.model.name}")'
+def _mismatch(facts: ExperimentFacts) -> str:
+    """A model whose results are of other examples than the data's."""
+    wanted = _example(facts)
+    whose = f"has a result for each {models.example(facts.model)}, and the examples of {facts.data.name} are {wanted}s."
+    if facts.knows("config"):
+        values = facts.config.model.values
+        model = f'model.pool = "{values.get("pool", "none")}" (model.name = "{facts.config.model.name}")'
+    else:
+        model = "model"
+    if not facts.knows("config") and wanted in ("edge", "link"):
+        decoder = "models.OnEdges(models.GINE(…))" if wanted == "edge" else 'models.links.OnPairs(models.GCN(), "dot")'
+        return f"{model}: {whose} Build it by {decoder}.build(…)."
+    module = "" if facts.knows("config") else f" In the class of a torch.nn.Module, set pools = {wanted == 'graph'}."
+    if wanted == "graph":
+        return f'{model}: {whose} Set model.pool = "sum" or "mean", with model.name one of {_pooling()}.{module}'
+    return f'{model}: {whose} Set model.pool = "none".{module}'
+
+
+def _example(facts: ExperimentFacts) -> str:
+    """What each row of the model's output has to stand for (`core.model.example`)."""
+    return facts.data.example if facts.data.links is None else "link"
+
+
+def _model_sizes(facts: ExperimentFacts) -> tuple[int, ...]:
+    """Numbers of features and outputs that a model's plug-in built layers for; () where they are not of the data."""
+    maker = maker_of(facts.model)
+    sizes = () if maker is None or models.example(facts.model) not in ("node", "graph") else maker.arguments
+    return sizes if len(sizes) == 2 and all(isinstance(size, int) for size in sizes) else ()
 
 
 def _pooling() -> str:
@@ -678,22 +700,14 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     # --- the model and the data ---
+    Requirement("config.pooling", lambda f: True, lambda f: models.example(f.model) == _example(f), _mismatch),
     Requirement(
-        "config.pooling",
-        lambda f: f.data.example != "graph",
-        lambda f: models.example(f.model) == (f.data.example if f.data.links is None else "link"),
+        "config.outputs",
+        lambda f: bool(_model_sizes(f)),
+        lambda f: _model_sizes(f)[1] == f.data.outputs,
         lambda f: (
-            f"{_pool(f)}: pools small graphs, and the examples of {f.data.name} are {f.data.example}s. Set "
-            'model.pool = "none".'
-        ),
-    ),
-    Requirement(
-        "config.pooling",
-        lambda f: f.data.example == "graph" and f.data.links is None,
-        lambda f: models.example(f.model) == "graph",
-        lambda f: (
-            f"{_pool(f)}: has a result for each node, and the examples of {f.data.name} are graphs. Set model.pool = "
-            f'"sum" or "mean", with model.name one of {_pooling()}.'
+            f"model: is built for {_model_sizes(f)[1]} outputs, and {f.data.name} has {f.data.outputs} "
+            f"({NOUNS[f.data.target]}). Give build(data.features, data.outputs)."
         ),
     ),
     # --- the model and the algorithm ---

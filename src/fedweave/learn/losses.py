@@ -114,6 +114,12 @@ class Criterion:
         outputs [e, t]; target: `core.graph.Graph.truth` of the same examples [e, t]; weight [e]. of_labels: weights of
         a no and a yes of each label, [t] each; 1 without.
         """
+        if outputs.shape != target.shape:  # broadcasting would compare each output with several targets
+            raise ConfigError(
+                f"model: its outputs are {list(outputs.shape)}, and the targets {list(target.shape)}. Give it an "
+                "output for each target.",
+                code="config.outputs",
+            )
         numbers = kind_of(target) == NUMBER
         known = ~target.isnan() if numbers else target >= 0
         truth = torch.where(known, target, 0).to(outputs.dtype)

@@ -18,7 +18,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple, get_type_hints
+from typing import get_type_hints
 
 import numpy as np
 import torch
@@ -27,11 +27,11 @@ from torch import Tensor, nn
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.edges import EdgeList
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.model import Hidden, Layer, Model, TrialForm
 from fedweave.core.plugins import Maker, note, noted
 from fedweave.core.tree import Tree, is_statistic
 from fedweave.core.types import Values
-from fedweave.errors import ConfigError, raised_at
+from fedweave.errors import ConfigError, listed, raised_at
 from fedweave.models.norms import RunningStatistic
 from fedweave.ops.sparse import Sparse
 
@@ -137,22 +137,26 @@ class OwnModule:
             raise ConfigError(f"model {self.module.__name__}: {error}{raised_at(error)}") from error
         _check_weights(module)
         width = int(self.values.get("edge_features") or (0 if self.edges is None else self.edges.width))
-        pooled = _try_out(
-            module, Form(features, classes, width, self.edges is not None and self.edges.weight is not None)
-        )
+        weighted = self.edges is not None and self.edges.weight is not None
+        dtype = next(module.parameters()).dtype
+        pooled = _try_out(module, TrialForm(features, classes, width, weighted, dtype))
+
+        def trial(form: TrialForm) -> list[str]:  # of its own sizes: a head may follow, with the outputs of the data
+            _try_out(module, TrialForm(features, classes, width, weighted, form.dtype))
+            return _precision(module, form.dtype)
 
         def init(key: Tensor) -> Tree:
             with _seeded(int(key)):
                 fresh = self.module(features, classes, **self.values)
             return {name: value.to(key.device) for name, value in _leaves(fresh).items()}
 
-        return _layers(module, init, pooled)
+        return _layers(module, init, pooled, trial)
 
 
 def as_model(model: Model | nn.Module) -> Model:
     """The model of an algorithm: layers as they are, and for a `torch.nn.Module` a model that starts from the module's
-    own weights with every key. The module itself is not trained. If its forward takes `batch`, its examples are small
-    graphs unless the class sets `pools = False`.
+    own weights with every key. The module itself is not trained. If its forward requires `batch`, its examples are
+    small graphs; a class may set `pools` to True or False instead. `federation` tries it on the form of the data.
 
     Raises:
         ConfigError: the module's weights fail `_check_weights`, or `model` is a class or a plug-in that is not built.
@@ -171,46 +175,33 @@ def as_model(model: Model | nn.Module) -> Model:
     def init(key: Tensor) -> Tree:
         return {name: value.clone() for name, value in start.items()}
 
-    pooled = bool(getattr(model, "pools", "batch" in _asked(type(module))))
-    return note(_layers(module, init, pooled, untried=True), Maker(model, ()))
+    pooled = bool(getattr(model, "pools", _asked(type(module)).get("batch", False)))
+
+    def trial(form: TrialForm) -> list[str]:
+        _check_given(type(module), [*["edge_attr"] * bool(form.edge_features), *["edge_weight"] * form.weighted])
+        pools = _try_out(module, form)
+        if pools != pooled:
+            raise ConfigError(
+                f"model {type(module).__name__} takes batch, and has a row of logits for each "
+                f"{'small graph' if pools else 'node'}. Set it in its class: pools = {pools}.",
+                code="config.module-pools",
+            )
+        return _precision(module, form.dtype)
+
+    return note(_layers(module, init, pooled, trial), Maker(model, ()))
 
 
 # ----------------------------------------------------------------------------------------------------
 # The layers, and how they run.
 
 
-class Form(NamedTuple):
-    """Sizes of a module's inputs and outputs: columns of features, classes, edge features, and whether edges have a
-    weight."""
-
-    features: int
-    classes: int
-    edge_features: int
-    weighted: bool
-
-
-def _layers(module: nn.Module, init: Callable[[Tensor], Tree], pooled: bool, untried: bool = False) -> Model:
-    """One layer, or two with `embed`; `pooled`: the examples are small graphs. An `untried` module is tried out on the
-    first data, which shows the numbers of features and classes."""
-    tried = [not untried]
+def _layers(
+    module: nn.Module, init: Callable[[Tensor], Tree], pooled: bool, trial: Callable[[TrialForm], list[str]]
+) -> Model:
+    """One layer, or two with `embed`; `pooled`: the examples are small graphs. trial: see `Layer`."""
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-        out = _applied(module, w, graph, h, key, pooled)
-        if not tried[0]:
-            edge_attrs, classes = (
-                _edge_list(graph).edge_attrs,
-                (out["logits"] if isinstance(out, dict) else out).shape[1],
-            )
-            weighted = edge_attrs is not None and edge_attrs.weight is not None
-            pools = _try_out(module, Form(h.shape[1], classes, 0 if edge_attrs is None else edge_attrs.width, weighted))
-            if pools != pooled:
-                raise ConfigError(
-                    f"model {type(module).__name__} takes batch, and has a row of logits for each "
-                    f"{'small graph' if pools else 'node'}. Say so in its class: pools = {pools}.",
-                    code="config.module",
-                )
-            tried[0] = True
-        return out
+        return _applied(module, w, graph, h, key, pooled)
 
     def last(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         logits: Tensor = h["logits"]
@@ -218,7 +209,7 @@ def _layers(module: nn.Module, init: Callable[[Tensor], Tree], pooled: bool, unt
 
     operator = "pool_mean" if pooled else None  # so that its examples are small graphs (`core.model.pools`)
     norms = tuple(name for name in _leaves(module) if name.rpartition(".")[0] in _norms(module))
-    layer = Layer(init, apply, operator=operator, runs_alone=True, reads="graph", norms=norms)
+    layer = Layer(init, apply, operator=operator, runs_alone=True, reads="graph", norms=norms, trial=trial)
     if not _embeds(module):
         return (layer,)
     return layer, Layer(lambda key: {}, last, runs_alone=True, reads="graph")
@@ -320,7 +311,7 @@ def _asked(module: type[nn.Module]) -> dict[str, bool]:
         raise ConfigError(
             f"model {module.__name__}: its forward takes {', '.join(odd)}, which clients do not have. It may take x, "
             f"edge_index, {', '.join(INPUTS)}, and others that have defaults.",
-            code="config.module",
+            code="config.module-inputs",
         )
     return {name: required for name, required in rest.items() if name in INPUTS}
 
@@ -350,7 +341,7 @@ def _check_given(module: type[nn.Module], there: Collection[str]) -> None:
         raise ConfigError(
             f"model {module.__name__}: its forward takes {missing[0]}, and the data's edges have no "
             f"{words[missing[0]]}. Write {missing[0]}=None and do without, or take other data.",
-            code="config.module",
+            code="config.module-inputs",
         )
 
 
@@ -402,25 +393,34 @@ def _check_weights(module: nn.Module) -> None:
     _asked(type(module))
     weights = dict(module.named_parameters())
     if not weights:
-        raise ConfigError(f"model {name} has no weights, so that there is nothing to train.", code="config.module")
+        raise ConfigError(
+            f"model {name} has no weights, so that there is nothing to train.", code="config.module-weights"
+        )
     tensors = weights | dict(module.named_buffers())
     if lazy := [path for path, weight in tensors.items() if nn.parameter.is_lazy(weight)]:
         raise ConfigError(
             f"model {name} has lazy layers ({', '.join(lazy)}), whose sizes only data would settle; give them their "
             "sizes; the constructor's first two parameters are features and classes.",
-            code="config.module",
+            code="config.module-weights",
+        )
+    if odd := [path for path, weight in weights.items() if not weight.is_floating_point()]:
+        kinds = ", ".join(sorted({str(weights[path].dtype) for path in odd}))
+        raise ConfigError(
+            f"model {name} has weights of {kinds} ({', '.join(odd)}), which cannot be averaged here. Hold a complex "
+            "weight as its real and its imaginary part (torch.view_as_real), and join them in forward.",
+            code="config.module-weights",
         )
     if odd := [path for path in weights if is_statistic(path)]:
         raise ConfigError(
             f"model {name} has weights ({', '.join(odd)}) whose names mark running statistics, which no "
             "gradient moves. Rename them.",
-            code="config.module",
+            code="config.module-weights",
         )
     if frozen := [path for path, weight in weights.items() if not weight.requires_grad]:
         raise ConfigError(
             f"model {name} has frozen weights ({', '.join(frozen)}), which would be trained and sent like all others; "
             "let them train, or give what the frozen layers make of features as features.",
-            code="config.module",
+            code="config.module-weights",
         )
 
 
@@ -428,75 +428,112 @@ def _check_weights(module: nn.Module) -> None:
 # A trial before any client runs the module.
 
 
-def _try_out(module: nn.Module, form: Form) -> bool:
+def _try_out(module: nn.Module, form: TrialForm) -> bool:
     """Run copies of a module on small path graphs, and return whether it gives a row for each small graph.
 
-    The output for the second graph must not depend on the first graph, or on chance in evaluation. Training may change
-    only running statistics among the buffers.
+    The output for the second graph must not depend on the first graph, or on chance in evaluation. Training must move
+    weights, and may change only running statistics among the buffers.
     """
-    used, fresh, another = (copy.deepcopy(module).eval() for _ in range(3))
-    pooled = len(_tried(used, form, 3)) == 1
-    after, reference, drawn = (
-        _tried(instance, form, 4, seed) for instance, seed in ((used, 0), (fresh, 0), (another, 1))
-    )
+    name = type(module).__name__
+    used, fresh, another = (_cast(module, form.dtype).eval() for _ in range(3))
+    with torch.no_grad():
+        pooled = len(_tried(used, form, 3)) == 1
+        after, reference, drawn = (
+            _tried(instance, form, 4, seed) for instance, seed in ((used, 0), (fresh, 0), (another, 1))
+        )
     if not torch.equal(after.nan_to_num(), reference.nan_to_num()):
         raise ConfigError(
-            f"model {type(module).__name__} gives other logits for a graph after it has seen another: it keeps some of "
+            f"model {name} gives other logits for a graph after it has seen another: it keeps some of "
             "it, and one module serves all clients. Set cached = False in its layers.",
-            code="config.module",
+            code="config.module-state",
         )
     if not torch.equal(drawn.nan_to_num(), reference.nan_to_num()):
         raise ConfigError(
-            f"model {type(module).__name__} draws at random in evaluation, too; call functional dropout with "
+            f"model {name} draws at random in evaluation, too; call functional dropout with "
             "training=self.training, or take a dropout module, which evaluation switches off.",
-            code="config.module",
+            code="config.module-state",
         )
-    trained, before = copy.deepcopy(module).train(), dict(module.named_buffers())
-    if before:
-        _tried(trained, form, 4)
-        after_training = dict(trained.named_buffers())
-        if odd := [
-            name
-            for name, value in before.items()
-            if not is_statistic(name) and not torch.equal(value, after_training[name])
-        ]:
-            raise ConfigError(
-                f"model {type(module).__name__} changes its buffers ({', '.join(odd)}) as it trains. Call them "
-                "running_…, as BatchNorm does, so that they travel with the weights.",
-                code="config.module",
-            )
+    trained = _cast(module, form.dtype).train()
+    before = {path: _strided(value).clone() for path, value in trained.named_buffers() if not is_statistic(path)}
+    if not _tried(trained, form, 4).requires_grad:
+        raise ConfigError(
+            f"model {name}: no gradient leads from its logits to its weights, so that training would not move them. "
+            "Leave out detach(), no_grad() and NumPy in its forward.",
+            code="config.module-gradient",
+        )
+    buffers = dict(trained.named_buffers())
+    if odd := [path for path, value in before.items() if not torch.equal(value, _strided(buffers[path]))]:
+        raise ConfigError(
+            f"model {name} changes its buffers ({', '.join(odd)}) as it trains. Call them "
+            "running_…, as BatchNorm does, so that they travel with the weights.",
+            code="config.module-state",
+        )
     return pooled
 
 
-def _tried(module: nn.Module, form: Form, nodes: int, seed: int = 0) -> Tensor:
+def _cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """A copy whose real weights and buffers have this dtype, as clients run it."""
+    module = copy.deepcopy(module)
+    for weight in module.parameters():
+        weight.data = weight.data.to(dtype)
+    for part in module.modules():
+        for name, value in list(part.named_buffers(recurse=False)):
+            if value.is_floating_point():
+                setattr(part, name, value.to(dtype))
+    return module
+
+
+def _strided(value: Tensor) -> Tensor:
+    """The tensor in the layout that can be compared: a sparse one as a dense one."""
+    return value if value.layout == torch.strided else value.to_dense()
+
+
+def _precision(module: nn.Module, dtype: torch.dtype) -> list[str]:
+    """A note on weights of more digits than those that they are trained with."""
+    digits = torch.finfo(dtype).eps
+    finer = [name for name, value in module.named_parameters() if torch.finfo(value.dtype).eps < digits]
+    if not finer:
+        return []
+    word = str(dtype).removeprefix("torch.")
+    return [
+        f"model {type(module).__name__}: its weights ({listed(finer)}) have more digits than {word}, as which they are "
+        'trained; engine.dtype = "float64", in Python dtype=torch.float64, keeps them'
+    ]
+
+
+def _tried(module: nn.Module, form: TrialForm, nodes: int, seed: int = 0) -> Tensor:
     """The module's logits for a path of `nodes` nodes; its random draws come from `seed`."""
     name, ends = type(module).__name__, torch.arange(nodes - 1, device="cpu")
     edges = torch.stack([torch.cat([ends, ends + 1]), torch.cat([ends + 1, ends])])
-    dtype = next(module.parameters()).dtype
-    x = torch.linspace(-1, 1, nodes * form.features, dtype=dtype, device="cpu").view(nodes, form.features)
+    x = torch.linspace(-1, 1, nodes * form.features, dtype=form.dtype, device="cpu").view(nodes, form.features)
     asked, count = _asked(type(module)), edges.shape[1]
     held = {"batch": torch.zeros(nodes, dtype=torch.int64, device="cpu")}
     if form.edge_features or asked.get("edge_attr"):
-        held["edge_attr"] = torch.ones(count, max(form.edge_features, 1), dtype=dtype, device="cpu")
+        held["edge_attr"] = torch.ones(count, max(form.edge_features, 1), dtype=form.dtype, device="cpu")
     if form.weighted or asked.get("edge_weight"):
-        held["edge_weight"] = torch.ones(count, dtype=dtype, device="cpu")
+        held["edge_weight"] = torch.ones(count, dtype=form.dtype, device="cpu")
     inputs = {argument: held.get(argument) for argument in asked}
     try:
-        with torch.no_grad(), _seeded(seed), _embedding(module) as embedded:
+        with _seeded(seed), _embedding(module) as embedded:
             out = module(x, *([edges] if _reads_edges(module) else []), **inputs)
     except Exception as error:
         raise ConfigError(
             f"model {name} failed on a graph of {nodes} nodes{raised_at(error)}: {type(error).__name__}: {error}. Its "
-            "forward takes x [n, features] and edge_index [2, E].",
-            code="config.module",
+            f"forward takes x [n, features], here {form.dtype} [{nodes}, {form.features}], and edge_index [2, E].",
+            code="config.module-fails",
         ) from error
     rows = {nodes} | ({1} if "batch" in asked else set())
-    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) not in rows or out.shape[1] != form.classes:
+    if not isinstance(out, Tensor) or out.dim() != 2 or len(out) not in rows or out.shape[1] != form.outputs:
         got = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise ConfigError(
-            f"model {name} gave {got} for a graph of {nodes} nodes and {form.classes} classes; its forward must return "
-            f"logits [n, classes], here [{nodes}, {form.classes}].",
-            code="config.module",
+            f"model {name} gave {got} for a graph of {nodes} nodes and {form.outputs} classes, numbers or labels; its "
+            f"forward must return [n, {form.outputs}], here [{nodes}, {form.outputs}].",
+            code="config.module-outputs",
+        )
+    if not out.is_floating_point():
+        raise ConfigError(
+            f"model {name} gave outputs of {out.dtype}; its forward must return logits, which are real numbers.",
+            code="config.module-outputs",
         )
     if _embeds(module) and not (
         embedded and isinstance(embedded[-1], Tensor) and embedded[-1].dim() == 2 and len(embedded[-1]) == len(out)
@@ -505,7 +542,7 @@ def _tried(module: nn.Module, form: Form, nodes: int, seed: int = 0) -> Tensor:
         raise ConfigError(
             f"model {name}: its embed gave {got} for a graph of {nodes} nodes. forward must call self.embed, which "
             f"must return embeddings [n, width], a row for each row of logits, here {len(out)}.",
-            code="config.module",
+            code="config.module-outputs",
         )
     return out
 
