@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedweave.algorithms import ALGORITHMS, GROUPS
@@ -374,6 +376,36 @@ def imported(*words: str) -> set[str]:
     )
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
     return {name.partition(".")[0] for name in done.stderr.split()}
+
+
+def command_lines() -> list[tuple[str, ...]]:
+    """The words of every command and sub-command."""
+    group = get_command(app)
+    lines: list[tuple[str, ...]] = [()]
+    for name in group.list_commands(None):  # type: ignore[attr-defined]
+        command = group.get_command(None, name)  # type: ignore[attr-defined]
+        lines += [(name,), *((name, inner) for inner in getattr(command, "commands", ()))]
+    return lines
+
+
+def test_every_command_prints_its_help() -> None:
+    def failure(words: tuple[str, ...]) -> str:
+        done = subprocess.run([sys.executable, "-m", "fedweave", *words], capture_output=True, text=True, check=False)
+        return "" if done.returncode == 0 and "Usage: fedweave" in done.stdout else f"{words}: {done.stderr}"
+
+    lines = command_lines()
+    assert len(lines) > 40
+    with ThreadPoolExecutor(3) as workers:
+        assert not "".join(workers.map(failure, [(*line, option) for line in lines for option in ("--help", "-h")]))
+
+
+@pytest.mark.parametrize(("line", "word"), [("fedweave ini", "init"), ("fedweave init --f", "--from")])
+def test_a_shell_completes(line: str, word: str) -> None:
+    environment = {"_FEDWEAVE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-m", "fedweave"], capture_output=True, text=True, check=True, env=os.environ | environment
+    )
+    assert done.stdout.split() == [word]
 
 
 def test_help_and_version_start_quickly() -> None:

@@ -1,5 +1,5 @@
-"""The command line. A command's module is loaded when it is called. For its help it is loaded without the modules that
-a run needs, so that help is quick."""
+"""The command line. A command's module is imported when it is called. What a run needs is imported inside the function
+that uses it, so that help is quick."""
 
 import errno
 import io
@@ -12,32 +12,30 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fedweave.cli.options import Loaded, escaped, say
-from fedweave.deploy.flare import require_nvflare
+from fedweave.cli.options import escaped, say
 from fedweave.errors import FedweaveError, UserError, out_of_memory
 
 # The system's errors about a path that a user gave; a missing file may be a fault of this program.
 _OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
-_PROBE = ["sites", "alive"]  # called every few seconds: it loads only its own module of the group
 _LESS = "Take smaller data or a smaller model, or fewer clients at once: engine.chunk = 1."
 # {command: (its module below this one, its line in the list of commands)}
 COMMANDS = {
     "run": ("run", "Run an experiment and write its metrics, ledger, checkpoint and summary."),
     "init": ("init", "Write the configuration of an experiment, to be changed and run."),
-    "check": ("check", "Load and partition the data, build the model, and report oddities; no client trains."),
+    "check": ("commands", "Load and partition the data, build the model, and report oddities; no client trains."),
     "list": ("init", "List the algorithms, their parts, datasets, partitions, models or engines."),
     "report": ("report", "Write a report about runs: results, clients, fairness, partition, what leaves a client."),
     "watch": ("report", "Show a run on a dashboard of this machine that refreshes itself."),
     "compare": ("report", "Compare runs with the first ones: paired tests over seeds, with intervals."),
     "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
     "reproduce": ("sweep", "Run the tables of a paper and print its numbers next to ours."),
-    "predict": ("predict", "Predict classes with the models of a finished run."),
+    "predict": ("commands", "Predict classes with the models of a finished run."),
     "score": ("score", "Score new tables with one model, alone, where the data is."),
     "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
     "explain": ("explain", "Explain one score: the columns, neighbors and edges that move it."),
     "drift": ("drift", "Compare new tables, and the scores on them, with what a model was trained on."),
     "forget": ("forget", "Train a run without a client or examples, and report what its models still show of them."),
-    "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
+    "export": ("commands", "Export a model: weights, a PyTorch Geometric module, and a model card."),
     "contributions": (
         "statement",
         "Measure each client's contribution to the global model, and its share of a budget.",
@@ -45,10 +43,10 @@ COMMANDS = {
     "statement": ("statement", "State what each member of a run contributed, received, and is owed or fined."),
     "ledger": ("ledger", "Show the messages of a run: sender, receiver, purpose, time, and cost in ε."),
     "compliance": ("compliance", "Report what left, for whom, what for, under which rules: HTML or PDF, signed."),
-    "attack": ("contract", "Attack what clients send, with and without the defense."),
-    "contract": ("contract", "Run the conformance tests on an algorithm."),
+    "attack": ("commands", "Attack what clients send, with and without the defense."),
+    "contract": ("commands", "Run the conformance tests on an algorithm."),
     "sites": ("sites", "Run federations of real sites on NVIDIA FLARE."),
-    "audit": ("audit", "Show a site's owner all requests, what left, what it cost, and what was rejected."),
+    "audit": ("commands", "Show a site's owner all requests, what left, what it cost, and what was rejected."),
 }
 
 
@@ -143,7 +141,6 @@ def entry(
 def main() -> NoReturn:
     """Entry point of the `fedweave` command."""
     _open_streams()
-    Loaded.for_help = _asks_for_help(sys.argv[1:]) or "_FEDWEAVE_COMPLETE" in os.environ
     app(prog_name="fedweave")
     raise SystemExit(0)
 
@@ -161,16 +158,7 @@ def _open_streams() -> None:
         sys.stdout.reconfigure(errors="replace")
 
 
-def _asks_for_help(words: list[str]) -> bool:
-    """Whether the first option is --help, so that it is not the value of an option."""
-    return next((word for word in words if word.startswith("-")), "") in ("--help", "-h")
-
-
 def _loaded(name: str, module: str) -> Any:
-    if sys.argv[1:3] == _PROBE and not Loaded.for_help:
-        module = "alive"
-    elif name == "sites" and not Loaded.for_help:
-        require_nvflare()
     entry = getattr(import_module(f"fedweave.cli.{module}"), name + "_" * (name == "list"))
     if not isinstance(entry, typer.Typer):
         app = typer.Typer(add_completion=False)

@@ -1,48 +1,31 @@
 """The command `fedweave audit`."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Loaded
 from fedweave.core.text import counted
+from fedweave.deploy.flare.audit import Audit, caps, compare, describe_requests, in_all, joined_with, refused
+from fedweave.deploy.flare.audit import audit as read_audit
+from fedweave.deploy.flare.journal import journal_path, read_journal
 from fedweave.errors import UserError
 from fedweave.experiment.config import load_saved
+from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, read_table
 from fedweave.report.document import Document, Section, grid, unmarked
-
-if not Loaded.for_help:
-    from fedweave.deploy.flare.audit import Audit, caps, compare, describe_requests, in_all, joined_with, refused
-    from fedweave.deploy.flare.audit import audit as read_audit
-    from fedweave.deploy.flare.journal import journal_path, read_journal
-    from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, read_table
-    from fedweave.report.ledger import flow_table, row
-    from fedweave.report.pages import check_page, write_document
-    from fedweave.report.terminal import screen
-
+from fedweave.report.ledger import flow_table, row
+from fedweave.report.pages import check_page, write_document
+from fedweave.report.terminal import screen
 
 _SHOWN = 20  # messages that are printed one by one
 _WORDS = ("what for", "to", "call and key", "what the receiver learns", "mechanism", "first, last (UTC)")
 
 
-def audit(
-    directory: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="The folder of a site.")],
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write a page to print, .html or .pdf.")
-    ] = None,
-    against: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN",
-            help="Compare with a run as its starter has it, or with a member's copy of its statement.",
-        ),
-    ] = None,
+def show_audit(
+    directory: Path,
+    out: Path | None,
+    against: Path | None,
 ) -> None:
-    """Show a site's owner all requests, what left for whom, what it cost in ε, and what was rejected.
-
-    With --against, only compare the site's own journal with a run: what left the site, and the configuration; exit
-    code 1 if they differ.
-    """
+    """Print or write what a site's journals hold, or compare one with a run (`fedweave audit`)."""
     if against is not None:
         if out is not None:
             raise UserError(
@@ -57,7 +40,7 @@ def audit(
         _show(read_audit(directory))
 
 
-def _show(account: "Audit") -> None:
+def _show(account: Audit) -> None:
     console = screen()
     for run in account.runs:
         console.print(f"[bold]{unmarked(run.heading)}[/]", highlight=False)
@@ -72,7 +55,7 @@ def _show(account: "Audit") -> None:
     console.print("added up over runs, or as CSV: fedweave ledger, with the same folder", highlight=False)
 
 
-def _document(directory: Path, account: "Audit") -> "Document":
+def _document(directory: Path, account: Audit) -> Document:
     """What has left the site, run by run."""
     sections = [
         Section(

@@ -3,56 +3,46 @@
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
-import typer
+import numpy as np
 
-from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, beginning, check_consent
+from fedweave.algorithms.parts.conflicts import mechanisms
+from fedweave.cli.options import beginning, check_consent
+from fedweave.core import model as models
+from fedweave.core.algorithm import capabilities
+from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
+from fedweave.core.random import key
+from fedweave.core.sizes import least_rows
+from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, scale_of, where_known
 from fedweave.core.text import counted, printable
+from fedweave.core.tree import leaves
 from fedweave.core.types import PREDICT
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import OVER_NODES
+from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, read
-
-if not Loaded.for_help:
-    import numpy as np
-
-    from fedweave.algorithms.parts.conflicts import mechanisms
-    from fedweave.core import model as models
-    from fedweave.core.algorithm import capabilities
-    from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
-    from fedweave.core.random import key
-    from fedweave.core.sizes import least_rows
-    from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, scale_of, where_known
-    from fedweave.core.tree import leaves
-    from fedweave.datasets.features import OVER_NODES
-    from fedweave.experiment.build import Built, build
-    from fedweave.experiment.requirements import ExperimentFacts
-    from fedweave.experiment.runs.warm import begin
-    from fedweave.partition.base import client_ids
-    from fedweave.partition.client_data import targets_apart
-    from fedweave.partition.crossing import CrossingLinks
-    from fedweave.report.clients import header
-    from fedweave.report.notes import units_differ
-    from fedweave.report.terminal import screen
-
-if TYPE_CHECKING:
-    from fedweave.datasets.base import Dataset
+from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.runs.warm import begin
+from fedweave.partition.base import client_ids
+from fedweave.partition.client_data import targets_apart
+from fedweave.partition.crossing import CrossingLinks
+from fedweave.report.clients import header
+from fedweave.report.notes import units_differ
+from fedweave.report.terminal import screen
 
 FEW = 3  # a class with fewer examples may be a misspelt name of another class
 SHOWN = 12  # targets whose facts are printed
 SKEWED = 30  # multiple of the median above which a number dominates the mean squared error
 
 
-def check(
-    config: Experiment,
-    settings: Settings = None,
-    algorithm: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Check the same experiment with another algorithm.")
-    ] = None,
-    init_from: Earlier = None,
-    trust: Trust = False,
+def examine(
+    config: Path,
+    settings: list[str] | None,
+    algorithm: str | None,
+    init_from: Path | None,
+    trust: bool,
 ) -> None:
-    """Load and partition the data, build model and algorithm, and report oddities; no client trains, nothing is
-    written."""
+    """Build an experiment and print facts, oddities and notes (`fedweave check`)."""
     console = screen()
     check_consent(config, trust)
     chosen, notes = read(config, beginning(settings, init_from), algorithm)
@@ -67,7 +57,7 @@ def check(
     console.print("no fault found", highlight=False)
 
 
-def begun(config: "Config", built: "Built") -> list[str]:
+def begun(config: Config, built: Built) -> list[str]:
     """Initialize the algorithm as a run does, to find the errors that it raises then; not if that calls its clients.
     Returns notes on the earlier run that it begins from.
 
@@ -87,7 +77,7 @@ def begun(config: "Config", built: "Built") -> list[str]:
     return notes
 
 
-def facts(config: "Config", built: "Built") -> Iterator[str]:
+def facts(config: Config, built: Built) -> Iterator[str]:
     """Facts of data, model and software that the header does not have."""
     data = built.data
     wide = f"{counted(data.features, 'feature')}, {data.target_summary}"
@@ -116,7 +106,7 @@ def facts(config: "Config", built: "Built") -> Iterator[str]:
     yield ", ".join(f"{name} {version(name)}" for name in ("fedweave", "torch", "numpy", "pyarrow"))
 
 
-def _crossing(built: "Built") -> Iterator[str]:
+def _crossing(built: Built) -> Iterator[str]:
     """The links between members that they know, and the messages about these in a round."""
     known = [one.arrays for one in CrossingLinks().everywhere(built.data, built.partition)]
     tables = [arrays[FOREIGN_PAIRS] for arrays in known]
@@ -129,7 +119,7 @@ def _crossing(built: "Built") -> Iterator[str]:
     )
 
 
-def _targets(data: "Dataset") -> Iterator[str]:
+def _targets(data: Dataset) -> Iterator[str]:
     """The data's values of each number or label that is predicted; with many targets, of the first."""
     for (name, y), there in zip(_named_targets(data)[:SHOWN], where_known(data.y).T, strict=False):
         gaps = f", {counted(int((~there).sum()), 'gap')}" if not there.all() else ""
@@ -145,12 +135,12 @@ def _targets(data: "Dataset") -> Iterator[str]:
         yield f"and {data.outputs - SHOWN:,} more"
 
 
-def _named_targets(data: "Dataset") -> "list[tuple[str, np.ndarray]]":
+def _named_targets(data: Dataset) -> list[tuple[str, np.ndarray]]:
     """Each number or label with its name."""
     return [*zip(data.targets or map(str, range(data.outputs)), data.y.T, strict=True)]
 
 
-def oddities(config: "Config", built: "Built") -> Iterator[str]:
+def oddities(config: Config, built: Built) -> Iterator[str]:
     """Unusual properties: clients or classes without examples to train or test on, and classes with few examples."""
     parts, labeled = built.partition.parts, built.data.labeled
     names = client_ids(len(parts), built.partition.names)
@@ -198,7 +188,7 @@ def oddities(config: "Config", built: "Built") -> Iterator[str]:
         yield f"no client trains on class {name}, though the data have {counted(there, 'example')} of it"
 
 
-def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
+def _odd_targets(built: Built, trained: np.ndarray) -> Iterator[str]:
     """Numbers and labels that training cannot learn, or learns badly. trained: int64, all training examples."""
     data = built.data
     for at, (name, y) in enumerate(_named_targets(data)):
@@ -226,12 +216,12 @@ def _odd_targets(built: "Built", trained: "np.ndarray") -> Iterator[str]:
             )
 
 
-def _is_plain(data: "Dataset") -> bool:
+def _is_plain(data: Dataset) -> bool:
     """Whether numbers are predicted, and not their logarithms."""
     return data.target == NUMBER and (data.target_scale is None or not data.target_scale[LOG].any())
 
 
-def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
+def _in_no_epsilon(config: Config, built: Built) -> Iterator[str]:
     """What leaves all clients outside the messages with a stated ε."""
     protected = any(mechanisms(part) for part in built.algorithm.composed.values())
     if protected and config.data.values.get("normalize") in OVER_NODES:
@@ -243,14 +233,14 @@ def _in_no_epsilon(config: "Config", built: "Built") -> Iterator[str]:
         )
 
 
-def _counted(config: "Config", columns: Sequence[str]) -> bool:
+def _counted(config: Config, columns: Sequence[str]) -> bool:
     """Whether the data determines the number of one-hot columns."""
     kinds = {"degree = ": "degrees", "label = ": "node_labels"}
     keys = {key for name, key in kinds.items() if any(column.startswith(name) for column in columns)}
     return any(config.data.values.get(key) is None for key in keys)
 
 
-def _at_several(built: "Built") -> Iterator[str]:
+def _at_several(built: Built) -> Iterator[str]:
     """Warn of members' ids, "member/id", that train at one member and are tested on at another and may be the same
     people: their features and labels are equal, or the ids are not just row numbers."""
     data, uses = built.data, dict[str, list[dict[int, int]]]()
@@ -281,7 +271,7 @@ def _at_several(built: "Built") -> Iterator[str]:
         )
 
 
-def _alike(data: "Dataset", nodes: list[int]) -> bool:
+def _alike(data: Dataset, nodes: list[int]) -> bool:
     """Whether examples have the same label and, if they are nodes, the same features."""
     if data.example != "node" or len({int(data.y[at]) for at in nodes}) > 1:
         return False
@@ -290,7 +280,7 @@ def _alike(data: "Dataset", nodes: list[int]) -> bool:
     return bool((dense == dense[0]).all())
 
 
-def parameters(built: "Built") -> str:
+def parameters(built: Built) -> str:
     """Number of the model's weights; a number for each model where members have their own."""
     nets = dict.fromkeys(built.algorithm_of(client).model for client in built.fed.clients)
     counts = (sum(leaf.numel() for _, leaf in leaves(models.init(net, key(0)))) for net in nets)

@@ -6,18 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
 from fedweave.report.document import Document
-
-if not Loaded.for_help:
-    from fedweave.deploy.flare.audit import Report, of_site, read_report, write_report
-    from fedweave.deploy.flare.journal import now
-    from fedweave.experiment.runs.files import LEDGER
-    from fedweave.report.compliance import of_run
-    from fedweave.report.pages import check_page, write_document
-    from fedweave.report.reading import read_run
-
 
 STEM = "compliance"
 
@@ -53,6 +43,13 @@ def compliance(
     A site's own report is signed with the site's key. With the JSON as DIR, anyone can check it, sign it, and write the
     page again.
     """
+    from fedweave.deploy.flare.audit import Report, of_site, read_report, write_report
+    from fedweave.deploy.flare.journal import now
+    from fedweave.experiment.runs.files import LEDGER
+    from fedweave.report.compliance import of_run
+    from fedweave.report.pages import check_page, write_document
+    from fedweave.report.reading import read_run
+
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
     check_page(page)
     if authority is not None and not directory.is_file():
@@ -60,7 +57,20 @@ def compliance(
             f"--authority checks the signatures of a report, and {directory} is none: name its .json.",
             code="report.unsigned",
         )
-    report = read_report(directory, authority) if directory.is_file() else _new(directory, run)
+    if directory.is_file():
+        report = read_report(directory, authority)
+    elif (directory / "ledgers").is_dir() and not (directory / LEDGER).exists():
+        report = Report(_dated(of_site(directory, run), now()))
+        report = report.signed(directory) if (directory / "startup").is_dir() else report
+    elif run:
+        raise UserError("--run chooses among the runs of a site; leave it out for the directory of a run.")
+    elif not (directory / LEDGER).exists():
+        raise UserError(
+            f"there is no {directory / LEDGER} and no {directory / 'ledgers'}; give the folder of a site that took "
+            "part in a run, the directory of a run, or a report's .json."
+        )
+    else:
+        report = Report(_dated(of_run(read_run(directory)), now()))
     for folder in sign or ():
         report = report.signed(folder)
     report_file = directory if directory.is_file() else page.with_suffix(".json")
@@ -70,24 +80,5 @@ def compliance(
     typer.echo(report_file)
 
 
-def _new(directory: Path, run: str) -> "Report":
-    """The report of a site, signed if its key is there, or of a run.
-
-    Raises:
-        UserError: `directory` is neither.
-    """
-    if (directory / "ledgers").is_dir() and not (directory / LEDGER).exists():
-        report = Report(_dated(of_site(directory, run), now()))
-        return report.signed(directory) if (directory / "startup").is_dir() else report
-    if run:
-        raise UserError("--run chooses among the runs of a site; leave it out for the directory of a run.")
-    if not (directory / LEDGER).exists():
-        raise UserError(
-            f"there is no {directory / LEDGER} and no {directory / 'ledgers'}; give the folder of a site that took "
-            "part in a run, the directory of a run, or a report's .json."
-        )
-    return Report(_dated(of_run(read_run(directory)), now()))
-
-
-def _dated(document: "Document", at: str) -> "Document":
+def _dated(document: Document, at: str) -> Document:
     return replace(document, facts=(("written", f"{at[:16].replace('T', ' ')} UTC"), *document.facts))

@@ -4,45 +4,33 @@ to a curious server."""
 from collections.abc import Iterable
 from pathlib import Path
 from traceback import extract_tb
-from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import fedweave
-from fedweave.cli.options import Loaded, Settings
+from fedweave.algorithms.parts.part import Attackable, Attacked
+from fedweave.contract.laws import LAWS, Broken
+from fedweave.contract.subject import Subject
+from fedweave.core import random
 from fedweave.core.plugins import check_trusted
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError, FedweaveError, UserError
+from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, check_name, load, override, read, resolve
-
-if not Loaded.for_help:
-    from fedweave.algorithms.parts.part import Attackable, Attacked
-    from fedweave.contract.laws import LAWS, Broken
-    from fedweave.contract.subject import Subject
-    from fedweave.core import random
-    from fedweave.experiment.build import build
-    from fedweave.experiment.runs.files import CONFIG
-    from fedweave.experiment.runs.link_attack import Inferred, inferred
-    from fedweave.experiment.runs.trained import finished, trained
-    from fedweave.report.terminal import screen
+from fedweave.experiment.runs.files import CONFIG
+from fedweave.experiment.runs.link_attack import Inferred, inferred
+from fedweave.experiment.runs.trained import finished, trained
+from fedweave.report.terminal import screen
 
 
-def contract(
-    name: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="An algorithm from a file, or a registered one.")],
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="key=value", help="Change one of its settings; repeatable.")
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option("--law", metavar="LAW", help="Try only this law; repeatable.")
-    ] = None,
+def try_laws(
+    name: str,
+    settings: list[str] | None,
+    only: list[str] | None,
 ) -> None:
-    """Run the conformance tests on an algorithm: the same numbers in every engine, and no undeclared message.
-
-    A class lists exceptions with reasons: exempt_laws = {"one_client_is_ordinary_training": "momentum"};
-    and settings that suit clients of a few dozen nodes: test_settings = {"batch": 8}.
-    """
+    """Run the conformance tests on an algorithm and print each verdict (`fedweave contract`)."""
     subject = Subject(*_chosen(name, settings or []))
     if unknown := sorted(subject.exemptions.keys() - LAWS.keys()):
         raise ConfigError(f"{name}: exempt_laws names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
@@ -61,7 +49,7 @@ def contract(
         raise FedweaveError(f"{name}: {len(broken)} of {len(only or LAWS)} laws do not hold.")
 
 
-def verdict(subject: "Subject", law: str) -> str:
+def verdict(subject: Subject, law: str) -> str:
     """ "holds", "declared: why" or "BROKEN: why", for one law.
 
     Raises:
@@ -113,7 +101,7 @@ def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
     return shown
 
 
-def membership_table(rows: "Iterable[Inferred]") -> Table:
+def membership_table(rows: Iterable[Inferred]) -> Table:
     """A line for each attack on the links that models were trained on."""
     shown = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
     for name in ("link membership, by who knows", "AUC", "advantage"):
@@ -123,12 +111,11 @@ def membership_table(rows: "Iterable[Inferred]") -> Table:
     return shown
 
 
-def attack(
-    source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment.")],
-    settings: Settings = None,
+def show_attacks(
+    source: Path,
+    settings: list[str] | None,
 ) -> None:
-    """Attack what clients send: what each attack finds with and without the defense. For a run on links: what the
-    models reveal of the links that they were trained on."""
+    """Print what attacks find in what clients send, or in the models of a run on links (`fedweave attack`)."""
     if source.is_dir():
         check_trusted(load(source / CONFIG), source / CONFIG)
     config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
@@ -140,7 +127,7 @@ def attack(
     screen().print(attacks_table(attacked(config)))
 
 
-def attacked(config: "Config") -> "list[Attacked]":
+def attacked(config: Config) -> list[Attacked]:
     """Results of the attacks on what an experiment's clients send (`algorithms.parts.part.Attackable`).
 
     Raises:

@@ -5,21 +5,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
-from fedweave.cli.options import Loaded
-from fedweave.cli.predict import Chosen, ModelRound, When
+from fedweave.cli.options import Chosen, ModelRound, When
 from fedweave.errors import UserError
-
-if not Loaded.for_help:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from fedweave.experiment.runs.drift import drift as drift_of
-    from fedweave.experiment.runs.files import write, write_page
-    from fedweave.report.document import unmarked
-    from fedweave.report.drift import document, headline, notes, row
-    from fedweave.report.pages import html
-    from fedweave.report.terminal import screen
+from fedweave.report.document import unmarked
 
 MOVED = 3  # exit code
 TOP = 10  # columns on a terminal
@@ -52,6 +43,12 @@ def drift(
     and lists new values of text. It needs no labels and no server, and nothing leaves the machine. The exit code is 3
     if a column moved beyond the threshold and beyond chance, else 0.
     """
+    from fedweave.experiment.runs.drift import drift as drift_of
+    from fedweave.experiment.runs.files import write, write_page
+    from fedweave.report.drift import document, headline, notes, row
+    from fedweave.report.pages import html
+    from fedweave.report.terminal import screen
+
     if out is not None and out.suffix not in (".html", ".json"):
         raise UserError(f"--out {out}: name a file that ends in .html or .json.", code="drift.out")
     result = drift_of(place, tables, threshold, None if model is None else str(model), client, when.value)

@@ -7,20 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Loaded
-from fedweave.cli.predict import Chosen, ModelRound, When
+from fedweave.cli.options import Chosen, ModelRound, When
 from fedweave.errors import UserError
-
-if not Loaded.for_help:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from fedweave.experiment.runs.files import write, write_page
-    from fedweave.experiment.runs.reasons import Explanation
-    from fedweave.experiment.runs.reasons import explain as reasons_of
-    from fedweave.report.document import unmarked
-    from fedweave.report.explanation import signed, written
-    from fedweave.report.terminal import screen
 
 TOP = 10  # reasons on a terminal
 
@@ -75,6 +63,11 @@ def explain(
     The command leaves each of them out in turn and asks the model again. It computes on your machine, needs no server,
     and sends nothing.
     """
+    from fedweave.experiment.runs.files import write, write_page
+    from fedweave.experiment.runs.reasons import explain as reasons_of
+    from fedweave.report.explanation import show, written
+    from fedweave.report.terminal import screen
+
     if out is not None and out.suffix not in (".html", ".json"):
         raise UserError(f"--out {out}: name a file that ends in .html or .json.", code="explain.out")
     which = None if model is None else str(model)
@@ -93,29 +86,6 @@ def explain(
     elif out is not None:
         text = json.dumps(explanation.record, indent=1, allow_nan=False) + "\n"
         write(out, lambda file: file.write(text.encode()))
-    _show(explanation, top)
+    show(explanation, top)
     if out is not None:
         screen().print(str(out), highlight=False, markup=False, soft_wrap=True)
-
-
-def _show(explanation: "Explanation", top: int) -> None:
-    console = screen()
-    console.print(unmarked(explanation.headline), highlight=False, soft_wrap=True)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    left_out = explanation.method == "leave-out"
-    for head in ("", "reason", "value", "typical", *["without it"] * left_out, "effect"):
-        table.add_column(head, justify="right" if head in ("without it", "effect") else "left")
-    for one in explanation.reasons[:top]:
-        change = (
-            []
-            if one.without is None
-            else [f"{explanation.written(explanation.score)} → {explanation.written(one.without)}"]
-        )
-        cells = (one.kind, one.name, one.value, one.typical, *change, signed(explanation, one.effect))
-        table.add_row(*map(unmarked, cells))
-    if explanation.reasons:
-        console.print(table)
-    rest = len(explanation.reasons) - top
-    lines = [*explanation.notes, f"Typical: {explanation.usual}."]
-    lines = [f"… and {rest:,} more with smaller effects", *lines] if rest > 0 else lines
-    console.print("\n".join(map(unmarked, lines)), highlight=False, soft_wrap=True)

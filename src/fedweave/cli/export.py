@@ -3,69 +3,34 @@
 import io
 import json
 import shutil
-from enum import StrEnum
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
+import torch
 import typer
+from safetensors.torch import save
 
-from fedweave.cli.options import Loaded
-from fedweave.cli.predict import Chosen, Client, ModelRound, When
+from fedweave.cli.options import Format, ModelName, ModelRound
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-
-if TYPE_CHECKING:
-    from fedweave.experiment.runs.drift import Reference
-
-if not Loaded.for_help:
-    import torch
-    from safetensors.torch import save
-
-    from fedweave.experiment.runs.files import EXPORT, HISTOGRAMS, SCORER, plain_errors, write
-    from fedweave.export.card import CardSettings, read_card
-    from fedweave.export.source import AT_SITES, Source, card, source
-    from fedweave.report.reading import read_run
+from fedweave.experiment.runs.drift import Reference
+from fedweave.experiment.runs.files import EXPORT, HISTOGRAMS, SCORER, plain_errors, write
+from fedweave.export.card import CardSettings, read_card
+from fedweave.export.source import AT_SITES, Source, card, source
+from fedweave.report.reading import read_run
 
 
-class Format(StrEnum):
-    """File formats of weights."""
-
-    safetensors = "safetensors"
-    torch = "torch"
-    onnx = "onnx"
-
-
-Kind = Annotated[Format, typer.Option("--format", help="Format of the weights; onnx contains the whole model.")]
-CardFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--card", metavar="FILE", help="TOML for the model card: intended_use, limits, data_period and contact."
-    ),
-]
-Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")]
-
-
-def export(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
-    form: Kind = Format.safetensors,
-    model: Chosen = None,
-    client: Client = None,
-    when: When = ModelRound.last,
-    out: Out = None,
-    card_file: CardFile = None,
-    histograms: Annotated[
-        bool,
-        typer.Option(
-            "--histograms", help="Also write histograms of the training data, for `fedweave drift`. They tell of it."
-        ),
-    ] = False,
+def export_run(
+    directory: Path,
+    form: Format,
+    model: ModelName | None,
+    client: str | None,
+    when: ModelRound,
+    out: Path | None,
+    card_file: Path | None,
+    histograms: bool,
 ) -> None:
-    """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.
-
-    It exports the global model if there is one; --model personal or trained exports the --client's model. A run between
-    sites has only the global model; `fedweave sites export` also writes the names of columns and classes.
-    """
+    """Write a model of a finished run into a new folder (`fedweave export`)."""
     folder, settings = free(directory, out, form), read_card(card_file)
     model_source = source(directory, None if model is None else str(model), client, when=when.value)
     of_training = _histograms(directory, model_source, model, client, when.value) if histograms else None
@@ -79,7 +44,9 @@ def export(
         )
 
 
-def _histograms(directory: Path, model_source: "Source", model: Chosen, client: str | None, when: str) -> "Reference":
+def _histograms(
+    directory: Path, model_source: Source, model: ModelName | None, client: str | None, when: str
+) -> Reference:
     """The histograms of what a model was trained on.
 
     Raises:
@@ -115,10 +82,10 @@ def free(directory: Path, out: Path | None, form: Format) -> Path:
 def write_export(
     folder: Path,
     directory: Path,
-    model_source: "Source",
+    model_source: Source,
     form: Format,
     client: str | None = None,
-    settings: "CardSettings | None" = None,
+    settings: CardSettings | None = None,
 ) -> None:
     """Write the model of the run in `directory` into a new `folder`, with its card."""
     about = model_source.described()

@@ -4,24 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 
-from fedweave.cli.options import Loaded
+from fedweave.deploy.flare.folder import SITE_FILE
 from fedweave.errors import UserError
-
-if not Loaded.for_help:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from fedweave.deploy.flare import forgetting as at_site
-    from fedweave.deploy.flare.audit import Report, write_report
-    from fedweave.deploy.flare.folder import SITE_FILE
-    from fedweave.experiment.runs import forgetting
-    from fedweave.experiment.runs.files import write_page
-    from fedweave.partition.forgetting import read_ids
-    from fedweave.report.document import unmarked
-    from fedweave.report.forgetting import document, headline, inference, quality, verdict
-    from fedweave.report.pages import html
-    from fedweave.report.terminal import Terminal, screen
+from fedweave.report.document import unmarked
 
 PAGE, SIGNED = "forgetting.html", "forgetting-signed.json"
 
@@ -66,6 +54,15 @@ def forget(
     Of a run between sites, `fedweave sites forget` trains. With a site's folder this command writes the site's report,
     signed with its key.
     """
+    from fedweave.deploy.flare import forgetting as at_site
+    from fedweave.deploy.flare.audit import Report, write_report
+    from fedweave.experiment.runs import forgetting
+    from fedweave.experiment.runs.files import write_page
+    from fedweave.partition.forgetting import read_ids
+    from fedweave.report.forgetting import document, headline, inference, quality, verdict
+    from fedweave.report.pages import html
+    from fedweave.report.terminal import Terminal, screen
+
     if (directory / SITE_FILE).is_file():
         if odd := [
             name

@@ -9,16 +9,11 @@ from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
 from fedweave.experiment import config
 from fedweave.experiment.config import check_name
-
-if not Loaded.for_help:
-    from fedweave.experiment.config.catalog import documents
-    from fedweave.report.listing import Row, first_sentence, meanings, one_line, show_list, source
-    from fedweave.report.terminal import screen
-
+from fedweave.experiment.config.catalog import documents
+from fedweave.report.listing import Row, first_sentence, meanings, one_line, show_list, source
 
 SUFFIX = ".toml"
 HOLDERS = ("all", "holders")
@@ -97,6 +92,8 @@ def list_(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show parameters, defaults and meanings.")] = False,
 ) -> None:
     """List the algorithms, their parts, datasets, partitions, models or engines there are."""
+    from fedweave.report.terminal import screen
+
     section, console = SECTIONS[kind], screen()
     if name is None and not verbose and (known := documents(section)):
         brief = [Row(each, first_sentence(text), {}, {}) for each, text in known.items()]

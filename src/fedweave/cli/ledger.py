@@ -4,19 +4,11 @@ import json
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 
-from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
 from fedweave.experiment.config import load_saved
-
-if not Loaded.for_help:
-    import pyarrow as pa
-
-    from fedweave.experiment.runs.files import CONFIG, LEDGER, PARTITION, read_table
-    from fedweave.report import ledger as shown
-    from fedweave.report.ledger import members, pooled
-    from fedweave.report.terminal import screen
 
 
 def ledger(
@@ -32,6 +24,10 @@ def ledger(
     A site's own ledger shows what has left the site, over all runs; `fedweave audit` shows the same run by run, with
     all requests and rejections.
     """
+    from fedweave.report import ledger as shown
+    from fedweave.report.ledger import members
+    from fedweave.report.terminal import screen
+
     if as_csv and as_json:
         raise UserError("--csv and --json are two forms of the same table; choose one of them.")
     table = read(directory)
@@ -48,6 +44,8 @@ def ledger(
 
 def _lost(directory: Path) -> list[str]:
     """A warning of a site that lost accounts of what has left it."""
+    from fedweave.experiment.runs.files import LEDGER
+
     if (directory / LEDGER).exists():
         return []
     from fedweave.deploy.flare.audit import audit
@@ -57,18 +55,23 @@ def _lost(directory: Path) -> list[str]:
 
 def _of_data(directory: Path, everyone: int) -> list[str]:
     """Data that was pooled without a message: all of it if one place trains on several members' data."""
+    from fedweave.experiment.runs.files import CONFIG, PARTITION, read_table
+    from fedweave.report.ledger import pooled
+
     if not (directory / CONFIG).exists():
         return []
     held = len(read_table(directory, PARTITION)) if (directory / PARTITION).exists() else everyone
     return pooled(load_saved(directory / CONFIG), at_one_place=everyone == 1 < held)
 
 
-def read(directory: Path) -> "pa.Table":
+def read(directory: Path) -> pa.Table:
     """The ledger of a run, or all journals of a site's folder as one ledger.
 
     Raises:
         UserError: `directory` is neither.
     """
+    from fedweave.experiment.runs.files import LEDGER, read_table
+
     if (directory / LEDGER).exists():
         return read_table(directory, LEDGER)
     if (directory / "ledgers").is_dir():

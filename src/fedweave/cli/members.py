@@ -1,27 +1,14 @@
 """The commands of `fedweave sites` for members and their certificates: add, remove; request, sign, accept, revoke,
 renew, encrypt. A member makes its key on its own machine."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Loaded
 from fedweave.cli.processes import Directory
 from fedweave.core.text import counted
-
-if not Loaded.for_help:
-    from fedweave.deploy.flare.sitefile import IDS_KEY
-    from fedweave.deploy.sites.certificates import Ask, passphrase_from, prompt
-    from fedweave.deploy.sites.certificates import accept as accepted
-    from fedweave.deploy.sites.certificates import encrypt as encrypted
-    from fedweave.deploy.sites.certificates import renew as renewed
-    from fedweave.deploy.sites.certificates import request as asked
-    from fedweave.deploy.sites.certificates import revoke as revoked
-    from fedweave.deploy.sites.certificates import sign as signed
-    from fedweave.deploy.sites.membership import add as added
-    from fedweave.deploy.sites.membership import remove as taken_off
-
 
 SiteFolder = Annotated[
     Path, typer.Argument(metavar="DIR/MEMBER", help="The site's, server's or administrator's folder.")
@@ -43,8 +30,10 @@ Passphrase = Annotated[
 ]
 
 
-def asking(file: Path | None) -> "Ask":
+def asking(file: Path | None) -> Callable[[Path], bytes]:
     """Where the passphrase of the authority's key comes from: a file, or the terminal."""
+    from fedweave.deploy.sites.certificates import passphrase_from, prompt
+
     return prompt if file is None else lambda authority: passphrase_from(file)
 
 
@@ -59,6 +48,9 @@ def add(
 ) -> None:
     """Add a site to a project: its folder, with a certificate of the project's authority. It takes part from the next
     run on; a run that has begun, and its --resume, go on with the sites that they have."""
+    from fedweave.deploy.flare.sitefile import IDS_KEY
+    from fedweave.deploy.sites.membership import add as added
+
     new = added(directory, name, authority, vertical, asking(passphrase))
     count, folder = len(new.project.sites), directory / name
     typer.echo(f"{folder}: the folder of {name}")
@@ -82,6 +74,9 @@ def add(
 
 def remove(directory: Directory, name: SiteName, authority: Authority = None, passphrase: Passphrase = None) -> None:
     """Remove a site from a project: revoke its certificates, and set its folder aside. Refused while a job runs."""
+    from fedweave.deploy.flare.sitefile import IDS_KEY
+    from fedweave.deploy.sites.membership import remove as taken_off
+
     done = taken_off(directory, name, authority, asking(passphrase))
     if done.unseen:
         typer.echo(f"note: nobody looked for running jobs ({done.unseen}). Check `fedweave sites jobs`")
@@ -107,6 +102,8 @@ def remove(directory: Directory, name: SiteName, authority: Authority = None, pa
 
 def request(site: SiteFolder) -> None:
     """Make a new key at a site or server, and a request for its certificate; the old key is used until `accept`."""
+    from fedweave.deploy.sites.certificates import request as asked
+
     path, fingerprint = asked(site)
     typer.echo(f"{path}: send it to the authority, and give its owner the key's fingerprint over another channel")
     typer.echo(fingerprint)
@@ -122,6 +119,8 @@ def sign(
     passphrase: Passphrase = None,
 ) -> None:
     """Sign a request with the authority's key; no private key of the site is needed."""
+    from fedweave.deploy.sites.certificates import sign as signed
+
     name, certificate, fingerprint = signed(authority, asked, whose, asking(passphrase))
     path = out or Path(f"{name}.crt")
     path.write_bytes(certificate)
@@ -135,6 +134,8 @@ def accept(
 ) -> None:
     """Install the authority's file: the certificate of the key that `request` made, a list of revoked certificates, or
     the authority's own new certificate. A process uses it from its next start on."""
+    from fedweave.deploy.sites.certificates import accept as accepted
+
     change = accepted(site, file)
     typer.echo(f"{site}: {file} is in use from the next `fedweave sites start` on")
     if change.revoked is not None:
@@ -157,6 +158,8 @@ def revoke(
     passphrase: Passphrase = None,
 ) -> None:
     """Revoke all certificates that a member has had so far; writes the signed list for `accept` at server and sites."""
+    from fedweave.deploy.sites.certificates import revoke as revoked
+
     count, revocation_list = revoked(authority, name, shown, asking(passphrase))
     path = out or Path("revoked.pem")
     path.write_bytes(revocation_list)
@@ -172,6 +175,8 @@ def renew(
     passphrase: Passphrase = None,
 ) -> None:
     """Renew the authority's own certificate, with its present key, so that all its signatures stay valid."""
+    from fedweave.deploy.sites.certificates import renew as renewed
+
     certificate, expiry = renewed(authority, asking(passphrase))
     path = out or Path("rootCA.pem")
     path.write_bytes(certificate)
@@ -188,6 +193,9 @@ def encrypt(
     passphrase: Passphrase = None,
 ) -> None:
     """Encrypt the authority's key with a passphrase. From then on sign, revoke, renew, add and remove ask for it."""
+    from fedweave.deploy.sites.certificates import encrypt as encrypted
+    from fedweave.deploy.sites.certificates import passphrase_from
+
     typed = "" if new is not None else typer.prompt("new passphrase", hide_input=True, confirmation_prompt=True)
     encrypted(authority, typed.encode() if new is None else passphrase_from(new), asking(passphrase))
     typer.echo(f"{authority}: its key is encrypted; without the passphrase no certificate can be made or revoked")

@@ -1,8 +1,9 @@
 """Arguments that several commands share, and messages to the user."""
 
 import json
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -21,10 +22,53 @@ Earlier = Annotated[
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that the configuration names plug-ins in.")]
 
 
-class Loaded:
-    """The purpose for which a command's module is loaded: help and completion need no slow imports."""
+class ModelName(StrEnum):
+    """The models that a run may leave (see `algorithms.deployment.Deployable`)."""
 
-    for_help: ClassVar[bool] = False  # `main` sets it once, before any command is loaded
+    overall = "global"
+    personal = "personal"
+    trained = "trained"
+
+
+Chosen = Annotated[
+    ModelName | None,
+    typer.Option(
+        "--model",
+        help="The server's global model, the model that each client uses, or each client's model after local training.",
+    ),
+]
+
+
+class ModelRound(StrEnum):
+    """The round after which models are taken (see `experiment.runs.checkpoint.When`)."""
+
+    last = "last"
+    best = "best"
+
+
+When = Annotated[
+    ModelRound,
+    typer.Option("--round", help="Models after the last round, or after the round that was best on validation."),
+]
+Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
+
+
+class Format(StrEnum):
+    """File formats of weights."""
+
+    safetensors = "safetensors"
+    torch = "torch"
+    onnx = "onnx"
+
+
+Kind = Annotated[Format, typer.Option("--format", help="Format of the weights; onnx contains the whole model.")]
+CardFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--card", metavar="FILE", help="TOML for the model card: intended_use, limits, data_period and contact."
+    ),
+]
+Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")]
 
 
 def beginning(settings: list[str] | None, init_from: Path | None) -> list[str]:

@@ -2,86 +2,49 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-import typer
+import numpy as np
+import pyarrow as pa
 
-from fedweave.cli.options import Loaded
+from fedweave.cli.options import ModelName, ModelRound
+from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import OVER_NODES
 from fedweave.errors import DataError, UserError, listed
+from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config
-
-if not Loaded.for_help:
-    import numpy as np
-    import pyarrow as pa
-
-    from fedweave.core.algorithm import capabilities
-    from fedweave.datasets.base import Dataset
-    from fedweave.datasets.features import OVER_NODES
-    from fedweave.experiment.build import Built, build
-    from fedweave.experiment.runs.files import (
-        EMBEDDINGS,
-        NEW_PREDICTIONS,
-        PAIRS_SCORED,
-        PARTITION,
-        PREDICTIONS,
-        TOP_PAIRS,
-        read_table,
-        write_csv,
-        write_table,
-    )
-    from fedweave.experiment.runs.link_predictions import of_node, of_pairs
-    from fedweave.experiment.runs.predictions import (
-        Metric,
-        Predicted,
-        SplitScores,
-        embeddings_of_run,
-        error_of,
-        flagging_of,
-        function,
-        measured,
-        of_new,
-        of_own,
-        of_own_links,
-        predictions_table,
-        right,
-    )
-    from fedweave.experiment.runs.trained import Trained, finished, here, trained
-    from fedweave.report.terminal import screen
-
-
-class ModelName(StrEnum):
-    """The models that a run may leave (see `algorithms.deployment.Deployable`)."""
-
-    overall = "global"
-    personal = "personal"
-    trained = "trained"
-
-
-Chosen = Annotated[
-    ModelName | None,
-    typer.Option(
-        "--model",
-        help="The server's global model, the model that each client uses, or each client's model after local training.",
-    ),
-]
-
-
-class ModelRound(StrEnum):
-    """The round after which models are taken (see `experiment.runs.checkpoint.When`)."""
-
-    last = "last"
-    best = "best"
-
-
-When = Annotated[
-    ModelRound,
-    typer.Option("--round", help="Models after the last round, or after the round that was best on validation."),
-]
-Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
-
+from fedweave.experiment.runs.files import (
+    EMBEDDINGS,
+    NEW_PREDICTIONS,
+    PAIRS_SCORED,
+    PARTITION,
+    PREDICTIONS,
+    TOP_PAIRS,
+    read_table,
+    write_csv,
+    write_table,
+)
+from fedweave.experiment.runs.link_predictions import of_node, of_pairs
+from fedweave.experiment.runs.predictions import (
+    Metric,
+    Predicted,
+    SplitScores,
+    embeddings_of_run,
+    error_of,
+    flagging_of,
+    function,
+    measured,
+    of_new,
+    of_own,
+    of_own_links,
+    predictions_table,
+    right,
+)
+from fedweave.experiment.runs.trained import Trained, finished, here, trained
+from fedweave.report.terminal import screen
 
 TOP = 10  # pairs of a node
 
@@ -101,61 +64,22 @@ class Asked(NamedTuple):
         return self.pairs is not None or self.node is not None
 
 
-def predict(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
-    data: Annotated[
-        Path | None,
-        typer.Option(metavar="PATH", help="New nodes or graphs, in any form that `run` takes (docs/data-format.md)."),
-    ] = None,
-    model: Chosen = None,
-    client: Client = None,
-    when: When = ModelRound.last,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="A .parquet or .csv file (RUN/predictions.parquet; with --data RUN/new-predictions.parquet).",
-        ),
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="For a run on links: score the pairs in this table of source and target."),
-    ] = None,
-    node: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="For a run on links: the pairs of this node with the highest scores."),
-    ] = None,
-    top: Annotated[
-        int | None, typer.Option("--top", min=1, help="Number of pairs of --node, without known links (10).")
-    ] = None,
-    relation: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Relation of the pairs of --node; all relations by default."),
-    ] = None,
-    metric: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE.py:NAME", help="Also print your own metric, on test examples; repeatable."),
-    ] = None,
-    embeddings: Annotated[
-        bool,
-        typer.Option("--embeddings", help="Write the last layer's input, not predictions (RUN/embeddings.parquet)."),
-    ] = False,
-    spreadsheet: Annotated[
-        bool,
-        typer.Option(
-            "--spreadsheet",
-            help="Protect a .csv file for spreadsheets: put an apostrophe before text that they would compute.",
-        ),
-    ] = False,
+def write_predictions(
+    directory: Path,
+    data: Path | None,
+    model: ModelName | None,
+    client: str | None,
+    when: ModelRound,
+    out: Path | None,
+    pairs: Path | None,
+    node: str | None,
+    top: int | None,
+    relation: str | None,
+    metric: list[str] | None,
+    embeddings: bool,
+    spreadsheet: bool,
 ) -> None:
-    """Predict classes, numbers or labels with the models of a finished run.
-
-    Without --data it predicts the run's own examples: each client's with the model that the client uses, and the global
-    test graph's with the global model. New examples get the global model if there is one, else a row for every client.
-    The parties of a vertical run predict jointly, and --data holds the new nodes together with the old.
-    """
+    """Write predictions or embeddings, and print a line about them (`fedweave predict`)."""
     asked = Asked(pairs, node, top or TOP, relation)
     if sum(one is not None for one in (data, pairs, node)) > 1:
         raise UserError("--data, --pairs and --node: give one of them.", code="user.pairs")
@@ -200,20 +124,20 @@ def predict(
     screen().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
-def _functions(names: "Sequence[str]", data: Path | None) -> "list[Metric]":
+def _functions(names: Sequence[str], data: Path | None) -> list[Metric]:
     """The user's own metrics; they are not measured on new examples, which have no split."""
     if names and data is not None:
         raise UserError("--metric is for the run's own test examples; leave out --data.")
     return [function(name) for name in names]
 
 
-def _describe_scores(scores: "SplitScores") -> str:
+def _describe_scores(scores: SplitScores) -> str:
     """A metric's values: mean over members, over all examples together, and on the global test graph."""
     overall = "" if scores.overall is None else f", on the global test graph {scores.overall:.4f}"
     return f"{scores.name}: mean over clients {scores.local:.4f}, of all test examples {scores.pooled:.4f}{overall}"
 
 
-def _without_rows(directory: Path, table: "pa.Table") -> list[str]:
+def _without_rows(directory: Path, table: pa.Table) -> list[str]:
     """The clients of a run without predictions."""
     predicted_clients = set(table["client"].to_pylist())
     return [
@@ -227,8 +151,8 @@ def predictions(
     model: str | None = None,
     client: str | None = None,
     when: Literal["last", "best"] = "last",
-    asked: "Asked | None" = None,
-) -> "pa.Table":
+    asked: Asked | None = None,
+) -> pa.Table:
     """The table that `predict` writes (see `experiment.runs.predictions.predictions_table`).
 
     In a vertical run "node" is the position among the common nodes sorted by id (docs/data-format.md). Parties without
@@ -251,7 +175,7 @@ def predictions(
     return _jointly(run, data)
 
 
-def _of_links(run: "Trained", data: Path | None, model: str | None, client: str | None, asked: "Asked") -> "pa.Table":
+def _of_links(run: Trained, data: Path | None, model: str | None, client: str | None, asked: Asked) -> pa.Table:
     """Predictions of the models of a run on links."""
     if data is not None:
         raise UserError(
@@ -266,7 +190,7 @@ def _of_links(run: "Trained", data: Path | None, model: str | None, client: str 
     return of_own_links(run, model, client)
 
 
-def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
+def _jointly(run: Trained, data: Path | None) -> pa.Table:
     """Predictions of the parties of a vertical run."""
     built = run.built
     if data is not None:
@@ -299,7 +223,7 @@ def _jointly(run: "Trained", data: Path | None) -> "pa.Table":
     )
 
 
-def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
+def _on(config: Config, data: Path, before: Dataset) -> Config:
     """The run's configuration on other data, with the classes of the data `before`; the split does not matter."""
     values, partition = config.data.values, config.partition.values
     if values.get("normalize", "none") in OVER_NODES:
@@ -316,14 +240,14 @@ def _on(config: "Config", data: Path, before: "Dataset") -> "Config":
     return replace(config, folder=str(data), data=data_section, partition=cut)
 
 
-def _same_parties(before: "Built", now: "Built", data: Path) -> "Built":
+def _same_parties(before: Built, now: Built, data: Path) -> Built:
     """`now`, if the run's models fit it."""
     if odd := _unlike(before, now):
         raise UserError(f"{data} does not fit the run: {odd}.", code="user.columns")
     return now
 
 
-def _unlike(before: "Built", now: "Built") -> str:
+def _unlike(before: Built, now: Built) -> str:
     """The difference between new data and the run's data that its models do not allow, and the remedy."""
     if before.data.labels and (new := [name for name in now.data.labels if name not in before.data.labels]):
         known = ", ".join(before.data.labels)
@@ -342,12 +266,12 @@ def _unlike(before: "Built", now: "Built") -> str:
     return ""
 
 
-def _columns(built: "Built") -> list[list[str]]:
+def _columns(built: Built) -> list[list[str]]:
     """The names of each party's features, or their numbers."""
     if parties := built.data.parties:
         return [list(part.names) or _numbered(part.columns) for part in parties]
     return [_numbered(part.columns) for part in built.partition.parts if part.columns is not None]
 
 
-def _numbered(columns: "np.ndarray") -> list[str]:
+def _numbered(columns: np.ndarray) -> list[str]:
     return [f"column {at}" for at in range(len(columns))]

@@ -1,4 +1,4 @@
-"""The commands of `fedweave sites` for processes and jobs: start, stop, status, jobs, abort."""
+"""The commands of `fedweave sites` for processes and jobs: start, stop, status, alive, jobs, abort."""
 
 import json
 import sys
@@ -9,27 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Loaded
+from fedweave.deploy.sites.alive import chosen, process
 from fedweave.experiment.config.experiment import MOST_THREADS
-
-if not Loaded.for_help:
-    from fedweave.deploy.flare.admission import read_checked
-    from fedweave.deploy.flare.sitefile import SITE_FILE
-    from fedweave.deploy.sites.certificates import check_startup
-    from fedweave.deploy.sites.jobs import abort as aborted
-    from fedweave.deploy.sites.jobs import jobs as listed
-    from fedweave.deploy.sites.project import (
-        Closed,
-        attend,
-        check_alive,
-        check_metrics_port,
-        check_port,
-        greet,
-        members,
-        read_project,
-        wait_until_open,
-    )
-    from fedweave.deploy.sites.status import standing
 
 
 class LogFormat(StrEnum):
@@ -58,6 +39,21 @@ def start(
     ] = LogFormat.text,
 ) -> None:
     """Start the server and the sites whose folders are on this machine."""
+    from fedweave.deploy.flare.admission import read_checked
+    from fedweave.deploy.flare.sitefile import SITE_FILE
+    from fedweave.deploy.sites.certificates import check_startup
+    from fedweave.deploy.sites.project import (
+        Closed,
+        attend,
+        check_alive,
+        check_metrics_port,
+        check_port,
+        greet,
+        members,
+        read_project,
+        wait_until_open,
+    )
+
     project, here = read_project(directory), members(directory, tuple(only or ()))
     for member in here:  # before any of them is started
         if member.kind == "server":
@@ -82,6 +78,8 @@ def start(
 
 def stop(directory: Directory, only: Only = None) -> None:
     """Stop the server and the sites on this machine."""
+    from fedweave.deploy.sites.project import members
+
     for member in reversed(members(directory, tuple(only or ()))):
         typer.echo(f"{member.folder.name}: {'stopped' if member.stop() else 'was not running'}")
 
@@ -94,6 +92,9 @@ def status(
     """Show the processes of this machine, the progress of the run that is watched here, and the sites that answer the
     server. It usually takes about two seconds, at most --seconds. Exit code 1 if the server or a site does not answer,
     or does not run on the machine that has its folder."""
+    from fedweave.deploy.sites.project import read_project
+    from fedweave.deploy.sites.status import standing
+
     shown = sys.stdout  # NVFlare's client, which may still run in another thread, has its own output hidden
     now = standing(directory, read_project(directory), seconds)
     for line in [json.dumps(now.plain())] if as_json else now.lines():
@@ -101,6 +102,19 @@ def status(
     if now.mistake is not None:
         raise now.mistake
     if now.dead:
+        raise typer.Exit(1)
+
+
+def alive(
+    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="The project's directory; this one.")] = Path(),
+    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this one; repeatable.")] = None,
+) -> None:
+    """Show which of the server and the sites of this machine run, for probes: it sends no request and takes a fraction
+    of a second. Exit code 1 if one does not run."""
+    running = {folder.name: process(folder) for folder in chosen(directory, tuple(only or ()))}
+    for name, pid in running.items():
+        typer.echo(f"{name}: {'not running' if pid is None else f'process {pid}'}")
+    if None in running.values():
         raise typer.Exit(1)
 
 
@@ -112,6 +126,8 @@ def jobs(
 ) -> None:
     """List the server's last 20 jobs: start, run, state, and for running jobs the round and the missing sites. An
     experiment has several jobs if sites were lost and came back."""
+    from fedweave.deploy.sites.jobs import jobs as listed
+
     for job in listed(directory, results):
         typer.echo(job.line())
 
@@ -124,5 +140,7 @@ def abort(
 ) -> None:
     """End a run's job at once, also a job that no command follows any more. Ctrl-C in `fedweave sites run` lets it
     finish the round before; `--resume` there continues after the last saved round."""
+    from fedweave.deploy.sites.jobs import abort as aborted
+
     for job in aborted(directory, named):
         typer.echo(f"run {job.run}: job {job.job} is ended")

@@ -7,23 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Loaded
 from fedweave.errors import UserError
-
-if not Loaded.for_help:
-    from fedweave.experiment.runs.checkpoint import Checkpoint
-    from fedweave.experiment.runs.files import CHECKPOINT, write_page
-    from fedweave.python.comparing import check_comparable, check_several
-    from fedweave.report.cells import unlike
-    from fedweave.report.compare import NOTE, compared, headlines, over_conditions
-    from fedweave.report.conditions import NOTE as OF_EXAMPLES
-    from fedweave.report.conditions import conditions, on_same_examples
-    from fedweave.report.embeddings import check as check_embeddings
-    from fedweave.report.html import render
-    from fedweave.report.live import shown
-    from fedweave.report.reading import grouped, read_runs
-    from fedweave.report.tables import gains
-    from fedweave.report.terminal import screen, show_cells
 
 
 def report(
@@ -39,6 +23,12 @@ def report(
     ] = "",
 ) -> None:
     """Write a report about one or several runs: results, clients, fairness, partition, and what leaves a client."""
+    from fedweave.experiment.runs.checkpoint import Checkpoint
+    from fedweave.experiment.runs.files import CHECKPOINT, write_page
+    from fedweave.report.embeddings import check as check_embeddings
+    from fedweave.report.html import render
+    from fedweave.report.reading import read_runs
+
     if embeddings:
         check_embeddings(embeddings)
     runs = read_runs(directories)
@@ -58,6 +48,15 @@ def compare(
 
     Runs on several data sets or partitions are compared within each of these conditions, and ranked over all.
     """
+    from fedweave.python.comparing import check_comparable, check_several
+    from fedweave.report.cells import unlike
+    from fedweave.report.compare import NOTE, compared, headlines, over_conditions
+    from fedweave.report.conditions import NOTE as OF_EXAMPLES
+    from fedweave.report.conditions import conditions, on_same_examples
+    from fedweave.report.reading import grouped, read_runs
+    from fedweave.report.tables import gains
+    from fedweave.report.terminal import screen, show_cells
+
     groups, console = grouped(read_runs(directories)), screen()
     check_several(groups)
     comparison = conditions(groups)
@@ -90,6 +89,8 @@ def watch(
 
     It reads the run's files as they are saved, also of a run of sites whose server is on this machine. Ctrl-C ends it.
     """
+    from fedweave.report.live import shown
+
     if not directory.is_dir():
         raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` writes.")
     with suppress(KeyboardInterrupt), shown(directory, typer.echo, port):

@@ -10,17 +10,10 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, beginning, escaped, say
+from fedweave.cli.options import Earlier, Experiment, Settings, beginning, escaped, say
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.config import read
-
-if not Loaded.for_help:
-    from fedweave.experiment.runs import run as runs
-    from fedweave.experiment.runs.files import is_used
-    from fedweave.experiment.runs.resuming import Interrupted, examine, recover
-    from fedweave.report.terminal import Terminal, screen, show_result
-    from fedweave.report.tracking import Observers, tracked
 
 
 def run(
@@ -47,6 +40,12 @@ def run(
     ] = None,
 ) -> None:
     """Run an experiment and write its metrics, ledger, checkpoint and summary."""
+    from fedweave.experiment.runs import run as runs
+    from fedweave.experiment.runs.files import is_used
+    from fedweave.experiment.runs.resuming import Interrupted, examine, recover
+    from fedweave.report.terminal import Terminal, screen, show_result
+    from fedweave.report.tracking import Observers, tracked
+
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
     settings = beginning(settings, init_from)

@@ -2,23 +2,14 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import pyarrow as pa
 import typer
 
-from fedweave.cli.options import Loaded
-from fedweave.cli.predict import Chosen, ModelRound, When
+from fedweave.cli.options import Chosen, ModelRound, When
 from fedweave.core.text import counted
 from fedweave.errors import UserError
-
-if not Loaded.for_help:
-    import pyarrow.compute as pc
-
-    from fedweave.experiment.runs.files import write_csv, write_table
-    from fedweave.experiment.runs.scorer import scorer_at
-    from fedweave.report.terminal import screen
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SCORES = Path("scores.parquet")
 Scoring = Annotated[
@@ -57,6 +48,10 @@ def score(
     columns as training did, and rejects tables of another form. Every row of the result has the score, the flag, the
     threshold, the model, the hash of the run and the time.
     """
+    from fedweave.experiment.runs.files import write_csv, write_table
+    from fedweave.experiment.runs.scorer import scorer_at
+    from fedweave.report.terminal import screen
+
     if out.exists():
         raise UserError(f"{out} exists. Name another file with --out, or remove it.", code="score.out")
     if out.suffix not in (".parquet", ".csv"):
@@ -69,7 +64,9 @@ def score(
     screen().print(f"{_counts(table, scorer.form.example)}: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _counts(table: "pa.Table", example: str) -> str:
+def _counts(table: pa.Table, example: str) -> str:
+    import pyarrow.compute as pc
+
     flagged = "" if "flagged" not in table.column_names else f", {pc.sum(table['flagged']).as_py() or 0:,} flagged"
     return f"{counted(len(table), example)}{flagged}"
 
@@ -98,6 +95,7 @@ def serve(
     It listens on loopback, where every user of the machine can ask; elsewhere only with a token. Put a proxy with TLS
     before it if requests come over a network.
     """
+    from fedweave.experiment.runs.scorer import scorer_at
     from fedweave.export import serving
 
     serving.check_installed()

@@ -4,54 +4,45 @@ certificates in `members`."""
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from fedweave.cli.alive import alive
-from fedweave.cli.export import CardFile, Format, Kind, Out
 from fedweave.cli.members import accept, add, encrypt, remove, renew, request, revoke, sign
-from fedweave.cli.options import Earlier, Experiment, Loaded, Settings, Trust, check_consent
-from fedweave.cli.predict import Chosen, ModelRound, When
-from fedweave.cli.processes import Directory, abort, jobs, start, status, stop
+from fedweave.cli.options import (
+    CardFile,
+    Chosen,
+    Earlier,
+    Experiment,
+    Format,
+    Kind,
+    ModelRound,
+    Out,
+    Settings,
+    Trust,
+    When,
+    check_consent,
+)
+from fedweave.cli.processes import Directory, abort, alive, jobs, start, status, stop
 from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
+from fedweave.deploy.flare import require_nvflare
 from fedweave.errors import UserError
 from fedweave.experiment.config import read
 from fedweave.report.notes import headline
 
-if not Loaded.for_help:
-    from fedweave.cli.export import free, write_export
-    from fedweave.datasets.features import OVER_NODES
-    from fedweave.deploy.flare.predicted import before_of
-    from fedweave.deploy.flare.provision import provision
-    from fedweave.deploy.flare.sitefile import SITE_FILE, starting, write_site_file
-    from fedweave.deploy.sites import running
-    from fedweave.deploy.sites.certificates import company_root
-    from fedweave.deploy.sites.checking import examine, versions
-    from fedweave.deploy.sites.experiments import (
-        Observed,
-        begun_from,
-        check_experiment,
-        for_sites,
-        hand_out,
-        positive_by_number,
-        unknown_to_server,
-        with_engine,
-    )
-    from fedweave.deploy.sites.experiments import split as cut
-    from fedweave.deploy.sites.forgetting import rerun
-    from fedweave.deploy.sites.project import Project, free_port, own_reasons, read_project
-    from fedweave.deploy.sites.running import number_of, sites_of
-    from fedweave.experiment.runs.files import RUN
-    from fedweave.experiment.runs.resuming import terminable
-    from fedweave.export.card import read_card
-    from fedweave.export.source import exportable, source
-    from fedweave.report.terminal import screen, show_result
-    from fedweave.report.tracking import tracked
-
-
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
+
+
+class OfSites(TyperCommand):
+    """A command that needs NVFlare; its help does not."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, if NVFlare is installed."""
+        require_nvflare()
+        return super().invoke(ctx)
+
 
 SILENCE = 5.0  # seconds without news after which the command prints what it waits for
 WORDS = {
@@ -67,7 +58,7 @@ WORDS = {
 }
 
 
-@sites.command()
+@sites.command(cls=OfSites)
 def init(
     directory: Directory,
     names: Annotated[str, typer.Option("--sites", metavar="A,B,C", help="Names of the sites, in client order.")],
@@ -88,6 +79,14 @@ def init(
     ] = 0,
 ) -> None:
     """Provision a project: server, sites and administrator with their certificates."""
+    from fedweave.datasets.features import OVER_NODES
+    from fedweave.deploy.flare.provision import provision
+    from fedweave.deploy.flare.sitefile import SITE_FILE, starting, write_site_file
+    from fedweave.deploy.sites.certificates import company_root
+    from fedweave.deploy.sites.experiments import hand_out, unknown_to_server
+    from fedweave.deploy.sites.experiments import split as cut
+    from fedweave.deploy.sites.project import Project, free_port
+
     if vertical and split is not None:
         raise UserError(
             "--vertical writes policies for sites with their own tables; --split hands out a simulation's partition, "
@@ -126,10 +125,10 @@ def init(
 
 
 for command in (add, remove, request, sign, accept, revoke, renew, encrypt, start, stop, status, alive, jobs, abort):
-    sites.command()(command)
+    sites.command(cls=None if command is alive else OfSites)(command)
 
 
-@sites.command()
+@sites.command(cls=OfSites)
 def check(
     directory: Directory,
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="The experiment to run.")] = None,
@@ -139,6 +138,10 @@ def check(
 ) -> None:
     """Look for faults on this machine before anything is started: data, splits, policies, certificates, secrets, the
     server's port and address; exit code 2 if there are any."""
+    from fedweave.deploy.sites.checking import examine, versions
+    from fedweave.deploy.sites.experiments import with_engine
+    from fedweave.deploy.sites.project import read_project
+
     project = read_project(directory)
     if config is not None:
         check_consent(config, trust)
@@ -159,7 +162,7 @@ def check(
     typer.echo("no fault found")
 
 
-@sites.command()
+@sites.command(cls=OfSites)
 def run(
     config: Experiment,
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
@@ -175,6 +178,21 @@ def run(
     ] = None,
 ) -> None:
     """Run an experiment at the sites and bring its files back."""
+    from fedweave.deploy.sites import running
+    from fedweave.deploy.sites.experiments import (
+        Observed,
+        begun_from,
+        check_experiment,
+        for_sites,
+        positive_by_number,
+        with_engine,
+    )
+    from fedweave.deploy.sites.project import own_reasons, read_project
+    from fedweave.deploy.sites.running import sites_of
+    from fedweave.experiment.runs.resuming import terminable
+    from fedweave.report.terminal import screen, show_result
+    from fedweave.report.tracking import tracked
+
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
     chosen, notes = read(config, with_engine(settings or []), algorithm)
@@ -205,7 +223,7 @@ def run(
     show_result(console, summary, directory)
 
 
-@sites.command()
+@sites.command(cls=OfSites)
 def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
@@ -219,13 +237,16 @@ def predict(
     leaves it. The parties of a vertical run predict jointly. The predictions stay in the sites' folders, in a vertical
     run in the folders of sites with labels.
     """
+    from fedweave.deploy.sites import running
+    from fedweave.deploy.sites.project import own_reasons
+
     with own_reasons(project):
         paths = running.predict(project, directory, Teller(), "" if model is None else str(model), when=when.value)
     for path in paths:
         typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
 
 
-@sites.command()
+@sites.command(cls=OfSites)
 def forget(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
@@ -243,6 +264,10 @@ def forget(
     Each site leaves out what its own site.toml lists (data.forget); the ids do not leave it. Then the owner of a site
     writes its signed report: `fedweave forget SITE`.
     """
+    from fedweave.deploy.sites.forgetting import rerun
+    from fedweave.deploy.sites.project import own_reasons
+    from fedweave.experiment.runs.resuming import terminable
+
     with own_reasons(project), terminable():
         result = rerun(project, directory, tuple(client or ()), rounds, out, Teller)
     for name, summary in result.summaries.items():
@@ -252,7 +277,7 @@ def forget(
     typer.echo(f"{result.directory}: both runs. At each site, `fedweave forget SITE` writes its report")
 
 
-@sites.command()
+@sites.command(cls=OfSites)
 def export(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     site: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a site that trained it.")],
@@ -264,6 +289,13 @@ def export(
     """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
     and the scaling, of a site's own tables. Only these names and numbers leave the site's folder.
     """
+    from fedweave.cli.export import free, write_export
+    from fedweave.deploy.flare.predicted import before_of
+    from fedweave.deploy.sites.running import number_of
+    from fedweave.experiment.runs.files import RUN
+    from fedweave.export.card import read_card
+    from fedweave.export.source import exportable, source
+
     exportable(directory)  # checked first: otherwise the error would name a site's tables for a fault of the run
     folder, settings = free(directory, out, form), read_card(card_file)
     before = before_of(site, number_of(directory) if (directory / RUN).exists() else "")

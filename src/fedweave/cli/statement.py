@@ -8,51 +8,13 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
 import typer
 from rich.table import Table
 
-from fedweave.cli.options import Loaded
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.report.document import unmarked
-
-if not Loaded.for_help:
-    import pyarrow as pa
-
-    from fedweave.deploy.flare.audit import Report, write_report
-    from fedweave.experiment.runs.files import (
-        CONTRIBUTIONS,
-        LEDGER,
-        RUN,
-        STATEMENT,
-        csv_bytes,
-        locked,
-        plain_errors,
-        read,
-        read_table,
-        write,
-        write_csv,
-        write_table,
-    )
-    from fedweave.incentives.payoffs import of_member, totals
-    from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
-    from fedweave.payments.contributions import COPIES, VOID, measured, over_rounds, withheld
-    from fedweave.payments.statements import (
-        SEAL,
-        account,
-        check_copy,
-        check_free,
-        check_in_run,
-        check_same,
-        document,
-        money,
-        one_class,
-        read_seal,
-        write_copy,
-    )
-    from fedweave.report.pages import check_page, write_document
-    from fedweave.report.reading import read_run
-    from fedweave.report.terminal import screen
 
 
 def statement(
@@ -96,6 +58,9 @@ def statement(
 ) -> None:
     """State what each member of a run contributed, received, and is owed or fined, round by round or for the whole run:
     CSV, Parquet, and a page to print and sign."""
+    from fedweave.experiment.runs.files import STATEMENT
+    from fedweave.payments.statements import check_same
+
     if compare:
         typer.echo(check_same(compare))
         return
@@ -113,8 +78,11 @@ def statement(
         typer.echo(path)
 
 
-def _show(totals: "pa.Table") -> None:
+def _show(totals: pa.Table) -> None:
     """Print what each member is owed and fined over all rounds."""
+    from fedweave.payments.statements import money
+    from fedweave.report.terminal import screen
+
     shown = Table(box=None, header_style="dim")
     for name in ("member", "rounds", "owed", "fined", "total"):
         shown.add_column(name, justify="left" if name == "member" else "right")
@@ -126,7 +94,7 @@ def _show(totals: "pa.Table") -> None:
 
 def write_statement(
     directory: Path, member: str, out: Path, pdf: bool = False, sign: Sequence[Path] = ()
-) -> "tuple[list[Path], pa.Table, str]":
+) -> tuple[list[Path], pa.Table, str]:
     """Write all files of a statement, or of one member's copy; return their paths, the totals of its members, and a
     warning to read before anything is paid, or "".
 
@@ -135,6 +103,13 @@ def write_statement(
     Raises:
         UserError: see `payments.statements.account` and `payments.statements.check_free`; or the member has no lines.
     """
+    from fedweave.deploy.flare.audit import Report, write_report
+    from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
+    from fedweave.incentives.payoffs import of_member, totals
+    from fedweave.payments.statements import SEAL, account, check_free, document, write_copy
+    from fedweave.report.pages import check_page, write_document
+    from fedweave.report.reading import read_run
+
     if pdf:
         check_page(out / "statement.pdf")
     run = read_run(directory)
@@ -168,6 +143,11 @@ def write_statement(
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     """Check a statement; return the results in words."""
+    from fedweave.experiment.runs.files import LEDGER, RUN, read_table
+    from fedweave.incentives.payoffs import of_member
+    from fedweave.payments.statements import check_copy, check_in_run, read_seal
+    from fedweave.report.reading import read_run
+
     if not member:
         raise UserError("--check needs --member NAME: the member whose ledger is in the directory.")
     seal = read_seal(folder)
@@ -196,8 +176,10 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     return [*sentences, "its Parquet and CSV files are checked; the page (.html) is a copy to read"]
 
 
-def _check_spreadsheets(folder: Path, tables: "dict[str, pa.Table]") -> None:
+def _check_spreadsheets(folder: Path, tables: dict[str, pa.Table]) -> None:
     """Raise an error if a CSV file of a statement differs from its table, or has no table to compare it with."""
+    from fedweave.experiment.runs.files import csv_bytes, read
+
     for path in sorted(folder.glob("statement*.csv")):
         if path.stem not in tables and path.stem == _stem(""):
             raise UserError(f"{path} cannot be checked without {path.stem}.parquet; ask for it, or leave the file out.")
@@ -224,6 +206,13 @@ def contributions(
     They are measured on the global test set or, without one, on all clients' test examples. docs/contributions.md
     explains each column.
     """
+    from fedweave.experiment.runs.files import CONTRIBUTIONS, locked, write_table
+    from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
+    from fedweave.payments.contributions import COPIES, VOID, measured, over_rounds, withheld
+    from fedweave.payments.statements import one_class
+    from fedweave.report.reading import read_run
+    from fedweave.report.terminal import screen
+
     with locked(directory) if directory.is_dir() else nullcontext():  # no other run may replace it meanwhile
         table = measured(directory, rounds, metric, permutations)
         write_table(directory / CONTRIBUTIONS, table)

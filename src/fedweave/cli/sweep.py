@@ -2,30 +2,19 @@
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from fedweave.cli.options import Experiment, Loaded, Settings
+from fedweave.cli.options import Experiment, Settings
 from fedweave.core.renamed import current_path
-from fedweave.core.text import counted
 from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.config.toml import check_name
-
-if not Loaded.for_help:
-    from fedweave.papers import selection
-    from fedweave.papers.grid import PlannedRun
-    from fedweave.papers.paper import CLEAN, Paper, PaperTable
-    from fedweave.papers.selection import PAPERS, PROTOCOLS
-    from fedweave.papers.session import Session, Stopped, watched
-    from fedweave.report.terminal import screen
-    from fedweave.sweep import jobs as scripts
-    from fedweave.sweep import search as seek
-    from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
-    from fedweave.sweep.results import SweepOptions, finish, lost
+from fedweave.papers.paper import CLEAN, Paper, PaperTable
 
 
 def sweep(
@@ -82,6 +71,13 @@ def sweep(
     It ends with one table, with each algorithm's setting chosen by validation, and one page with all runs and paired
     tests.
     """
+    from fedweave.papers.session import run_unfinished
+    from fedweave.report.terminal import screen
+    from fedweave.sweep import jobs as scripts
+    from fedweave.sweep import search as seek
+    from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
+    from fedweave.sweep.results import SweepOptions, finish, lost
+
     folder, console = out or Path("sweeps") / config.stem, screen()
     tried = tries(config, settings or [], grid or [])
     options = SweepOptions(
@@ -95,7 +91,7 @@ def sweep(
         seek.check(sampler)
         runs, failed, about = seek.searched(
             config, folder, seeds, algorithms, settings or [], grid or [], options.over, search, sampler,
-            lambda runs: _execute(console, up_to_date(runs, overwrite), jobs),
+            lambda runs: _until_stopped(partial(run_unfinished, console, up_to_date(runs, overwrite), jobs)),
         )  # fmt: skip
     else:
         runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
@@ -106,7 +102,7 @@ def sweep(
         return
     if not search:
         runs = up_to_date(share(runs, shard) if shard else runs, overwrite)
-        failed = _execute(console, runs, jobs)
+        failed = _until_stopped(partial(run_unfinished, console, runs, jobs))
     if shard and not failed:
         _say(console, f"shard {shard} is done; once all are: {scripts.afterwards(sys.argv[1:])}")
     elif not shard:
@@ -115,21 +111,17 @@ def sweep(
         raise FedweaveError("; ".join(lost(runs, failed, options.keys)))
 
 
-def _say(console: "Console", *lines: str) -> None:
+def _say(console: Console, *lines: str) -> None:
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def _execute(console: "Console", runs: "Sequence[PlannedRun]", jobs: int) -> dict[str, str]:
-    """Do all runs that are not finished; returns {name: why} of failed runs."""
+def _until_stopped(execute: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """What `execute` returns; where a signal stops it, the line that continues it."""
+    from fedweave.papers.session import Stopped
 
-    def unfinished() -> list["PlannedRun"]:
-        return [run for run in runs if not run.finished()]
-
-    todo = unfinished()
-    console.print(f"{counted(len(runs), 'run')}, {len(runs) - len(todo)} of them done already", highlight=False)
     try:
-        return watched(console, todo, jobs, len(runs), unfinished)
+        return execute()
     except Stopped as error:
         typer.echo(f"{error} Continue with: {shlex.join(['fedweave', *sys.argv[1:]])}", err=True)
         raise typer.Exit(128 + error.signal) from error
@@ -159,6 +151,11 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
 ) -> None:
     """Run the tables of a paper and print its numbers next to ours; finished runs are used again."""
+    from fedweave.papers import selection
+    from fedweave.papers.selection import PAPERS, PROTOCOLS
+    from fedweave.papers.session import Session, Stopped
+    from fedweave.report.terminal import screen
+
     console = screen()
     if paper is None:
         for name, about in PAPERS.items():
@@ -184,7 +181,7 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _listed(name: str, paper: "Paper", protocols: "Iterable[str]") -> Iterator[str]:
+def _listed(name: str, paper: Paper, protocols: Iterable[str]) -> Iterator[str]:
     yield f"{name}: {paper.title}"
     yield from _lines("--table", paper.tables)
     yield from _lines("--figure", paper.figures)
@@ -192,5 +189,5 @@ def _listed(name: str, paper: "Paper", protocols: "Iterable[str]") -> Iterator[s
         yield f"  --protocol {protocol}, with --one-off: the effect of each of its settings"
 
 
-def _lines(option: str, tables: "Mapping[int, PaperTable]") -> Sequence[str]:
+def _lines(option: str, tables: Mapping[int, PaperTable]) -> Sequence[str]:
     return [f"  {f'{option} {number}':<12}{table.title}" for number, table in tables.items()]

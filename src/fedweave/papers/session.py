@@ -399,6 +399,17 @@ def _quick_look(fewer: PaperTable, table: PaperTable) -> str:
     )
 
 
+def run_unfinished(console: Console, runs: Sequence[PlannedRun], jobs: int) -> dict[str, str]:
+    """Do all runs that are not finished; returns {name: why} of failed runs."""
+
+    def unfinished() -> list[PlannedRun]:
+        return [run for run in runs if not run.finished()]
+
+    todo = unfinished()
+    console.print(f"{counted(len(runs), 'run')}, {len(runs) - len(todo)} of them done already", highlight=False)
+    return watched(console, todo, jobs, len(runs), unfinished)
+
+
 def watched(
     console: Console,
     runs: Sequence[PlannedRun],

@@ -4,13 +4,17 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
 from scipy.sparse.csgraph import shortest_path
 
 from fedweave.core.types import Record
 from fedweave.datasets.molecules import coordinates
 from fedweave.experiment.runs.reasons import Explanation, Reason, SmallGraph
+from fedweave.report.document import unmarked
 from fedweave.report.drawing import tone
 from fedweave.report.pages import rendered
+from fedweave.report.terminal import screen
 
 MOST = 200  # reasons on a page
 RAISES, LOWERS = tone("#D55E00"), tone("#0072B2")
@@ -36,6 +40,30 @@ def written(explanation: Explanation) -> str:
         drawn="" if graph is None else drawing(graph, explanation.reasons),
         left_out=explanation.method == "leave-out",
     )
+
+
+def show(explanation: Explanation, top: int) -> None:
+    """Print the score and its `top` reasons with the largest effects."""
+    console = screen()
+    console.print(unmarked(explanation.headline), highlight=False, soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    left_out = explanation.method == "leave-out"
+    for head in ("", "reason", "value", "typical", *["without it"] * left_out, "effect"):
+        table.add_column(head, justify="right" if head in ("without it", "effect") else "left")
+    for one in explanation.reasons[:top]:
+        change = (
+            []
+            if one.without is None
+            else [f"{explanation.written(explanation.score)} → {explanation.written(one.without)}"]
+        )
+        cells = (one.kind, one.name, one.value, one.typical, *change, signed(explanation, one.effect))
+        table.add_row(*map(unmarked, cells))
+    if explanation.reasons:
+        console.print(table)
+    rest = len(explanation.reasons) - top
+    lines = [*explanation.notes, f"Typical: {explanation.usual}."]
+    lines = [f"… and {rest:,} more with smaller effects", *lines] if rest > 0 else lines
+    console.print("\n".join(map(unmarked, lines)), highlight=False, soft_wrap=True)
 
 
 def signed(explanation: Explanation, effect: float) -> str:
