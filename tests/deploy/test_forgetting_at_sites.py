@@ -21,9 +21,10 @@ from fedweave.core.tree import leaves, sub
 from fedweave.deploy.flare.admission import check_forget, read_checked
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.audit import audit, describe_requests, read_report
+from fedweave.deploy.flare.data_marks import data_digest
 from fedweave.deploy.flare.federation import Flare, common_form, server_test
 from fedweave.deploy.flare.forgetting import report
-from fedweave.deploy.flare.holdings import Forgotten, data_digest, own_graph
+from fedweave.deploy.flare.holdings import Forgotten, own_graph
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData, write_site_file
 from fedweave.deploy.sites import forgetting as sites_forget
@@ -298,7 +299,11 @@ def test_columns_and_edges_are_scaled_by_what_is_left(tmp_path: Path) -> None:
     data = own_graph(read_checked(tmp_path / SITE_FILE)[0], tmp_path)
     ported = replace(data, edge_attrs=data.edge_attrs._replace(ports=True))  # type: ignore[union-attr]
     assert data_digest(ported) == data_digest(data)  # a server that asks for ports has no new data
-    assert data_digest(data) != data_digest(replace(data, y=1 - data.y))
+    assert data_digest(data) == data_digest(replace(data, y=1 - data.y))  # nor has a site that names its classes
+    other = data.edge_attrs._replace(features=data.edge_attrs.features * 2)  # type: ignore[union-attr, operator]
+    fewer = ported.edge_attrs.taken(np.arange(1, ported.edge_attrs.total))  # type: ignore[union-attr]
+    changed = [{"x": data.x * 2}, {"edge_attrs": other}, {"edge_attrs": fewer}, {"ids": ("n", *data.ids[1:])}]
+    assert len({data_digest(replace(data, **change)) for change in [{}, *changed]}) == 5  # type: ignore[arg-type]
     ages = np.array([[float(row.split(",")[3])] for row in rows[30:]])
     np.testing.assert_allclose(np.asarray(data.x), StandardScaler().fit_transform(ages), atol=1e-5)
     assert data.ids == tuple(f"n{i}" for i in range(30, 60))

@@ -19,8 +19,10 @@ from fedweave.core.tree import Tree, decode, encode
 from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party
+from fedweave.deploy.flare import federation
 from fedweave.deploy.flare.alignment import meet, read_own
 from fedweave.deploy.flare.federation import Flare, check_names
+from fedweave.deploy.flare.journal import journal_path, read_journal
 from fedweave.deploy.flare.peers import Inspector
 from fedweave.deploy.flare.server import Server
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
@@ -129,6 +131,62 @@ def test_a_site_gets_its_own_columns_edges_and_labels_alone(project: Path) -> No
         np.testing.assert_array_equal(own.edges, part.edges)
         np.testing.assert_array_equal(own.public, part.masks)
         np.testing.assert_array_equal(own.y, data.y if site == SITES[0] else np.full_like(data.y, -1))
+
+
+SUMMED = {"secure_sum": True, "batch": 0}
+
+
+def refused_for(project: Path, run: str, config: Any, sites: tuple[str, ...]) -> str:
+    """Why the first party refuses the run; "" if all parties take part."""
+    fed = Flare(InProcess(project), sites, ledger=Ledger(), seed=0)
+    try:
+        fed.join(config.plain(), run, -1, vertical=True)
+    except FedweaveError:
+        notes = read_journal(journal_path(project / SITES[0], run)).notes
+        return next(f"{note['code']} {note['why']}" for note in notes if note["note"] == "refused")
+    return ""
+
+
+@pytest.mark.parametrize("accepted", [False, True])
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_fewer_parties_make_no_sum_whose_difference_is_one_partys(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fewer: int, accepted: bool
+) -> None:
+    """Three share 60 nodes and two of them 70; a server that cheats names a place fewer. The difference of the sums
+    would be the third party's representations, of almost all of its nodes."""
+    config = experiment("glasu", algorithm_settings=SUMMED, **tables(tmp_path / "data"))
+    bring(project, tmp_path / "data")
+    for site in SITES:
+        rewrite(project / site / SITE_FILE, "measures", f"min_nodes = 1\nmin_difference = {2 - accepted}\nmeasures")
+    assert not refused_for(project, "r1", config, SITES)
+    assert not refused_for(project, "r2", config, SITES)
+    name_fewer(monkeypatch, fewer)
+    assert ("policy.min_difference" in refused_for(project, "r3", config, SITES[:2])) != accepted
+
+
+def name_fewer(monkeypatch: pytest.MonkeyPatch, fewer: int) -> None:
+    """Have the server leave out common places."""
+
+    def cheating(replies: Replies, ask: Any) -> dict[str, Tree]:
+        told = meet(replies, ask)
+        return {site: one | {"common": one["common"][: len(one["common"]) - fewer]} for site, one in told.items()}
+
+    monkeypatch.setattr(federation, "meet", cheating)
+
+
+@pytest.mark.parametrize(("fewer", "code"), [(0, ""), (1, "forget.few"), (4, "forget.few"), (30, "")])
+def test_a_server_that_names_few_places_less_learns_nothing_of_few(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fewer: int, code: str
+) -> None:
+    """The same parties: the difference would be of these few nodes. After an edit of site.toml, too."""
+    config = experiment("glasu", algorithm_settings=SUMMED, **tables(tmp_path / "data"))
+    bring(project, tmp_path / "data")
+    for site in SITES:
+        rewrite(project / site / SITE_FILE, "measures", "min_nodes = 5\nmeasures")
+    assert not refused_for(project, "r1", config, SITES)
+    rewrite(project / SITES[0] / SITE_FILE, 'normalize = "standard"', 'normalize = "none"')
+    name_fewer(monkeypatch, fewer)
+    assert refused_for(project, "r2", config, SITES).partition(" ")[0] == code
 
 
 def met(project: Path) -> tuple[InProcess, dict[str, bytes]]:

@@ -1,6 +1,9 @@
 """Two runs that differ in a few examples: what the server reads off their difference, and what keeps it from that."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.deploy.flare.accounts import LeftOut
 from fedweave.deploy.flare.admission import check_left_out
+from fedweave.deploy.flare.requests import MISTAKEN
 from fedweave.deploy.flare.sitefile import SITE_FILE, Rules
 from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
@@ -24,7 +28,11 @@ CONFIG = agreed(model={"name": "mlp", "hidden": 16, "dropout": 0.0}, algorithm_s
 
 def forget(project: Path, ids: list[int]) -> None:
     """Let the owner list these nodes."""
-    (project / SITE / "forget.txt").write_text("".join(f"{number}\n" for number in ids))
+    forget_named(project, [str(number) for number in ids])
+
+
+def forget_named(project: Path, names: list[str]) -> None:
+    (project / SITE / "forget.txt").write_text("".join(f"{name}\n" for name in names))
     path = project / SITE / SITE_FILE
     if "forget = " not in path.read_text():
         path.write_text(path.read_text().replace("[data]\n", '[data]\nforget = "forget.txt"\n'))
@@ -43,6 +51,20 @@ def gradient(project: Path, run: str, config: Any = CONFIG) -> np.ndarray:
     update = reply(server.call("FedAvg.train", 1))["update"]
     last = max((path for path in update if "bias" in update[path]), key=int)
     return -update[last]["bias"].double().numpy() * int(split[0])
+
+
+def is_refused(project: Path, run: str, config: Any = CONFIG) -> bool:
+    """Whether the site refuses the run for what it leaves out; the server hears what it hears of every mistake in a
+    site's settings."""
+    server = Cheat(project, config, run)
+    heard = server.join().refusal
+    if not heard:
+        return False
+    assert heard.startswith(MISTAKEN)
+    assert not any(word in heard for word in ("forget", "min_nodes", "left", "earlier"))
+    [note] = server.refusals()
+    assert note["code"] == "forget.few"
+    return True
 
 
 def test_the_difference_of_two_runs_tells_the_label_of_the_one_left_out(project: Path) -> None:
@@ -66,14 +88,12 @@ def test_a_site_leaves_out_no_few(project: Path, other: str) -> None:
     nodes = others(project)
     gradient(project, "r1")
     forget(project, nodes[:9])
-    refused = Cheat(project, again, "r2").join()
-    assert "policy.min_nodes" in refused.refusal
-    assert "9" not in refused.refusal.replace("10", "")
+    assert is_refused(project, "r2", again)
     forget(project, nodes[:10])
     gradient(project, "r3", again)
     gradient(project, "r4")
     forget(project, nodes[:11])
-    assert "policy.min_nodes" in Cheat(project, again, "r5").join().refusal
+    assert is_refused(project, "r5", again)
     path = project / SITE / SITE_FILE
     path.write_text(path.read_text().replace('forget = "forget.txt"\n', ""))
     gradient(project, "r6")
@@ -86,7 +106,7 @@ def test_runs_of_an_earlier_version_count_as_whole(project: Path) -> None:
     path = project / SITE / "ledgers/r1.jsonl"
     path.write_text("".join(line for line in path.read_text().splitlines(True) if '"note": "data"' not in line))
     forget(project, nodes[:3])
-    assert "policy.min_nodes" in Cheat(project, CONFIG, "r2").join().refusal
+    assert is_refused(project, "r2")
 
 
 def test_new_data_may_leave_out_few(project: Path) -> None:
@@ -114,10 +134,79 @@ def test_ids_are_in_no_journal_and_no_reply(project: Path) -> None:
     assert "person" not in journal
     [note] = [note for note in server.records().notes if note["note"] == "data"]
     assert len(note["left_out"]) == 12
-    (project / SITE / "privacy.secret").write_text("6" * 64)
+    (project / SITE / "ledgers/marks.key").unlink()
     Cheat(project, CONFIG, "r2").join()
     [other] = [note for note in server.records("r2").notes if note["note"] == "data"]
     assert not {*note["left_out"]} & {*other["left_out"]}
+
+
+def rewrite(project: Path, old: str, new: str) -> None:
+    path = project / SITE / SITE_FILE
+    text = re.sub(old, new, path.read_text(), flags=re.M)
+    assert text != path.read_text()
+    path.write_text(text)
+
+
+def rename_classes(project: Path) -> None:
+    rewrite(project, r"^classes = 3", 'labels = ["a", "b", "c"]')
+
+
+def reverse_rows(project: Path) -> None:
+    """The same rows, where they have ids, and the same columns in another order."""
+    file = project / SITE / "data.npz"
+    arrays = dict(np.load(file))
+    n = len(arrays["y"])
+    x = sp.csr_matrix((arrays["x_data"], arrays["x_indices"], arrays["x_indptr"]), arrays["x_shape"])
+    x = sp.csr_matrix(x.toarray()[::-1, ::-1])
+    arrays |= {"x_data": x.data, "x_indices": x.indices, "x_indptr": x.indptr, "y": arrays["y"][::-1]}
+    arrays |= {"ids": arrays["ids"][::-1], "edge_index": np.unique(n - 1 - arrays["edge_index"], axis=1)}
+    arrays |= {key: n - 1 - arrays[key] for key in ("train_idx", "val_idx", "test_idx")}
+    np.savez(file, **arrays)
+
+
+def rewrite_file(project: Path) -> None:
+    """With names of columns, another label and another split, and compressed."""
+    file = project / SITE / "data.npz"
+    arrays = dict(np.load(file))
+    y, train, test = (arrays[key].copy() for key in ("y", "train_idx", "test_idx"))
+    y[train[0]] = (y[train[0]] + 1) % 3
+    names = np.array([f"column {at}" for at in range(arrays["x_shape"][1])])
+    arrays |= {"y": y, "train_idx": train[:-1], "test_idx": np.append(test, train[-1]), "feature_names": names}
+    np.savez_compressed(file, **arrays)
+
+
+EDITS: dict[str, Callable[[Path], None]] = {
+    "the classes have names": rename_classes,
+    "features are scaled": partial(rewrite, old='^normalize = "none"', new='normalize = "standard"'),
+    "self loops count": partial(rewrite, old=r"^\[data\]", new='[data]\nloops = "keep"'),
+    "another secret": lambda project: (project / SITE / "privacy.secret").write_text("6" * 64) and None,
+    "rows in another order": reverse_rows,
+    "the file is written anew": rewrite_file,
+}
+
+
+@pytest.mark.parametrize("edits", [*([name] for name in EDITS), ["features are scaled", "the file is written anew"]])
+@pytest.mark.parametrize("ids", [True, False])
+def test_no_edit_that_leaves_the_rows_makes_new_data(project: Path, edits: list[str], ids: bool) -> None:
+    """The owner changes how the rows are read or written; the server runs before and after, with one node less."""
+    if not ids and "rows in another order" in edits:
+        return  # without ids a row is its number
+    file = project / SITE / "data.npz"
+    arrays = dict(np.load(file))
+    names = (
+        [f"person-{number:04}" for number in range(len(arrays["y"]))] if ids else [*map(str, range(len(arrays["y"])))]
+    )
+    if ids:
+        np.savez(file, **arrays | {"ids": np.array(names)})
+    nodes = others(project)
+    forget_named(project, [names[node] for node in nodes[:12]])
+    gradient(project, "r1")
+    for at, edit in enumerate(edits):
+        EDITS[edit](project)
+        forget_named(project, [names[node] for node in nodes[:13]])
+        assert is_refused(project, f"few{at}")
+        forget_named(project, [names[node] for node in nodes[:12]])
+        Cheat(project, CONFIG, f"same{at}").join()
 
 
 def marks(*ranges: tuple[int, int]) -> frozenset[str]:
@@ -189,8 +278,7 @@ def test_rows_that_are_removed_later_make_no_new_data(project: Path, more: int) 
     gradient(project, "r2")
     place = remove(project, nodes[:10])
     forget(project, place[nodes[10 : 10 + more]].tolist())
-    refused = Cheat(project, CONFIG, "r3").join().refusal
-    assert ("policy.min_nodes" in refused) == (more < 10)
+    assert is_refused(project, "r3") == (more < 10)
 
 
 def test_a_run_that_begins_again_notes_another_list(project: Path) -> None:
@@ -200,4 +288,4 @@ def test_a_run_that_begins_again_notes_another_list(project: Path) -> None:
     forget(project, nodes[:12])
     gradient(project, "r1")
     forget(project, nodes[:13])
-    assert "policy.min_nodes" in Cheat(project, CONFIG, "r2").join().refusal
+    assert is_refused(project, "r2")

@@ -27,18 +27,20 @@ _LONGEST = 500  # characters of a reason
 
 class LeftOut(NamedTuple):
     """What a run leaves out of a site's data. data, rest: digests of the data with it and without it. examples: marks
-    of what is left out (`holdings.left_out_of`). training: of those among them that runs would train on."""
+    of what is left out (`holdings.left_out_of`). training: of those among them that runs would train on. seen: digests
+    by which a later run recognizes the data (`Accounts.known_as`)."""
 
     data: str
     rest: str
     examples: frozenset[str] = frozenset()
     training: frozenset[str] = frozenset()
+    seen: frozenset[str] = frozenset()
 
     @classmethod
     def of_note(cls, note: Record) -> "LeftOut":
         """What a journal's note of the kind `DATA` says."""
-        examples, training = (frozenset(map(str, note[key])) for key in ("left_out", "training"))
-        return cls(note["data"], note["rest"], examples, training)
+        examples, training, seen = (frozenset(map(str, note.get(key, ()))) for key in ("left_out", "training", "seen"))
+        return cls(note["data"], note["rest"], examples, training, seen)
 
 
 class Accounts:
@@ -98,12 +100,18 @@ class Accounts:
         """{step: how often it has replied} in all runs that began with that configuration."""
         return sum((self.replies[name] for name, run_pin in self.pins.items() if run_pin == pin), Counter[str]())
 
+    def known_as(self, digest: str, seen: frozenset[str]) -> str:
+        """The digest under which earlier runs noted the data that has one of the digests `seen`; `digest` if none
+        did."""
+        noted = (one for each in self.left_out.values() for one in each)
+        return next((one.data for one in noted if one.seen & seen), digest)
+
     def of_whole(self, now: LeftOut) -> LeftOut:
         """`now`, in terms of the data as it was before its owner removed rows that an earlier run had left out."""
         noted = [one for each in self.left_out.values() for one in each]
         before = {one.rest: one for one in noted if one.rest != one.data}
         while (one := before.get(now.data)) is not None:
-            now = LeftOut(one.data, now.rest, now.examples | one.examples, now.training | one.training)
+            now = LeftOut(one.data, now.rest, now.examples | one.examples, now.training | one.training, now.seen)
         return now
 
     def earlier(self, now: LeftOut) -> list[LeftOut]:

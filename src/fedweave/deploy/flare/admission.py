@@ -511,17 +511,19 @@ def check_left_out(rules: Rules, now: LeftOut, earlier: Sequence[LeftOut]) -> No
     what it and earlier runs on the same data send would show what these few change.
 
     Raises:
-        PolicyViolation: names the rule, and no number of examples, which the server would hear.
+        ConfigError: names the rule. The server hears only that the site's data or settings were refused: a reason would
+            tell it that someone asked to be forgotten.
     """
     told_apart = (
         *_told_apart(now.examples, {one.examples for one in earlier}),
         *_told_apart(now.training, {one.training for one in earlier}),
     )
     if any(0 < count < rules.min_nodes for count in told_apart):
-        raise PolicyViolation(
+        raise ConfigError(
             f"policy.min_nodes: earlier runs on the same data left out others than this run, and fewer than "
             f"{rules.min_nodes} examples, or training examples, make a difference that what the runs send shows. Wait "
-            "until data.forget lists more, or have the owner accept this: policy.min_nodes = 1",
+            "until data.forget lists more, or, for a vertical run, until the parties share more or the same nodes. Or "
+            "accept this: policy.min_nodes = 1",
             code="forget.few",
         )
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.federation import Declaration, Sends, StepInfo
+from fedweave.core.graph import TRAIN
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
@@ -26,6 +27,8 @@ from fedweave.datasets.check import refuse
 from fedweave.datasets.features import AUTO, compact, normalize, of_party, rescaled, without_sens
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
+from fedweave.deploy.flare.accounts import Accounts, LeftOut
+from fedweave.deploy.flare.data_marks import data_digest, mark, site_key
 from fedweave.deploy.flare.holdings import (
     HASH,
     WIDTH,
@@ -35,6 +38,7 @@ from fedweave.deploy.flare.holdings import (
     check_split,
     marks,
     numbered,
+    recognized,
     require,
     source_of,
 )
@@ -247,6 +251,23 @@ class PartyData:
     def marks(self, common: Dataset) -> Record:
         """`holdings.marks` of the common nodes."""
         return marks(replace(common, columns=self.columns), self.scaling)
+
+    def left_out(self, common: Dataset, folder: Path, accounts: Accounts) -> LeftOut:
+        """What a run on the `common` nodes leaves out of the party's whole table. The party compares its runs by the
+        table, because the other parties and the server have a say in what is common.
+
+        Raises:
+            ConfigError: see `data_marks.site_key`.
+        """
+        data, seen = recognized(self.data, self.path, accounts)
+        place = {name: at for at, name in enumerate(self.data.ids)}
+        rows = np.array([place[name] for name in common.ids], np.int64)
+        if len(rows) == len(place):  # also without ids
+            return LeftOut(data, data, seen=seen)
+        key, trained = site_key(folder), np.asarray(self.data.public)[TRAIN]
+        marks = {name: mark(key, b"aligned", name) for name in place.keys() - {*common.ids}}
+        training = frozenset(one for name, one in marks.items() if trained[place[name]])
+        return LeftOut(data, data_digest(restricted(self.data, rows)), frozenset(marks.values()), training, seen)
 
     def overlap(self, common: Dataset) -> str:
         """A line for the owner: how much of the party's data is common to all."""

@@ -14,10 +14,10 @@ from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph
 from fedweave.core.target import CLASS
 from fedweave.core.types import Record
 from fedweave.datasets.base import REFUSE, Dataset
-from fedweave.deploy.flare.accounts import DATA, LeftOut
+from fedweave.deploy.flare.accounts import DATA, Accounts, LeftOut
 from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.folder import SITE_FILE, private_folder
-from fedweave.deploy.flare.holdings import Forgotten, common_test, own_graph
+from fedweave.deploy.flare.holdings import Forgotten, common_test, left_out_of, own_graph
 from fedweave.deploy.flare.journal import journals, read_journal
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.errors import UserError
@@ -93,8 +93,10 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
             code="forget.scaling",
         )
     forgotten, here = Forgotten.of(about, folder), runs_here(folder)
-    ids = () if forgotten is None else forgotten.ids
-    marks = frozenset[str]() if forgotten is None else forgotten.marks(ids, folder)
+    ids, accounts = () if forgotten is None else forgotten.ids, Accounts(folder)
+    with accounts.open():
+        out = left_out_of(about, folder, forgotten, accounts)
+    marks = out.examples
     chosen = _chosen(folder, here, marks, {BEFORE: before, EXACT: exact, FAST: fast})
     left = forgotten is None and EXACT not in chosen.runs
     rest = own_graph(about, folder)
@@ -130,7 +132,7 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
             "training": int(leaving.sum()),
             "of": whole.examples,
             "kind": whole.example,
-            "list": None if forgotten is None else _commitment(forgotten, folder),
+            "list": None if forgotten is None else _commitment(forgotten, folder, out.data),
         },
         "metric": metric,
         "models": compared(outcomes, metric, positive),
@@ -192,10 +194,10 @@ def _chosen(folder: Path, here: Sequence[RunHere], marks: frozenset[str], named:
     return _Chosen(ordered, {name: run.name for name, run in runs.items()}, tuple(notes))
 
 
-def _commitment(forgotten: Forgotten, folder: Path) -> str:
+def _commitment(forgotten: Forgotten, folder: Path, data: str) -> str:
     """A hash that binds the owner to the list, by whole hashes: of the short marks in journals, two lists with the same
     ones could be found."""
-    whole = forgotten.marks(forgotten.ids, folder, size=32)
+    whole = forgotten.marks(forgotten.ids, folder, data, size=32)
     return hashlib.sha256(",".join(sorted(whole)).encode()).hexdigest()
 
 

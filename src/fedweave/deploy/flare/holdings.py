@@ -40,8 +40,9 @@ from fedweave.datasets.npz import Archive
 from fedweave.datasets.settings import CommonSettings, DataSettings
 from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.triples import knowledge_graph, learned, read_triples
-from fedweave.deploy.flare.accounts import LeftOut
-from fedweave.deploy.flare.sitefile import SECRET, Rules, SiteData, read_ids_key, read_secret
+from fedweave.deploy.flare.accounts import Accounts, LeftOut
+from fedweave.deploy.flare.data_marks import data_digest, files_digest, mark, site_key
+from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.build import scaled_to
 from fedweave.experiment.config import Config
@@ -115,13 +116,12 @@ class Holdings:
 
 class Forgotten(NamedTuple):
     """The examples that a site leaves out. ids: their ids, as far as the data has them. training: of those among them
-    that runs would train on. absent: how many ids of the list it does not have. whole: the `data_digest` of the data
-    with them. numbers: whether the ids are numbers of rows."""
+    that runs would train on. absent: how many ids of the list it does not have. numbers: whether the ids are numbers of
+    rows."""
 
     ids: tuple[str, ...]
     training: tuple[str, ...]
     absent: int
-    whole: str
     numbers: bool
 
     @classmethod
@@ -138,41 +138,42 @@ class Forgotten(NamedTuple):
         trained = np.asarray(whole.public)[TRAIN] & whole.labeled
         ids = [name for name in names if name in named]
         training = [name for name, used in zip(names, trained.tolist(), strict=True) if used and name in named]
-        return cls(tuple(ids), tuple(training), len(named) - len(ids), data_digest(whole), not whole.ids)
+        return cls(tuple(ids), tuple(training), len(named) - len(ids), not whole.ids)
 
-    def marks(self, ids: Sequence[str], folder: Path, size: int = 8) -> frozenset[str]:
-        """Hashes of ids, keyed with the secret of the site in `folder`, so that its journal does not tell them. Numbers
-        of rows are of these rows alone: the same number names another row once rows are removed. size: in bytes.
+    def marks(self, ids: Sequence[str], folder: Path, data: str, size: int = 8) -> frozenset[str]:
+        """Hashes of ids, keyed by the site in `folder`, so that its journal does not tell them. Numbers of rows are of
+        these rows alone: the same number names another row once rows are removed.
+
+        data: see `accounts.LeftOut`. size: in bytes.
 
         Raises:
-            ConfigError: see `sitefile.read_secret`.
+            ConfigError: see `data_marks.site_key`.
         """
-        key, start = read_secret(folder / SECRET), b"forget" + (self.whole.encode() if self.numbers else b"")
-        return frozenset(hashlib.blake2b(start + name.encode(), key=key, digest_size=size).hexdigest() for name in ids)
+        key, purpose = site_key(folder), b"forget" + (data.encode() if self.numbers else b"")
+        return frozenset(mark(key, purpose, name, size) for name in ids)
 
 
-def left_out_of(data: Dataset, forgotten: Forgotten | None, folder: Path) -> LeftOut:
-    """What a run on a site's `data` leaves out.
+def left_out_of(site: SiteData, folder: Path, forgotten: Forgotten | None, accounts: Accounts) -> LeftOut:
+    """What a run on the data that `site.toml` names leaves out. accounts: the site's, with the data of earlier runs.
 
     Raises:
-        ConfigError: see `sitefile.read_secret`.
+        DataError: see `read_graph`. ConfigError: see `data_marks.site_key`.
     """
-    rest = data_digest(data)
+    as_written = replace(site, forget=None, normalize="none", edge_normalize="none")
+    whole = _read(folder / site.path, as_written, folder)
+    data, seen = recognized(whole, folder / site.path, accounts)
     if forgotten is None:
-        return LeftOut(rest, rest)
-    marks = forgotten.marks(forgotten.ids, folder), forgotten.marks(forgotten.training, folder)
-    return LeftOut(forgotten.whole, rest, *marks)
+        return LeftOut(data, data, seen=seen)
+    marks = forgotten.marks(forgotten.ids, folder, data), forgotten.marks(forgotten.training, folder, data)
+    return LeftOut(data, data_digest(without_ids(whole, forgotten.ids)), *marks, seen)
 
 
-def data_digest(data: Dataset) -> str:
-    """A digest of a site's data, the same under every configuration: whether a model reads ports does not count."""
-    attributes = None if data.edge_attrs is None else data.edge_attrs._replace(ports=False)
-    return digest_of(content(replace(data, edge_attrs=attributes)))
-
-
-def digest_of(marks: object) -> str:
-    """SHA-256 of what identifies data."""
-    return hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest()
+def recognized(whole: Dataset, path: Path, accounts: Accounts) -> tuple[str, frozenset[str]]:
+    """The digest under which the site's runs note data, and those by which a later run recognizes it. whole: the data
+    at `path`, features not scaled."""
+    digest = data_digest(whole)
+    seen = frozenset((digest, files_digest(path)))
+    return accounts.known_as(digest, seen), seen
 
 
 def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = None) -> Holdings:

@@ -292,7 +292,7 @@ def _aligned(job: Participation, message: Tree, log: logging.Logger) -> Tree:
             job.ledger.note("aligned", common=holdings.data.nodes, own=party.data.nodes)
         more = fields("aligned", run=job.run, common=holdings.data.nodes)
         log.info("%s", party.overlap(holdings.data), extra=more)
-    job.check_marks(party.marks(holdings.data))
+    job.check_marks(party.marks(holdings.data), partial(party.left_out, holdings.data, job.folder, job.accounts))
     job.begin(holdings, message["width"])
     return describe(holdings, withheld(job.rules))
 
@@ -441,7 +441,7 @@ class Member:
                 )
             known = marks(holdings.data, data.normalize)
             known |= {"features": "learned"} if config.learned else {}
-            job.check_marks(known, left_out_of(holdings.data, holdings.forgotten, self._folder))
+            job.check_marks(known, partial(left_out_of, data, self._folder, holdings.forgotten, job.accounts))
             own_units = data.normalize in BY_NODES and data.features != LEARNED
             note_form(request, data, self._folder, None if own_units else holdings.data)
             if config.learned:

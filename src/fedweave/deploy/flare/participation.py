@@ -1,7 +1,7 @@
 """A site's data, state and accounts while it takes part in a run."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from fedweave.deploy.flare.alignment import Exchange, PartyData
 from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.entities import UNITE, Entities
 from fedweave.deploy.flare.folder import private_folder
-from fedweave.deploy.flare.holdings import Holdings, LabelVersion, check_as_before, checked, digest_of, fitting
+from fedweave.deploy.flare.holdings import Holdings, LabelVersion, check_as_before, checked, fitting
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.memory import Downloads, Memory, Order, Store
 from fedweave.deploy.flare.peers import VERSION, Inbox
@@ -227,12 +227,12 @@ class Participation:
                 "run."
             )
 
-    def check_marks(self, marks: Record, out: LeftOut | None = None) -> None:
+    def check_marks(self, marks: Record, left_out: Callable[[], LeftOut]) -> None:
         """Note the `marks` of the training data when a run begins. When a run resumes, check that the data is the same;
-        when its models predict, check that the data fits them. out: what is left out of the data; None: nothing.
+        when its models predict, check that the data fits them. left_out: computes what is left out of the data.
 
         Raises:
-            FedweaveError: the data does not fit, or the run has no models at this site. PolicyViolation: see
+            FedweaveError: the data does not fit, or the run has no models at this site; or see
                 `admission.check_left_out`.
         """
         path = self.run_folder / MARKS
@@ -245,8 +245,7 @@ class Participation:
             check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
         if self.asked.predict:
             return
-        digest = digest_of(marks.get("data", marks))
-        self._leave_out(out or LeftOut(digest, digest))
+        self._leave_out(left_out())
         if not resumes:
             write(path, lambda file: file.write(json.dumps(marks).encode()))
 
@@ -260,7 +259,7 @@ class Participation:
             self._digest = whole.data
             if now not in known[journal]:
                 known[journal].append(now)
-                marks = {"left_out": sorted(now.examples), "training": sorted(now.training)}
+                marks = {"left_out": sorted(now.examples), "training": sorted(now.training), "seen": sorted(now.seen)}
                 begun = self.config.general.init_from or ""
                 self.ledger.note(DATA, data=now.data, rest=now.rest, init_from=begun, **marks)
 

@@ -356,8 +356,9 @@ def _differences(
     only after the sites have aligned or numbered their nodes."""
     if config.learned or capabilities(config.algorithm.kind).vertical:
         return
-    forgotten = Forgotten.of(read_checked(folder / SITE_FILE)[0], folder)
-    whole = accounts.of_whole(left_out_of(dataset, forgotten, folder))
+    site, _ = read_checked(folder / SITE_FILE)
+    forgotten = Forgotten.of(site, folder)
+    whole = accounts.of_whole(left_out_of(site, folder, forgotten, accounts))
     yield partial(check_left_out, rules, whole, accounts.earlier(whole))
     if any(step_info(step).sums for step in calls.all):
         crowds = [crowd for crowd, known in accounts.crowds.values() if known == whole.data]
