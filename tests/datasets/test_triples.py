@@ -1,5 +1,6 @@
 """Knowledge graphs: a user's own triples, and published ones with their counts."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def test_a_table_and_texts_give_the_same_by_hand(tmp_path):
         ("head,relation\na,b\n", "data.column-missing"),
         ("head,relation,tail\n", "data.no-triples"),
         ("head,relation,tail\na,r,b\n,r,b\n", "data.row"),
-        ("head,relation,tail,split\na,r,b,later\n", "data.split"),
+        ("head,relation,tail,split\na,r,b,later\n", "data.row"),
         (None, "data.no-triples"),
     ],
 )
@@ -54,6 +55,211 @@ def test_what_is_no_knowledge_graph_is_refused(tmp_path, text, code):
         (tmp_path / "triples.csv").write_text(text)
     with refusal(code):
         datasets.load("triples", str(tmp_path))
+
+
+# ----------------------------------------------------------------------------------------------------
+# Forms of files that others have written.
+
+CIRCLE = [(f"e{a}", f"r{(a + b) % 2}", f"e{b}") for a in range(5) for b in range(5) if a != b]
+SPLITS = {"train": CIRCLE[:14], "valid": CIRCLE[14:17], "test": CIRCLE[17:]}
+
+
+def texts(folder: Path, encoding: str = "utf-8", **changed: list[tuple[str, ...]]) -> Path:
+    """A folder of text files of triples, 14 to train on, 3 to validate and 3 to test, or as `changed`."""
+    for name, rows in (SPLITS | changed).items():
+        (folder / f"{name}.txt").write_text("".join("\t".join(row) + "\n" for row in rows), encoding=encoding)
+    return folder
+
+
+def table(folder: Path, text: str, name: str = "triples.csv") -> Path:
+    (folder / name).write_text(text)
+    return folder
+
+
+def rows(*names: str) -> str:
+    return "".join(",".join((*row, "train")[: len(names)]) + "\n" for row in [names, *CIRCLE])
+
+
+HEADER = ("head", "relation", "tail")
+REFUSED: dict[str, tuple[Callable[[Path], Path], str, str]] = {
+    # a blank at an end makes another entity
+    "a blank behind": (
+        lambda f: texts(f, train=[(h, r, f"{t} ") for h, r, t in CIRCLE]),
+        "data.row",
+        "train.txt: row 1",
+    ),
+    "a blank before": (lambda f: texts(f, test=[("e0", "r0", " e1")]), "data.row", "test.txt: row 1"),
+    "a blank of a word processor": (lambda f: texts(f, test=[("e0\u00a0", "r0", "e1")]), "data.row", "test.txt: row 1"),
+    "a blank in CSV": (lambda f: table(f, rows(*HEADER) + "e1,r0 ,e2\n"), "data.row", "row 22: relation"),
+    # words for nothing
+    "nan": (lambda f: table(f, rows(*HEADER) + "nan,r0,e1\n"), "data.row", "row 22: head"),
+    "NULL": (lambda f: texts(f, valid=[("e0", "r0", "NULL")]), "data.row", "valid.txt: row 1: tail"),
+    "N/A": (lambda f: texts(f, train=[*CIRCLE, ("e0", "N/A", "e1")]), "data.row", "train.txt: row 21: relation"),
+    "nothing in the second file": (
+        lambda f: texts(f, valid=[("e1", "r0", "e2"), ("e1", "", "e3")]),
+        "data.row",
+        "valid.txt: row 2",
+    ),
+    # rows that are none
+    "two cells": (lambda f: texts(f, test=[CIRCLE[0], ("e1", "r1")]), "data.row", "test.txt: row 2: it has 2 cells"),
+    "blanks between cells": (
+        lambda f: texts(f, train=[(" ".join(row),) for row in CIRCLE]),
+        "data.row",
+        "train.txt: row 1: it has 1 cells",
+    ),
+    "a fourth cell below a header": (
+        lambda f: texts(f, train=[HEADER, CIRCLE[0], (*CIRCLE[1], "1")]),
+        "data.row",
+        "train.txt: row 3",
+    ),
+    # headers
+    "a header in capitals": (lambda f: texts(f, train=[("Head", "Relation", "Tail"), *CIRCLE]), "data", "'Head'"),
+    "a header again": (lambda f: texts(f, train=[HEADER, *CIRCLE, HEADER]), "data.row", "train.txt: row 22"),
+    "a header of RDF again": (
+        lambda f: texts(f, train=[("subject", "predicate", "object"), *CIRCLE, ("subject", "predicate", "object")]),
+        "data.row",
+        "train.txt: row 22",
+    ),
+    "a header again in CSV": (lambda f: table(f, rows(*HEADER) + "head,relation,tail\n"), "data.row", "row 22"),
+    # columns
+    "a column of no meaning": (lambda f: table(f, "head,relation,tail,weight\na,r,b,1\n"), "data", "weight"),
+    "two columns of heads": (
+        lambda f: table(f, "head,source,relation,tail\na,a,r,b\n"),
+        "data.column-unknown",
+        "source",
+    ),
+    "columns of other names": (
+        lambda f: table(f, "drug,effect,disease\na,r,b\n"),
+        "data.column-missing",
+        'head = "drug"',
+    ),
+    "semicolons": (lambda f: table(f, "head;relation;tail\na;r;b\n"), "data", "semicolons"),
+    # N-Triples
+    "statements": (
+        lambda f: texts(f, train=[(f"<x/{h}>", f"<x/{r}>", f"<x/{t}> .") for h, r, t in CIRCLE]),
+        "data.n-triples",
+        "train.txt",
+    ),
+    "statements with blanks": (
+        lambda f: texts(f, train=[(f"<x/{h}> <x/{r}> <x/{t}> .",) for h, r, t in CIRCLE]),
+        "data.n-triples",
+        "train.txt",
+    ),
+    "statements with a cell for the dot": (
+        lambda f: texts(f, train=[(f"_:{h}", f"<x/{r}>", f"<x/{t}>", ".") for h, r, t in CIRCLE]),
+        "data.n-triples",
+        "train.txt",
+    ),
+    "statements of literals": (
+        lambda f: texts(f, test=[("<x/a>", "<x/b>", '"a text".')]),
+        "data.n-triples",
+        "test.txt",
+    ),
+    # files
+    "packed": (lambda f: table(f, "", "train.txt.gz"), "data.file-other", "gunzip train.txt.gz"),
+    "in capitals": (lambda f: table(f, "", "TRIPLES.CSV"), "data.file-other", "triples.csv"),
+    "of another ending": (lambda f: table(f, "", "train.tsv"), "data.file-other", "train.txt"),
+    "two to validate": (lambda f: table(texts(f), "e0\tr0\te1\n", "dev.txt"), "data.file-other", "dev.txt"),
+    "nothing to train on": (lambda f: table(f, "e0\tr0\te1\n", "test.txt"), "data.no-triples", ""),
+    "two tables": (lambda f: table(table(f, rows(*HEADER)), "", "triples.parquet"), "data", "both"),
+    "UTF-16": (lambda f: texts(f, "utf-16"), "data", "UTF-16"),
+    "Latin-1": (
+        lambda f: texts(f, "latin-1", test=[("caf\u00e9", "r0", "e1")]),
+        "data",
+        "test.txt: the file is not UTF-8",
+    ),
+    "long numbers as floats": (
+        lambda f: table(f, rows(*HEADER) + "12345678901234567890.0,r0,e1\n"),
+        "data.row",
+        "row 22: head",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", REFUSED)
+def test_what_would_be_another_graph_is_refused(tmp_path: Path, form: str) -> None:
+    write, code, fact = REFUSED[form]
+    with refusal(code, fact):
+        datasets.load("triples", str(write(tmp_path)))
+
+
+READ: dict[str, tuple[Callable[[Path], Path], dict[str, object]]] = {
+    "texts": (texts, {}),
+    "a byte order mark": (lambda f: texts(f, "utf-8-sig"), {}),
+    "a header": (lambda f: texts(f, train=[HEADER, *SPLITS["train"]], test=[HEADER, *SPLITS["test"]]), {}),
+    "a header of RDF in another order": (
+        lambda f: texts(f, train=[("object", "subject", "predicate"), *((t, h, r) for h, r, t in SPLITS["train"])]),
+        {},
+    ),
+    "a header that is declared": (
+        lambda f: texts(f, **{name: [("Drug", "does", "to"), *rows] for name, rows in SPLITS.items()}),
+        {"columns": {"head": "Drug", "relation": "does", "tail": "to"}},
+    ),
+    "RDF": (lambda f: table(f, rows("subject", "predicate", "object")), {}),
+    "edges": (lambda f: table(f, rows("source", "label", "target", "split")), {}),
+    "declared": (
+        lambda f: table(f, rows("from", "how", "to")),
+        {"columns": {"head": "from", "relation": "how", "tail": "to"}},
+    ),
+    "a column left out": (lambda f: table(f, rows("head", "relation", "tail", "source")), {"ignore": ("source",)}),
+    "rows without a value": (lambda f: table(f, rows(*HEADER) + ",,\n\n"), {}),
+    "comments": (lambda f: table(f, "# from elsewhere\n" + rows(*HEADER)), {}),
+}
+
+
+@pytest.mark.parametrize("form", READ)
+def test_forms_of_one_graph_are_read_alike(tmp_path: Path, form: str) -> None:
+    write, settings = READ[form]
+    data = datasets.load("triples", str(write(tmp_path)), **settings)
+    assert data.node_ids == ("e0", "e1", "e2", "e3", "e4")
+    assert data.labels == ("r0", "r1")
+    assert sorted(zip(*data.edge_attrs.ends.tolist(), data.y.tolist(), strict=True)) == sorted(
+        (int(h[1]), int(t[1]), int(r[1])) for h, r, t in CIRCLE
+    )
+
+
+@pytest.mark.parametrize("name", ["dev", "val", "validation"])
+def test_what_validates_has_several_names(tmp_path: Path, name: str) -> None:
+    texts(tmp_path)
+    (tmp_path / "valid.txt").rename(tmp_path / f"{name}.txt")
+    (tmp_path / "entity2id.txt").write_text("5\n")
+    data = datasets.load("triples", str(tmp_path))
+    assert np.asarray(data.public).sum(1).tolist() == [14, 3, 3]
+    assert [note for note in data.notes if "entity2id.txt" in note]
+    csv = "head,relation,tail,split\na,r,b,train\nb,r,c," + name + "\n"
+    table(tmp_path, csv)
+    data = datasets.load("triples", str(tmp_path))
+    assert np.asarray(data.public).sum(1).tolist() == [1, 1, 0]
+    assert [note for note in data.notes if "train.txt" in note]
+
+
+def test_whole_numbers_that_came_through_floats_are_those_numbers(tmp_path: Path) -> None:
+    pairs = [(a, b) for a in range(5) for b in range(5) if a != b]
+    frame = pd.DataFrame(pairs, columns=["head", "tail"]).assign(relation=1.0)
+    (tmp_path / "parquet").mkdir()
+    frame.astype({"tail": float}).to_parquet(tmp_path / "parquet/triples.parquet")
+    (tmp_path / "csv").mkdir()
+    frame.astype({"tail": float}).to_csv(tmp_path / "csv/triples.csv", index=False)
+    (tmp_path / "texts").mkdir()
+    texts(tmp_path / "texts", train=[(str(a), "1" if a else "1.0", f"{b}.0") for a, b in pairs])
+    for name in ("valid", "test"):
+        (tmp_path / f"texts/{name}.txt").unlink()
+    for form in ("parquet", "csv", "texts"):
+        data = datasets.load("triples", str(tmp_path / form))
+        assert data.node_ids == ("0", "1", "2", "3", "4")
+        assert data.labels == ("1",)
+
+
+def test_entities_that_look_alike_are_asked_about(tmp_path: Path) -> None:
+    [note] = datasets.load("triples", str(texts(tmp_path, test=[("E1", "r0", "e2")]))).notes
+    assert "'E1' and 'e1'" in note
+
+
+def test_relations_in_order_are_all_there_are(tmp_path: Path) -> None:
+    texts(tmp_path)
+    assert datasets.load("triples", str(tmp_path), labels=("r1", "r0", "nan")).labels == ("r1", "r0", "nan")
+    with refusal("data.row", "train.txt", "r0"):
+        datasets.load("triples", str(tmp_path), labels=("r1",))
 
 
 @pytest.mark.parametrize("kind", KNOWLEDGE, ids=lambda kind: kind.name)

@@ -242,7 +242,7 @@ def test_sites_with_triples_of_their_own_say_which_relations_there_are(project: 
     assert "global/auc" not in last.summary
     assert {link.members[site]._job.graph.x.shape[1] for site in SITES} == {18}
     write_site_file(project / SITES[0] / SITE_FILE, about | {"labels": names[1:]}, min_nodes=1)
-    with refusal("data.relation", "'after'"):
+    with refusal("data.row", "'after'"):
         held(project, SITES[0])
 
 

@@ -36,7 +36,7 @@ from fedweave.datasets.schema import (
     split_of,
 )
 from fedweave.datasets.settings import GraphSettings, NodeSettings
-from fedweave.datasets.table import WHOLE, NameIndex, Table, Tables, find, places, read
+from fedweave.datasets.table import WHOLE, NameIndex, StackedTables, Table, Tables, find, places, read
 from fedweave.datasets.tables import ALL, Parts, Tabular, times_of
 from fedweave.errors import ConfigError, DataError, Faults
 
@@ -226,25 +226,6 @@ class Members(Folder):
         return replace(edges, data=edges.data.append_column("id", pa.array(rows.astype(str))))
 
 
-@dataclass(frozen=True)
-class _Stacked(Table):
-    """Several tables one below the other; errors name the file and row that a value comes from."""
-
-    sources: tuple[Table, ...] = ()
-    counted: ClassVar[str] = "rows of all members"
-
-    @property
-    def origins(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self.sources)), [table.rows for table in self.sources])
-
-    def place(self, row: int) -> tuple[Path, int]:
-        for table in self.sources:
-            if row < table.rows:
-                return table.place(row)
-            row -= table.rows
-        raise IndexError(row)
-
-
 def _with_member(table: Table, member: str, columns: Sequence[str]) -> Table:
     """The table with the member's name in front of the ids in `columns`."""
     check_columns(table, required=tuple(columns), known=tuple(columns))
@@ -271,7 +252,7 @@ def _stacked(root: Path, tables: Sequence[Table]) -> Table:
     except pa.ArrowException as error:
         kind = tables[0].path.stem
         refuse(root, f"the members' {kind} hold values of different types ({error})", "Write all as CSV, or all alike.")
-    return _Stacked(root / tables[0].path.stem, data, 0, tuple(tables))
+    return StackedTables(root / tables[0].path.stem, data, 0, sources=tuple(tables))
 
 
 # ----------------------------------------------------------------------------------------------------

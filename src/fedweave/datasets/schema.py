@@ -208,13 +208,8 @@ def odd_data(data: Dataset) -> Iterator[str]:
     """A sentence for each kind of names that look alike, and for columns that number the rows."""
     kinds = {"classes": data.labels, "groups": data.groups, "owners": data.owners}
     kinds |= {"kinds of nodes": data.node_kinds, "kinds of edges": data.edge_kinds}
-    for what, names in kinds.items():
-        pairs = list(alike(names))
-        text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
-        more = f", and {len(pairs) - _SHOWN:,} more pairs" if pairs[_SHOWN:] else ""
-        if pairs:
-            question = "are they meant to be different? If not, write them the same way in all tables"
-            yield f"of the {what}, {text}{more}; {question}"
+    kinds |= {"relations": () if data.links is None else data.links.relations}
+    yield from alike_names(kinds)
     if len(numbered := row_numbers(data.x)):
         few, shown = len(numbered) == 1, column_names(data, numbered)
         yield (
@@ -222,6 +217,17 @@ def odd_data(data: Dataset) -> Iterator[str]:
             f"the place of an example in the table; leave {'it' if few else 'them'} out (ignore in [data]) unless "
             "the order means something"
         )
+
+
+def alike_names(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A sentence for each kind of names, {what they are: the names}, some of which look alike."""
+    for what, names in kinds.items():
+        pairs = list(alike(names))
+        text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
+        more = f", and {len(pairs) - _SHOWN:,} more pairs" if pairs[_SHOWN:] else ""
+        if pairs:
+            question = "are they meant to be different? If not, write them the same way in all tables"
+            yield f"of the {what}, {text}{more}; {question}"
 
 
 UNITS = 1000.0  # from which factor on times of two clients are not in one unit; a day has 86,400 seconds
@@ -396,7 +402,9 @@ COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
         "edges": (*EDGES, "label"),
         "graphs": ("id", *OF_EXAMPLES, "smiles", "scaffold"),
     },
+    "triple": {"triples": ("head", "relation", "tail", "split")},
 }
+SPLIT_WORDS = {name: at for at, name in enumerate(SPLITS)} | {"valid": 1, "validation": 1, "dev": 1}
 MEANINGS = tuple(dict.fromkeys(name for tables in COLUMNS.values() for names in tables.values() for name in names))
 Categories = Mapping[str, str | tuple[str, ...]]
 AUTO = "auto"  # instead of a column's categories: the categories in training rows
@@ -602,17 +610,23 @@ def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[st
     return groups or tuple(sorted(present.unique().to_pylist()))
 
 
-def owners_of(table: Table, column: str) -> tuple[str, ...]:
-    """The names in a column of owners, sorted; a whole number that is written as "7.0" is "7".
+def names_in(table: Table, column: str) -> pa.Array:
+    """The cells of a column of names that no list declares, such as owners or entities; a whole number that is written
+    as "7.0" is "7".
 
     Raises:
         DataError: a cell is empty or a word for that ("nan"), or a name begins or ends with a blank, which would make
-            a member of its own.
+            it another name.
     """
-    names = as_whole(table.filled(column)).unique().to_pylist()
+    names = as_whole(table.filled(column))
     table.refuse_blanks(column)
     table.refuse_gaps(column)
-    return tuple(sorted(names))
+    return names
+
+
+def owners_of(table: Table, column: str) -> tuple[str, ...]:
+    """The names in a column of owners (`names_in`), sorted."""
+    return tuple(sorted(names_in(table, column).unique().to_pylist()))
 
 
 def edges_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> np.ndarray:
@@ -693,9 +707,8 @@ def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
         DataError: a value is no split, or an unlabeled row has one; names file and row.
     """
     cells = examples.texts("split")
-    which: np.ndarray = (
-        pc.index_in(cells, pa.array(SPLITS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
-    )
+    words = pc.index_in(cells, pa.array(SPLIT_WORDS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
+    which = np.array([*SPLIT_WORDS.values(), -1])[words]
     unknown = (which < 0) & cells.is_valid().to_numpy(False)
     remedy = f"Use {', '.join(SPLITS)}, or leave the cell empty."
     refuse_rows(examples, unknown, lambda row: f"split is {cells[row].as_py()!r}", remedy)
@@ -767,13 +780,13 @@ def named(
 def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
     """The tables where `column`, as its owner names it, has the meaning: all tables that can have the meaning; for
     meanings of examples only the first such table."""
-    of_graphs = any(table.path.stem == "graphs" for table in tables)
-    known = COLUMNS["graph" if of_graphs else "edge" if tables[0].path.stem == "edges" else "node"]
+    stems, triples = [table.path.stem for table in tables], COLUMNS["triple"]["triples"]
+    known = COLUMNS["graph" if "graphs" in stems else "edge" if stems[0] == "edges" else "node"]
     found_in = [
         at
         for at, table in enumerate(tables)
         if column in table.columns
-        and meaning in known[table.path.stem]
+        and meaning in known.get(table.path.stem, triples)
         # the ends of edges keep their names, even if other columns have the same name
         and not (table.path.stem == "edges" and column in EDGES and meaning not in EDGES)
     ]

@@ -335,6 +335,27 @@ class Table:
             refuse(self.path, f"column {column!r}: {error}", remedy)
 
 
+@dataclass(frozen=True)
+class StackedTables(Table):
+    """Several tables one below the other; errors name the file and row that a value comes from."""
+
+    sources: tuple[Table, ...] = ()
+    counted: ClassVar[str] = "rows of all tables"
+
+    @property
+    def origins(self) -> np.ndarray:
+        table = np.repeat(np.arange(len(self.sources)), [source.rows for source in self.sources])
+        return table if self.there is None else table[self.there]
+
+    def place(self, row: int) -> tuple[Path, int]:
+        row = row if self.there is None else int(self.there[row])
+        for table in self.sources:
+            if row < table.rows:
+                return table.place(row)
+            row -= table.rows
+        raise IndexError(row)
+
+
 class Tables(NamedTuple):
     """A user's data as every reader of tables hands it over: its nodes and edges and, where these are the examples,
     small graphs."""
@@ -540,6 +561,37 @@ def read_csv(path: Path) -> pa.Table:
     )
 
 
+def read_tabs(path: Path, columns: Sequence[str], header: bool) -> pa.Table:
+    """The cells of a text file, which tabs split, as strings, null where empty; `columns` are their names, and `header`
+    says whether the first line has them, too.
+
+    Raises:
+        DataError: a row has another number of cells. One of `decompression.TABLE_FAULTS`: the file is malformed.
+    """
+    faults = list[str]()
+
+    def skip(row: pa.csv.InvalidRow) -> str:
+        faults.append(f"row {row.number}: it has {row.actual_columns} cells, not {row.expected_columns}")
+        return "skip"
+
+    table = pa.csv.read_csv(
+        path,
+        read_options=pa.csv.ReadOptions(
+            use_threads=False, block_size=BLOCK, column_names=list(columns), skip_rows=int(header)
+        ),
+        parse_options=pa.csv.ParseOptions(
+            delimiter="\t", quote_char=False, ignore_empty_lines=False, invalid_row_handler=skip
+        ),
+        convert_options=pa.csv.ConvertOptions(
+            column_types=dict.fromkeys(columns, pa.string()), strings_can_be_null=True, null_values=[""]
+        ),
+    )
+    if faults:
+        more = f" (and so are {len(faults) - 1:,} more rows)" if faults[1:] else ""
+        refuse(path, f"{faults[0]}{more}", f"Split {', '.join(columns)} by tabs in every row.", "row")
+    return table
+
+
 def comments(path: Path) -> int:
     """The number of lines before the header of a CSV file that begin with #, as in files of SNAP and KONECT.
 
@@ -604,20 +656,24 @@ def _of_own_name(folder: Path, stem: str) -> str:
     return f"{there} {shown}: {renamed}, and see docs/data-format.md for both files."
 
 
-def read(path: Path) -> Table:
-    """Read a CSV file (UTF-8, comma, header; all cells as text) or a Parquet file.
+def read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
+    """Read a CSV file (UTF-8, comma, header; all cells as text) or a Parquet file; or, with `columns`, a text file of
+    such columns with tabs between them, whose first line may be a `header`.
 
     Raises:
         DataError: the file is empty, damaged or malformed, or a column name is repeated.
     """
     try:
-        data = read_csv(path) if path.suffix == ".csv" else _parquet(path)
+        if columns:
+            data = read_tabs(path, columns, header)
+        else:
+            data = read_csv(path) if path.suffix == ".csv" else _parquet(path)
     except UnicodeError as error:
         _refuse_encoding(path, error)
     except PermissionError:
-        refuse(path, "it may not be read", "Give this user the right to read it (chmod u+r).")
+        _refuse_unreadable(path)
     except (*TABLE_FAULTS, *CSV_FAULTS) as error:
-        if path.suffix == ".csv" and "UTF8" in str(error):
+        if path.suffix != ".parquet" and "UTF8" in str(error):
             _refuse_encoding(path, error)
         why = " ".join(str(error).split())  # Arrow breaks lines
         refuse(
@@ -628,7 +684,28 @@ def read(path: Path) -> Table:
         )
     if twice := [name for name, times in Counter(data.column_names).items() if times > 1]:
         refuse_name(path, twice[0])
+    if columns:
+        return Table(path, data, 1 + header)
     return Table(path, data, 2 + comments(path) if path.suffix == ".csv" else 1)
+
+
+def first_line(path: Path) -> str:
+    """The first line of a text file, "" of an empty one.
+
+    Raises:
+        DataError: the file is not UTF-8, or may not be read.
+    """
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            return file.readline().rstrip("\r\n")
+    except UnicodeError as error:
+        _refuse_encoding(path, error)
+    except PermissionError:
+        _refuse_unreadable(path)
+
+
+def _refuse_unreadable(path: Path) -> NoReturn:
+    refuse(path, "it may not be read", "Give this user the right to read it (chmod u+r).")
 
 
 def _parquet(path: Path) -> pa.Table:

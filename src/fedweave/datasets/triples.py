@@ -4,6 +4,7 @@ Entities have no features: each has a column of its own, so that a model learns 
 triples, whose class is the relation; with [data] task = "links" a model predicts which triples are true.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,27 +13,41 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv
 import pyarrow.parquet as pq
 import scipy.sparse as sp
 
 from fedweave.core.bounds import BelowOne
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph import TRAIN
 from fedweave.core.links import hashes_of, pair_hashes, places
+from fedweave.core.settings import Settings
 from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import check, check_counts, first, refuse
-from fedweave.datasets.lookup import Facts, PublishedFile, named_folder
+from fedweave.datasets.check import check, check_counts, refuse
+from fedweave.datasets.lookup import TABLES, Facts, PublishedFile, named_folder, refuse_other_form, unread
+from fedweave.datasets.schema import (
+    SPLIT_WORDS,
+    alike_names,
+    check_columns,
+    check_naming,
+    named,
+    names_in,
+    owners_of,
+    split_of,
+)
 from fedweave.datasets.settings import Normalize
+from fedweave.datasets.table import StackedTables, Table, find, first_line, read
 from fedweave.datasets.tables import skeleton
 from fedweave.datasets.targets import Targeted
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, DataError, Faults
 
-HEAD, RELATION, TAIL, SPLIT = "head", "relation", "tail", "split"
-CALLED = {HEAD: (HEAD, "source"), RELATION: (RELATION,), TAIL: (TAIL, "target")}  # names that columns may have
+STEM = "triples"  # of the table's file
+TRIPLE = (HEAD, RELATION, TAIL) = ("head", "relation", "tail")
+SPLIT = "split"
+# Other names of the columns: those of edges, and those of RDF.
+WORDS = {HEAD: ("source", "subject"), RELATION: ("predicate", "label"), TAIL: ("target", "object")}
 TEXTS = ("train.txt", "valid.txt", "test.txt")
-TABLES = ("triples.parquet", "triples.csv")
-SPLITS = {"train": 0, "val": 1, "valid": 1, "test": 2}
+_STATEMENT = r"\s*(<|_:).*[\s>\"]\.\s*$"  # a row of N-Triples: its subject is an IRI or a blank node
 _LAYOUT = "Name the folder that holds triples.csv|parquet, or train.txt, valid.txt and test.txt with tabs."
 _WHOLE = "Take the published files, whole."
 _DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError)
@@ -61,131 +76,139 @@ def learned(data: Dataset, columns: np.ndarray | None = None, width: int = 0) ->
     return replace(data, x=x, columns=(), scaling="none")
 
 
-def read(folder: Path) -> tuple[pa.Table, Path]:
-    """Text columns head, relation, tail, and split where there is one, of `TABLES` or `TEXTS`; and the file.
-
-    Raises:
-        DataError: none of these is there, a column is missing or a cell is empty.
-    """
-    for path in (folder / name for name in TABLES):
-        if path.is_file():
-            table = pq.read_table(path) if path.suffix == ".parquet" else _csv(path)
-            return _renamed(table, path), path
-    present = [folder / name for name in TEXTS if (folder / name).is_file()]
-    if not present or present[0].name != TEXTS[0]:
-        refuse(folder, "there are no triples", _LAYOUT, "no-triples")
-    pieces = []
-    for path in present:
-        table = _tabbed(path)
-        pieces.append(table.append_column(SPLIT, pa.array([path.stem] * len(table))))
-    return pa.concat_tables(pieces), present[0]
-
-
-def _csv(path: Path) -> pa.Table:
-    every = pa.csv.ConvertOptions(column_types={name: pa.string() for names in CALLED.values() for name in names})
-    return pa.csv.read_csv(path, convert_options=every)
-
-
-def _tabbed(path: Path) -> pa.Table:
-    options = pa.csv.ReadOptions(column_names=[HEAD, RELATION, TAIL])
-    types = pa.csv.ConvertOptions(column_types=dict.fromkeys((HEAD, RELATION, TAIL), pa.string()))
-    parsing = pa.csv.ParseOptions(delimiter="\t", quote_char=False)
-    return pa.csv.read_csv(path, options, parsing, types)
-
-
-def _renamed(table: pa.Table, path: Path) -> pa.Table:
-    columns = dict[str, pa.ChunkedArray]()
-    for meaning, names in CALLED.items():
-        column = next((name for name in names if name in table.column_names), None)
-        if column is None:
-            refuse(path, f"there is no column {' or '.join(names)}", "Give head, relation and tail.", "column-missing")
-        columns[meaning] = table[column].cast(pa.string())
-    if SPLIT in table.column_names:
-        columns[SPLIT] = table[SPLIT].cast(pa.string())
-    return pa.table(columns)
-
-
-def read_triples(folder: Path) -> tuple[pa.Table, Path] | None:
-    """`read`, where the folder holds triples.
-
-    Raises:
-        DataError: they are damaged, or a column is missing.
-    """
-    return _read(folder) if any((folder / name).is_file() for name in (*TABLES, TEXTS[0])) else None
-
-
-def knowledge_graph(table: pa.Table, path: Path, name: str, relations: Sequence[str] = ()) -> Dataset:
-    """The triples of `read` as a data set whose entities are in the order of their names, and so are relations, unless
-    `relations` names them all.
-
-    Raises:
-        DataError: a cell is empty, a split or a relation has another name, or there is no triple.
-    """
-    if not len(table):
-        refuse(path, "there is no triple", "Give one row for each triple.", "no-triples")
-    for column in (HEAD, RELATION, TAIL):
-        if (row := first(pc.equal(pc.fill_null(table[column], ""), "").to_numpy())) is not None:
-            refuse(path, f"row {row + 1}: {column} is empty", "Fill it in, or remove the row.", "row")
-    entities = pa.array(sorted(set(table[HEAD].to_pylist()) | set(table[TAIL].to_pylist())))
-    present = sorted(set(table[RELATION].to_pylist()))
-    if relations and (odd := [one for one in present if one not in relations]):
-        refuse(path, f"the relation {odd[0]!r} is none of data.labels", "Add it there, or correct it.", "relation")
-    kinds = pa.array(relations or present)
-    ends = np.stack([_places(table[column], entities) for column in (HEAD, TAIL)])
-    kind = _places(table[RELATION], kinds)
-    names = tuple(kinds.to_pylist())
-    data = Dataset(
-        name,
-        sp.csr_matrix((len(entities), 1), dtype=np.float32),
-        skeleton(ends, len(entities)),
-        kind,
-        len(names),
-        public=_split(table, path),
-        labels=names,
-        node_ids=tuple(entities.to_pylist()),
-        edge_attrs=EdgeAttributes(ends, True, examples=True),
-    )
-    return check(learned(data), path)
-
-
-def _places(cells: pa.ChunkedArray, names: pa.Array) -> np.ndarray:
-    places: np.ndarray = pc.index_in(cells.combine_chunks(), names).to_numpy(zero_copy_only=False).astype(np.int64)
-    return places
-
-
-def _split(table: pa.Table, path: Path) -> np.ndarray | None:
-    if SPLIT not in table.column_names:
-        return None
-    cells = table[SPLIT].to_pylist()
-    if odd := sorted({str(cell) for cell in cells if cell not in SPLITS}):
-        refuse(path, f"split is {odd[0]!r}", "Write train, val or test.", "split")
-    masks: np.ndarray = np.array([SPLITS[cell] for cell in cells]) == np.arange(3)[:, None]
-    return masks
+def holds_triples(folder: Path) -> bool:
+    """Whether there is a table of triples in the folder, or a text file of training triples."""
+    return any((folder / name).is_file() for name in (*(f"triples{ending}" for ending in TABLES), "train.txt"))
 
 
 @dataclass(frozen=True)
-class Triples:
+class Triples(Settings):
     """Your own knowledge graph: a table triples of heads, relations and tails, or train.txt, valid.txt and test.txt.
 
     The table may have a column split. Columns of the text files are separated by tabs.
+
+    columns: names of the columns that mean head, relation, tail or split, such as {head = "drug"}. By default source,
+             subject, predicate, label, target and object are read, too.
+    ignore:  columns that are left out; each other column must have a meaning.
+    labels:  names of all relations, in order; None: those in the data, sorted.
     """
 
+    columns: dict[str, str] | None = None
+    ignore: tuple[str, ...] | None = None
+    labels: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        check_naming(self.columns or {}, self.ignore or ())
+
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The knowledge graph in `root`; `seed` is not used.
+        """The knowledge graph in `root`, its entities in the order of their names; `seed` is not used.
 
         Raises:
             ConfigError: no folder is given.
-            DataError: its files are missing or refused (`read`).
+            DataError: its files are missing, or the tables are refused; names file, row and remedy of each fault.
         """
         root = named_folder(root, "triples", "the folder with triples", _LAYOUT)
-        return knowledge_graph(*_read(root), root.resolve().name)
+        table, files = self.table(root)
+        data = self.graph(table, root.resolve().name)
+        return replace(data, notes=(*data.notes, *alike_names({"entities": data.node_ids}), *unread(root, files)))
+
+    def table(self, folder: Path) -> tuple[Table, list[Path]]:
+        """The triples in a folder with the columns head, relation, tail and, where it is known, split; and their files.
+
+        Raises:
+            DataError: a file is missing or malformed, or a column has no meaning.
+        """
+        if texts := _texts(folder):
+            pieces = [self._with_meanings(self._text(path)) for path in texts]
+            splits = [
+                pa.array([path.stem] * piece.rows, pa.string()) for path, piece in zip(texts, pieces, strict=True)
+            ]
+            data = pa.concat_tables([piece.data.select(TRIPLE) for piece in pieces])
+            data = data.append_column(SPLIT, pa.chunked_array(splits, pa.string()))
+            return StackedTables(folder / STEM, data, 0, sources=tuple(pieces)), texts
+        table = self._with_meanings(read(find(folder, STEM)))
+        return table, [table.path]
+
+    def _with_meanings(self, table: Table) -> Table:
+        """The table with its columns called by what they mean."""
+        [table] = named([table], table.path, self._columns(table.columns), self.ignore or ())
+        check_columns(table, TRIPLE, (*TRIPLE, SPLIT), closed=True)
+        return table
+
+    def _columns(self, names: Sequence[str]) -> dict[str, str]:
+        """`columns`, and what other columns among the `names` mean by what they are called."""
+        columns = dict(self.columns or {})
+        for meaning, words in WORDS.items():
+            word = next((word for word in words if word in names), None)
+            if meaning not in names and meaning not in columns and word is not None and word not in columns.values():
+                columns[meaning] = word
+        return columns
+
+    def _text(self, path: Path) -> Table:
+        """The triples of a text file. A first line with names of columns is a header."""
+        line = first_line(path)
+        if re.match(_STATEMENT, line):
+            what = "the file is N-Triples, where a dot ends each row, which is no part of the tail"
+            refuse(path, what, "Write head, relation and tail with tabs between them, without the dot.", "n-triples")
+        names, words = line.split("\t"), {*TRIPLE, *(self.columns or {}).values()}.union(*WORDS.values())
+        are_names = all(name in words or name.strip().casefold() in words for name in names)
+        header = are_names and len(set(names)) == len(TRIPLE)
+        return read(path, names if header else TRIPLE, header)
+
+    def graph(self, table: Table, name: str) -> Dataset:
+        """The data set of a `table` of triples.
+
+        Raises:
+            DataError: a cell is empty or refused, or there is no triple; lists the faults.
+        """
+        if not table.rows:
+            refuse(table.path, "there is no triple", "Give one row for each triple.", "no-triples")
+        faults, ends, kind = Faults(DataError), list[pa.Array](), np.zeros(0, np.int64)
+        for column in (HEAD, TAIL):
+            with faults:
+                ends.append(names_in(table, column))
+        with faults:
+            table.filled(RELATION)
+            relations = owners_of(table, RELATION) if self.labels is None else self.labels
+            kind = table.kinds(RELATION, relations, "labels")
+        split = None
+        with faults:
+            split = split_of(table, np.zeros(table.rows), "triple") if SPLIT in table.columns else None
+        faults.refuse()
+        entities = pa.array(sorted(set(ends[0].to_pylist()) | set(ends[1].to_pylist())), pa.string())
+        numbers = np.stack([pc.index_in(cells, entities).to_numpy(zero_copy_only=False) for cells in ends])
+        data = Dataset(
+            name,
+            sp.csr_matrix((len(entities), 1), dtype=np.float32),
+            skeleton(numbers.astype(np.int64), len(entities)),
+            kind,
+            len(relations),
+            public=split,
+            labels=relations,
+            node_ids=tuple(entities.to_pylist()),
+            edge_attrs=EdgeAttributes(numbers.astype(np.int64), True, examples=True),
+        )
+        return check(learned(data), table.path)
 
 
-def _read(folder: Path) -> tuple[pa.Table, Path]:
-    try:
-        return read(folder)
-    except _DAMAGED as error:
-        refuse(folder, f"the triples are damaged ({type(error).__name__}: {error})", _LAYOUT, "damaged")
+def _texts(folder: Path) -> list[Path]:
+    """The text files of triples in a folder, at most one of each split; none where there is a table.
+
+    Raises:
+        DataError: there is neither, or there are two of one split, or none to train on.
+    """
+    if any((folder / f"{STEM}{ending}").is_file() for ending in TABLES):
+        return []
+    files = {folder / f"{word}.txt": split for word, split in SPLIT_WORDS.items() if (folder / f"{word}.txt").is_file()}
+    for split in set(files.values()):
+        same = [path.name for path in files if files[path] == split]
+        if same[1:]:
+            refuse(folder, f"{' and '.join(same)} are both there", "Keep the one that counts.", "file-other")
+    if TRAIN not in files.values():
+        refuse_other_form(folder, "there is no table of triples", STEM, TABLES)
+        refuse_other_form(folder, "there is no train.txt", "train", (".txt",))
+        refuse(folder, "there are no triples", _LAYOUT, "no-triples")
+    return sorted(files, key=lambda path: files[path])
 
 
 @dataclass(frozen=True)
@@ -204,7 +227,7 @@ class PublishedTriples(PublishedFile):
             DataError: its files are nowhere (lists all places), damaged, or have other counts than published.
         """
         folder = self._find(root)
-        data = knowledge_graph(*_read(folder), self.name)
+        data = Triples().graph(Triples().table(folder)[0], self.name)
         check_counts(data, self.facts, folder, remedy=_WHOLE)
         held = (data.examples, 0, 0) if data.public is None else tuple(data.public.sum(1).tolist())
         if held != self.split:

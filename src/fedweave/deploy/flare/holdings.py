@@ -17,6 +17,7 @@ from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph, make_graph
 from fedweave.core.links import Links
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
+from fedweave.core.settings import Settings
 from fedweave.core.sizes import agreed, least_rows
 from fedweave.core.target import where_known
 from fedweave.core.text import counted
@@ -37,9 +38,9 @@ from fedweave.datasets.folder import Folder, GraphFolder, check_named, is_of_gra
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import as_links, has_split
 from fedweave.datasets.npz import Archive
-from fedweave.datasets.settings import CommonSettings, DataSettings
+from fedweave.datasets.settings import DataSettings
 from fedweave.datasets.tables import scaled_like
-from fedweave.datasets.triples import knowledge_graph, learned, read_triples
+from fedweave.datasets.triples import Triples, holds_triples, learned
 from fedweave.deploy.flare.accounts import Accounts, LeftOut
 from fedweave.deploy.flare.data_marks import data_digest, files_digest, mark, site_key
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
@@ -56,7 +57,7 @@ from fedweave.partition.external import check_inside, member_data
 from fedweave.partition.forgetting import names_of, read_ids, without_ids
 
 HASH = "hash"  # a value of `SiteData.split`
-Source = TypeVar("Source", bound=CommonSettings)
+Source = TypeVar("Source", bound=Settings)
 
 
 class LabelVersion(NamedTuple):
@@ -264,8 +265,12 @@ def kinds_of(site: SiteData) -> tuple[str, ...]:
     return tuple(f"{what} {name}" for what, names in lists.items() for name in names or ())
 
 
-# Settings that `site.toml` may have for an .npz file in addition to the fields of `Archive`; "parallel" is ignored.
-_ADDITIONAL = {"classes", "labels", "external", "parallel"}
+# Settings that `site.toml` may have in addition to the fields of the source; "parallel" is ignored, and triples have no
+# features to normalize.
+_ADDITIONAL: dict[type, set[str]] = {
+    Archive: {"classes", "labels", "external", "parallel"},
+    Triples: {"task", "normalize"},
+}
 
 
 def check_meant(path: Path, site: SiteData) -> None:
@@ -275,7 +280,7 @@ def check_meant(path: Path, site: SiteData) -> None:
         ConfigError: names the first such setting.
     """
     source, kind = _source_at(path)
-    known = {field.name for field in fields(source)} | (_ADDITIONAL if source is Archive else set())
+    known = {field.name for field in fields(source)} | _ADDITIONAL.get(source, set())
     others = {field.name for field in fields(DataSettings)} - known
     others |= {"train_until", "val_until"} if source is GraphFolder else set()
     if odd := [one.name for one in fields(site) if one.name in others and getattr(site, one.name) != one.default]:
@@ -285,10 +290,12 @@ def check_meant(path: Path, site: SiteData) -> None:
         )
 
 
-def _source_at(path: Path) -> tuple[type[Archive | Folder | GraphFolder], str]:
+def _source_at(path: Path) -> tuple[type[Archive | Folder | GraphFolder | Triples], str]:
     """The source class that reads the data at `path`, and the name of its kind."""
     if not path.is_dir():
         return Archive, "npz"
+    if holds_triples(path):
+        return Triples, "triples"
     return (GraphFolder, "graphs") if is_of_graphs(path) else (Folder, "nodes")
 
 
@@ -398,8 +405,8 @@ def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links
 
 def _undivided(path: Path, site: SiteData) -> Dataset:
     if require(path).is_dir():
-        if (triples := read_triples(path)) is not None:
-            return knowledge_graph(*triples, path.name, site.labels or ())
+        if holds_triples(path):
+            return source_of(Triples, site).load(path, 0)
         if not is_of_graphs(path):
             return by_holder(source_of(Folder, site).load(path, 0))
         of_graphs = source_of(GraphFolder, site)
