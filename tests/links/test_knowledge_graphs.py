@@ -23,11 +23,13 @@ ENTITIES, WIDTH = 18, 8
 KINDS = ("after", "below", "near")
 
 
-def triples(folder: Path, seed: int = 0) -> Path:
-    """Entities on a circle: the next one, the fifth, and whoever is beside; one triple of ten validates, two test."""
+def triples(folder: Path, seed: int = 0, loops: int = 0) -> Path:
+    """Entities on a circle: the next one, the fifth, and whoever is beside; one triple of ten validates, two test.
+    loops: how many of them are also near to themselves."""
     rows = [(f"e{i:02}", "after", f"e{(i + 1) % ENTITIES:02}") for i in range(ENTITIES)]
     rows += [(f"e{i:02}", "below", f"e{(i + 5) % ENTITIES:02}") for i in range(ENTITIES)]
     rows += [(f"e{i:02}", "near", f"e{(i + d) % ENTITIES:02}") for i in range(ENTITIES - 2) for d in (-1, 1)]
+    rows += [(f"e{i:02}", "near", f"e{i:02}") for i in range(loops)]
     table = pd.DataFrame(rows, columns=["head", "relation", "tail"])
     at = np.random.default_rng(seed).permutation(len(table))
     table["split"] = np.where(at % 10 == 0, "val", np.where(at % 10 < 3, "test", "train"))
@@ -56,10 +58,11 @@ def shared(state: dict) -> dict:
     return {path: leaf.materialize() if hasattr(leaf, "materialize") else leaf for path, leaf in leaves(state["w"])}
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_ranks_replace_heads_and_tails_by_hand(tmp_path, decoder):
-    """The mean reciprocal rank of a member's test triples, by the formula for each query, one candidate at a time."""
-    made = document(triples(tmp_path), {"name": "fedavg"}, decoder)
+@pytest.mark.parametrize(("decoder", "loops"), [*((name, 0) for name in DECODERS), ("distmult", 9), ("transe", 9)])
+def test_ranks_replace_heads_and_tails_by_hand(tmp_path, decoder, loops):
+    """The mean reciprocal rank of a member's test triples, by the formula for each query, one candidate at a time.
+    Where triples join entities with themselves, such a triple is a candidate like any other."""
+    made = document(triples(tmp_path, loops=loops), {"name": "fedavg"}, decoder)
     built, state, scores = trained(made)
     w = {path: leaf.double() for path, leaf in shared(state).items()}
     vectors, relations = w["0/weight"], w["1/relation"]
@@ -71,7 +74,7 @@ def test_ranks_replace_heads_and_tails_by_hand(tmp_path, decoder):
         for (h, t), r in zip(ends[:, part.masks[2]].T.tolist(), kind[part.masks[2]].tolist(), strict=True):
             score = lambda a, b, r=r: float(DECODERS[decoder].score(vectors[a], relations[r], vectors[b]))  # noqa: E731
             for changed in ([(h, n) for n in part.nodes.tolist()], [(n, t) for n in part.nodes.tolist()]):
-                others = [score(a, b) for a, b in changed if (a, r, b) not in known and a != b]
+                others = [score(a, b) for a, b in changed if (a, r, b) not in known and (loops or a != b)]
                 own = score(h, t)
                 found.append(
                     1 / (1 + sum(s > own + 1e-6 for s in others) + sum(abs(s - own) <= 1e-6 for s in others) / 2)
@@ -275,3 +278,105 @@ def test_directions_of_triples_are_used(tmp_path):
     assert data.edge_attrs.directed
     for name, several in (("embedding", 0), ("rgcn", 0), ("lightgcn", 1)):
         assert len(blocks.unused(MODELS[name](), data.edge_attrs)) == several
+
+
+def test_triples_of_an_entity_with_itself_stay(tmp_path):
+    """Also in the test, drawn as pairs that are no links, and asked for; an entity may have no other."""
+    folder = triples(tmp_path, loops=9)
+    with (folder / "triples.csv").open("a") as file:
+        file.write("lone,near,lone,train\nlone,near,lone,test\n")
+    table = pd.read_csv(folder / "triples.csv")
+    data = build(resolve(document(folder, {"name": "fede"}))).data
+    loop = data.edge_attrs.ends[0] == data.edge_attrs.ends[1]
+    assert loop.sum() == 11
+    assert data.public[2][loop].sum() == ((table["head"] == table["tail"]) & (table["split"] == "test")).sum() > 1
+    assert data.links.loops
+    for decoder in ("distmult", "rotate"):
+        batched, one = (trained(document(folder, {"name": "fede"}, decoder, mode))[1] for mode in ("vmap", "loop"))
+        for path, leaf in shared(batched).items():
+            torch.testing.assert_close(shared(one)[path], leaf, atol=1e-5, rtol=0)
+    near = build(resolve(document(folder, {"name": "fedavg"})))
+    found = 0
+    for graph in near.fed.graphs.values():
+        pairs = LinkPrediction(negatives=50).draw(near.algorithm.model, graph, random.key(1), 3)["pairs"]
+        found += int((pairs[:, 0] == pairs[:, 1]).sum())
+    assert found > 0
+    triples(tmp_path)
+    for graph in build(resolve(document(folder, {"name": "fedavg"}))).fed.graphs.values():
+        pairs = LinkPrediction(negatives=50).draw(near.algorithm.model, graph, random.key(1), 3)["pairs"]
+        assert not (pairs[:, 0] == pairs[:, 1]).any()
+
+
+def test_a_message_passes_along_a_triple_of_an_entity_with_itself(tmp_path):
+    made = document(triples(tmp_path, loops=9), {"name": "fedavg"}, mode="vmap")
+    made["model"] = {"name": "rgcn", "hidden": 4, "layers": 1, "bases": 2, "decoder": "distmult"}
+    for partition in ({"name": "edges", "by": "random"}, {"name": "random"}):
+        made["partition"] = {**partition, "clients": 2}
+        batched, one = (trained({**made, "engine": {"threads": 1, "mode": mode}}, 2)[1] for mode in ("vmap", "loop"))
+        for path, leaf in shared(batched).items():
+            torch.testing.assert_close(shared(one)[path], leaf, atol=1e-5, rtol=0)
+
+
+def links_of(folder: Path, rows: list[tuple[str, ...]], **data: object):
+    """The links of a folder of nodes a, b, c and edges, and what is noted of them."""
+    (folder / "nodes.csv").write_text("id,label,f\na,0,1\nb,1,2\nc,0,3\nd,0,4\n")
+    (folder / "edges.csv").write_text("\n".join(",".join(row) for row in [("source", "target", "split"), *rows]) + "\n")
+    made = document(folder, {"name": "fedavg"})
+    made["data"] = {"name": "folder", "path": str(folder), "task": "links", **data}
+    made["partition"], made["model"] = {"name": "edges", "by": "random", "clients": 1}, {"name": "gcn", "hidden": 4}
+    return build(resolve(made)).data
+
+
+ROWS = [("a", "b", "train"), ("b", "c", "train"), ("c", "a", "val"), ("a", "d", "test")]
+
+
+def test_a_link_in_two_splits_stays_in_both_and_is_noted(tmp_path):
+    data = links_of(tmp_path, [*ROWS, ("b", "a", "test")])
+    assert data.public.sum(1).tolist() == [2, 1, 2]
+    [note] = [note for note in data.notes if "train" in note]
+    assert "test links that also train: 1 of 2" in note
+    data = links_of(tmp_path, [*ROWS, ("b", "a", "test")], directed=True)
+    assert data.public.sum(1).tolist() == [2, 1, 2]
+    assert not data.notes
+    data = links_of(tmp_path, [*ROWS, ("b", "a", "train")])
+    assert data.public.sum(1).tolist() == [2, 1, 1]
+    assert len(data.notes) == 1
+
+
+def test_loops_of_edges_without_a_direction_are_noted_with_those_to_test(tmp_path):
+    rows = [*ROWS, ("a", "a", "test"), ("b", "b", "train")]
+    data = links_of(tmp_path, rows, loops="keep", edge_weight=None, parallel="count")
+    assert data.public.sum(1).tolist() == [2, 1, 1]
+    assert [note for note in data.notes if "2 edges that join a node with itself (1 of them to test)" in note]
+    data = links_of(tmp_path, rows, loops="keep", directed=True)
+    assert data.public.sum(1).tolist() == [3, 1, 2]
+
+
+def test_what_no_training_triple_has_is_noted(tmp_path):
+    folder = triples(tmp_path)
+    with (folder / "triples.csv").open("a") as file:
+        file.write("new,near,newer,test\ne00,unheard,e01,test\ne00,unheard,e02,val\n")
+    notes = build(resolve(document(folder, {"name": "fedavg"}))).data.notes
+    facts = ("validation links that have a relation", "test links that have an end", "test links that have a relation")
+    assert [sum(fact in note for note in notes) for fact in facts] == [1, 1, 1]
+    assert len(notes) == 3
+
+
+@pytest.mark.parametrize("form", ["triples", "npz", "edges"])
+def test_one_relation_cannot_be_dealt(tmp_path, form):
+    folder = triples(tmp_path)
+    table = pd.read_csv(folder / "triples.csv").assign(relation="near").drop_duplicates(["head", "tail"])
+    table.to_csv(folder / "triples.csv", index=False)
+    made = document(folder, {"name": "fedavg"})
+    if form == "npz":
+        from fedweave import datasets
+
+        datasets.load("triples", str(folder)).save(tmp_path / "one.npz")
+        made["data"] |= {"name": "npz", "path": str(tmp_path / "one.npz"), "loops": "keep"}
+    if form == "edges":
+        links_of(tmp_path, ROWS)
+        made["data"] |= {"name": "folder", "features": "learned"}
+    with refusal("config.one-relation", "random", "source"):
+        build(resolve(made))
+    made["partition"]["by"] = "source"
+    build(resolve(made))

@@ -22,7 +22,8 @@ class Queries(NamedTuple):
                 SOURCE or TARGET; and the member of a union that asks. -1 at padding.
     pairs:      `Graph.pairs`, int64 [3, e].
     candidates: int64 [2, c]: a member, and a node by which it replaces an end. -1 at padding.
-    filtered:   int64 [4, k]: a member, and source, target and relation of a link that it knows. -1 at padding.
+    filtered:   int64 [4, k]: a member, and source, target and relation of what is no candidate: a link that it knows
+                and, where links join two nodes, the end that stays with itself. -1 at padding.
     """
 
     queries: Tensor
@@ -48,7 +49,7 @@ class Queries(NamedTuple):
 
 def behind(queries: Queries, scores: Scores, nodes: int) -> Tensor:
     """#{s⁻ > s⁺} + ½ #{s⁻ = s⁺} in both queries of each link, float64 [e, 2]. s⁺ is the link's score, and s⁻ are those
-    of the member's candidates, without the end that stays and without links that the member knows.
+    of the member's candidates, without those that are filtered.
 
     scores: of queries against nodes. nodes: how many there are.
     """
@@ -74,8 +75,7 @@ def behind(queries: Queries, scores: Scores, nodes: int) -> Tensor:
                 row = torch.repeat_interleave(torch.arange(len(at), device=at.device), stop - start)
                 before = (stop - start).cumsum(0) - (stop - start)
                 other = codes[torch.arange(len(row), device=at.device) - before[row] + start[row]] % nodes
-                row = torch.cat([row, torch.arange(len(at), device=at.device)])
-                left_out = place[torch.cat([other, stays[at]])]
+                left_out = place[other]
                 s[row[left_out >= 0], left_out[left_out >= 0]] = torch.nan  # neither above nor equal
                 total[queries.queries[0, at]] += ((s > link).sum(1) + (s >= link).sum(1)) / 2
     return total.view(-1, 2)

@@ -22,12 +22,14 @@ SOURCE, TARGET, RELATION = 0, 1, 2  # rows of `Graph.pairs`
 QUERY, ASKED = 0, 1  # rows of `Graph.ranks`
 # In `Graph.extra`, where links are the examples: the rows of the links to train on, -1 at padding; the sorted codes
 # (relation n + source) n + target of the known links, with the largest number as padding; the nodes that a
-# candidate may be, -1 at padding, where these are not all; and, in its length, whether there are several relations.
+# candidate may be, -1 at padding, where these are not all; and, in their length, whether there are several relations,
+# and whether links join nodes with themselves.
 TRAINED, KNOWN, ITEMS, SEVERAL = "trained links", "known links", "items", "several relations"
+LOOPS = "links of a node with itself"
 LISTS = "lists of all items"  # each user's candidates are all items
 # Where all nodes are candidates; see `core.candidates.Queries`.
 QUERIES, CANDIDATES, FILTERED = "queries of links", "candidates of members", "links that members know"
-OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL, LISTS, QUERIES, CANDIDATES, FILTERED)
+OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL, LOOPS, LISTS, QUERIES, CANDIDATES, FILTERED)
 SPLITS = ("train", "val", "test")
 # In `Graph.extra`, where links between members are predicted (`partition.crossing`); -1 at padding. The F foreign nodes
 # that a client has links to have places 0 to F - 1, and in `Graph.pairs` the numbers from `Graph.nodes` on.

@@ -21,6 +21,7 @@ from fedweave.core.graph import (
     ITEMS,
     KNOWN,
     LISTS,
+    LOOPS,
     QUERIES,
     SEVERAL,
     SOURCE,
@@ -38,7 +39,7 @@ from fedweave.ops.hashing import GOLDEN, finalize
 TRIES = 32  # to find a pair that is no link
 AT_ONCE = 1 << 22  # pairs of a query and a candidate that are looked at together
 _BITS = 53
-OF_DATA = ("seed", "relations")  # fields of `Links` that are no settings: the run and the data define them
+OF_DATA = ("seed", "relations", "loops")  # fields of `Links` that are no settings: the run and the data define them
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class Links:
     relation:       whether links have kinds, where the data says them: the label of an edge. False: all are of one.
     seed:           seed of the split and of the pairs that are no links; the run's.
     relations:      names of the kinds of links; () where all are of one.
+    loops:          whether links join nodes with themselves, so that such a pair is a candidate like any other.
     """
 
     ratios: tuple[float, float, float] = (0.85, 0.05, 0.1)
@@ -68,6 +70,7 @@ class Links:
     relation: bool = True
     seed: int = 0
     relations: tuple[str, ...] = ()
+    loops: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ratios", tuple(self.ratios))
@@ -169,8 +172,8 @@ class LinkExamples(NamedTuple):
     pairs, ranks: see `core.graph.Graph`. y: int64 [e]: 1, 0, and -1 of ranks. masks: bool [3, e].
     group:   int64 [e], the member of a union that a pair was drawn for; -1 for links.
     known:   int64, the sorted codes of the known links (`Codes`). items: int64, the nodes that a candidate may be; None
-             for all. several: whether there are several relations. asked: the queries that have all nodes as
-             candidates; None where candidates are pairs.
+             for all. several: whether there are several relations. loops: whether links join nodes with themselves.
+             asked: the queries that have all nodes as candidates; None where candidates are pairs.
     """
 
     edges: np.ndarray
@@ -183,6 +186,7 @@ class LinkExamples(NamedTuple):
     known: np.ndarray
     items: np.ndarray | None
     several: bool
+    loops: bool
     asked: "AllRanked | None" = None
 
     @property
@@ -194,7 +198,8 @@ class LinkExamples(NamedTuple):
         """The entries of `Graph.extra` that belong to links, padded to these lengths."""
         largest = np.iinfo(np.int64).max
         lists = {name: _padded(part, lengths[name], largest if name == KNOWN else -1) for name, part in self._parts}
-        marks = {SEVERAL: self.several, LISTS: self.asked is not None and self.items is not None}
+        of_items = self.asked is not None and self.items is not None
+        marks = {SEVERAL: self.several, LISTS: of_items, LOOPS: self.loops}
         return lists | {name: np.ones(1, np.int64) for name, there in marks.items() if there}
 
     @property
@@ -223,10 +228,10 @@ def _padded(numbers: np.ndarray, size: int, value: int) -> np.ndarray:
 
 
 class Codes:
-    """The known links among n nodes, for looking pairs up."""
+    """The known links among n nodes, for looking pairs up. loops: whether links join nodes with themselves."""
 
-    def __init__(self, attributes: EdgeAttributes, nodes: int) -> None:
-        self.nodes = nodes
+    def __init__(self, attributes: EdgeAttributes, nodes: int, loops: bool = False) -> None:
+        self.nodes, self.loops = nodes, loops
         relation = relation_of(attributes)
         source, target = attributes.ends
         codes = [self.of(source, target, relation)]
@@ -246,11 +251,11 @@ class Codes:
         return np.stack([source, target, relation])
 
     def holds(self, source: np.ndarray, target: np.ndarray, relation: np.ndarray) -> np.ndarray:
-        """bool: which triples are links, or join a node with itself."""
+        """bool: which triples are links or, where no link does, join a node with itself."""
         wanted = self.of(source, target, relation)
         at = np.searchsorted(self.sorted, wanted).clip(max=max(len(self.sorted) - 1, 0))
         there = self.sorted[at] == wanted if len(self.sorted) else np.zeros(wanted.shape, bool)
-        return np.asarray(there | (source == target))
+        return there if self.loops else np.asarray(there | (source == target))
 
 
 def relation_of(attributes: EdgeAttributes) -> np.ndarray:
@@ -276,7 +281,7 @@ def link_examples(
     hashes = hashes_of(names)
     keys = pair_hashes(hashes[attributes.ends[0]], hashes[attributes.ends[1]], relation, links.seed)
     edges, edge_attrs, supervised = _messages(links, attributes, masks, keys, nodes)
-    codes = Codes(attributes, nodes)
+    codes = Codes(attributes, nodes, links.loops)
     used = masks.copy()
     used[TRAIN] &= supervised
     several = bool(links.relations)
@@ -294,7 +299,7 @@ def link_examples(
     for number, (held, rows) in enumerate(members or [(np.arange(nodes), np.arange(total))]):
         pool = held if items is None else np.intersect1d(held, items)
         chosen = rows[used[:, rows].any(0)]
-        its = Codes(attributes.taken(rows), nodes) if members else codes
+        its = Codes(attributes.taken(rows), nodes, links.loops) if members else codes
         no_links = _NoLinks(links, attributes, its, keys, held, pool, items is not None, turns)
         pieces.append(no_links.beside(chosen, used, number))
         evaluated = rows[(masks[VAL] | masks[TEST])[rows]]
@@ -307,7 +312,9 @@ def link_examples(
     if not links.candidates:
         ranks[1] = 0
     asked = AllRanked(*(np.concatenate(part, -1) for part in zip(*ranked, strict=True))) if ranked else None
-    return LinkExamples(edges, edge_attrs, pairs, ranks, y, split, group, codes.sorted, items, several, asked)
+    return LinkExamples(
+        edges, edge_attrs, pairs, ranks, y, split, group, codes.sorted, items, several, links.loops, asked
+    )
 
 
 class _Pieces(NamedTuple):
@@ -334,7 +341,7 @@ def _messages(
     if links.levels:  # training sees level 0, validation up to 1, test all
         level = np.where(also, 2.0, np.where(reserved, 1.0, 0.0))[chosen]
         edge_attrs = edge_attrs._replace(time=level, split_times=(0.0, 1.0))
-    source, target = edge_attrs.ends
+    source, target = edge_attrs.ends[:, edge_attrs.ends[0] != edge_attrs.ends[1]]
     both = np.unique(np.concatenate([source * nodes + target, target * nodes + source]))
     attributed = edge_attrs.directed or any(
         part is not None for part in (edge_attrs.weight, edge_attrs.features, edge_attrs.y)
@@ -403,11 +410,15 @@ class _NoLinks(NamedTuple):
         if not queries:
             queries = [(2 * chosen, np.where(self._turned(chosen), SOURCE, TARGET))]
         of, end = (np.concatenate(part) for part in zip(*queries, strict=True))
-        known = self.codes.triples()
+        filtered = self.codes.triples()
+        if not self.codes.loops:  # a pair of a node with itself is no candidate
+            stays = self.attributes.ends[np.where(end == TARGET, SOURCE, TARGET), of // 2]
+            loops = np.stack([stays, stays, relation_of(self.attributes)[of // 2]])
+            filtered = np.concatenate([filtered, np.unique(loops, axis=1)], 1)
         return AllRanked(
             np.stack([of, end, np.full(len(of), number)]),
             np.stack([np.full(len(self.pool), number), self.pool]),
-            np.concatenate([np.full((1, known.shape[1]), number), known]),
+            np.concatenate([np.full((1, filtered.shape[1]), number), filtered]),
         )
 
     def _turned(self, chosen: np.ndarray) -> np.ndarray:

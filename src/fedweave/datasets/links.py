@@ -1,11 +1,14 @@
 """A graph whose links are the examples: each edge once, with the split that its ends' names decide."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.links import Links, hashes_of, pair_hashes, split_of
+from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
+from fedweave.core.links import Links, hashes_of, pair_hashes, relation_of, split_of
 from fedweave.datasets.base import Dataset, bare
 from fedweave.errors import ConfigError
 
@@ -16,7 +19,7 @@ UNLIKE = "config.links"  # the code of errors about data that cannot have links 
 
 def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
     """The graph with its links as the examples, split by the column `split` of edges or else by `links`; labels
-    of nodes are not used. One of several parallel edges of a relation stays, and no loop.
+    of nodes are not used. One of several parallel edges of a relation and a split stays.
 
     key: key of the hash that decides the split; sites with the same key split shared links the same way.
 
@@ -48,6 +51,7 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
     if public is None:
         hashes = hashes_of(names, key)
         public = split_of(pair_hashes(hashes[source], hashes[target], attributes.y, links.seed), links.ratios)
+    notes = (*notes, *_odd_splits(data, attributes, public))
     return replace(
         data,
         edge_attrs=attributes._replace(examples=True, split=None),
@@ -63,7 +67,7 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
         target_scale=None,
         owner=data.owner,
         notes=(*data.notes, *notes),
-        links=replace(links, relations=relations),
+        links=replace(links, relations=relations, loops=bool(np.any(source == target))),
     )
 
 
@@ -81,8 +85,8 @@ def by_relation(data: Dataset) -> Dataset:
 
 
 def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, ...]]:
-    """The data's edges, each pair of a relation once and no loops, and a note on what was left out; kinds: whether they
-    have relations."""
+    """The data's edges, each pair of a relation once in each split, and notes on what was left out; kinds: whether they
+    have relations. A node's edge to itself stays where edges have a direction, such as triples."""
     attributes = data.edge_attrs
     if attributes is None:
         kind = data.edge_labels if kinds else None
@@ -93,16 +97,55 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
         attributes = attributes._replace(y=data.y if data.classes > 1 else None, split=split)
     if not kinds:
         attributes = attributes._replace(y=None)
-    source, target = attributes.ends
-    first, second = (
-        (source, target) if attributes.directed else (np.minimum(source, target), np.maximum(source, target))
+    has_splits = attributes.split is not None
+    split = np.zeros(attributes.total, np.int64) if attributes.split is None else attributes.split + 1
+    loop = (attributes.ends[0] == attributes.ends[1]) & (not attributes.directed)
+    _, at = np.unique(codes_of(attributes, data.nodes) * (len(SPLITS) + 1) + split, return_index=True)
+    at = np.sort(at[~loop[at]])
+    notes = list[str]()
+    if loops := np.count_nonzero(loop):
+        tested = f" ({np.count_nonzero(split[loop] == TEST + 1):,} of them to test)" if has_splits else ""
+        notes.append(
+            f"{loops:,} edges that join a node with itself{tested} are no examples; with directed = true they are"
+        )
+    if repeats := attributes.total - np.count_nonzero(loop) - len(at):
+        notes.append(f"{repeats:,} edges that join two nodes once more are no further examples")
+    return attributes.taken(at), tuple(notes)
+
+
+def codes_of(attributes: EdgeAttributes, nodes: int) -> np.ndarray:
+    """int64 [M]: one number for each link, of its ends among `nodes` and its relation; where edges have no direction,
+    the same for both."""
+    source, target = attributes.ends if attributes.directed else np.sort(attributes.ends, 0)
+    relation = relation_of(attributes)
+    result: np.ndarray = (relation * nodes + source) * nodes + target
+    return result
+
+
+def _odd_splits(data: Dataset, attributes: EdgeAttributes, public: np.ndarray) -> Iterator[str]:
+    """A sentence on each kind of links to validate or test that training gives away, or says nothing about."""
+    codes, relation = codes_of(attributes, data.nodes), relation_of(attributes)
+    trained = np.zeros(data.nodes, bool)
+    trained[attributes.ends[:, public[TRAIN]]] = True
+    ends_known = trained[attributes.ends].all(0) | (not _has_vectors(data))
+    faults = (
+        ("also train", "such scores are of what a model was trained on", np.isin(codes, codes[public[TRAIN]])),
+        ("have an end that no training link has", "its vector is not trained, and such scores count", ~ends_known),
+        (
+            "have a relation that no training link has",
+            "its weights are not trained, and such scores count",
+            ~np.isin(relation, relation[public[TRAIN]]),
+        ),
     )
-    relation: np.ndarray = np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
-    _, at = np.unique((relation * data.nodes + first) * data.nodes + second, return_index=True)
-    at = np.sort(at[source[at] != target[at]])
-    dropped = attributes.total - len(at)
-    note = f"{dropped:,} edges that join a node with itself, or two nodes once more, are no examples"
-    return attributes.taken(at), (note,) * (dropped > 0)
+    for name, part in (("validation", public[VAL]), ("test", public[TEST])):
+        for problem, consequence, links in faults:
+            if count := int(np.count_nonzero(links & part)):
+                yield f"{name} links that {problem}: {count:,} of {np.count_nonzero(part):,}; {consequence}"
+
+
+def _has_vectors(data: Dataset) -> bool:
+    """Whether each node has a column of its own, so that a model learns a vector for it."""
+    return sp.issparse(data.x) and data.x.shape[1] >= data.nodes and data.x.nnz <= data.nodes
 
 
 def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...]:

@@ -68,6 +68,13 @@ class EdgeGroups(Divided):
             return deal(attributes.total), None
         if self.by == "relation":
             relation = data.y if data.links is None else attributes.y  # the class of every link is 1
+            if data.links is not None and relation is None:
+                raise ConfigError(
+                    f"partition.by = 'relation': the links of {data.name!r} are of one relation, which cannot be dealt "
+                    f"to {self.clients} clients. Take by = 'random' or 'source'; several relations stand in the column "
+                    "label of edges, or relation of triples.",
+                    code="config.one-relation",
+                )
             if relation is None or relation.ndim > 1 or relation.min(initial=0) < 0:
                 raise self._unknown(data, "relation of some edges", "the column label of the edges' table")
             return deal(int(relation.max(initial=0)) + 1)[relation], None

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Literal
 
 import torch
@@ -12,7 +13,7 @@ from fedweave.algorithms.parts.part import Needs, Outputs, Part, Training
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.bounds import Count, CountOrNone
-from fedweave.core.graph import ITEMS, KNOWN, RELATION, SOURCE, TARGET, TRAINED, Graph
+from fedweave.core.graph import ITEMS, KNOWN, LOOPS, RELATION, SOURCE, TARGET, TRAINED, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.ops.hashing import GOLDEN, finalize
@@ -129,19 +130,20 @@ def no_links(graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     nodes, known, items = graph.real.sum(), graph.precomputed(KNOWN), graph.extra.get(ITEMS)
     kind = "tail" if items is not None else "turns" if known.shape[0] > 0 and graph.several else "both"
     keys = torch.stack([random.fold(key, purpose) for purpose in ("head", *range(TRIES))])
-    drawn = _DRAWS[kind](links, keys, known, nodes[None], nodes[None] if items is None else items)
+    drawn = _DRAWS[kind, LOOPS in graph.extra](links, keys, known, nodes[None], nodes[None] if items is None else items)
     return torch.cat([drawn[:RELATION], links[RELATION:].clamp(min=0)]), drawn[RELATION] == 0
 
 
-def _drawn(kind: str, *tensors: Tensor) -> Tensor:
+def _drawn(kind: str, loops: bool, *tensors: Tensor) -> Tensor:
     """int64 [P, 3, m]: ends of pairs that are no links, and 1 where a pair is one. A place is drawn again only while
     its pair is a link. The draw of a place depends on nothing else, so that a client's draws are the same in any batch.
 
-    kind: "both" ends are drawn, the head or the "tail" in "turns", or the tail. tensors: links [P, 3, m], keys [P, 1 +
+    kind: "both" ends are drawn, the head or the "tail" in "turns", or the tail. loops: whether a pair may join a node
+    with itself. tensors: links [P, 3, m], keys [P, 1 +
     TRIES], sorted codes of known links [P, k], numbers of nodes [P, 1], and these again or items [P, c], -1 at padding.
     """
     if tensors[0].dim() == 2:
-        return _drawn(kind, *(tensor[None] for tensor in tensors))[0]
+        return _drawn(kind, loops, *(tensor[None] for tensor in tensors))[0]
     links, keys, known, nodes, pool = tensors
     count = (pool >= 0).sum(1, keepdim=True).clamp(min=1) if kind == "tail" else nodes
     place = torch.arange(links.shape[2], device=links.device).expand(len(links), -1)
@@ -164,10 +166,15 @@ def _drawn(kind: str, *tensors: Tensor) -> Tensor:
         source, target = torch.where(again, first, source), torch.where(again, second, target)
         code = (relation.gather(1, at) * nodes + source) * nodes + target
         there = torch.searchsorted(known, code).clamp(max=known.shape[1] - 1)
-        link = (known.gather(1, there) == code) | (source == target)
+        link = known.gather(1, there) == code
+        if not loops:
+            link |= source == target
         ends.scatter_(2, at[:, None].expand(-1, 2, -1), torch.stack([source, target], 1))
         bad.scatter_(1, at, (link & again).long())
     return torch.cat([ends, bad[:, None]], 1)
 
 
-_DRAWS = {kind: together(partial(_drawn, kind)) for kind in ("both", "turns", "tail")}
+_DRAWS = {
+    (kind, loops): together(partial(_drawn, kind, loops))
+    for kind, loops in product(("both", "turns", "tail"), (False, True))
+}

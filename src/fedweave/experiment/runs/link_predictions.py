@@ -150,7 +150,7 @@ def of_node(
             continue
         graph = graphs_of(run.built.fed)[name].to("cpu")
         items = graph.extra[ITEMS].numpy() if ITEMS in graph.extra else np.arange(len(called))
-        others = items[(items >= 0) & (items != place[0])]
+        others = items[(items >= 0) & (links.loops | (items != place[0]))]
         if ITEMS in graph.extra and place[0] in items:
             raise UserError(f"{node!r} is an item: links lead from users to items. Name a user.", code=UNKNOWN)
         kind, target = np.repeat(kinds, len(others)), np.tile(others, len(kinds))
