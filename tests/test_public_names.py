@@ -204,7 +204,7 @@ def test_check_notes_whoever_trains_at_one_member_and_is_tested_at_another(tmp_p
         (tmp_path / "data" / member / "nodes.csv").write_text(f"id,label,split,f\n{rows}")
         (tmp_path / "data" / member / "edges.csv").write_text("source,target\np1,p2\n")
     about = f"[data]\nname = 'members'\npath = '{tmp_path / 'data'}'\n"
-    (tmp_path / "m.toml").write_text(about + "[partition]\nname = 'folders'\npublic_split = true\n")
+    (tmp_path / "m.toml").write_text(about + "[partition]\nname = 'folders'\nuse_dataset_split = true\n")
     assert "note: 1 id trains at one member and is tested on at another" in run("check", str(tmp_path / "m.toml"))
     (tmp_path / "data" / "b" / "nodes.csv").write_text("id,label,split,f\np1,0,test,7\np2,1,train,0\n")
     told = run("check", str(tmp_path / "m.toml"))  # two nodes, as far as anybody can see, and a word on what may be
@@ -258,7 +258,7 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
     (rare / "nodes.csv").write_text("id,label,split,f\n1,a,train,0\n2,a,val,1\n3,b,test,2\n4,b,test,2\n")
     (rare / "edges.csv").write_text("source,target\n1,2\n3,4\n")
     (tmp_path / "b.toml").write_text(
-        f"[data]\npath = '{rare}'\n[partition]\nname = 'random'\nclients = 1\npublic_split = true\n"
+        f"[data]\npath = '{rare}'\n[partition]\nname = 'random'\nclients = 1\nuse_dataset_split = true\n"
     )
     said = run("check", str(tmp_path / "b.toml"))
     assert "note: no client trains on class b, though the data have 2 examples of it" in said

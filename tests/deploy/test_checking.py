@@ -178,7 +178,7 @@ def test_numbers_that_no_policy_measures_are_named_before_the_run(project: Path,
 def test_an_experiment_that_sites_cannot_run_as_it_says_is_found_before(project: Path, tmp_path: Path) -> None:
     """One that pools data is a fault; scaling that is of simulations alone is noted at every site."""
     path = tmp_path / "experiment.toml"
-    path.write_text('[data]\nname = "folder"\npath = "."\nnormalise = "standard"\n[partition]\nclients = 3\n')
+    path.write_text('[data]\nname = "folder"\npath = "."\nnormalize = "standard"\n[partition]\nclients = 3\n')
     said = runner.invoke(app, ["sites", "check", str(project), str(path)])
     assert said.exit_code == 0, said.output
     told = " ".join(said.output.split())

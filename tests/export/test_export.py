@@ -354,7 +354,7 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
     assert (about["columns"], about["labels"]) == ([], [])
     site = tmp_path / "site"
     tables = bank(site / "data")
-    (site / "site.toml").write_text('[data]\npath = "data"\nlabels = ["low", "high"]\nnormalise = "standard"\n')
+    (site / "site.toml").write_text('[data]\npath = "data"\nlabels = ["low", "high"]\nnormalize = "standard"\n')
     fewer = CliRunner().invoke(
         app, ["sites", "export", str(out), "--site", str(site), "--out", str(tmp_path / "named")]
     )

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from tests.report.test_live import DOCUMENT
 
 from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, resolve
@@ -19,7 +20,6 @@ from fedweave.report.html import render
 from fedweave.report.notes import notes, of_fairest
 from fedweave.report.reading import read_run
 from fedweave.report.terminal import Terminal, screen, show_result
-from tests.report.test_live import DOCUMENT
 from tests.report.test_terminal import SUMMARY
 
 

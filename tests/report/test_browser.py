@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
-from fedweave.report.live import LivePage
 from tests.browser import WINDOWS, Browser
 
 LARGEST = 1_500_000  # bytes of a page
@@ -110,19 +109,6 @@ def test_reasons_for_a_score_are_whole_and_legible(width: int, scheme: str, brow
     fedweave("explain", run, "--client", first["client"], "--id", str(first["node"]), "-o", page)
     browser.show(page.as_uri(), width, scheme)
     assert browser.faults() + browser.inaccessible() == []
-
-
-@pytest.mark.often("1400-light")
-@pytest.mark.parametrize(("width", "scheme"), [WINDOWS[0], WINDOWS[-1]])
-def test_the_live_page_is_whole_and_legible(width: int, scheme: str, browser: Browser, run: Path) -> None:
-    page = LivePage(run)
-    try:
-        browser.show(page.address, width, scheme)
-        browser.wait("document.querySelectorAll('svg.plot').length")
-        assert browser.run("return document.getElementById('state').textContent") == "Finished: round 3 of 3."
-        assert browser.faults() + browser.inaccessible() == []
-    finally:
-        page.close()
 
 
 @pytest.mark.slow

@@ -23,7 +23,6 @@ from fedweave.experiment.runs.predictions import Predicted, predictions_table
 from fedweave.export.source import card, source
 from fedweave.python.training import load_run
 from fedweave.report.html import render
-from fedweave.report.live import state
 from fedweave.report.reading import read_run
 from tests.refusals import refusal
 
@@ -43,7 +42,6 @@ threads = 1
 """
 READERS: dict[str, Callable[[Path], object]] = {
     "report": lambda run: render([read_run(run)]),
-    "watch": state,
     "load_run": load_run,
     "predict": predictions,
     "export": lambda run: card(read_run(run), source(run, None, None), None, "name"),

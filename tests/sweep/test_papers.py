@@ -21,7 +21,6 @@ from fedweave.report.reading import Group
 from fedweave.sweep import choosing, results
 from fedweave.sweep import results as charts
 from fedweave.sweep import results as paper
-from fedweave.sweep.jobs import afterwards, script
 from fedweave.sweep.plan import keys_of, planned, share, tries
 from tests.refusals import refusal
 from tests.sweep.test_sweep import SMALL, in_process
@@ -282,15 +281,6 @@ def test_shards_are_all_runs_once(config: Path) -> None:
             share(made, wrong)
 
 
-def test_the_script_of_an_array_repeats_the_command_with_a_shard() -> None:
-    words = ["sweep", "my e.toml", "--slurm", "8", "--grid", "rounds=1,2", "--slurm=8", "--shard", "1/2"]
-    text = script(words, 8, 2, Path("sweeps/e"))
-    assert "#SBATCH --array=1-8\n#SBATCH --cpus-per-task=2" in text
-    again = "-m fedweave sweep 'my e.toml' --grid rounds=1,2 --shard $SLURM_ARRAY_TASK_ID/8\n"
-    assert text.endswith(f"{sys.executable} {again}")
-    assert afterwards(words) == "fedweave sweep 'my e.toml' --grid rounds=1,2"
-
-
 def invoke(*words: Any) -> Any:
     return CliRunner().invoke(app, ["sweep", *map(str, words)])
 
@@ -312,9 +302,6 @@ def test_a_sweep_in_shards_ends_in_tables_and_charts(
     assert "noise labels = 0.5" in (out / "sweep.tex").read_text()
     assert len((out / "sweep.csv").read_text().splitlines()) == 5
     assert (out / "over-noise-labels.svg").read_text().startswith("<svg")
-    written = invoke(*words, "--slurm", "2")
-    assert f"sbatch {out}/sweep.sbatch" in written.stdout
-    assert (out / "sweep.sbatch").exists()
 
 
 def test_the_page_is_of_the_settings_that_validation_chose(

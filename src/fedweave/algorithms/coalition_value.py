@@ -96,7 +96,7 @@ class TriedValue(Part):
         examples = count.examples[0] if state["examples"] < 0 else state["examples"]
         before = state["right"] if state["tried"] == number - 1 else -1
         copied = nothing - 1  # -1: copies nothing
-        for one, other in copies(round.updates, state.get("last")):  # checkpoints of version 0.9 have none
+        for one, other in copies(round.updates, state["last"]):
             if other < 0:
                 copied[round.at[one]] = len(copied)
             else:

@@ -12,7 +12,6 @@ from fedweave.algorithms.parts.conflicts import made
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.model import Model
 from fedweave.core.plugins import Maker, maker_of, note
-from fedweave.core.renamed import fitting
 from fedweave.core.settings import check_given, hints_of, meanings, with_ranges
 from fedweave.core.shown import default_of, line
 from fedweave.core.types import Record, Values
@@ -75,7 +74,6 @@ class Preset:
         """
         paper_fields, family = _fields(self.paper), _fields(FedAvg)
         defaults = {name: default_of(field) for name, field in self.fields.items()}
-        values = fitting(values, defaults)
         check_given(self.paper.__name__, values, defaults, self.hints)
         self._check_model(model, values)
         values |= {"parts": made(values["parts"])} if "parts" in values else {}

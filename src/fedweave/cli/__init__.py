@@ -25,7 +25,6 @@ COMMANDS = {
     "check": ("commands", "Load and partition the data, build the model, and report oddities; no client trains."),
     "list": ("init", "List the algorithms, their parts, datasets, partitions, models or engines."),
     "report": ("report", "Write a report about runs: results, clients, fairness, partition, what leaves a client."),
-    "watch": ("report", "Show a run on a dashboard of this machine that refreshes itself."),
     "compare": ("report", "Compare runs with the first ones: paired tests over seeds, with intervals."),
     "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
     "reproduce": ("sweep", "Run the tables of a paper and print its numbers next to ours."),

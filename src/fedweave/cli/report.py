@@ -1,13 +1,9 @@
 """The commands `fedweave report` and `fedweave compare`."""
 
-import threading
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from fedweave.errors import UserError
 
 
 def report(
@@ -79,19 +75,3 @@ def compare(
         console.print(OF_EXAMPLES, highlight=False, markup=False)
     for note in (NOTE, *unlike(groups)):
         console.print(note, highlight=False, markup=False)
-
-
-def watch(
-    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a run, finished or not.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port, only on this machine; 0 takes a free one.")] = 0,
-) -> None:
-    """Show a run on a dashboard of this machine that refreshes itself: curves, members, bytes and ε over rounds.
-
-    It reads the run's files as they are saved, also of a run of sites whose server is on this machine. Ctrl-C ends it.
-    """
-    from fedweave.report.live import shown
-
-    if not directory.is_dir():
-        raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` writes.")
-    with suppress(KeyboardInterrupt), shown(directory, typer.echo, port):
-        threading.Event().wait()

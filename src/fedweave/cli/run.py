@@ -3,7 +3,7 @@
 import logging
 import shlex
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +33,6 @@ def run(
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print all metrics at the end, and what is not recorded and why.")
     ] = False,
-    live: Annotated[bool, typer.Option("--live", help="Show the run on a page while it lasts.")] = False,
     track: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Also record it with tensorboard, mlflow or wandb (offline); repeatable."),
@@ -65,14 +64,9 @@ def run(
     if resume and not is_used(directory):
         console.print(f"note: {directory} holds nothing to continue; starting again", highlight=False, markup=False)
 
-    page: AbstractContextManager[object] = nullcontext()
-    if live:
-        from fedweave.report.live import shown  # imports what pages are made of
-
-        page = shown(directory, say)
     observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
     try:
-        with page, log_shown() if verbose else nullcontext():
+        with log_shown() if verbose else nullcontext():
             summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
     except Interrupted as error:
         again = [

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from fedweave.cli.options import Experiment, Settings
-from fedweave.core.renamed import current_path
 from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.config.toml import check_name
 from fedweave.papers.paper import CLEAN, Paper, PaperTable
@@ -62,9 +61,6 @@ def sweep(
     shard: Annotated[
         str, typer.Option(metavar="I/N", help="Do the I-th of N shares of the runs, without the table.")
     ] = "",
-    slurm: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Run nothing, but write the script of an array of N jobs.")
-    ] = 0,
 ) -> None:
     """Run an experiment with several seeds, algorithms and settings; finished runs are used again.
 
@@ -73,21 +69,18 @@ def sweep(
     """
     from fedweave.papers.session import run_unfinished
     from fedweave.report.terminal import screen
-    from fedweave.sweep import jobs as scripts
     from fedweave.sweep import search as seek
     from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
     from fedweave.sweep.results import SweepOptions, finish, lost
 
     folder, console = out or Path("sweeps") / config.stem, screen()
     tried = tries(config, settings or [], grid or [])
-    options = SweepOptions(
-        keys_of(tried), tuple(map(current_path, over or ())), latex, csv, figures, tuple(metric or ()), tried
-    )
+    options = SweepOptions(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
     check_over(options.over, options.keys)
     options.check()
     if search:
-        if slurm or shard:
-            raise ConfigError("--search: proposals depend on earlier results. Leave out --shard and --slurm.")
+        if shard:
+            raise ConfigError("--search: proposals depend on earlier results. Leave out --shard.")
         seek.check(sampler)
         runs, failed, about = seek.searched(
             config, folder, seeds, algorithms, settings or [], grid or [], options.over, search, sampler,
@@ -97,14 +90,11 @@ def sweep(
         runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
     for note in about:
         console.print(f"note: {note}", highlight=False, markup=False)
-    if slurm:
-        _say(console, *scripts.save(sys.argv[1:], slurm, jobs, folder))
-        return
     if not search:
         runs = up_to_date(share(runs, shard) if shard else runs, overwrite)
         failed = _until_stopped(partial(run_unfinished, console, runs, jobs))
     if shard and not failed:
-        _say(console, f"shard {shard} is done; once all are: {scripts.afterwards(sys.argv[1:])}")
+        _say(console, f"shard {shard} is done; once all are, give the same command without --shard")
     elif not shard:
         finish(console, folder, runs, failed, options)
     if failed:

@@ -14,7 +14,6 @@ from fedweave.core.federation import Federation, Step
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.model import Model
-from fedweave.core.renamed import renamed
 from fedweave.core.replies import Replies
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, nest
@@ -43,7 +42,6 @@ class Evaluation(NamedTuple):
 NO_LINKS = "config.link-algorithm"  # the code of what cannot have links as examples
 
 
-@renamed({"sens": "sensitive"})
 @dataclass(frozen=True)
 class Capabilities:
     """An algorithm's needs of the data and of the engine, and its abilities.

@@ -139,11 +139,6 @@ class Graph(NamedTuple):
         more = (part if part is None else part.to(device) for part in (self.scale, self.pairs, self.ranks))
         return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sensitive, graph_of, extra, *more)
 
-    @property
-    def sens(self) -> Tensor | None:
-        """`sensitive`, by its name before version 0.10."""
-        return self.sensitive
-
     def precomputed(self, name: str) -> Tensor:
         """The values that were precomputed under a name, as in `extra`.
 
@@ -430,15 +425,15 @@ def graph_tree(graph: Graph) -> Tree:
     return tree | {name: torch.from_numpy(part) for name, part in named.items() if part is not None}
 
 
-def tree_graph(tree: Tree, features: int = 0) -> Graph:
-    """Undo `graph_tree`, on the host. Trees of earlier versions store no width; they have `features` columns."""
+def tree_graph(tree: Tree) -> Graph:
+    """Undo `graph_tree`, on the host."""
     tree = to(tree, "cpu")
     parts: Tree = tree["x"]
     values = parts["dense" if "dense" in parts else "values"]
     x = values.numpy()
     if "dense" not in parts:
         columns, starts = parts["columns"].numpy(), parts["starts"].numpy()
-        x = sp.csr_matrix((x, columns, starts), shape=(len(starts) - 1, int(parts.get("width", features))))
+        x = sp.csr_matrix((x, columns, starts), shape=(len(starts) - 1, int(parts["width"])))
     edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
     sensitive, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
     more: dict[str, Any] = {name: tree[name].numpy() for name in ("scale", "pairs", "ranks") if name in tree}

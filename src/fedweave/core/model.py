@@ -15,7 +15,6 @@ from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
 from fedweave.core.edges import Edges, Incoming
 from fedweave.core.graph import QUERIES, QUERY, TEST, TRAIN, VAL, Graph
 from fedweave.core.operators import POOLS, Operator
-from fedweave.core.renamed import renamed
 from fedweave.core.tree import Tree, is_statistic
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
@@ -246,7 +245,6 @@ class TrialForm(NamedTuple):
 Hidden: TypeAlias = Any  # what layers hand on: rows, the graph's sparse features, or a tree (see `Layer`)
 
 
-@renamed({"judged": "infer"})
 class Layer(NamedTuple):
     """One layer.
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
-from fedweave.core.moved import find_moved_modules
 from fedweave.core.shown import page
 from fedweave.core.types import Record, Values
 from fedweave.errors import ConfigError, FedweaveError, UserError, raised_at
@@ -234,7 +233,6 @@ def _module(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{file} cannot be imported.")
-    find_moved_modules()
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their annotations up there
     try:

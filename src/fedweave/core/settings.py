@@ -16,7 +16,6 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from fedweave.core.bounds import in_words
-from fedweave.core.renamed import TakesOldNames
 from fedweave.core.shown import changed, default_of, line, page
 from fedweave.errors import ConfigError, FedweaveError, SettingError
 
@@ -57,7 +56,7 @@ def check_beside(
                 )
 
 
-class Settings(metaclass=TakesOldNames):
+class Settings:
     """A base class of frozen dataclasses whose fields are settings. Arguments are checked by the fields' types before
     the object is made, as the same settings are in a TOML document.
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.core import plugins
-from fedweave.core.renamed import fitting
 from fedweave.core.settings import check_given, hints_of, nearest
 from fedweave.core.shown import default_of
 from fedweave.core.types import Values
@@ -60,7 +59,6 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: object) ->
         DataError: `path` does not exist or holds other data than `name` (names it, and the name to set), or the data
             is missing or refused.
     """
-    params = fitting(params, [field.name for field in fields(_kind(name))])
     data = _loaded(name, path, seed, params)
     called = plugins.absolute(name) if plugins.is_file(name) else name
     object.__setattr__(

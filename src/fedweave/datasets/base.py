@@ -13,7 +13,6 @@ import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes, both_ways
 from fedweave.core.links import Links
-from fedweave.core.renamed import renamed
 from fedweave.core.shown import Shown, Words
 from fedweave.core.target import CLASS, LOG, NUMBER, Kind, kind_of, labeled
 from fedweave.core.text import counted
@@ -341,7 +340,6 @@ class Party:
     groups: bool = True
 
 
-@renamed({"sens": "sensitive", "carried": "edge_attrs"})  # arguments; as attributes the old names still read
 @dataclass(frozen=True, repr=False)
 class Dataset(Shown):
     """Classified nodes or edges of one graph, or classified small graphs: n nodes, d features, e examples, c classes,
@@ -438,16 +436,6 @@ class Dataset(Shown):
         edges = self.edges.shape[1] // 2 if self.edge_attrs is None else self.edge_attrs.total
         what = f"{self.classes} classes" if self.target == CLASS else self.target_summary
         return f"{self.name}: {graphs}{self.nodes:,} nodes, {edges:,} edges, {self.features:,} features, {what}"
-
-    @property
-    def sens(self) -> np.ndarray | None:
-        """`sensitive`, by its name before version 0.10."""
-        return self.sensitive
-
-    @property
-    def carried(self) -> EdgeAttributes | None:
-        """`edge_attrs`, by its name before version 0.9."""
-        return self.edge_attrs
 
     @property
     def target_summary(self) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.links import Links
-from fedweave.core.renamed import takes_old_names
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, first, refuse
@@ -168,7 +167,6 @@ _GAPLESS = (
 )
 
 
-@takes_old_names
 def from_pyg(
     data: object,
     name: str = "pyg",

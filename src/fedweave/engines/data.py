@@ -114,7 +114,7 @@ class ClientData:
             changed.clear()
         for client, entry in tree.items():
             old = self.graphs[client]
-            graph = tree_graph(entry[DATA], old.x.shape[1]).to(old.device) if DATA in entry else None
+            graph = tree_graph(entry[DATA]).to(old.device) if DATA in entry else None
             self._enter(client, graph)
             self.versions[client] = int(entry["version"])
 

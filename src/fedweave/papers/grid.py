@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedweave.core.renamed import OLD_NAMES, current
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, DataError, FedweaveError
 from fedweave.experiment.config import Config, Document, parameters, registry, resolve
@@ -151,7 +150,7 @@ def planned_run(document: Document, folder: Path) -> PlannedRun:
     """
     config = resolve(document)
     alike = {key: value for key, value in config.plain().items() if key != "seed"}
-    digest = hashlib.sha256(json.dumps(current(alike, OLD_NAMES), sort_keys=True).encode()).hexdigest()[:10]
+    digest = hashlib.sha256(json.dumps(alike, sort_keys=True).encode()).hexdigest()[:10]
     name = f"{config.algorithm.label}-{config.data.label}-s{config.general.seed}-{digest}"
     return PlannedRun(name, config, folder / name)
 

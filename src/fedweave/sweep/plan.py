@@ -14,7 +14,6 @@ from pathlib import Path
 
 from fedweave import datasets
 from fedweave.core import plugins
-from fedweave.core.renamed import current_path
 from fedweave.core.text import counted
 from fedweave.datasets.features import changes, digests
 from fedweave.errors import ConfigError, FedweaveError, UserError
@@ -78,8 +77,7 @@ def tries(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[st
     if seeded := [text for text in (*settings, *grid) if scoped(_key_of(text))[1] == "seed"]:
         raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
     of_file = {f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(load(config)).items()}
-    tried = of_file | dict(_key_and_values(text) for text in grid)
-    return {current_path(key): values for key, values in tried.items()}
+    return of_file | dict(_key_and_values(text) for text in grid)
 
 
 def _key_and_values(text: str) -> tuple[str, list[str]]:
@@ -158,7 +156,7 @@ def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tup
     for name in names:
         document, exchanged = with_algorithm(base, name, "--algorithms") if algorithms else (base, Exchanged())
         document = deepcopy(document)
-        lacking = [text for text in settings if not takes(document, current_path(_key_of(text)), "--set")]
+        lacking = [text for text in settings if not takes(document, _key_of(text), "--set")]
         for text in settings:
             if text not in lacking:
                 override(document, text)

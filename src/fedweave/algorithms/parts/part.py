@@ -17,7 +17,6 @@ from fedweave.core.federation import Client, Federation, Sends, Step
 from fedweave.core.graph import FOREIGN, TRAIN, Graph, GraphArrays
 from fedweave.core.mechanism import Mechanism, SecureSum
 from fedweave.core.model import Hidden, Model
-from fedweave.core.renamed import renamed
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
@@ -167,7 +166,6 @@ class Trainable(Protocol):
         """{part: what it recalls at the client}."""
 
 
-@renamed({"given": "downloaded", "own": "local_weights", "said": "notes"})
 @dataclass(frozen=True)
 class Context:
     """What a part's hooks see at a client.
@@ -319,7 +317,6 @@ class Forward:
         return models.apply(self.model[-1:], self.w, graph, self.key, inner, first=len(self.model) - 1)
 
 
-@renamed({"given": "inputs"})
 @dataclass(frozen=True)
 class Outputs:
     """What a part's `objective` sees of one training step.
@@ -429,29 +426,6 @@ class LocalSteps(Settings):
     bounds: tuple[str, ...] = ("batch",)
 
 
-# {name of a field of `Needs` before version 0.11: what it is now}
-_NEEDS_BEFORE = {
-    **{name: f'data=("{name}",)' for name in ("sensitive", "ids", "items", "classes", "nodes")},
-    "sens": 'data=("sensitive",)',
-    "received": 'reads=("received",)',
-    "whole_features": 'reads=("features",)',
-    "whole_graphs": 'reads=("graph",)',
-    **{name: f"steps=LocalSteps({name}=…)" for name in ("optimizer", "excludes", "suits", "pull", "bounds")},
-    "several_steps": "steps=LocalSteps(several=…)",
-    "one_model": 'models=("global",)',
-    "personal": 'models=("personal",)',
-    "whole_models": 'models=("whole",)',
-    "any_models": 'models=("any",)',
-    **dict.fromkeys(("tests_client_models", "judged_apart"), 'personalizes="trained"'),
-    **dict.fromkeys(("uses_global_model", "judged_global"), 'personalizes="received"'),
-    "tunes": 'personalizes="tuned"',
-    "everyone": "all_clients",
-    "tells_gradients": "sends_gradients",
-    **dict.fromkeys(("sends_to_peers", "tells"), ""),  # a part with `hear` gets values from peers
-}
-
-
-@renamed(_NEEDS_BEFORE)
 @dataclass(frozen=True)
 class Needs(Settings):
     """What a part needs of data, training and other parts. Most parts set one or two of these.

@@ -61,14 +61,6 @@ _OF_JOBS = {
     "client": ["fedweave.deploy.flare.site.Site", "nvflare.collab.runtime.executor.CollabExecutor"],
 }
 _LAUNCHER = "fedweave.deploy.flare.doorkeeper.SiteLauncher"
-_MOVED = {  # where classes were in earlier versions
-    "fedweave.deploy.flare.site.launcher.SiteLauncher": _LAUNCHER,
-    "fedweave.deploy.flare.launcher.SiteLauncher": _LAUNCHER,
-    "fedweave.deploy.flare.site.doorkeeper.SiteLauncher": _LAUNCHER,
-    "fedweave.deploy.flare.site.site.Site": _OF_JOBS["client"][0],
-    "fedweave.deploy.flare.server.server.Server": _OF_JOBS["server"][0],
-}
-_MODULES = ("fedweave.deploy.flare.", "nvflare.collab.runtime.")  # what earlier versions allowed
 # The connection between a member's own processes, which NVFlare leaves in clear: with certificates, on loopback alone.
 _INSIDE = {"internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}}}
 
@@ -339,25 +331,6 @@ def _restrict(folder: Path) -> None:
 def kind(folder: Path) -> str:
     """The kind of a member's folder: "server" or "client"."""
     return "server" if (folder / "startup/fed_server.json").exists() else "client"
-
-
-def limit_classes(folder: Path) -> None:
-    """Update the settings of an earlier version: allow jobs only the classes that they need instead of whole modules,
-    and replace old places of classes by the present ones."""
-    path = folder / "local/resources.json"
-    if not path.exists():
-        return  # NVFlare names it where it starts
-    before = path.read_text()
-    resources = json.loads(before)
-    listed = [_MOVED.get(name, name) for name in resources["class_allow_list"]]
-    if any(module in listed for module in _MODULES):
-        listed = [*_OF_JOBS[kind(folder)], *(name for name in listed if name not in _MODULES)]
-    resources["class_allow_list"] = listed
-    for component in resources.get("components", ()):
-        if "path" in component:
-            component["path"] = _MOVED.get(component["path"], component["path"])
-    if resources != json.loads(before):
-        _write(path, resources)
 
 
 def close_inside(folder: Path) -> None:

@@ -138,8 +138,7 @@ class Gauges(Collector):
 
 
 def guarded(app: WSGIApplication) -> WSGIApplication:
-    """`app`, which rejects requests under another host name than the loopback's, as the dashboard does
-    (`report.live`)."""
+    """`app`, which rejects requests under another host name than the loopback's."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if names_loopback(environ.get("HTTP_HOST", "")):

@@ -23,7 +23,7 @@ from fedweave.core.loopback import LOOPBACK
 from fedweave.core.text import printable
 from fedweave.deploy.flare.folder import LOG, LOG_FORMAT, metrics_port, private_file
 from fedweave.deploy.flare.gatekeeper import load_revoked
-from fedweave.deploy.flare.provision import close_inside, kind, limit_classes, settle
+from fedweave.deploy.flare.provision import close_inside, kind, settle
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.server import Admin, logged_in
 from fedweave.deploy.sites.alive import PID, chosen, folders, process
@@ -104,7 +104,6 @@ class SiteProcess:
             return pid
         check_startup(self.folder)
         close_inside(self.folder)
-        limit_classes(self.folder)
         if self.kind == "server":
             settle(self.folder)
         where = self.folder.resolve()

@@ -14,7 +14,6 @@ from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict
 
 from fedweave.core.plugins import check_trusted
-from fedweave.core.renamed import current
 from fedweave.core.settings import Beside
 from fedweave.core.shown import Words, line, page
 from fedweave.core.types import PREDICT, Record, Values
@@ -679,7 +678,6 @@ def resolve(document: Document) -> Config:
     Raises:
         ConfigError: keys, names or values are not valid; names of each its path, the value and what is allowed.
     """
-    document = current(document)
     general, faults = own_parameters(General), Faults(ConfigError)
     top, sections = Record(), dict[str, Choice]()
     with faults:

@@ -5,14 +5,13 @@ one that was an object in Python and that no file names.
 import dataclasses
 import importlib
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Protocol, get_type_hints, runtime_checkable
 
 from fedweave.core import plugins
 from fedweave.core.plugins import Registry, label, name_of
-from fedweave.core.renamed import RENAMED, fitting
 from fedweave.core.settings import check_beside, checked, hints_of
 from fedweave.core.shown import default_of
 from fedweave.core.types import Record, Values
@@ -246,23 +245,13 @@ def own_parameters(kind: "type | HasFields") -> dict[str, Parameter]:
         hints: Values = hints_of(kind) or get_type_hints(kind, include_extras=True)  # its error names what is missing
     else:
         fields, hints = dict(kind.fields), kind.hints
-    return {_current(name, fields): Parameter(hints[name], default_of(field)) for name, field in fields.items()}
-
-
-def _current(name: str, fields: Collection[str]) -> str:
-    """The name by which configurations have a field; a plug-in from outside may still use an old name."""
-    return name if RENAMED.get(name) in fields else RENAMED.get(name, name)
-
-
-def _fields_of(kind: "type | HasFields") -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)] if isinstance(kind, type) else [*kind.fields]
+    return {name: Parameter(hints[name], default_of(field)) for name, field in fields.items()}
 
 
 def values_of(plugin: object) -> Record:
     """The values of a plug-in's fields, by name; none of what is no dataclass."""
     fields = dataclasses.fields(plugin) if dataclasses.is_dataclass(plugin) else ()
-    names = [field.name for field in fields]
-    return {_current(field.name, names): getattr(plugin, field.name) for field in fields if field.init}
+    return {field.name: getattr(plugin, field.name) for field in fields if field.init}
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -291,7 +280,7 @@ class Choice:
             ConfigError: the plug-in refuses the values.
         """
         try:
-            return self.kind(*arguments, **fitting(self.made_values(), _fields_of(self.kind)))
+            return self.kind(*arguments, **self.made_values())
         except (ValueError, ConfigError) as error:
             begins_with_a_setting = str(error).partition(" = ")[0] in self.values
             if isinstance(error, ConfigError) and not begins_with_a_setting:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from fedweave.core.renamed import OLD_NAMES, RENAMED, current
 from fedweave.core.settings import few
 from fedweave.core.settings import nearest as nearest
 from fedweave.core.types import Record
@@ -93,7 +92,7 @@ def load(path: Path) -> Document:
             raise OSError(f"it has more than {_LARGEST >> 20} MiB, which no configuration has")
         text = path.read_text(encoding="utf-8-sig")  # some editors mark the encoding
         _refuse_backslashes(path, text, _OF_WINDOWS)
-        return current(tomllib.loads(text))
+        return tomllib.loads(text)
     except FileNotFoundError as error:
         near = nearest(path.name, [other.name for other in path.parent.glob("*.toml")])
         raise ConfigError(f"there is no file {path}.{near}", code="config.no-file") from error
@@ -135,7 +134,7 @@ def override(document: Document, text: str) -> None:
         ConfigError: there is no "=", a part of the key is empty, or a key on the way holds a value, not a table.
     """
     key, equals, raw = text.partition("=")
-    *above, last = [RENAMED.get(part.strip(), part.strip()) for part in key.split(".")]
+    *above, last = [part.strip() for part in key.split(".")]
     if not equals or not all([*above, last]):
         raise ConfigError(
             f"--set {text}: write section.key=value, for example --set algorithm.lr=0.1", code="config.flag"
@@ -149,7 +148,7 @@ def override(document: Document, text: str) -> None:
             raise ConfigError(
                 f"--set {text}: {here} is {node!r}, which has no keys of its own; {remedy}", code="config.flag"
             )
-    node[last] = current({last: _value(raw)})[last]
+    node[last] = _value(raw)
 
 
 def section(document: Document, name: str) -> Document:
@@ -179,9 +178,8 @@ def differences(one: Document, other: Document, prefix: str = "") -> list[str]:
 
 
 def config_hash(document: Document) -> str:
-    """SHA-256 of a configuration in the form that `fedweave run` writes, with the names that settings had first: the
-    hash of an old run stays what its statements and reports say."""
-    return hashlib.sha256(dumps(current(document, OLD_NAMES)).encode()).hexdigest()
+    """SHA-256 of a configuration in the form that `fedweave run` writes."""
+    return hashlib.sha256(dumps(document).encode()).hexdigest()
 
 
 def flat(document: Document, prefix: str = "") -> Document:

@@ -1,6 +1,5 @@
 """The state that a run continues from, in one file."""
 
-import hashlib
 import json
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
@@ -111,14 +110,9 @@ class Checkpoint:
         blob = read(path)
         try:
             tree = decode(blob, filled=0)
-            if "digest" in tree:  # a file of version 0.7 or before
-                matches = tree.pop("digest") == hashlib.sha256(encode(tree)).hexdigest()
-            else:
-                matches = has_its_digest(blob)
-            if not matches:
+            if not has_its_digest(blob):
                 raise ReplyRefused("its content does not match its digest")
             tree = _arranged(json.loads(tree["structure"]), tree)
-            tree.setdefault("best", {})  # old files have none
             _check_kinds(tree)
             for models in (tree, tree["best"]):
                 if "fed" in models:

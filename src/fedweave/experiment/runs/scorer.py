@@ -394,8 +394,7 @@ def scorer_file(place: Path) -> Path:
     if not files:
         raise UserError(
             f"{place} holds no {SCORER}. Name an export, a site's folder after a run, or a run's folder. "
-            "An export of an earlier version has none: export again, of a run between sites with `fedweave sites "
-            "export RUN --site DIR`.",
+            "Of a run between sites, `fedweave sites export RUN --site DIR` writes one.",
             code="score.no-model",
         )
     return files[-1]
