@@ -3,12 +3,12 @@
 import io
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from tests.report.test_live import DOCUMENT
 
 from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, resolve
@@ -21,6 +21,15 @@ from fedweave.report.notes import notes, of_fairest
 from fedweave.report.reading import read_run
 from fedweave.report.terminal import Terminal, screen, show_result
 from tests.report.test_terminal import SUMMARY
+
+DOCUMENT: dict[str, Any] = {
+    "rounds": 3,
+    "data": {"name": "synthetic", "nodes": 90, "classes": 3, "features": 6},
+    "partition": {"clients": 3},
+    "model": {"hidden": 4},
+    "algorithm": {"local_steps": 1},
+    "engine": {"threads": 1, "checkpoint_seconds": 0.0},
+}
 
 
 def rows(*told: tuple[int, str, str, float]) -> pa.Table:
