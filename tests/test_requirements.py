@@ -89,6 +89,15 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
         'algorithm = {name = "local"}\nmodel = {name = "gine", each = [{}, {ports = true}]}',
         ("resolve",),
     ),
+    # what pay follows from
+    ("config.pay", "pay = {budget = 100.0}", ("build", "site")),
+    ("config.pay", 'pay = {budget = 100.0, by = "equal", cap = 2.0}', ("build", "site")),
+    ("config.pay", 'pay = {budget = 100.0, by = "size"}\nalgorithm = {name = "local"}', ("build", "site")),
+    (
+        "config.pay",
+        'pay = {budget = 100.0, by = "validated"}\nalgorithm = {name = "fedavg", parts = ["coalition_value"]}',
+        ("build", "site"),
+    ),
     # the configuration and the members
     ("user.pools", 'algorithm = {name = "centralized"}', ("site",)),
     ("user.neighbours-unknown", 'algorithm = {name = "fedgcn"}', ("site",)),

@@ -1,5 +1,6 @@
 """Values of updates by themselves, on validation examples: by hand, of members that cheat, and as pay."""
 
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from fedweave.core.tree import add, leaves, nest
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.incentives.shapley import COPIED
+from fedweave.incentives.payoffs import impartial
+from fedweave.incentives.shapley import COPIED, measured_by
 from fedweave.payments.contributions import _heard
 from fedweave.payments.statements import account
 from fedweave.report.reading import read_run
-from tests.algorithms import cheats
 from tests.algorithms.adversaries import AGENT
 from tests.algorithms.values_of_lies import CHEATS, prepared, rounds, share
 from tests.incentives.test_pay import run as paid_run
@@ -70,8 +71,9 @@ def test_values_are_those_of_each_update_by_itself() -> None:
             assert torch.allclose(measured["validated"], by_hand(round, accuracy), atol=1e-6)
         assert COPIED not in measured
         assert measured["validated"].any()
-    rows = [row for row in built.fed.ledger.table().to_pylist() if row["key"] == "tried" and row["direction"] == "up"]
-    assert {row["shape"] for row in rows} == {"[6] int64"}  # four updates, and the models before and after
+    rows = built.fed.ledger.table().to_pylist()
+    shapes = {row["shape"] for row in rows if row["key"] == "tried/accuracy" and row["direction"] == "up"}
+    assert shapes == {"[5, 2] float64"}  # four updates, and the model before
 
 
 def test_a_server_values_them_on_examples_of_its_own(data_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +92,7 @@ def test_a_server_values_them_on_examples_of_its_own(data_root: Path, monkeypatc
     with torch.no_grad():
         expected = by_hand(round, accuracy)
     assert torch.allclose(built.algorithm.measures(step.state, built.fed)["validated"], expected, atol=1e-6)
-    assert not any(row["key"] == "tried" for row in built.fed.ledger.table().to_pylist())
+    assert not any(row["key"].startswith("tried") for row in built.fed.ledger.table().to_pylist())
 
 
 @pytest.mark.parametrize(
@@ -110,17 +112,6 @@ def test_what_it_cannot_value_is_refused(code: str, document: dict[str, Any]) ->
     with refusal(code, "validated_value"):
         built = build(resolve(CONFIG | document))
         next(train(built.algorithm, built.fed, 1))
-
-
-def test_a_checkpoint_without_the_last_global_update_goes_on() -> None:
-    built = build(resolve(CONFIG | {"algorithm": {"name": "fedavg", "parts": ["coalition_value"]}}))
-    algorithm, fed = built.algorithm, built.fed
-    state = algorithm.init(fed)
-    for number in (1, 2):
-        fed.begin(number)
-        del state["parts"]["CoalitionValue"]["last"]
-        state = algorithm.round(state, fed)
-    assert state["parts"]["CoalitionValue"]["last"].any()
 
 
 @cache
@@ -143,7 +134,7 @@ def test_what_is_no_work_earns_no_more_than_work(
     }
     ten = shares.pop("ten times its update")
     assert ten <= 1.02 * honest(data, seed)  # rounding to whole examples, and the median of the lengths
-    assert max(shares.values()) == 0
+    assert max(shares.values()) < 0.01  # noise may by chance gain an example of one member
     assert honest(data, seed) > 0.1
 
 
@@ -159,48 +150,18 @@ def test_copies_are_known_and_worth_nothing() -> None:
     assert second[COPIED][AGENT] == 4  # no client's place: the number of clients
 
 
-def test_who_recognizes_its_update_gains_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It claims all of its examples for the model with its update, and none for the others."""
-
-    def fits(liar: cheats.Liar, many: Any, client: Any, truth: Any) -> Any:
-        claimed = torch.zeros_like(truth["tried"])
-        claimed[liar.place] = truth["examples"]
-        whole = (
-            torch.arange(len(claimed)) >= len(claimed) - 2
-        )  # as if it knew the order, of the models before and after
-        return truth | {"tried": torch.where(whole, truth["tried"], claimed)}
-
-    def gained(lie: Any, **part: Any) -> float:
-        with monkeypatch.context() as patch:
-            patch.setattr("fedweave.algorithms.coalition_value._order_rng", lambda *_: _InOrder())
-            if lie:
-                cheats.Liar(0, 4, lie).install(patch)
-            parts = ["norm_bound", {"name": "validated_value"} | part]
-            document = CONFIG | {"engine": {"mode": "loop"}, "algorithm": {"name": "fedavg", "parts": parts}}
-            built = build(resolve(document))
-            [step] = train(built.algorithm, built.fed, 1, eval_every=0)
-        return float(built.algorithm.measures(step.state, built.fed)["validated"][0])
-
-    work = gained(None)
-    assert gained(fits) > work + 0.05
-    assert gained(fits, most_gain=0.01) <= abs(work) + 0.02
-
-
-class _InOrder:
-    def permutation(self, count: int) -> list[int]:
-        return [*range(count)]
-
-
 def test_pay_follows_it(tmp_path: Path) -> None:
     directory = paid_run(tmp_path / "pay", PARTS_OF_IT, by="validated")
     run = read_run(directory)
-    gains = {member: sum(values.values()) for member, values in run.known("validated").items()}
-    whole = sum(max(gain, 0) for gain in gains.values())
+    members = sorted(run.known("validated"))
+    rows = [run.known(measured_by("validated", judge)) for judge in range(len(members))]
+    by = torch.tensor([[math.fsum(row[member].values()) for member in members] for row in rows], dtype=torch.float64)
+    owed = impartial(by) * 1000.01
     lines = {line["member"]: float(line["pay"]) for line in account(run).table.to_pylist()}
-    assert lines == pytest.approx({name: 1000.01 * max(gain, 0) / whole for name, gain in gains.items()}, abs=0.02)
+    assert lines == pytest.approx(dict(zip(members, owed.tolist(), strict=True)), abs=0.02)
 
 
 def test_settings_that_value_nobody_are_refused() -> None:
-    for settings in ({"every": 0}, {"on": "nobody"}, {"most_gain": 1.5}):
+    for settings in ({"every": 0}, {"on": "nobody"}):
         with pytest.raises(ValueError, match=next(iter(settings))):
             PARTS["validated_value"](**settings)

@@ -2,7 +2,7 @@
 
     python -m tests.algorithms.values_of_lies FILE.csv [--data digits cora] [--seeds 0 1 2]
 
-A line for each data set, seed, rule and lie: the member's share of the positive gains, as in docs/contributions.md.
+A line for each data set, seed, rule and lie: the member's share, as in docs/contributions.md.
 """
 
 import argparse
@@ -18,6 +18,8 @@ from fedweave.core.random import generator
 from fedweave.experiment import config
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.rounds import train
+from fedweave.incentives.payoffs import impartial
+from fedweave.incentives.shapley import measured_by
 from tests.algorithms.adversaries import AGENT, LIES, Dishonest, Lie
 
 CHEATS: dict[str, Lie | None] = {
@@ -62,9 +64,10 @@ def rounds(built: Built, seed: int, lie: Lie | None, number: int = 5) -> list[di
 
 
 def share(measured: Sequence[dict[str, Tensor]], name: str) -> float:
-    """The member's share of the sums over rounds, sums below 0 as 0."""
-    sums = torch.stack([one[name] for one in measured]).sum(0).relu()
-    return float(sums[AGENT] / sums.sum().clamp(min=1e-12))
+    """The member's share by the sums over rounds of what each member measured."""
+    judges = range(len(measured[0][name]))
+    by = torch.stack([torch.stack([one[measured_by(name, judge)] for one in measured]).sum(0) for judge in judges])
+    return float(impartial(by)[AGENT])
 
 
 def main() -> None:

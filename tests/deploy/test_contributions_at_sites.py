@@ -1,4 +1,4 @@
-"""What members brought, measured between sites: secure sums of what coalitions' models get right."""
+"""What members brought, measured between sites: what coalitions' models reach at each site."""
 
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from fedweave.errors import ClientsMissing
 from fedweave.experiment.rounds import train
 from fedweave.payments.contributions import measured
 from fedweave.report.reading import read_run
-from tests.algorithms.cheats import Liar
+from tests.algorithms.cheats import Liar, impossible
 from tests.deploy.projects import SITES, experiment
-from tests.deploy.test_in_process import cut_again, deny, joined, simulated
+from tests.deploy.test_in_process import deny, joined, simulated
 from tests.deploy.test_refused_rounds import job
 from tests.refusals import refusal
 
@@ -43,8 +43,8 @@ def test_sites_value_each_other_as_the_simulation_does(project: Path, tmp_path: 
         )
     run, [shares] = read_run(out), [[row["equal_share"] for row in table if row["round"] == 1]]
     assert shares == pytest.approx([1 / 3] * 3)
-    ledger = [row for row in run.ledger.to_pylist() if row["key"] == "tried" and row["direction"] == "up"]
-    assert {(row["shape"], "secure sum" in row["mechanism"]) for row in ledger} == {(f"[{COALITIONS}] int64", True)}
+    ledger = [row for row in run.ledger.to_pylist() if row["key"] == "tried/accuracy" and row["direction"] == "up"]
+    assert {row["shape"] for row in ledger} == {f"[{COALITIONS}, 2] float64"}
     assert "an evaluation for each" in ledger[0]["reveals"]
     said = CliRunner().invoke(app, ["contributions", str(out), "--rounds", "all"])
     assert said.exit_code == 0, said.output
@@ -60,8 +60,9 @@ def test_sites_value_updates_by_themselves_as_the_simulation_does(project: Path,
     assert [row["validated"] for row in table if row["round"] == 2] == pytest.approx(last)
     assert {"validated_share", "equal_share"} <= table[0].keys()
     assert "shapley" not in table[0]
-    ledger = [row for row in read_run(out).ledger.to_pylist() if row["key"] == "tried" and row["direction"] == "up"]
-    assert {(row["shape"], "secure sum" in row["mechanism"]) for row in ledger} == {("[5] int64", True)}
+    rows = read_run(out).ledger.to_pylist()
+    shapes = {row["shape"] for row in rows if row["key"] == "tried/accuracy" and row["direction"] == "up"}
+    assert shapes == {"[4, 2] float64"}
     said = CliRunner().invoke(app, ["contributions", str(out), "--rounds", "all"])
     assert said.exit_code == 0, said.output
 
@@ -127,18 +128,23 @@ def test_hits_on_labels_as_they_are_stay_where_scores_are_coarser(project: Path,
         joined(project, valued())
 
 
-@pytest.mark.parametrize("factor", [1, 50])
-def test_a_site_that_claims_fifty_times_its_examples_from_the_first_round_on_voids_the_values(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: int
+@pytest.mark.parametrize("measures", [[], ["average_precision"]])
+def test_no_more_leaves_of_tried_models_than_the_policy_lets_of_scores(project: Path, measures: list[str]) -> None:
+    deny(project, f"measures = {measures}")
+    fed, algorithm, _ = joined(project, valued())
+    state = algorithm.init(fed)
+    fed.map(algorithm.train, {"w": state["w"]})
+    replies = fed.map(algorithm.try_out, {"models": map_leaves(lambda leaf: leaf[None], state["w"])})
+    place = replies.clients.index("bank-b")
+    withheld = {path: not replies.stack(path)[place].any() for path in replies.readable}
+    assert not withheld["tried/accuracy"]
+    assert withheld["tried/f1"]
+    assert withheld["tried/labels"]
+
+
+def test_a_site_that_claims_more_hits_than_examples_is_refused(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No sum of the part shows it, as each has the same number of examples: the round's own evaluation does."""
-    config = experiment(rounds=2, algorithm_settings={"parts": ["coalition_value"]}, partition={"holdout": False})
-    cut_again(project, config)
-    lie = Liar(1, 3, lambda liar, many, client, truth: {key: factor * value for key, value in truth.items()})
-    lie.install(monkeypatch)
-    job(project, tmp_path / "out", config)
-    if factor == 1:
-        assert {row["round"] for row in measured(tmp_path / "out", "all").to_pylist()} == {1, 2}
-    else:
-        with refusal("contributions.void", "round 1", "evaluation"):
-            measured(tmp_path / "out", "all")
+    Liar(1, 3, impossible).install(monkeypatch)
+    with refusal("clients-missing", "tried/accuracy"):
+        job(project, tmp_path / "out", valued())

@@ -1,5 +1,7 @@
 """What members are owed for a whole run by coalitions' values, [pay]: limits, statements, and members that cheat."""
 
+import html
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.experiment.build import build
 from fedweave.experiment.config import dumps, resolve
 from fedweave.incentives.payoffs import capped
+from fedweave.incentives.rules import PAYOFF, RULES
 from fedweave.payments.statements import account
 from fedweave.report.reading import read_run
 from tests.algorithms import cheats
@@ -76,22 +80,71 @@ def test_nobody_gets_more_than_the_limit_and_the_budget_is_spent() -> None:
         assert bool((limited >= torch.minimum(shares, cap * sizes) - 1e-9).all())
 
 
-def test_the_statement_is_of_the_whole_run_and_reconciles_to_the_cent(finished: Path) -> None:
-    told = fedweave("statement", finished)
-    assert "owed" in told
-    assert "paid" not in told
-    lines = pq.read_table(finished / "statement/statement.parquet").to_pylist()
+def recomputed(why: str, budget: float) -> float:
+    """The money of a line by the numbers that the page prints."""
+    formula = why.replace("share = ", "").replace("\N{MULTIPLICATION SIGN}", "*").split(" = ")[0]
+    formula = re.sub(r" by [\w-]+| by the server|size ", "", formula)
+    limit = re.search(r", limited to (.*)$", formula)
+    share = eval(limit.group(1) if limit else formula, {"__builtins__": {}})  # numbers, and + - * / ( )
+    if left := re.search(r"and ([\d.e-]+) of what others' limit left", why):
+        share += float(left.group(1))
+    return float(share) * budget
+
+
+@pytest.mark.parametrize(
+    ("parts", "pay"),
+    [
+        (["coalition_value"], {"by": "shapley"}),
+        (["coalition_value"], {"by": "shapley", "cap": 1.1}),
+        (["norm_bound", "validated_value"], {"by": "validated"}),
+        (["coalition_value"], {"by": "size"}),
+        ([], {"by": "equal"}),
+    ],
+    ids=["shapley", "capped", "validated", "size", "equal"],
+)
+def test_the_page_prints_the_rule_that_paid_with_numbers_that_give_the_money(
+    tmp_path: Path, parts: list[str], pay: dict[str, Any]
+) -> None:
+    directory = run(tmp_path, parts, **pay)
+    output = fedweave("statement", directory)
+    assert "owed" in output
+    assert "paid" not in output
+    lines = pq.read_table(directory / "statement/statement.parquet").to_pylist()
+    page = html.unescape((directory / "statement/statement.html").read_text())
     assert sum(line["pay"] for line in lines) == BUDGET
-    gains = dict.fromkeys((line["member"] for line in lines), 0.0)
-    for row in read_run(finished).metrics.to_pylist():
-        gains[row["client"]] = gains.get(row["client"], 0.0) + row["value"] * (row["metric"] == "shapley")
-    worth = {member: max(gain, 0.0) for member, gain in gains.items() if member.startswith("client")}
     for line in lines:
-        assert abs(float(line["pay"]) - 1000.01 * worth[line["member"]] / sum(worth.values())) < 0.011
-        assert f"gain {gains[line['member']]:.4f}" in line["reason"]
-    page = (finished / "statement/statement.html").read_text()
+        assert line["reason"] in page
+        assert abs(recomputed(line["reason"], float(BUDGET)) - float(line["pay"])) < 0.011
+    assert RULES[pay["by"]].formula in page
+    words = {name: rule.words.format(metric="accuracy") for name, rule in RULES.items()}
+    assert [name for name, text in words.items() if text in page] == [pay["by"]]
+    assert PAYOFF.words not in page
+    assert "3 rounds, for all of them together" in page
     for word in ("issued", "Łódź Bank S.A. (client-0)", "date, signature", "for the whole run", "owed"):
         assert word in page, word
+
+
+def test_the_page_of_rounds_prints_the_rule_that_paid_with_numbers_that_give_the_money(tmp_path: Path) -> None:
+    """FairGraphFL's, as `[pay]` has no budget: r and the sum of a round give the money of that round."""
+    document = CONFIG | {"algorithm": {"name": "cgsv", "alpha": 0.5}}
+    document["algorithm"]["parts"] = [{"name": "payoff", "budget": 1000.0}]
+    (tmp_path / "config.toml").write_text(dumps(document))
+    fedweave("run", tmp_path / "config.toml", "--out", tmp_path / "run", "--quiet")
+    fedweave("statement", tmp_path / "run")
+    page = html.unescape((tmp_path / "run/statement/statement.html").read_text())
+    assert PAYOFF.formula in page
+    assert not any(rule.words.format(metric="accuracy") in page for rule in RULES.values())
+    table = page[page.index("Round by round") :]
+    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in re.findall(r"<tr>.*?</tr>", table, re.DOTALL)]
+    names, *lines = [row for row in rows if len(row) > 5]
+    before = dict[str, list[float]]()
+    for line in lines:
+        cells = dict(zip(names, line, strict=True))
+        r, mine = float(cells["value r"]), before.setdefault(cells["member"], [])
+        late = max(r - sum(mine) / len(mine), 0) if mine else 0.0
+        money = 1000 * (r + late) / float(cells["sum"])
+        assert abs(money - float(cells["pay, EUR"].replace(",", ""))) < 0.011
+        mine.append(r)
 
 
 def test_a_member_checks_its_copy_and_finds_what_was_changed(finished: Path, tmp_path: Path) -> None:
@@ -103,39 +156,43 @@ def test_a_member_checks_its_copy_and_finds_what_was_changed(finished: Path, tmp
     fedweave("statement", "--member", "client-1", "--check", tmp_path / "one", code=2)
 
 
-@pytest.mark.parametrize("cap", [0, 1.5])
-def test_a_limit_holds_against_who_recognizes_its_update(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cap: float
+@pytest.mark.parametrize("lie", cheats.LIES)
+def test_who_lies_about_its_counts_is_owed_what_it_was(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, finished: Path, lie: str
 ) -> None:
-    cheats.Liar(0, 5, cheats.fits).install(monkeypatch)
-    directory = run(tmp_path, cap=cap)
-    most = Decimal("1.5") * BUDGET / 5 + Decimal("0.01")  # five members of one size
-    pay = owed(directory)
+    cheats.Liar(0, 5, cheats.LIES[lie]).install(monkeypatch)
+    pay = owed(run(tmp_path))
     assert sum(pay.values()) == BUDGET
-    assert (pay["client-0"] <= most) == bool(cap)
-
-
-def test_rounds_without_values_count_for_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    cheats.Liar(0, 5, cheats.from_the_second_round).install(monkeypatch)
-    directory = run(tmp_path)
-    first = {row["client"]: max(row["value"], 0) for row in read_run(directory).metrics.to_pylist()
-             if row["metric"] == "shapley"}  # fmt: skip
-    assert {row["round"] for row in read_run(directory).metrics.to_pylist() if row["metric"] == "shapley"} == {1}
-    for member, pay in owed(directory).items():
-        assert abs(float(pay) - 1000.01 * first[member] / sum(first.values())) < 0.011
-    monkeypatch.undo()
-    fifty = cheats.Liar(0, 5, lambda liar, many, client, truth: {key: 50 * value for key, value in truth.items()})
-    fifty.install(monkeypatch)  # from the first round on: no sum shows it, the evaluation does
-    with refusal("statement.unmeasured", "Round 1", "evaluation"):
-        owed(run(tmp_path / "again"))
+    assert abs(pay["client-0"] - owed(finished)["client-0"]) <= Decimal("0.01")  # a cent of the others' rounding
 
 
 def test_members_whose_updates_stay_hidden_are_owed_the_same(tmp_path: Path) -> None:
     """In a secure sum nobody knows what one of them brought."""
     pay = owed(run(tmp_path, ["secure_sum"], by="equal"))
     assert sorted(pay.values()) == [*[Decimal("200.00")] * 4, Decimal("200.01")]
-    with refusal("statement.unmeasured", "coalition_value"):
-        owed(run(tmp_path / "again", ["secure_sum"]))
+
+
+@pytest.mark.parametrize(
+    ("parts", "pay"),
+    [
+        ([], {}),
+        (["secure_sum"], {"by": "shapley"}),
+        (["norm_bound", "validated_value"], {"by": "shapley"}),
+        (["coalition_value"], {"by": "validated"}),
+        ([], {"by": "size"}),
+        ([], {"by": "equal", "cap": 1.5}),
+    ],
+)
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_pay_by_what_nothing_measures_is_refused_before_training(
+    tmp_path: Path, command: str, parts: list[str], pay: dict[str, Any]
+) -> None:
+    document = CONFIG | {"pay": PAY | pay, "algorithm": {"name": "fedavg", "parts": parts}}
+    (tmp_path / "config.toml").write_text(dumps(document))
+    fedweave(command, tmp_path / "config.toml", code=2)
+    assert not (tmp_path / "runs").exists()
+    with refusal("config.pay"):
+        build(resolve(document))
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,21 @@ class SizeValue(BySize):
 
     recorded = True
 
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """{"r": 0 for all clients}."""
+        return {"r": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
+
     def value(self, state: Tree, round: Round) -> Tensor:
         """r."""
         return by_size(round)
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The values of the round's clients; 0 for the others."""
+        return {"r": torch.zeros_like(state["r"]).index_copy(0, round.at, round.value.double())}
+
+    def measures(self, state: Tree) -> dict[str, Tensor]:
+        """{"value": r}."""
+        return {"value": state["r"]}
 
 
 @preset_of(Normalised, SizeValue, SparseReward)

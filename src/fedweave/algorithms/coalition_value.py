@@ -1,61 +1,58 @@
-"""The value of every client in a round, by trying models: clients evaluate models on their test examples, and secure
-aggregation adds up the hits. `CoalitionValue` tries the global models of coalitions (gains as in `incentives.shapley`),
+"""The value of every client in a round, by trying models: clients measure models on their test examples, by the metric
+that selects in the run. `CoalitionValue` tries the global models of coalitions (gains as in `incentives.shapley`),
 `ValidatedValue` the model of each update by itself.
 
-Unlike a cosine, such values depend on the length of updates and on the model's accuracy. The server reads single
-updates, so no part may hide them; of the evaluations it learns only sums.
+Unlike a cosine, such values depend on the length of updates and on how good the model is. The server reads single
+updates, so no part may hide them.
 
-A client may report false counts. So all updates of the round together decide the order of coalitions, and no client
-knows it before it has sent its own update. A round with impossible counts has no values (`FAULTS`). A client that
-recognizes its own update in the models can still claim all of its examples for coalitions with it, and none for the
-others: `most_gain` bounds its gain (docs/contributions.md).
+A client may report false counts. So the server keeps apart by whose examples a value was measured, and pay divides by
+these values in such a way that nothing that a client reports changes its own share (`incentives.payoffs.impartial`).
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from hashlib import sha256
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.func import vmap
 
 from fedweave.algorithms.parts import Needs, Part, Round
-from fedweave.algorithms.parts.part import TryOut
-from fedweave.core import model as models
-from fedweave.core.bounds import Count, Fraction
+from fedweave.algorithms.parts.part import Trial, TryOut
+from fedweave.algorithms.scoring import tried_pairs
+from fedweave.core.bounds import Count
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves, ravel
 from fedweave.errors import ConfigError
+from fedweave.incentives.rules import SIZE
 from fedweave.incentives.shapley import (
     COPIED,
-    FAULT,
-    FAULTS,
-    JOINT,
     MOST_EXACT,
     WEIGHT,
+    Value,
     copies,
     exact,
     leave_one_out,
+    measured_by,
     mixing,
     sampled,
 )
+from fedweave.metrics import classification
 
 
 @dataclass(frozen=True)
 class TriedValue(Part):
-    """Values of a round's clients from the numbers of examples that models with their updates get right.
+    """Values of a round's clients from what models with their updates reach on test examples.
 
-    A subclass has its name as a `part`, and `names` what `values_of` returns.
+    A subclass has in `names` what `values_of` returns; pay follows from the first.
 
     every: rounds from one valuation to the next.
     """
 
     every: Count = 1
-    part: ClassVar[str] = ""
     names: ClassVar[tuple[str, ...]] = ()
     needs = Needs(data=("classes",), models=("global",), all_clients=True)
 
@@ -64,20 +61,32 @@ class TriedValue(Part):
         """The largest number of models in a valuation."""
 
     @abstractmethod
-    def values_of(self, round: Round, state: Tree, count: "_Coalitions") -> tuple[Tensor, ...]:
-        """Float64 [P] for each of `names`, of the round's clients; state: the part's, before the round."""
+    def values_of(self, round: Round, state: Tree, value: Value) -> tuple[Tensor, ...]:
+        """Float64 [P] for each of `names`, of the round's clients, on the examples of one judge or of all; value: what
+        coalitions reach there. state: the part's, before the round."""
+
+    @abstractmethod
+    def coalitions(self, round: Round, state: Tree) -> Tensor:
+        """The coalitions bool [c, P] whose models are tried first, in one go."""
+
+    @property
+    def by_clients(self) -> bool:
+        """Whether clients are the judges, and not the server."""
+        return True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The state without any values.
 
-        "round": rounds so far. "key": seed of the sampled orders. "pooled": whether the evaluations of a run count the
-        same examples. "last": the last global update. Of the last valuation: "tried", its round; "right" and
-        "examples", what the model after it gets right, and of how many; "fault", the place in `FAULTS`; and [N], a
-        number for each client, its values by `names`, weight in the mean, and `COPIED`.
+        "round": rounds so far. "key": seed of the sampled orders. "last": the last global update. Of the last
+        valuation: "tried", its round; and [N], a number for each client, its values by `names`, weight in the mean, and
+        `COPIED`; and "by", [N, N], the first of the values on the examples of each client, a row each.
         """
-        nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
-        state: Tree = {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1), "pooled": fed.test is None}
-        state |= {"tried": 0, "right": -1, "examples": -1, "fault": 0, "last": torch.zeros_like(ravel(w))}
+        count = len(fed.clients)
+        nothing = torch.zeros(count, dtype=torch.float64, device=fed.device)
+        state: Tree = {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1)}
+        state |= {"tried": 0, "last": torch.zeros_like(ravel(w))}
+        if self.by_clients:
+            state["by"] = nothing.new_zeros(count, count)
         return state | dict.fromkeys((*self.names, WEIGHT, COPIED), nothing)
 
     def due(self, round: int) -> bool:
@@ -85,16 +94,18 @@ class TriedValue(Part):
         return round % self.every == 0
 
     def tried(self, state: Tree, round: Round, try_out: TryOut) -> Tree:
-        """The values of a round that is `due`, and in "fault" why they are invalid. "tried" is the last such round;
-        "right" is the number of "examples" that the model gets right after it."""
+        """The values of a round that is `due`; "tried" is the last such round."""
         number, nothing = state["round"] + 1, torch.zeros_like(state[WEIGHT])
         after = state | {"last": ravel(round.delta), "round": number}
         if not self.due(number):
             return after
-        count = _Coalitions(self.round_to_try(round), self.counter(round, try_out), _order_rng(round, number))
-        values = self.values_of(round, state, count)
-        examples = count.examples[0] if state["examples"] < 0 else state["examples"]
-        before = state["right"] if state["tried"] == number - 1 else -1
+        trials = _Trials(self.round_to_try(round), self.counter(round, try_out))
+        trials.try_out(self.coalitions(round, state))
+        values = self.values_of(round, state, trials.value)
+        if self.by_clients:
+            by = [partial(trials.value, judge=judge) for judge in range(len(nothing))]
+            judges = [self.values_of(round, state, value)[0] for value in by]
+            after["by"] = torch.zeros_like(state["by"]).index_copy(1, round.at, torch.stack(judges).to(nothing))
         copied = nothing - 1  # -1: copies nothing
         for one, other in copies(round.updates, state["last"]):
             if other < 0:
@@ -105,76 +116,59 @@ class TriedValue(Part):
             name: nothing.index_copy(0, round.at, column.to(nothing))
             for name, column in zip((*self.names, WEIGHT), (*values, round.weights), strict=True)
         }
-        counts = {"tried": number, "right": count.right(True), "examples": examples}
-        return after | counts | columns | {COPIED: copied, "fault": count.fault(examples, before)}
+        return after | columns | {"tried": number, COPIED: copied}
 
     def round_to_try(self, round: Round) -> Round:
         """The round whose updates the tried models have."""
         return round
 
     def counter(self, round: Round, try_out: TryOut) -> TryOut:
-        """Who counts the examples that models get right: all clients."""
+        """Who tries models: all clients."""
         return try_out
 
-    def warns(self, state: Tree) -> dict[str, Tensor]:
-        """The reason why the round has no values, if its counts are impossible."""
-        now = state["tried"] == state["round"]
-        sentence = (
-            self.part + ": {}; no member gets a value for this round. A member counts wrong or reports false counts"
-        )
-        return {
-            sentence.format(fault): torch.tensor(now and state["fault"] == at, device="cpu")
-            for at, fault in enumerate(FAULTS)
-            if fault
-        }
-
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """The values by name, and "coalition_weight", each update's weight in the mean; NaN if the round has no values.
-        "coalition_fault" if its counts are impossible; else "coalition_joint", the accuracy of the model after the
-        round, if evaluations use the same examples. "coalition_copied": for a client whose update is nearly another
-        client's, the place of that client; the number of clients if it is nearly the last global update."""
-        valued, like = state["tried"] == state["round"] > 0, state[WEIGHT]
-        holds = valued and not state["fault"]
-        columns = {name: state[name] if holds else torch.full_like(like, torch.nan) for name in (*self.names, WEIGHT)}
-        if valued and bool((state[COPIED] >= 0).any()):
+        """The values by name, the first of them also on the examples of each client (`measured_by`), and
+        "coalition_weight", each update's weight in the mean; NaN if the round has no values. "coalition_copied": for a
+        client whose update is nearly another client's, the place of that client; the number of clients if it is nearly
+        the last global update."""
+        valued = state["tried"] == state["round"] > 0
+        columns = {name: state[name] for name in (*self.names, WEIGHT)}
+        if self.by_clients:
+            columns |= {measured_by(self.names[0], judge): row for judge, row in enumerate(state["by"])}
+        if not valued:
+            return {name: torch.full_like(column, torch.nan) for name, column in columns.items()}
+        if bool((state[COPIED] >= 0).any()):
             columns[COPIED] = torch.where(state[COPIED] >= 0, state[COPIED], torch.nan)
-        if valued and not holds:
-            columns[FAULT] = torch.full_like(like, float(state["fault"]))
-        elif valued and state["pooled"]:
-            columns[JOINT] = torch.full_like(like, state["right"] / state["examples"])
         return columns
 
 
 @dataclass(frozen=True)
 class CoalitionValue(TriedValue):
-    """Shapley and leave-one-out values of each client in a round: the gain in the global model's accuracy on all
-    clients' test examples by its update. Secure aggregation adds up the coalitions' hits.
+    """Shapley and leave-one-out values of each client in a round: what its update adds to the global model, by the
+    metric that selects in the run, on the test examples of each client and of all.
 
     every:        rounds from one valuation to the next.
     exact:        largest number of clients with which all 2^N coalitions are tried; with more clients, only prefixes of
                   sampled orders.
     permutations: number of sampled orders, even.
-    most_gain:    largest distance of a coalition's accuracy from the accuracies before and after the round; larger
-                  distances are cut to it. It bounds the gain of a client with false counts; 1 for no bound.
     """
 
     exact: Annotated[int, Field(ge=1, le=MOST_EXACT)] = 8
     permutations: Annotated[int, Field(ge=4, multiple_of=2)] = 32
-    most_gain: Fraction = 1.0
-    part: ClassVar = "coalition_value"
     names: ClassVar = ("shapley", "shapley_error", "leave_one_out")
+    needs = replace(TriedValue.needs, measures=("shapley", SIZE))
 
     def queries(self, clients: int) -> int:
         """Distinct coalitions among prefixes of orders, and all but one."""
         return 2**clients if clients <= self.exact else self.permutations * (clients - 1) + clients + 2
 
-    def values_of(self, round: Round, state: Tree, count: "_Coalitions") -> tuple[Tensor, ...]:
+    def coalitions(self, round: Round, state: Tree) -> Tensor:
+        """None: which are distinct is known where they are valued."""
+        return torch.zeros(0, len(round.at), dtype=torch.bool, device="cpu")
+
+    def values_of(self, round: Round, state: Tree, value: Value) -> tuple[Tensor, ...]:
         """Shapley values, their standard errors (0 if exact), leave-one-out."""
         players = len(round.at)
-
-        def value(masks: Tensor) -> Tensor:
-            return _cut(count, masks, players, self.most_gain)
-
         if players <= self.exact:
             estimate = exact(value, players)
         else:
@@ -186,26 +180,26 @@ class CoalitionValue(TriedValue):
 
 @dataclass(frozen=True)
 class ValidatedValue(TriedValue):
-    """The effect of each update on validation examples: the accuracy of the round's model plus this update by itself,
-    scaled to the median length of the round's updates, minus the accuracy before. An update that is nearly another
-    client's, or nearly the last global update (`incentives.shapley.COPY`), has value 0, as has the copied one.
+    """The effect of each update by itself: what the round's model plus this update, scaled to the median length of the
+    round's updates, reaches by the metric that selects in the run, minus what the model before reaches. An update that
+    is nearly another client's, or nearly the last global update (`incentives.shapley.COPY`), has value 0, as has the
+    copied one.
 
-    A round tries N + 2 models, where `CoalitionValue` tries 2^N. The length of an update has no effect on its value in
+    A round tries N + 1 models, where `CoalitionValue` tries 2^N. The length of an update has no effect on its value in
     the round. It needs a part that limits lengths, such as `norm_bound`: a long update would move the model, and with
     it the values of later rounds.
 
-    every:     rounds from one valuation to the next.
-    on:        whose examples count: all "members'" test examples, which secure aggregation adds up, or the validation
-               examples of the "server".
-    most_gain: largest distance of a tried model's accuracy from the accuracies before and after the round; larger
-               distances are cut to it. It bounds the gain of a client with false counts; 1 for no bound.
+    every: rounds from one valuation to the next.
+    on:    whose examples count: the "members'" test examples, or the validation examples of the "server".
     """
 
     on: Literal["members", "server"] = "members"
-    most_gain: Fraction = 1.0
-    part: ClassVar = "validated_value"
     names: ClassVar = ("validated",)
-    needs = replace(TriedValue.needs, decided=("limit",))
+    needs = replace(TriedValue.needs, decided=("limit",), measures=("validated", SIZE))
+
+    @property
+    def by_clients(self) -> bool:
+        return self.on == "members"
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The state without any values.
@@ -219,20 +213,21 @@ class ValidatedValue(TriedValue):
                 'the partition graphs_iid), or on = "members".',
                 code="config.server-val",
             )
-        state = super().init(fed, w)
-        return state | {"pooled": state["pooled"] and self.on == "members"}
+        return super().init(fed, w)
 
     def queries(self, clients: int) -> int:
-        """Each client's, and the models before and after the round; none if the server counts."""
-        return clients + 2 if self.on == "members" else 0
+        """Each client's, and the model before the round; none if the server counts."""
+        return clients + 1 if self.by_clients else 0
 
-    def values_of(self, round: Round, state: Tree, count: "_Coalitions") -> tuple[Tensor, ...]:
-        """Gains in accuracy, 0 for copies and what they copy."""
+    def coalitions(self, round: Round, state: Tree) -> Tensor:
+        """Each client by itself, and the empty coalition."""
         players = len(round.at)
-        single = torch.eye(players, dtype=torch.bool, device="cpu")
-        ends = torch.tensor([[False] * players, [True] * players], device="cpu")
-        count(torch.cat([single, ends]))  # in one message
-        gains = _cut(count, single, players, self.most_gain) - count(ends[:1])
+        return torch.cat([torch.eye(players, device="cpu"), torch.zeros(1, players, device="cpu")]).bool()
+
+    def values_of(self, round: Round, state: Tree, value: Value) -> tuple[Tensor, ...]:
+        """Gains, 0 for copies and what they copy."""
+        *reached, before = value(self.coalitions(round, state))
+        gains = torch.stack(reached) - before
         alike = {at for pair in copies(round.updates, state["last"]) for at in pair if at >= 0}
         gains[sorted(alike)] = 0.0
         return (gains,)
@@ -248,54 +243,48 @@ class ValidatedValue(TriedValue):
 
     def counter(self, round: Round, try_out: TryOut) -> TryOut:
         """All clients, or the server for its own examples."""
-        if self.on == "members":
+        if self.by_clients:
             return try_out
         graph = round.held["validation"]
+        every = graph._replace(masks=(graph.y >= 0).expand_as(graph.masks))
 
-        def right(many: Tree) -> tuple[Tensor, Tensor]:
-            def hits(w: Tree) -> Tensor:
-                result: Tensor = ((models.infer(round.model, w, graph).argmax(-1) == graph.y) & (graph.y >= 0)).sum()
-                return result
+        def by_server(many: Tree) -> Trial:
+            pairs = {name: pair[None].cpu().numpy() for name, pair in tried_pairs(round.model, many, every).items()}
+            labels = np.bincount(graph.y[graph.y >= 0].cpu().numpy(), minlength=pairs["f1"].shape[-1])
+            return Trial(pairs, labels)
 
-            return vmap(hits, chunk_size=32)(many), (graph.y >= 0).sum()[None]
-
-        return right
-
-
-def _cut(count: "_Coalitions", masks: Tensor, players: int, most_gain: float) -> Tensor:
-    """The accuracies of coalitions, at most `most_gain` outside the accuracies before and after the round."""
-    shares = count(masks)
-    ends = count(torch.tensor([[False] * players, [True] * players], device=masks.device))
-    return shares.clamp(min=float(ends.min()) - most_gain, max=float(ends.max()) + most_gain)
+        return by_server
 
 
-def _order_rng(round: Round, number: int) -> np.random.Generator:
-    """A generator seeded by all updates, so that no client knows it before it has sent its update."""
-    digest = sha256(np.ascontiguousarray(round.updates.double().cpu().numpy()).tobytes()).digest()
-    return np.random.default_rng([number, *digest])
+class _Trials:
+    """What the models of a round's coalitions reach at each judge and at all together; each model is tried once."""
 
+    def __init__(self, round: Round, try_out: TryOut) -> None:
+        self._mixed, self._round, self._try_out = mixing(round), round, try_out
+        self._place, self._pairs = dict[tuple[bool, ...], int](), dict[str, np.ndarray]()
+        self._metric, self._positive = "", 1
 
-class _Coalitions:
-    """The accuracies of the models of a round's coalitions on all test examples; each is tried once, in an order drawn
-    by `rng`.
+    def value(self, masks: Tensor, judge: int | None = None) -> Tensor:
+        """What coalitions bool [c, P] reach, float64 [c]: at the judge with this place, or on the
+        examples of all; 0 where the metric is not defined there, so that all coalitions are alike."""
+        self.try_out(masks)
+        rows = [self._place[tuple(row)] for row in masks.tolist()]
+        chosen = {name: pair[:, rows] for name, pair in self._pairs.items()}
+        pairs = {name: pair.sum(0) if judge is None else pair[judge] for name, pair in chosen.items()}
+        reached = np.asarray(classification.values(pairs, self._positive)[self._metric])
+        return torch.from_numpy(np.nan_to_num(reached.clip(0, 1)))  # as all these metrics are, whatever is reported
 
-    examples: the number of test examples, once for each message.
-    """
-
-    def __init__(self, round: Round, try_out: TryOut, rng: np.random.Generator) -> None:
-        self._mixed, self._round, self._try_out, self._rng = mixing(round), round, try_out, rng
-        self._hits, self.examples = dict[tuple[bool, ...], int](), list[int]()
-
-    def __call__(self, masks: Tensor) -> Tensor:
-        """Shares, float64 [c], of coalitions bool [c, P]."""
+    def try_out(self, masks: Tensor) -> None:
+        """Have the models of coalitions bool [c, P] tried, unless they were."""
         rows = [tuple(row) for row in masks.tolist()]
-        if new := [row for row in dict.fromkeys(rows) if row not in self._hits]:
-            masks_to_try = [new[at] for at in self._rng.permutation(len(new))]
-            right, examples = self._try_out(self._models(masks_to_try))
-            self._hits.update(zip(masks_to_try, right.tolist(), strict=True))
-            self.examples += examples.tolist()
-        counts = torch.tensor([self._hits[row] for row in rows], dtype=torch.float64, device="cpu")
-        return counts / max(self.examples[0], 1)
+        new = [row for row in dict.fromkeys(rows) if row not in self._place]
+        if not new:
+            return
+        trial = self._try_out(self._models(new))
+        self._metric, self._positive = self._round.selection(trial.labels)
+        before = self._pairs or {name: pair[:, :0] for name, pair in trial.pairs.items()}
+        self._pairs = {name: np.concatenate([before[name], pair], 1) for name, pair in trial.pairs.items()}
+        self._place |= {row: len(self._place) + at for at, row in enumerate(new)}
 
     def _models(self, coalitions: Sequence[tuple[bool, ...]]) -> Tree:
         """Leaves [c, …]; the coalition of all clients has exactly the model after the round."""
@@ -306,18 +295,3 @@ class _Coalitions:
         after = add(self._round.w, self._round.delta)
         result: Tree = map_leaves(lambda leaf, new: leaf.index_copy(0, at, new[None].to(leaf.dtype)), many, after)
         return result
-
-    def right(self, everyone: bool) -> int:
-        """The number of examples that the model after the round gets right, or the model before it."""
-        return self._hits[(everyone,) * len(self._round.at)]
-
-    def fault(self, examples: int, before: int) -> int:
-        """The index in `FAULTS` of an impossible count, 0 if there is none; examples: their number the first time;
-        before: the number that the round's first model got right after the round before, -1 if unknown."""
-        if examples < 1:
-            return 1
-        if any(count != examples for count in self.examples):
-            return 3
-        if not all(0 <= hits <= examples for hits in self._hits.values()):
-            return 2
-        return 4 if before not in (-1, self.right(False)) else 0

@@ -182,7 +182,9 @@ class FedAvg(LocalTraining, SumsScores):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return self.capabilities.asked(word for part in self.composed.values() for word in part.needs.data)
+        parts = [part.needs for part in self.composed.values()]
+        measures = tuple(name for needs in parts for name in needs.measures)
+        return replace(self.capabilities.asked(word for needs in parts for word in needs.data), measures=measures)
 
     @property
     def most_rounds(self) -> int | None:
@@ -303,7 +305,7 @@ class FedAvg(LocalTraining, SumsScores):
         if (packing := self.composed.packing) is not None:
             like = state["w"] if "w" in state else map_leaves(lambda leaf: leaf[0], state["own"])
             replies = packing.unpacked(replies, like)
-        state = state | self._server.after(state, replies, fed, partial(scoring.count_right, fed, self.try_out))
+        state = state | self._server.after(state, replies, fed, partial(scoring.try_out, fed, self.try_out))
         self._exchange(state.get("w", {}), fed)
         return state
 
@@ -518,8 +520,8 @@ class FedAvg(LocalTraining, SumsScores):
 
     @on_client(sends=scoring.TRIES, hears=scoring.TRIED_MODELS)
     def try_out(self, client: Client, message: Tree) -> Tree:
-        """The number of the client's test examples that each model in the message gets right."""
-        return scoring.hits(self.net, message["models"], client)
+        """What the client's test examples say of each model in the message."""
+        return scoring.try_models(self.net, message["models"], client)
 
     def judging(self, state: Tree) -> Step:
         """`score` if the global test evaluates a global model, else `score_personal`."""

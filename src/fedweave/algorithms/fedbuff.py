@@ -167,7 +167,7 @@ class FedBuff(FedAvg):
         rows = map_leaves(lambda leaf: leaf.index_select(0, arrived), held) | {STALENESS: staleness}
         names = [fed.clients[place] for place in arrived.tolist()]
         taken = Replies(names, [ReplyBatch(tuple(range(len(names))), rows)], {})
-        return state | self._server.after(state, taken, fed, partial(scoring.count_right, fed, self.try_out))
+        return state | self._server.after(state, taken, fed, partial(scoring.try_out, fed, self.try_out))
 
     def _least(self, begun: int, clients: int) -> float:
         """The quorum of the clients that begin: it allows the same number of missing clients as the quorum of all that

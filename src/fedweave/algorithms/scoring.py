@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
+from fedweave.algorithms.parts.part import Trial
 from fedweave.core import model as models
 from fedweave.core.federation import Client, Declaration, Federation, Sends, Step, on_client
 from fedweave.core.graph import TEST, TRAIN, Graph
@@ -186,8 +187,7 @@ class _Measuring:
 
 # ----------------------------------------------------------------------------------------------------
 # Scores whose sums over clients are all that the server learns. Measurements are additive, and so are means over
-# clients, histograms of the values that order examples, and hits of models that all clients try
-# (`parts.part.TriesModels`).
+# clients, and histograms of the values that order examples.
 
 
 # Binary digits behind the point of the values that are added up under "own"; others are whole numbers or halves.
@@ -305,15 +305,22 @@ class SumsScores:
         return self.score_or_store(client, message, w, lambda: sum_score(self.net, w, client.graph))
 
 
-TRIED = "tried"
-_COUNTED = SecureSum(everyone=True, bits=64, fraction=0)
+# ----------------------------------------------------------------------------------------------------
+# Models that all clients try on their test examples (`parts.part.TriesModels`).
+
+
+TRIED, TRAINED_LABELS = "tried", "labels"
 TRIES: Declaration = {
     TRIED: Sends(
-        "with the others' alone, how many of all clients' test examples each of several models gets right: an "
-        "evaluation for each",
-        _COUNTED,
+        "how many of the client's test examples each of several models gets right, by class, and how well it orders "
+        "them: an evaluation for each",
+        within=Pairs(),
     ),
-    "examples": Sends("with the others' alone, how many test examples all clients have", _COUNTED),
+    f"{TRIED}/classes": Sends(
+        "how often each of the models predicts each class on the client's test examples, and how many of each it has",
+        within=Whole(),
+    ),
+    f"{TRIED}/{TRAINED_LABELS}": Sends("how many of the client's training examples each class has", within=Pairs()),
 }
 AT_ONCE = 64  # models in one message
 TRIED_MODELS = {"models": "models that other members' updates have gone into, of some of them each"}
@@ -325,35 +332,41 @@ def messages(models: int) -> int:
     return -(-models // AT_ONCE) + 1 if models else 0
 
 
-def hits(model: Model, many: Tree, client: Client) -> Tree:
-    """{"tried": int64 [c], "examples"}: the number of the client's test examples that models with the weights `many`,
-    leaves [c, …], get right, and their number."""
-    graph = client.graph.at(TEST)
-    mask = graph.masks[TEST]
+def tried_pairs(model: Model, many: Tree, graph: Graph) -> Tree:
+    """The pairs of `metrics.classification.counts` but the loss, on the test examples of `graph`, of models with the
+    weights `many`, leaves [c, …]: {metric: float64 [c, 2, …]}."""
+    graph = graph.at(TEST)
 
-    def one(w: Tree) -> Tensor:
-        right: Tensor = models.infer_as_seen(model, w, graph).argmax(-1) == graph.y
-        return (right & mask).sum()
+    def one(w: Tree) -> Tree:
+        pairs = counts(models.infer_as_seen(model, w, graph), graph.y, graph.masks[TEST][None])
+        return {name: pair[0] for name, pair in pairs.items() if name != "loss"}
 
     count = len(next(iter(leaves(many)))[1])  # one model after the other, because clients are already stacked
-    hit_counts = [one(map_leaves(lambda leaf, at=at: leaf[at], many)) for at in range(count)]
-    return {TRIED: torch.stack(hit_counts), "examples": mask.sum()}
+    each = [one(map_leaves(lambda leaf, at=at: leaf[at], many)) for at in range(count)]
+    return map_leaves(lambda *pairs: torch.stack(pairs), *each)
 
 
-class Hits(NamedTuple):
-    """Counts over all clients of models that they try: the test examples that each model gets `right`, int64 [c], and
-    the reported number of `examples`, int64 [m], once per message."""
+def try_models(model: Model, many: Tree, client: Client) -> Tree:
+    """{"tried": the `tried_pairs` of a client, and "labels" float64 [1, 2, c], twice how many of its training examples
+    each class has}."""
+    pairs = tried_pairs(model, many, client.graph)
+    classes = torch.arange(pairs["f1"].shape[-1], device=client.graph.y.device)
+    of_class = client.graph.y[:, None] == classes
+    labels = (of_class & client.graph.masks[TRAIN][:, None]).sum(0).to(torch.float64)
+    return {TRIED: pairs | {TRAINED_LABELS: torch.stack([labels, labels])[None]}}
 
-    right: Tensor
-    examples: Tensor
 
-
-def count_right(fed: Federation, step: Step, many: Tree) -> Hits:
-    """Let all clients try models with the weights `many`, leaves [c, …]; step: the client step that returns `hits`."""
-    count, right, examples = len(next(iter(leaves(many)))[1]), list[Tensor](), list[Tensor]()
+def try_out(fed: Federation, step: Step, many: Tree) -> Trial:
+    """Let all clients try models with the weights `many`, leaves [c, …]; step: the client step `try_models`."""
+    count, trials = len(next(iter(leaves(many)))[1]), list[Tree]()
     for first in range(0, count, AT_ONCE):
         some = map_leaves(lambda leaf, at=first: leaf[at : at + AT_ONCE], many)
         replies = fed.map(step, {"models": some})
-        right.append(replies.total(TRIED))
-        examples.append(replies.total("examples").reshape(1))
-    return Hits(torch.cat(right), torch.cat(examples))
+        trials.append({path.partition("/")[2]: replies.stack(path) for path in replies.readable})
+    labels = trials[0][TRAINED_LABELS][:, 0, 0].sum(0).cpu().numpy()
+    pairs = {
+        name: torch.cat([trial[name] for trial in trials], 1).cpu().numpy()
+        for name in trials[0]
+        if name != TRAINED_LABELS
+    }
+    return Trial(pairs, labels)

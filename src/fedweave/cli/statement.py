@@ -105,7 +105,7 @@ def write_statement(
     """
     from fedweave.deploy.flare.audit import Report, write_report
     from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
-    from fedweave.incentives.payoffs import of_member, totals
+    from fedweave.incentives.payoffs import of_member
     from fedweave.payments.statements import SEAL, account, check_free, document, write_copy
     from fedweave.report.pages import check_page, write_document
     from fedweave.report.reading import read_run
@@ -138,7 +138,7 @@ def write_statement(
     for path in (path for path in paths if path.suffix in (".html", ".pdf")):
         write_document(path, shown)
     write(paths[-1], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
-    return paths + (write_copy(run, member, out) if member else []), totals(table), whole.warning
+    return paths + (write_copy(run, member, out) if member else []), whole.totals(table), whole.warning
 
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
@@ -208,7 +208,7 @@ def contributions(
     """
     from fedweave.experiment.runs.files import CONTRIBUTIONS, locked, write_table
     from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
-    from fedweave.payments.contributions import COPIES, VOID, measured, over_rounds, withheld
+    from fedweave.payments.contributions import COPIES, measured, over_rounds, withheld
     from fedweave.payments.statements import one_class
     from fedweave.report.reading import read_run
     from fedweave.report.terminal import screen
@@ -237,8 +237,6 @@ def contributions(
         highlight=False,
         markup=False,
     )
-    for number, why in json.loads((table.schema.metadata or {}).get(VOID, b"{}")).items():
-        console.print(f"round {number} has no values: {why}", highlight=False, markup=False)
     copies = [
         tuple(pair) for pairs in json.loads((table.schema.metadata or {}).get(COPIES, b"{}")).values() for pair in pairs
     ]

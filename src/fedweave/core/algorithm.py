@@ -60,6 +60,7 @@ class Capabilities:
     predicts:    it predicts jointly: `predict(state, fed)` stores at clients the predictions of all their nodes. The
                  others leave whole models there with `deploy(state, fed, which)` (`algorithms.deployment`).
     evaluation:  the methods that are steps of the evaluation only.
+    measures:    what its parts measure of each client that pay may follow from (`algorithms.parts.Needs.measures`).
     """
 
     pooled: bool = False
@@ -75,6 +76,7 @@ class Capabilities:
     crossing: bool = False
     predicts: bool = False
     evaluation: tuple[str, ...] = ("score",)
+    measures: tuple[str, ...] = ()
 
     def asked(self, data: Iterable[str]) -> "Capabilities":
         """These capabilities, and what parts need of the data (`algorithms.parts.Needs.data`)."""
@@ -316,6 +318,7 @@ class Round:
     multipliers of the updates before they count (`limit`). weights: float64 [P] or [P, P], from `weigh`. delta: the
     joint update, from `aggregate` or else the weighted sum of updates. value: float64 [P], from `value`. Fields that
     are not known yet are None. opened: {key: mean} of what clients report by secure aggregation, and `COUNTED`.
+    selection: see `Federation`; None where the round is recorded.
     """
 
     replies: Replies
@@ -328,6 +331,7 @@ class Round:
     delta: Any = None
     value: Any = None
     opened: Tree = field(default_factory=dict)
+    selection: Any = None
     _cache: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)  # `replace` passes it on
 
     def once(self, name: Hashable, make: Callable[[], Thing]) -> Thing:

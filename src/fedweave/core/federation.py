@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Literal, NamedTuple, Self, TypeAlias, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -320,6 +321,8 @@ class Federation(ABC):
     initial: replaces fresh weights by an earlier run's (see `started`); None where training begins from scratch.
     pairs: {name: float64 [N, N]}, the truth about every two clients (`Partition.pairs`), only for comparisons; {}
     where it is unknown.
+    selection: from the number of training examples of each class [c], the metric that selects in this run, and the
+    class that it describes, if it is of one.
     """
 
     clients: tuple[str, ...]
@@ -331,6 +334,7 @@ class Federation(ABC):
     rounds: int = 0
     pairs: Mapping[str, Tensor] = MappingProxyType({})
     initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
+    selection: Callable[[np.ndarray], tuple[str, int]]
 
     @cached_property
     def place(self) -> Mapping[str, int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import torch
@@ -30,6 +31,8 @@ from fedweave.engines.calls import (
 )
 from fedweave.engines.messages import LastSent, Messages, SumMeter, check_same_message, peer_messages
 from fedweave.errors import ConfigError
+from fedweave.metrics.kinds import selection_of
+from fedweave.metrics.selection import Judging
 from fedweave.ops.tape import note_read
 
 
@@ -139,6 +142,7 @@ class ServerEngine(Engine):
 
     _keys: Keys
     _round: int
+    selection = partial(selection_of, Judging())
 
     @property
     def round(self) -> int:

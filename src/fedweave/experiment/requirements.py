@@ -32,6 +32,7 @@ from fedweave.datasets.base import WIDENING, Dataset
 from fedweave.datasets.features import AUTO, BY_NODES, OVER_NODES, amounts
 from fedweave.errors import ConfigError, DataError, UserError, listed
 from fedweave.experiment.config.plugins import CODE, FOREIGN_ENDS, PARTS, MemberModels, parameters, registry
+from fedweave.incentives.rules import RULES, SIZE
 from fedweave.metrics.selection import OF_LISTS, OF_RANKS
 from fedweave.ops.tape import once
 from fedweave.partition.base import Partition, client_ids
@@ -210,6 +211,12 @@ class Requirement:
 
 # ----------------------------------------------------------------------------------------------------
 # What the list below counts and names.
+
+
+def _basis(facts: ExperimentFacts) -> str:
+    """What has to be measured for [pay]; "" for nothing."""
+    pay = facts.config.pay
+    return RULES[pay.by].needs or (SIZE if pay.cap else "")
 
 
 def _unlike_ports(facts: ExperimentFacts) -> bool:
@@ -659,6 +666,16 @@ REQUIREMENTS: tuple[Requirement, ...] = (
         ),
     ),
     # --- the algorithm and the partition ---
+    Requirement(
+        "config.pay",
+        lambda f: f.config.pay.budget > 0,
+        lambda f: _basis(f) in ("", *f.algorithm.needs.measures),
+        lambda f: (
+            f'pay.by = "{f.config.pay.by}": nothing in the run measures what pay is to follow from. Add '
+            f"{' or '.join(repr(part) for part in RULES[_basis(f)].parts)} to algorithm.parts (with the family of "
+            'fedavg, without secure_sum), or set pay.by = "equal" without a cap.'
+        ),
+    ),
     Requirement(
         "config.same-nodes",
         lambda f: f.declared.vertical,

@@ -4,6 +4,7 @@ import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.measured import (
     GLOBAL,
     METRICS_SCHEMA,
@@ -136,7 +138,7 @@ def train(
             "would go on. Make a new one (fedweave.federation), or give `resume` the rounds done and the last state.",
             code="user.trained-before",
         )
-    fed.trained, fed.rounds = True, rounds
+    fed.trained, fed.rounds, fed.selection = True, rounds, partial(selection_of, judging or Judging())
     if state is None:
         fed.ledger.purpose = types.SETUP
         fed.begin(0)

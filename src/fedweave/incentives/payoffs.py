@@ -135,6 +135,26 @@ def capped(shares: Tensor, sizes: Tensor, cap: float) -> Tensor:
     return result
 
 
+def impartial(gains: Tensor) -> Tensor:
+    """Shares of a budget by the members' own judgments, float64 [N] that sum to 1: the impartial division of de
+    Clippel, Moulin and Tideman 2008, "Impartial division of a dollar".
+
+    Each of N members has 1 / N of the budget to divide among the others, in proportion to the gains above 0 that it
+    measured of them, equally if there are none. So nothing that a member reports changes its own share, and k members
+    together decide on k / N of the budget.
+
+    gains: [N, N], row v has the gains by every member's update that member v measured; its own does not count.
+    """
+    count = len(gains)
+    if count == 1:
+        return torch.ones(1, dtype=torch.float64, device=gains.device)
+    others = 1 - torch.eye(count, dtype=torch.float64, device=gains.device)
+    counted = gains.double().relu() * others
+    total = counted.sum(1, keepdim=True)
+    parts = torch.where(total > 0, counted / torch.where(total > 0, total, 1.0), others / (count - 1))
+    return parts.mean(0)
+
+
 def divisible(raw: Tensor) -> bool:
     """Whether a budget can be divided in proportion to `raw` [N]: its sum is positive beyond rounding errors."""
     return bool(raw.sum() > ROUNDING * raw.abs().sum())

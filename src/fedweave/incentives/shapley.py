@@ -60,23 +60,13 @@ def distinct(motif: Tensor) -> Tensor:
     return torch.where(first, ordered, NONE).sort().values
 
 
-# What a server measures of the coalitions that clients have tried (`algorithms.coalition_value`), by its names.
-FAULT, JOINT, WEIGHT, COPIED = (
-    "coalition_fault",
-    "coalition_joint",
-    "coalition_weight",
-    "coalition_copied",
-)  # measures of the server
-# Reasons why a round has no values, by the number in `FAULT`.
-FAULTS = (
-    "",
-    "no test examples are counted",
-    "a coalition's model gets fewer than no example right, or more than there are",
-    "the number of test examples differs from the first time that models were tried",
-    "the model before the round gets another number of examples right than after the round before",
-    "the model after the round gets another share of examples right than the evaluation of the round says",
-)
-UNTIED = 5  # the one of these that only a run's metrics show
+# What a server measures of clients whose models were tried (`algorithms.coalition_value`), by its names.
+WEIGHT, COPIED = "coalition_weight", "coalition_copied"
+
+
+def measured_by(name: str, judge: int) -> str:
+    """The measure `name` of each client on the test examples of the client with the place `judge`."""
+    return f"{name}/by/{judge}"
 
 
 COPY = 0.99  # cosine of two updates above which one counts as a copy of the other

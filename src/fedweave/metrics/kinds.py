@@ -23,6 +23,7 @@ from fedweave.metrics.selection import (
     lower,
     of_members,
     positive_of,
+    selection_metric_of,
 )
 
 DIVERGED = "scores/diverged"  # the largest mean loss on some examples, if it is too large for a model that learns
@@ -268,6 +269,16 @@ def mean(of_clients: np.ndarray) -> float:
 def known_selection(before: Mapping[str, float]) -> dict[str, float]:
     """The selection metric's entries in the summary of the evaluation before."""
     return {name: value for name, value in before.items() if name.startswith(f"{VERDICT}/")}
+
+
+def selection_of(judging: Judging, labels: np.ndarray) -> tuple[str, int]:
+    """The selection metric, and the class that it describes if it is of one, by the number of training examples of each
+    class: `labels` [c]."""
+    counted = np.zeros((3, 2, len(labels)))
+    counted[TRAIN, classification.TRUE] = labels
+    by = CLASSES.verdict({"classes": counted} if labels.any() else {}, judging)
+    known = positive_of(by)
+    return selection_metric_of(by), 1 if known is None else known
 
 
 def _rarer(counted: np.ndarray) -> int:

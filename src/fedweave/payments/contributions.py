@@ -29,14 +29,10 @@ from fedweave.experiment.runs.trained import check_again, check_finite, finished
 from fedweave.incentives.payoffs import divided
 from fedweave.incentives.shapley import (
     COPIED,
-    FAULT,
-    FAULTS,
     GAINS_IN,
-    JOINT,
     MEASURED_ON,
     OTHERS,
     PLAIN,
-    UNTIED,
     Value,
     copies,
     gradient_shapley,
@@ -46,7 +42,7 @@ from fedweave.incentives.shapley import (
     worth,
 )
 from fedweave.metrics.selection import METRICS, positive_of, selection_metric_of
-from fedweave.report.reading import Run, read_run
+from fedweave.report.reading import read_run
 
 REPEATED = 0.05  # allowed relative distance of a repetition's model, since machines round differently
 TRIED_AS = {  # column: measure
@@ -56,8 +52,6 @@ TRIED_AS = {  # column: measure
     "validated": "validated",
 }
 COPIES = b"copies"  # metadata of a table: {round: [client with a copied update, its source; "" the last global update]}
-VOID = b"void rounds"  # metadata of a table: {round: why it has no values}
-_EQUAL = 1e-6  # smaller differences of shares are rounding: whole numbers divided, or means from a secure aggregation
 SHARED = {  # scheme: measure
     "equal": "",
     "union": "leave_one_out",
@@ -150,10 +144,11 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
     """
     run, wanted = read_run(directory), _numbers(rounds, last)
     known = {column: values for column, name in TRIED_AS.items() if (values := run.known(name))}
-    if not known or metric not in ("auto", "accuracy"):
+    selects = selection_metric_of(run.summary["metrics"])
+    if not known or metric not in ("auto", selects):
         raise UserError(
             f"{directory} was trained between sites and cannot be repeated without the members' data. The parts "
-            "coalition_value and validated_value measure contributions, in accuracy, as sites train: set "
+            "coalition_value and validated_value measure contributions, in the selection metric, as sites train: set "
             "algorithm.parts = ['coalition_value'], without secure_sum, which hides what they need. Or run the same "
             "experiment in one process, if all data may be there.",
             code="contributions.unmeasured",
@@ -175,14 +170,6 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
                 {"round": number, "client": client, **{name: values[at] for name, values in columns.items()}}
                 for at, client in enumerate(clients)
             ]
-    void = {number: why for number, why in void_rounds(run).items() if number in wanted}
-    rows = [row for row in rows if row["round"] not in void]
-    if void and not rows:
-        raise UserError(
-            f"{directory}: round {next(iter(void))} has no values: {next(iter(void.values()))}. A member counts wrong "
-            "or sends false counts; compare what each site's journal says of its counts.",
-            code="contributions.void",
-        )
     if not rows:
         raise UserError(
             f"nothing was measured in round {rounds} of {directory}; see the part's `every`, or --rounds all."
@@ -193,7 +180,7 @@ def between_sites(directory: Path, rounds: str, metric: str, last: int) -> "pa.T
         for number in sorted(of_client.keys() & wanted):
             sources = [*known[first], ""]  # "" for the last global update
             copied_updates.setdefault(number, []).append((client, sources[int(of_client[number])]))
-    metadata = {MEASURED_ON: where, GAINS_IN: b"accuracy", VOID: json.dumps(void).encode()}
+    metadata = {MEASURED_ON: where, GAINS_IN: selects.encode()}
     metadata[COPIES] = json.dumps(copied_updates).encode()
     return pa.Table.from_pylist(rows).replace_schema_metadata(metadata)
 
@@ -226,20 +213,6 @@ def withheld(sums: "pa.Table") -> dict[str, str]:
                 "budget; measure more rounds, or take another share"
             )
     return reasons
-
-
-def void_rounds(run: Run) -> dict[int, str]:
-    """{round: why its values of coalitions do not hold}: the server received impossible counts, or the model after the
-    round had another accuracy there than in the evaluation."""
-    rounds: dict[int, str] = {}
-    for of_client in run.known(FAULT).values():
-        rounds |= {number: FAULTS[int(code)] for number, code in of_client.items()}
-    accuracy = run.curve("accuracy", "test", pooled=True)
-    for of_client in run.known(JOINT).values():
-        for number, share in of_client.items():
-            if number in accuracy and abs(accuracy[number] - share) > _EQUAL:
-                rounds[number] = FAULTS[UNTIED]
-    return dict(sorted(rounds.items()))
 
 
 def _check_repeated(w: "Tree", before: "Tree", directory: Path) -> None:

@@ -3,9 +3,8 @@
 The run's hash is SHA-256 of its configuration and of every member's ledger. A member's own ledger therefore shows
 whether a statement is about the run that the member took part in.
 
-A member recomputes its pay from its own lines (`dues`): FairGraphFL pays in proportion to r_i + μ_i
-(`payoffs.unscaled`), and a member's lines contain all r_i. They lack only the sum over all members, one number a
-round.
+A member recomputes its pay from its own lines by the rule that paid (`incentives.rules`). They lack only the sum over
+all members, one number a round.
 """
 
 import hashlib
@@ -14,7 +13,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from decimal import Decimal
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,16 +48,14 @@ from fedweave.incentives.payoffs import (
     capped,
     check,
     digest,
-    divided,
-    divisible,
     of_member,
     reasons,
     statement,
     totals,
-    unscaled,
 )
-from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON, WEIGHT
-from fedweave.payments.contributions import void_rounds
+from fedweave.incentives.rules import PAYOFF, RULES, SIZE, TIMES, Basis, ByGains, Rule, to_digits
+from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON, WEIGHT, measured_by
+from fedweave.metrics.selection import selection_metric_of, title_of
 from fedweave.report.document import Document, Grid, Section, grid
 from fedweave.report.ledger import period
 from fedweave.report.reading import Run
@@ -67,21 +63,13 @@ from fedweave.report.reading import Run
 _CENT = 1 + 1e-6  # largest error of an amount: a largest remainder's rounding, and rounding of floats
 
 
-def dues(member_lines: pa.Table) -> dict[int, float]:
-    """{round: r + μ} of one member's lines, up to the first line without a value, because later means need it."""
-    lines = list(takewhile(lambda line: line["value"] is not None, member_lines.sort_by("round").to_pylist()))
-    r = torch.tensor([line["value"] for line in lines], dtype=torch.float64, device="cpu")
-    means = r.cumsum(0) / torch.arange(1, len(r) + 1, device=r.device)
-    raw = unscaled(r, torch.cat([r[:1], means[:-1]])).pay  # no compensation in the first round
-    return dict(zip([line["round"] for line in lines], raw.tolist(), strict=True))
-
-
-def sums(table: pa.Table, terms: Terms) -> dict[int, float]:
-    """{round: Σ (r + μ)} of a whole statement, for the rounds in which every member's pay follows from it."""
+def sums(table: pa.Table, terms: Terms, rule: Rule) -> dict[int, float]:
+    """{round: the sum of `Rule.dues`} of a whole statement, for the rounds in which every member's pay follows from
+    it."""
     of_members = {
         name: table.filter(pc.equal(table["member"], name)) for name in pc.unique(table["member"]).to_pylist()
     }
-    due = {name: dues(member_lines) for name, member_lines in of_members.items()}
+    due = {name: rule.dues(member_lines) for name, member_lines in of_members.items()}
     result: dict[int, float] = {}
     for number in sorted(set(table["round"].to_pylist())):
         paid = {line["member"]: line["pay"] for line in table.filter(pc.equal(table["round"], number)).to_pylist()}
@@ -91,13 +79,13 @@ def sums(table: pa.Table, terms: Terms) -> dict[int, float]:
     return result
 
 
-def check_pay(member_lines: pa.Table, totals: Mapping[int, float], terms: Terms) -> list[int]:
+def check_pay(member_lines: pa.Table, totals: Mapping[int, float], terms: Terms, rule: Rule) -> list[int]:
     """Check the pay in a member's lines against `totals` (`sums`); return the rounds that cannot be checked.
 
     Raises:
         UserError: a line has another amount than its value gives; names round and amounts.
     """
-    due, unknown = dues(member_lines), []
+    due, unknown = rule.dues(member_lines), []
     for line in member_lines.to_pylist():
         number, total = line["round"], totals.get(line["round"])
         if not total or number not in due:
@@ -118,7 +106,7 @@ def _follows(pay: object, due: float | None, total: float, terms: Terms) -> bool
     return abs(cents - wanted) < _CENT + 1e-9 * abs(wanted)
 
 
-PAYOFF, COMPENSATION = "payoff", "compensation"
+PAID, COMPENSATION = "payoff", "compensation"  # measures of the part "payoff"
 _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "mechanism", "reveals", "to", "applied")
 
 
@@ -126,8 +114,9 @@ class Account(NamedTuple):
     """A statement of account.
 
     table: its lines (`incentives.payoffs.SCHEMA`). terms, run, digest: terms, the run's hash and the digest. config,
-    ledgers: the hashes that make the run's hash. sums: divisor of each round's pay (`sums`), 0 without pay. gains: the
-    metric of leave-one-out values, "" without them. warning: a note to read before anything is paid (`one_class`).
+    ledgers: the hashes that make the run's hash. sums: divisor of each round's pay (`sums`), 0 without pay. rule: by
+    which it pays. covers: the number of rounds that one line is of, 0 where there is a line for each. gains: the metric
+    of leave-one-out values, "" without them. warning: a note to read before anything is paid (`one_class`).
     """
 
     table: pa.Table
@@ -137,8 +126,16 @@ class Account(NamedTuple):
     config: str
     ledgers: dict[str, str]
     sums: dict[int, float]
+    rule: Rule
+    covers: int = 0
     gains: str = ""
     warning: str = ""
+
+    def totals(self, table: pa.Table) -> pa.Table:
+        """`incentives.payoffs.totals` of lines of this statement, with the number of rounds that they cover."""
+        sums = totals(table)
+        at = sums.column_names.index("rounds")
+        return sums.set_column(at, "rounds", pa.array([self.covers] * len(sums))) if self.covers else sums
 
     @property
     def empty(self) -> tuple[int, ...]:
@@ -177,9 +174,12 @@ def account(run: Run) -> Account:
     config, ledgers = config_hash(run.config), {name: ledger_hash(run.ledger, name) for name in _members(run)}
     whole = run_hash(config, ledgers)
     nothing = {entry.number: 0.0 for entry in every if not float(entry.pay.sum()) > 0}
-    divided = dict(sorted((sums(table, terms) | nothing).items()))
+    rule = rule_of(run.config)
+    divided = dict(sorted((sums(table, terms, rule) | nothing).items()))
     whole_digest = digest(table, terms, whole, divided)
-    return Account(table, terms, whole, whole_digest, config, ledgers, divided, _gains(run), one_class(run))
+    covers = run.done if in_total(run.config) else 0
+    gains, warning = _gains(run), one_class(run)
+    return Account(table, terms, whole, whole_digest, config, ledgers, divided, rule, covers, gains, warning)
 
 
 def in_total(config: ConfigDocument) -> bool:
@@ -187,54 +187,67 @@ def in_total(config: ConfigDocument) -> bool:
     return bool(section(config, "pay").get("budget"))
 
 
+def rule_of(config: ConfigDocument) -> Rule:
+    """The rule by which a run's members are paid."""
+    return RULES[PaySettings(**section(config, "pay")).by] if in_total(config) else PAYOFF
+
+
 def _whole_run(run: Run) -> StatementRound:
     """Each member's pay for all rounds by the rule of [pay]; it has the last round's number.
 
     Raises:
-        UserError: the basis of the pay was not measured, or it has no positive sum.
+        UserError: what the rule needs was not measured, or divides no budget.
     """
     pay = PaySettings(**section(run.config, "pay"))
-    basis = pay.by if pay.by in ("shapley", "validated") else WEIGHT
-    known = {name: run.known(name) for name in (basis, WEIGHT)}
-    void = void_rounds(run)
-    rounds = {number for of_client in known[basis].values() for number in of_client} - void.keys()
-    members = sorted(known[WEIGHT]) if rounds else _members(run)
-    if not rounds and (pay.by != "equal" or pay.cap):
-        part = "validated_value" if pay.by == "validated" else "coalition_value"
-        fault = f" Round {next(iter(void))} has no values: {next(iter(void.values()))}." if void else ""
+    rule, weights = RULES[pay.by], run.known(WEIGHT)
+    members = [*weights] or _members(run)
+    rounds = sorted({number for of_member in weights.values() for number in of_member})
+    if not rounds and (rule.needs or pay.cap):
         raise UserError(
-            f"pay.by = {pay.by!r}: nothing that pay could follow from was measured in {run.directory}.{fault} Train "
-            f"with the part {part}, or set pay.by = 'equal' without a cap.",
+            f"pay.by = {pay.by!r}: nothing that pay could follow from was measured in {run.directory}. Train until a "
+            f"round in which the part {' or '.join(rule.parts or RULES[SIZE].parts)} measures.",
             code="statement.unmeasured",
         )
-
-    def over_rounds(name: str) -> torch.Tensor:
-        sums = [sum(known[name][member][number] for number in rounds) for member in members] if rounds else []
-        return torch.tensor(sums or [1.0] * len(members), dtype=torch.float64, device="cpu")
-
-    gains, sizes = over_rounds(basis), over_rounds(WEIGHT)
-    raw = torch.ones_like(sizes) if pay.by == "equal" else gains.relu()
-    if not divisible(raw):
+    sizes = _summed(weights, members, rounds) if rounds else torch.ones(len(members), dtype=torch.float64, device="cpu")
+    by = _gains_by(run, rule.needs, members, rounds) if isinstance(rule, ByGains) else {}
+    basis = Basis(members, by, sizes / sizes.sum())
+    whole = rule.shares(basis)
+    if bool(whole.isnan().any()):
+        gains = {judge: [round(gain, 6) for gain in of_judge.tolist()] for judge, of_judge in by.items()}
         raise UserError(
-            f"pay.by = {pay.by!r}: the members' gains, {[round(gain, 6) for gain in gains.tolist()]} over all rounds, "
-            "divide no budget. Measure more rounds, or agree on another rule.",
+            f"pay.by = {pay.by!r}: the gains over all rounds, {gains}, divide no budget. Measure more rounds, or agree "
+            "on another rule.",
             code="user.no-positive-sum",
         )
-    whole = divided(raw)
     shares = capped(whole, sizes, pay.cap) if pay.cap else whole
-    why = [_why(pay, *numbers) for numbers in zip(gains, whole, shares, sizes / sizes.sum(), strict=True)]
-    number = max(rounds, default=run.done)
-    return StatementRound(number, members, None, None, shares, None, None, shares, why)
+    order = sorted(range(len(members)), key=members.__getitem__)
+    why = [f"share = {rule.terms(basis, at)}{_limited(pay, basis, whole, shares, at)}" for at in order]
+    number, names, shares = max(rounds, default=run.done), [members[at] for at in order], shares[order]
+    return StatementRound(number, names, None, None, shares, None, None, shares, why)
 
 
-def _why(pay: PaySettings, gain: torch.Tensor, share: torch.Tensor, owed: torch.Tensor, size: torch.Tensor) -> str:
-    """The reason in a member's line."""
-    gained = f"gain {float(gain):.4f}"
-    bases = {"shapley": gained, "validated": gained, "size": f"size {float(size):.4f}", "equal": "the same as all"}
-    basis = bases[pay.by]
-    if pay.cap and float(owed) < float(share):
-        return f"{basis}, share {float(share):.4f}, limited to {pay.cap:g} times its size {float(size):.4f}"
-    return f"{basis}, share {float(share):.4f}" + (" and what others' limit left" if owed > share else "")
+def _summed(values: Mapping[str, Mapping[int, float]], members: Sequence[str], rounds: Sequence[int]) -> torch.Tensor:
+    """The sums over rounds of {member: {round: value}}, [N]."""
+    totals = [math.fsum(values[member][number] for number in rounds) for member in members]
+    return torch.tensor(totals, dtype=torch.float64, device="cpu")
+
+
+def _gains_by(run: Run, name: str, members: Sequence[str], rounds: Sequence[int]) -> dict[str, torch.Tensor]:
+    """{who measured: the gains [N]}: every member, or the server."""
+    by = {judge: run.known(measured_by(name, at)) for at, judge in enumerate(members)}
+    if not all(by.values()):
+        by = {"the server": run.known(name)}
+    return {judge: _summed(values, members, rounds) for judge, values in by.items()}
+
+
+def _limited(pay: PaySettings, basis: Basis, whole: torch.Tensor, shares: torch.Tensor, member: int) -> str:
+    """What the limit makes of a member's share, in its line."""
+    before, after = float(whole[member]), float(shares[member])
+    if after < before:
+        return f", limited to {pay.cap:g} {TIMES} size {to_digits(float(basis.sizes[member]))}"
+    return (
+        f" = {to_digits(before)}, and {to_digits(after - before)} of what others' limit left" if after > before else ""
+    )
 
 
 def one_class(run: Run) -> str:
@@ -262,7 +275,7 @@ def terms_of(config: ConfigDocument, directory: Path) -> Terms:
         return Terms(_amount(pay.budget), pay.currency)
     algorithm = section(config, "algorithm")
     parts = [part if isinstance(part, dict) else {"name": part} for part in algorithm.get("parts", [])]
-    for table in (algorithm, *(part for part in parts if part.get("name") == PAYOFF)):
+    for table in (algorithm, *(part for part in parts if part.get("name") == PAID)):
         if "currency" in table:
             return Terms(_amount(table["budget"]), table["currency"])
     name = algorithm.get("name")
@@ -284,11 +297,11 @@ def _members(run: Run) -> list[str]:
 
 def _rounds(run: Run) -> list[StatementRound]:
     """The entries of each round with payoffs for the members that took part, in order."""
-    measured = {name: run.known(name) for name in (*MEASURES, PAYOFF, COMPENSATION)}
+    measured = {name: run.known(name) for name in (*MEASURES, PAID, COMPENSATION)}
     if (run.directory / CONTRIBUTIONS).is_file():  # the file of `fedweave contributions`
         for row in read_table(run.directory, CONTRIBUTIONS).to_pylist():
             measured["leave_one_out"].setdefault(row["client"], {})[row["round"]] = row["leave_one_out"]
-    paid = measured[PAYOFF]
+    paid = measured[PAID]
     out = []
     for number in sorted({number for of_client in paid.values() for number in of_client}):
         members = sorted(client for client, of_client in paid.items() if number in of_client)
@@ -337,7 +350,6 @@ def run_hash(config: str, ledgers: dict[str, str]) -> str:
 NAMES = {
     "alignment": "alignment φ",
     "diversity": "diversity d",
-    "value": "value r",
     "leave_one_out": "leave-one-out",
     "density": "reward",
 }
@@ -345,12 +357,11 @@ NAMES = {
 MEANT = {
     "alignment": "Alignment is the cosine of a member's update with the joint one.",
     "diversity": "Diversity is a member's share of all known motifs.",
-    "value": "What a member is owed is in proportion to value and, where it is positive, to late contribution: value "
-    "above the member's "
-    "own mean in the rounds before.",
     "leave_one_out": "Leave-one-out is what the member's update adds to a round's joint model: the gain in {gains}.",
     "density": "Reward is the share of the joint update's entries that a member got.",
 }
+_AMOUNT = "A member is owed its share of the budget, in whole cents."
+_SUMS = "The sum is in the column “sum”, and amounts are in whole cents."
 _SEALED = (
     "The hashes stand for the run (its configuration and every member's ledger) and for all lines of the whole "
     "statement. A member checks its lines, with its own ledger, by"
@@ -363,16 +374,20 @@ def document(whole: Account, table: pa.Table, about: str, command: str, run: Run
     about: name of the run. run: gives the period from its ledger and the members' legal names from [pay]. issued: the
     day of issue.
     """
-    rows, member_totals = table.to_pylist(), totals(table).to_pylist()
+    total = whole.covers
+    rows, member_totals = table.to_pylist(), whole.totals(table).to_pylist()
     rounds = len({row["round"] for row in rows})
     measures = [name for name in MEASURES if any(row[name] is not None for row in rows)]
-    means = [MEANT[name].format(gains=whole.gains) for name in measures]
+    names_of = NAMES | {"value": whole.rule.number}
+    means = [MEANT[name].format(gains=whole.gains) for name in measures if name in MEANT]
+    metric = title_of(selection_metric_of(run.summary["metrics"]))
+    pays = f"{whole.rule.words.format(metric=metric)} {_AMOUNT if total else _SUMS}"
     one = f" of {member_totals[0]['member']}" if len(member_totals) == 1 else ""
     pay = sum((row["pay"] for row in member_totals), Decimal())
     names = section(run.config, "pay").get("names", {})
     numbers = f"{rows[0]['round']} to {rows[-1]['round']}" if rounds > 1 else str(rows[0]["round"])
     during = f"{counted(rounds, 'round')} with pay, {numbers}"
-    if total := in_total(run.config):
+    if total:
         during = f"{counted(run.done, 'round')}, for all of them together"
     return Document(
         title=f"Statement of account{one}: {about}",
@@ -389,12 +404,13 @@ def document(whole: Account, table: pa.Table, about: str, command: str, run: Run
         sections=(
             Section(
                 "Totals",
-                (" ".join(["Measures are means over rounds here.", *means]),),
-                grid=_totals(member_totals, measures, rounds),
+                () if total else (" ".join(["Measures are means over rounds here.", *means]),),
+                grid=_totals(member_totals, names_of, measures, total or rounds),
             ),
+            Section("How pay follows", (pays,), code=(whole.rule.formula,)),
             Section(
                 "The whole run" if total else "Round by round",
-                grid=grid([_line(row, measures) for row in rows], ("member", "why")),
+                grid=grid([_line(row, names_of, measures, whole) for row in rows], ("member", "why")),
             ),
             Section(
                 "How to check this", (_SEALED,), code=(command, f"run {whole.run}", f"statement {whole.digest.digest}")
@@ -427,23 +443,27 @@ def _empty(whole: Account) -> tuple[str, ...]:
     return (f"In rounds {rounds} there was nothing to divide.",) if rounds else ()
 
 
-def _totals(member_totals: list[Record], measures: list[str], rounds: int) -> Grid | None:
-    rows = [_total(row["member"], str(row["rounds"]), row, measures) for row in member_totals]
+def _totals(member_totals: list[Record], names: Mapping[str, str], measures: list[str], rounds: int) -> Grid | None:
+    rows = [_total(row["member"], str(row["rounds"]), row, names, measures) for row in member_totals]
     if len(member_totals) < 2:
         return grid(rows, ("member",))
     amounts: Record = {name: sum((row[name] for row in member_totals), Decimal()) for name in ("paid", "fined", "pay")}
     whole = amounts | {"currency": member_totals[0]["currency"]}
-    return grid([*rows, _total("all members", str(rounds), whole, measures)], ("member",), 1)
+    return grid([*rows, _total("all members", str(rounds), whole, names, measures)], ("member",), 1)
 
 
-def _total(name: str, rounds: str, row: Record, measures: list[str]) -> dict[str, str]:
-    means = {NAMES[one]: _number(row[one]) if one in row else "" for one in measures}
+def _total(name: str, rounds: str, row: Record, names: Mapping[str, str], measures: list[str]) -> dict[str, str]:
+    means = {names[one]: _number(row[one]) if one in row else "" for one in measures}
     amounts = {"owed": money(row["paid"]), "fined": money(row["fined"]), f"total, {row['currency']}": money(row["pay"])}
     return {"member": name, "rounds": rounds, **means, **amounts}
 
 
-def _line(row: Record, measures: list[str]) -> dict[str, str]:
-    shown = {NAMES[one]: _number(row[one]) for one in measures}
+def _line(row: Record, names: Mapping[str, str], measures: list[str], whole: Account) -> dict[str, str]:
+    shown = {names[one]: _number(row[one]) for one in measures if one != "value"}
+    if row["value"] is not None:
+        shown[names["value"]] = to_digits(row["value"])
+    if not whole.covers and (total := whole.sums.get(row["round"])):
+        shown["sum"] = to_digits(total)
     pay = {f"pay, {row['currency']}": money(row["pay"])}
     return {"round": str(row["round"]), "member": row["member"], **shown, **pay, "why": row["reason"]}
 
@@ -590,7 +610,7 @@ def check_copy(member_lines: pa.Table, seal: Seal, member: str, folder: Path) ->
         _check_once(member_lines, member)
     else:
         _check_rounds(member_lines, member, of_client(ledger, member))
-    if unknown := check_pay(member_lines, seal.sums, seal.terms):
+    if unknown := check_pay(member_lines, seal.sums, seal.terms, rule_of(load_saved(folder / CONFIG))):
         raise UserError(
             f"nothing in {folder} shows that the pay of {_round_list(unknown)} is right: lines have no value, or the "
             f"seal has no sum. An owner of the run can check it: fedweave statement RUN --member {member} --check …"

@@ -37,7 +37,7 @@ from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.core import model as models
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Federation, Sends, Step
-from fedweave.core.graph import Graph, GraphArrays, graph_arrays
+from fedweave.core.graph import GraphArrays, graph_arrays
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
@@ -568,7 +568,7 @@ class ServerHooks:
         """The entries of the server's state that a round changes: {"w" or "own": weights, "parts": states}."""
         at, here = places(fed, replies.clients), replies.here() if self.composed.recorded else None
         if here is None:
-            after, _ = self._decided(state, replies, at, fed.held, try_out)
+            after, _ = self._decided(state, replies, at, fed, try_out)
         else:
             with fed.recording():
                 after = compute_on_server(self._recorded, {"state": state, "replies": here, "at": at})
@@ -586,13 +586,14 @@ class ServerHooks:
         state: Tree,
         replies: Replies,
         at: Tensor,
-        held: Mapping[str, Graph] | None = None,
+        fed: Federation | None = None,
         try_out: TryOut | None = None,
     ) -> tuple[Tree, Round]:
         """`after`, and the round as the parts read it; at: the places of the clients that replied."""
         parts, memory = self.composed, memory_of(self.composed, state)
         w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
-        round = Round(replies, at, w, self.model, held or {})
+        known = {} if fed is None else {"held": fed.held, "selection": fed.selection}
+        round = Round(replies, at, w, self.model, **known)
         memory = parts.remembered("observe", memory, round)
         round = replace(round, factors=parts.factors(memory, round))
         round = replace(round, weights=parts.weights(memory, round), opened=parts.opened(memory, round))

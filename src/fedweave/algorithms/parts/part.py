@@ -4,7 +4,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -459,6 +459,7 @@ class Needs(Settings):
     decided:        hooks that another part must define.
     sends_gradients:
                     `report` sends gradients, which reveal what the protection of an update hides.
+    measures:       what it measures of each client that pay may follow from (`incentives.payoffs.RULES`).
     """
 
     data: tuple[Literal["sensitive", "ids", "items", "classes", "nodes"], ...] = ()
@@ -475,6 +476,7 @@ class Needs(Settings):
     all_clients: bool = False
     decided: tuple[str, ...] = ()
     sends_gradients: bool = False
+    measures: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -713,7 +715,15 @@ class Attackable(Protocol):
         clients send nothing to attack."""
 
 
-TryOut = Callable[[Tree], tuple[Tensor, Tensor]]  # see `TriesModels.tried`
+class Trial(NamedTuple):
+    """What V clients, or the server, count of c models that they try: {metric: `pairs` float64 [V, c, 2, …]}
+    (`metrics.classification.counts`), and how many training examples each class has, `labels` [k]."""
+
+    pairs: Mapping[str, np.ndarray]
+    labels: np.ndarray
+
+
+TryOut = Callable[[Tree], Trial]  # has all clients try models with these weights, leaves [c, …]
 
 
 @runtime_checkable
@@ -727,9 +737,7 @@ class TriesModels(Protocol):
         """The largest number of models in such a round."""
 
     def tried(self, state: Tree, round: Round, try_out: TryOut) -> Tree:
-        """The part's state after clients tried models. `try_out` takes models, leaves [c, …]. It returns for each the
-        number of all clients' test examples that it gets right, int64 [c], and the number of these examples, int64 [m],
-        once per message."""
+        """The part's state after clients tried models with `try_out`."""
 
 
 @runtime_checkable

@@ -92,7 +92,7 @@ from fedweave.deploy.flare.requests import (
     described,
     read_request,
 )
-from fedweave.deploy.flare.scores import models_scored
+from fedweave.deploy.flare.scores import models_scored, models_tried
 from fedweave.deploy.flare.sitefile import LEARNED, SECRET, Rules, read_secret
 from fedweave.deploy.flare.states import StateFile
 from fedweave.deploy.flare.sums import data, tensor
@@ -590,7 +590,7 @@ class Member:
         with job.accounts.open(job.ledger):
             check_calls(job.rules, job.accounts.spent, name, models_scored(info, reply))
             if TRIED in reply:
-                job.order.count_tried(len(reply[TRIED]))
+                job.order.count_tried(models_tried(reply))
             if name in job.target:
                 check_target(job.rules, job.target, job.accounts.repeated(job.counted), 1)
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)

@@ -43,7 +43,7 @@ from fedweave.deploy.flare.memory import Downloads, Memory, Order, Store
 from fedweave.deploy.flare.peers import VERSION, Inbox
 from fedweave.deploy.flare.policy import PolicyViolation, check_batches, check_crowd
 from fedweave.deploy.flare.requests import Agree, Join, Open, StepRequest, pin, release, versions
-from fedweave.deploy.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps
+from fedweave.deploy.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps, trying_steps
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.deploy.flare.sums import Masking
 from fedweave.engines.calls import Keys, find_step
@@ -282,7 +282,7 @@ class Participation:
             if any(step_info(step).sums for step in calls.all):
                 self.join_crowd()
         self._calls = calls
-        self._scores = {step.__name__ for step in scoring_steps(calls)}
+        self._scores = {step.__name__ for step in (*scoring_steps(calls), *trying_steps(calls))}
         self._scoring = scoring_of(self.rules, calls, bool(holdings.data.labeled.any()))
         if self._scoring.epsilon is not None and (holdings.data.target != CLASS or holdings.data.links is not None):
             raise PolicyViolation(

@@ -63,7 +63,7 @@ class Spent:
         if entry.direction != "up":
             return spent
         scored = any(line.key.split("/")[0] == SCORES for line in entry.keys)
-        tried = sum(int((*_COUNT.findall(line.shape), 1)[0]) for line in entry.keys if line.key == TRIED)
+        tried = sum(int((*_COUNT.findall(line.shape), 1)[0]) for line in entry.keys if line.key == f"{TRIED}/accuracy")
         calls = {**self.calls, entry.step: self.calls.get(entry.step, 0) + 1}
         return replace(spent, calls=calls, evaluations=self.evaluations + scored + tried)
 
@@ -262,7 +262,7 @@ def _fitting(cost: Cost, cap: float, delta: float) -> str:
 
 def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> None:
     applied = f"the algorithm applies {str(Applied(path, mechanisms))!r} to {path}"
-    if path == TRIED and (rules.score_epsilon is not None or rules.round_scores > 1):
+    if path.partition("/")[0] == TRIED and (rules.score_epsilon is not None or rules.round_scores > 1):
         which = "round_scores" if rules.score_epsilon is None else "score_epsilon"
         raise PolicyViolation(
             f"policy.{which}: {TRIED} are hits on labels as they are; leave out the parts coalition_value and "

@@ -22,8 +22,8 @@ from fedweave.metrics.selection import METRICS
 from fedweave.privacy.mechanisms import keep_probability
 
 LABELS = "labels"  # the field with the number of labels that a site reports when it joins
-COUNTED = ("own", "trained", "global_test")  # the fields with pairs of `metrics.classification`
-_OF_CLIENT, _, _PUBLIC = COUNTED
+COUNTED = ("own", "trained", "global_test", TRIED)  # the fields with pairs of `metrics.classification`
+_OF_CLIENT, _, _PUBLIC, _ = COUNTED
 _PLAIN = "accuracy"  # counts that are not by class or group
 # The entry of `measures` for all counts by class or group; every other measure has its own entry.
 _CLASSES = "classes"
@@ -158,12 +158,24 @@ def is_scoring(info: StepInfo) -> bool:
 
 def models_scored(info: StepInfo, reply: Tree) -> int:
     """The number of models whose scores a reply has. Each counts as one evaluation."""
-    return len(reply.get(TRIED, ())) + int(is_scoring(info) and bool(reply))
+    if TRIED in reply:
+        return models_tried(reply)
+    return int(is_scoring(info) and bool(reply))
+
+
+def models_tried(reply: Tree) -> int:
+    """The number of models whose hits a reply has."""
+    return len(reply[TRIED][_PLAIN])
 
 
 def scoring_steps(calls: Calls) -> tuple[Step, ...]:
     """The steps of an evaluation that declare scores."""
     return tuple(step for step in calls.evaluation if is_scoring(step_info(step)))
+
+
+def trying_steps(calls: Calls) -> tuple[Step, ...]:
+    """The steps of a round in which clients try models."""
+    return tuple(step for step in calls.round if TRIED in step_info(step).sends)
 
 
 def as_arrived(info: StepInfo, reply: Tree, scoring: Scoring | None) -> StepInfo:

@@ -161,9 +161,9 @@ class PaySettings:
 
     budget:   what all members together are owed, in whole cents; 0 has no such statement.
     currency: currency of the budget.
-    by:       what shares of the budget are in proportion to: "shapley" or "validated", the gains that the part
-              coalition_value or validated_value has measured, summed over rounds, those below 0 as 0; "size", the
-              weight of each update in the mean, which these parts report; "equal".
+    by:       what shares of the budget follow from: "shapley" or "validated", the gains that the part coalition_value
+              or validated_value has measured, summed over rounds, of which each member divides 1 / N of the budget by
+              its own among the others; "size", the weight of each update in the mean, which these parts report; "equal".
     cap:      k: no member is owed more than k times its share by size, at least 1; 0 for no cap. What is cut off goes
               to the others in proportion.
     names:    {member: its legal name}.
