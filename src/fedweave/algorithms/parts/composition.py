@@ -592,8 +592,9 @@ class ServerHooks:
         """`after`, and the round as the parts read it; at: the places of the clients that replied."""
         parts, memory = self.composed, memory_of(self.composed, state)
         w = map_leaves(lambda leaf: leaf[at], state["own"]) if "own" in state else state.get("w", {})
-        known = {} if fed is None else {"held": fed.held, "selection": fed.selection}
-        round = Round(replies, at, w, self.model, **known)
+        round = Round(replies, at, w, self.model)
+        if fed is not None:
+            round = replace(round, held=fed.held, selection=fed.selection)
         memory = parts.remembered("observe", memory, round)
         round = replace(round, factors=parts.factors(memory, round))
         round = replace(round, weights=parts.weights(memory, round), opened=parts.opened(memory, round))

@@ -162,8 +162,9 @@ class PaySettings:
     budget:   what all members together are owed, in whole cents; 0 has no such statement.
     currency: currency of the budget.
     by:       what shares of the budget follow from: "shapley" or "validated", the gains that the part coalition_value
-              or validated_value has measured, summed over rounds, of which each member divides 1 / N of the budget by
-              its own among the others; "size", the weight of each update in the mean, which these parts report; "equal".
+              or validated_value has measured, summed over rounds: each member divides 1 / N of the budget among the
+              others by the gains on its own examples; "size", the weight of each update in the mean, which these parts
+              report; "equal".
     cap:      k: no member is owed more than k times its share by size, at least 1; 0 for no cap. What is cut off goes
               to the others in proportion.
     names:    {member: its legal name}.
