@@ -64,7 +64,7 @@ class Rule:
         return {line["round"]: line["value"] for line in known}
 
 
-class BySize(Rule):
+class SizeRule(Rule):
     """Shares in proportion to size."""
 
     def shares(self, basis: Basis) -> Tensor:
@@ -74,7 +74,7 @@ class BySize(Rule):
         return f"size {to_digits(float(basis.sizes[member]))}"
 
 
-class ByGains(Rule):
+class GainsRule(Rule):
     """Shares by gains: the impartial division, or in proportion where one who is no member measured them."""
 
     def shares(self, basis: Basis) -> Tensor:
@@ -98,7 +98,7 @@ class ByGains(Rule):
         return f"1 / {count} {TIMES} ({' + '.join(fractions)})" if fractions else "1"
 
 
-class ByPayoff(Rule):
+class PayoffRule(Rule):
     """FairGraphFL's payoffs, round by round (`payoffs.payoffs`)."""
 
     def dues(self, lines: pa.Table) -> dict[int, float]:
@@ -116,14 +116,14 @@ _IMPARTIALITY = (
     "measured on its test examples, equally if there are none. So no member's counts change its own share."
 )
 RULES: dict[str, Rule] = {
-    "shapley": ByGains(
+    "shapley": GainsRule(
         "shapley",
         ("coalition_value",),
         "share",
         _IMPARTIAL,
         "A gain is a member's Shapley value in {metric}, summed over rounds. " + _IMPARTIALITY,
     ),
-    "validated": ByGains(
+    "validated": GainsRule(
         "validated",
         ("validated_value",),
         "share",
@@ -133,7 +133,7 @@ RULES: dict[str, Rule] = {
         + _IMPARTIALITY
         + " If the server measured on examples of its own, shares are in proportion to these gains.",
     ),
-    SIZE: BySize(
+    SIZE: SizeRule(
         SIZE,
         ("coalition_value", "validated_value"),
         "share",
@@ -142,7 +142,7 @@ RULES: dict[str, Rule] = {
     ),
     "equal": Rule("", (), "share", "share = 1 / N", "All N members get the same."),
 }
-PAYOFF = ByPayoff(
+PAYOFF = PayoffRule(
     "",
     (),
     "value r",

@@ -53,7 +53,7 @@ from fedweave.incentives.payoffs import (
     statement,
     totals,
 )
-from fedweave.incentives.rules import PAYOFF, RULES, SIZE, TIMES, Basis, ByGains, Rule, to_digits
+from fedweave.incentives.rules import PAYOFF, RULES, SIZE, TIMES, Basis, GainsRule, Rule, to_digits
 from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON, WEIGHT, measured_by
 from fedweave.metrics.selection import selection_metric_of, title_of
 from fedweave.report.document import Document, Grid, Section, grid
@@ -209,7 +209,7 @@ def _whole_run(run: Run) -> StatementRound:
             code="statement.unmeasured",
         )
     sizes = _summed(weights, members, rounds) if rounds else torch.ones(len(members), dtype=torch.float64, device="cpu")
-    by = _gains_by(run, rule.needs, members, rounds) if isinstance(rule, ByGains) else {}
+    by = _gains_by(run, rule.needs, members, rounds) if isinstance(rule, GainsRule) else {}
     basis = Basis(members, by, sizes / sizes.sum())
     whole = rule.shares(basis)
     if bool(whole.isnan().any()):
