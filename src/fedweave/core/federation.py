@@ -22,15 +22,16 @@ from fedweave.errors import FedweaveError
 
 
 class Lasting(NamedTuple):
-    """The secret from which a client draws noise on its labels, the same in every run until the labels change.
+    """The secrets from which a client draws noise on its labels, the same in every run.
 
-    key:    a secret one (`ops.hashing`).
-    places: int64 [n], each node's place among all `held` nodes of the client; a run may have fewer of them.
+    key:     a secret one (`ops.hashing`).
+    version: a secret one, too, of the client's present labels: draws on other labels count again.
+    marks:   int64 [n], of each example and its label. Equal marks have equal draws.
     """
 
     key: Tensor
-    places: Tensor
-    held: int
+    version: Tensor
+    marks: Tensor
 
 
 @dataclass

@@ -31,6 +31,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import CallRefused
 from fedweave.learn import PLAIN, Criterion, Fit, Optimizer, fit
 from fedweave.learn.fitting import recorded
+from fedweave.ops import hashing
 from fedweave.ops.sparse import gather_rows
 from fedweave.privacy.mechanisms import randomized_response
 from fedweave.privacy.secure_sum import FixedPoint, beyond_declaration
@@ -49,8 +50,9 @@ class LabelRelease:
     All training at the client uses only these labels, so its training messages reveal no more about a label than ε, in
     any number and with any key. Only the draw itself costs ε. Scores, which count the labels that the model hits, use
     these labels at sites, unless a site's policy decides otherwise, and the true labels in a simulation. If a client's
-    draws outlast a run (`Lasting`), every run with the same ε uses the same draw. Another ε has an independent draw,
-    because two draws from the same random words would reveal more than both ε.
+    draws outlast a run (`Lasting`), every run with the same ε draws the same for an example and its label. The draw
+    does not depend on other examples. Another ε has an independent draw, because two draws from the same random words
+    would reveal more than both ε; and so has another label of the example.
     """
 
     epsilon: float | None
@@ -58,7 +60,8 @@ class LabelRelease:
     def draw(self, client: Client) -> Tree:
         """Draw, once per run or for all runs; the reply only confirms it."""
         lasting = client.lasting
-        client.state[DRAWN] = random.fold(client.secret, DRAWN) if lasting is None else self._lasting(lasting.key)
+        drawn = random.fold(client.secret, DRAWN) if lasting is None else self._lasting(lasting.version)
+        client.state[DRAWN] = drawn
         return {"drawn": torch.ones_like(client.key)}
 
     def _lasting(self, key: Tensor) -> Tensor:
@@ -69,11 +72,12 @@ class LabelRelease:
         `torch.func`."""
         if DRAWN not in client.state:
             return {}
-        drawn, lasting, words = client.state[DRAWN], client.lasting, 2 * len(client.graph.y)
+        lasting, words = client.lasting, 2 * len(client.graph.y)
         if lasting is None:
-            return {DRAWN: random.bits(drawn, words)}
-        bits = random.bits(drawn, 2 * lasting.held).view(-1, 2)[lasting.places].flatten()
-        return {DRAWN: pad(bits, (0, words - len(bits)))}  # padding has no labels
+            return {DRAWN: random.bits(client.state[DRAWN], words)}
+        each = random.fold(self._lasting(lasting.key), lasting.marks)  # int64 [n]
+        bits = torch.stack([random.fold(each, use) for use in ("stays", "other")], 1).flatten()
+        return {DRAWN: pad(hashing.finalize(bits), (0, words - len(bits)))}  # padding has no labels
 
     def seen(self, y: Tensor, classes: int, kept: Tree) -> Tensor:
         """The labels for training, from y int64 [n]; −1 for a missing label, and for all labels before the draw."""

@@ -559,7 +559,8 @@ def check_forget(data: SiteData, config: Config) -> None:
     if data.forget is not None and capabilities(config.algorithm.kind).vertical:
         raise ConfigError(
             f"data.forget = {data.forget!r}: parties of a vertical run hold the same examples, so that none can leave "
-            "alone. Remove the rows from every party's tables.",
+            "alone. Remove the rows from every party's tables, at least ten at once. The next alignment shows the "
+            "other parties who has left (docs/after-deployment.md).",
             code="forget.vertical",
         )
 

@@ -61,26 +61,33 @@ Source = TypeVar("Source", bound=Settings)
 
 
 class LabelVersion(NamedTuple):
-    """The present version of a site's labels: a fingerprint of all its labels, sorted by its nodes' ids, and the places
-    of a run's examples among them (`core.federation.Lasting`)."""
+    """The present version of a site's labels: a fingerprint of all of them, sorted by its examples' ids, and a mark
+    int64 [m] of each of a run's examples and its label (`core.federation.Lasting`)."""
 
     fingerprint: bytes
-    places: np.ndarray
-    held: int
+    marks: np.ndarray
 
     @classmethod
     def of(cls, data: Dataset, rows: np.ndarray) -> "LabelVersion":
-        """The version of the labels of `data`. rows: int64 [m], the examples of a run. If examples have ids, their
-        order in the file does not matter."""
+        """The version of the labels of `data`, all that the site has. rows: int64 [m], the examples of a run. If
+        examples have ids, their order in the file does not matter, and a mark depends on no other example. If not,
+        other examples may have the same numbers in other data, and marks depend on all labels."""
         order = sorted(range(data.examples), key=lambda row: data.ids[row]) if data.ids else [*range(data.examples)]
         content = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
         digest = hashlib.blake2b(json.dumps(content).encode()).digest()
-        return cls(digest, np.argsort(order)[rows], data.examples)
+        names = [f"id {data.ids[row]}" if data.ids else f"{row} of {digest.hex()}" for row in rows]
+        return cls(digest, cls._marks(names, data.y[rows].tolist(), data.classes))
 
     @classmethod
-    def of_rows(cls, y: np.ndarray) -> "LabelVersion":
+    def of_rows(cls, y: np.ndarray, classes: int) -> "LabelVersion":
         """The version of labels y int64 [n] of a run's examples, which have changed since they were loaded."""
-        return cls(hashlib.blake2b(y.tobytes()).digest(), np.arange(len(y)), len(y))
+        digest = hashlib.blake2b(y.tobytes()).digest()
+        return cls(digest, cls._marks([f"{row} of {digest.hex()}" for row in range(len(y))], y.tolist(), classes))
+
+    @staticmethod
+    def _marks(names: Sequence[str], labels: Sequence[object], classes: int) -> np.ndarray:
+        each = (json.dumps([*one, classes]).encode() for one in zip(names, labels, strict=True))
+        return np.frombuffer(b"".join(hashlib.blake2b(one, digest_size=8).digest() for one in each), np.int64)
 
 
 @dataclass(frozen=True)
@@ -118,12 +125,13 @@ class Holdings:
 class Forgotten(NamedTuple):
     """The examples that a site leaves out. ids: their ids, as far as the data has them. training: of those among them
     that runs would train on. absent: how many ids of the list it does not have. numbers: whether the ids are numbers of
-    rows."""
+    rows. version: of all labels, with marks of the examples that are left."""
 
     ids: tuple[str, ...]
     training: tuple[str, ...]
     absent: int
     numbers: bool
+    version: LabelVersion
 
     @classmethod
     def of(cls, site: SiteData, folder: Path) -> "Forgotten | None":
@@ -139,7 +147,9 @@ class Forgotten(NamedTuple):
         trained = np.asarray(whole.public)[TRAIN] & whole.labeled
         ids = [name for name in names if name in named]
         training = [name for name, used in zip(names, trained.tolist(), strict=True) if used and name in named]
-        return cls(tuple(ids), tuple(training), len(named) - len(ids), not whole.ids)
+        left = np.array([name not in named for name in names], bool)
+        version = LabelVersion.of(whole, np.flatnonzero(left))
+        return cls(tuple(ids), tuple(training), len(named) - len(ids), not whole.ids, version)
 
     def marks(self, ids: Sequence[str], folder: Path, data: str, size: int = 8) -> frozenset[str]:
         """Hashes of ids, keyed by the site in `folder`, so that its journal does not tell them. Numbers of rows are of
@@ -192,9 +202,9 @@ def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = 
     data, model = own_graph(site, folder, whole, noted, links), config.model.make()
     data = ported(learned(data) if config.learned else data, fitted(model, data.edge_attrs))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
-    version = LabelVersion.of(data, np.arange(data.examples))
     pairs = None if site.pairs is None else folder / site.pairs
     graph, forgotten = graph_of(data, data.features, dtype), Forgotten.of(site, folder)
+    version = LabelVersion.of(data, np.arange(data.examples)) if forgotten is None else forgotten.version
     return Holdings(graph, test, data, kinds_of(site), version, whole, pairs=pairs, forgotten=forgotten)
 
 

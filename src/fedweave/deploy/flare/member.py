@@ -47,6 +47,7 @@ from fedweave.deploy.flare.alignment import (
     read_own,
 )
 from fedweave.deploy.flare.chain import told_heads
+from fedweave.deploy.flare.data_marks import site_key
 from fedweave.deploy.flare.entities import COUNTING, ENTITIES, NUMBERED, UNITE, Entities
 from fedweave.deploy.flare.entities import INFO as UNITING
 from fedweave.deploy.flare.federation import ALIGN, BLIND, JOIN
@@ -111,9 +112,9 @@ from fedweave.ops import hashing
 
 def client_on(job: Participation, state: Tree, key: Tensor, secret_file: Path) -> Client:
     """The client that a step sees, on the device where the site's steps run. The rest of a job stays on the host."""
-    labels, test = lasting(secret_file, job.labels), job.holdings.test if isinstance(job.holdings, Holdings) else None
+    labels, test = lasting(job.folder, job.labels), job.holdings.test if isinstance(job.holdings, Holdings) else None
     if labels is not None:
-        labels = labels._replace(key=labels.key.to(job.device), places=labels.places.to(job.device))
+        labels = Lasting(*(one.to(job.device) for one in labels))
     tensors = to(state, job.device), key.to(job.device), noise_key(secret_file).to(job.device)
     return Client(job.graph_on_device, *tensors, None if test is None else test.to(job.device), lasting=labels)
 
@@ -168,17 +169,21 @@ def noise_key(path: Path) -> Tensor:
     return hashing.from_bytes(hashlib.blake2b(os.urandom(32), key=key, digest_size=64).digest())
 
 
-def lasting(path: Path, version: LabelVersion | None) -> Lasting | None:
-    """The key for noise on labels, which is the same in every run: it depends on the site's own secret and the present
-    labels. None if the labels have no `version`.
+def lasting(folder: Path, version: LabelVersion | None) -> Lasting | None:
+    """The secrets for noise on labels, which are the same in every run of the site in `folder`. None if the labels have
+    no `version`.
 
     Raises:
-        ConfigError: see `noise_key`.
+        ConfigError: see `data_marks.site_key`.
     """
     if version is None:
         return None
-    key = hashlib.blake2b(b"labels" + version.fingerprint, key=read_secret(path), digest_size=64).digest()
-    return Lasting(hashing.from_bytes(key), torch.from_numpy(version.places), version.held)
+    own = site_key(folder)
+    key, of_version = (
+        hashing.from_bytes(hashlib.blake2b(purpose, key=own, digest_size=64).digest())
+        for purpose in (b"draws of labels", b"labels" + version.fingerprint)
+    )
+    return Lasting(key, of_version, torch.from_numpy(version.marks.copy()))
 
 
 def answered(

@@ -422,7 +422,7 @@ class Participation:
     def labels(self) -> LabelVersion | None:
         """The version of the site's present labels, which a step may have changed."""
         version = self.holdings.version if isinstance(self.holdings, Holdings) else None
-        return LabelVersion.of_rows(self.graph.y.numpy()) if self._replaced.tree else version
+        return LabelVersion.of_rows(self.graph.y.numpy(), self.classes) if self._replaced.tree else version
 
     @property
     def classes(self) -> int:

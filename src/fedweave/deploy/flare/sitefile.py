@@ -20,6 +20,10 @@ from fedweave.experiment.config import dumps, load
 from fedweave.experiment.config.toml import check_keys
 
 LEARNED = "learned"  # a value of `SiteData.features`
+_REMOVED = (
+    "No check then compares the next run with earlier ones, so remove at least ten at once. Members whose tables name "
+    "them learn who has left, in an exchange or when they number entities (docs/after-deployment.md)."
+)
 SECRET, IDS_KEY = "privacy.secret", "ids.key"  # in a site's folder
 
 # Measures of an evaluation other than hits (`Rules.measures`).
@@ -111,13 +115,15 @@ class SiteData(DataSettings):
             return
         if self.task == LINKS or self.features == "learned":
             raise ConfigError(
-                f"data.forget = {self.forget!r}: links have no ids. Remove the rows from your tables instead.",
+                f"data.forget = {self.forget!r}: links have no ids. Remove the rows from your tables instead. "
+                f"{_REMOVED}",
                 code="forget.links",
             )
         if self.external != REFUSE:
             raise ConfigError(
                 f"data.forget = {self.forget!r}: with external = {self.external!r} columns depend on other sites' "
-                "nodes. Remove the rows from your tables instead.",
+                f"nodes. Remove the rows from your tables instead. {_REMOVED} Columns that other sites made of their "
+                "edges to these nodes stay until they remove these edges.",
                 code="forget.scaling",
             )
 
