@@ -178,9 +178,9 @@ def lasting(folder: Path, version: LabelVersion | None) -> Lasting | None:
     """
     if version is None:
         return None
-    own = site_key(folder)
+    secret = site_key(folder)
     key, of_version = (
-        hashing.from_bytes(hashlib.blake2b(purpose, key=own, digest_size=64).digest())
+        hashing.from_bytes(hashlib.blake2b(purpose, key=secret, digest_size=64).digest())
         for purpose in (b"draws of labels", b"labels" + version.fingerprint)
     )
     return Lasting(key, of_version, torch.from_numpy(version.marks.copy()))
