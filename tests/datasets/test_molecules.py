@@ -12,8 +12,9 @@ import scipy.sparse as sp
 
 from fedweave.datasets import Dataset, from_graph_frames, load
 from fedweave.datasets.folder import GraphFolder, check_named
-from fedweave.datasets.molecules import ATOM, BOND, BONDS, ELEMENTS, scaffold, scaffolds_of
-from fedweave.partition import Scaffolds
+from fedweave.datasets.molecules import ATOM, BOND, BONDS, ELEMENTS, repeats, scaffold, scaffolds_of
+from fedweave.partition import Random, Scaffolds
+from fedweave.partition import repeats as of_both
 from fedweave.partition.client_data import shares
 from tests.refusals import refusal
 
@@ -207,6 +208,46 @@ class TestSmiles:
         data = from_graph_frames(graphs, nodes, pd.DataFrame({"source": [0], "target": [1]})[:0])
         with refusal("data.smiles", "graph b", "'C1CC'"):
             Scaffolds(clients=1).cut(data, 0)
+
+
+SMILES = ("CCO", "CCCO", "CNN", "Oc1ccccc1", "OCC", "C(C)O", "OCCC")
+
+
+@pytest.mark.usefixtures("rdkit")
+@pytest.mark.parametrize(
+    ("train", "test", "shown"),
+    [
+        ([0, 1, 2, 3], [4, 5, 6], "3 of 3 test molecules"),  # in other spellings
+        ([0, 2, 3], [4, 6], "1 of 2 test molecules"),
+        ([0, 4, 5], [1, 6], ""),  # twice on one side
+    ],
+)
+def test_test_molecules_that_train_in_any_spelling_are_noted(train: list[int], test: list[int], shown: str) -> None:
+    cells = {"id": [f"m{at}" for at in range(len(SMILES))], "smiles": SMILES, "label": [0, 1, 0, 1, 0, 0, 1]}
+    data = from_graph_frames(pd.DataFrame(cells))
+    notes = " ".join(repeats(data, np.array(train), np.array(test)))
+    assert shown in notes
+    assert bool(notes) == bool(shown)
+
+
+@pytest.mark.usefixtures("rdkit")
+def test_a_molecule_with_different_labels_is_noted() -> None:
+    labels = {"id": [f"m{at}" for at in range(len(SMILES))], "smiles": SMILES, "label": [0, 1, 0, 1, 1, None, 1]}
+    [note] = repeats(from_graph_frames(pd.DataFrame(labels)), np.array([0, 1, 4]), np.array([2]))
+    assert "different labels to 1 molecule (CCO)" in note
+
+
+@pytest.mark.usefixtures("rdkit")
+@pytest.mark.parametrize("own_split", [False, True])
+def test_a_cut_notes_molecules_on_both_sides(own_split: bool) -> None:
+    """By the column split, and as the partition draws it; the scaffold split keeps equal molecules together."""
+    smiles, splits = [*SMILES[:4]] * 6, ["train"] * 12 + ["val"] * 6 + ["test"] * 6
+    table = pd.DataFrame({"id": [f"m{at}" for at in range(24)], "smiles": smiles, "label": [0, 1, 0, 1] * 6})
+    data = from_graph_frames(table.assign(split=splits) if own_split else table)
+    of_cut = Random(clients=2, use_dataset_split=own_split).cut(data, seed=0)
+    assert "test molecules are training molecules" in " ".join(of_both(data, of_cut))
+    apart = Random(clients=1, split="scaffold").cut(data, seed=0)
+    assert of_both(data, apart) == []
 
 
 def test_without_the_extra_its_command_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

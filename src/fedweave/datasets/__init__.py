@@ -1,6 +1,6 @@
 """Data sets: an explicit registry, and the two calls that the rest of the package needs."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,14 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
 from fedweave.datasets.folder import Folder, GraphFolder, Members
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
+from fedweave.datasets.links import TASK, as_links, links_of
 from fedweave.datasets.lookup import NotHeld, identify, shared
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.released import HERITAGE, POKEC, RELEASED, Twitch
+from fedweave.datasets.settings import NodeSettings
 from fedweave.datasets.synthetic import Digits, Synthetic
 from fedweave.datasets.transfers import Transfers
 from fedweave.datasets.triples import KNOWLEDGE, Douban, Triples
@@ -50,7 +52,9 @@ DATASETS: dict[str, type] = {
 
 
 def load(name: str, path: str | None = None, seed: int = 0, **params: object) -> Dataset:
-    """The data set `name` with parameters `params`; `path` is the user's folder or file (`[data] path`).
+    """The data set `name` with parameters `params`; `path` is the user's folder or file (`[data] path`). With
+    task = "links" its links are the examples, of any graph (`links.as_links`); the settings of `Links` are then
+    parameters, too.
 
     A relative `path` that is not in the current folder is one in $FEDWEAVE_DATA.
 
@@ -59,7 +63,23 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: object) ->
         DataError: `path` does not exist or holds other data than `name` (names it, and the name to set), or the data
             is missing or refused.
     """
-    data = _loaded(name, path, seed, params)
+    others, links = links_of(params)
+    if links is None:
+        return read(name, path, seed, **params)
+    kind = _kind(name)
+    task = {"task": TASK} if isinstance(kind, type) and issubclass(kind, NodeSettings) else {}
+    data = read(name, path, seed, **others, **task)
+    return _note(as_links(data, replace(links, seed=seed)), name, path, seed, params)
+
+
+def read(name: str, path: str | None = None, seed: int = 0, **params: object) -> Dataset:
+    """`load`, where [data] is read and links become examples later: with task = "links" the data set is the graph with
+    what its tables state of links."""
+    return _note(_loaded(name, path, seed, params), name, path, seed, params)
+
+
+def _note(data: Dataset, name: str, path: str | None, seed: int, params: Values) -> Dataset:
+    """The same data set, with the settings that it is loaded by."""
     called = plugins.absolute(name) if plugins.is_file(name) else name
     object.__setattr__(
         data, "named", {"name": called, **({} if path is None else {"path": path}), **params, "seed": seed}

@@ -85,16 +85,20 @@ def refuse_merged(values: np.ndarray, name: str, refuse_at: Callable[[int, str, 
 CONSTANT = "constant"  # name of the only feature of nodes without features
 
 
-def with_constant(data: Dataset) -> Dataset:
-    """`data` in which every node has the one feature 1, where edges are the examples and nodes have no feature.
+NO_FEATURES = "the nodes have no features: each has the constant 1"
+
+
+def with_constant(data: Dataset, of_links: bool = False) -> Dataset:
+    """`data` in which every node has the one feature 1, where edges or links are the examples and nodes have no
+    feature.
 
     So models see how nodes are joined and what edges carry (Egressy et al. 2024 do the same), and nothing of edges that
     are another client's or come later, as a degree would tell.
     """
-    if data.example != "edge" or data.features:
+    if not (data.example == "edge" or of_links) or data.features:
         return data
-    note = "the nodes have no features: each has the constant 1"
-    return replace(data, x=np.ones((data.nodes, 1), np.float32), columns=(CONSTANT,), notes=(*data.notes, note))
+    x = np.ones((data.nodes, 1), np.float32)
+    return replace(data, x=x, columns=(CONSTANT,), notes=(*data.notes, NO_FEATURES))
 
 
 AUTO = "auto"  # every client by its own nodes

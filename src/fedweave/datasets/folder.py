@@ -18,6 +18,7 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset, bare, separated
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.features import one_hot
+from fedweave.datasets.links import TASK
 from fedweave.datasets.lookup import TABLES, named_folder, unread
 from fedweave.datasets.molecules import BONDS, ELEMENTS, holds_molecules, tables_of
 from fedweave.datasets.schema import (
@@ -62,14 +63,18 @@ class Folder(NodeSettings, Tabular):
         return self.task == "edges"
 
     @property
+    def of_links(self) -> bool:
+        return self.task == TASK
+
+    @property
     def reserved(self) -> tuple[str, ...]:
-        of_links = OF_LINKS if self.task == "links" else ()
+        of_links = OF_LINKS if self.of_links else ()
         return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
     def dataset(self, tables: Tables, root: Path, labelled: bool) -> Dataset:
         """`made`; where links are the examples, with the kinds of nodes, and with the label of an edge, which is its
         relation, as its class."""
-        if self.task != "links":
+        if not self.of_links:
             return self.made(tables, root, labelled)
         kinds, nodes = dict[str, Any](), tables.nodes
         if KIND in nodes.columns:
@@ -82,7 +87,7 @@ class Folder(NodeSettings, Tabular):
 
     @property
     def known(self) -> tuple[str, ...]:
-        more = (self.owner, self.node_time, KIND if self.task == "links" else None)
+        more = (self.owner, self.node_time, KIND if self.of_links else None)
         return (*super().known, *(name for name in more if name is not None))
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
@@ -131,7 +136,7 @@ class Folder(NodeSettings, Tabular):
             rows = rows[np.maximum(*ends) < nodes]
             record |= {"ends": (inside.ends, rows), "edge_attrs": None if record["edge_attrs"] is None else inside}
         fields = super().finished(tables, record)
-        if self.task == "links" and "split" in tables.edges.columns:
+        if self.of_links and "split" in tables.edges.columns:
             split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)
             attributes = fields["edge_attrs"] or EdgeAttributes(record["ends"][0], False)

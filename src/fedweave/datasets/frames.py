@@ -11,10 +11,12 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.core.decompression import plain
-from fedweave.core.types import Record
+from fedweave.core.links import Links
+from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.folder import Folder, GraphFolder
+from fedweave.datasets.folder import KIND, Folder, GraphFolder
+from fedweave.datasets.links import TASK, as_links, links_of
 from fedweave.datasets.schema import NODES
 from fedweave.datasets.table import Table, Tables
 from fedweave.datasets.tables import one_way
@@ -28,17 +30,26 @@ _FRAMES = "Give a pandas or polars frame, or an Arrow table."
 def from_frames(nodes: object, edges: object, name: str = "frames", **options: Any) -> Dataset:
     """The graph of two tables with the columns of docs/data-format.md: pandas or polars frames, or Arrow tables.
 
-    options: of `folder.Folder`, such as labels, categories or owner. Complaints count rows from 0, as frames do.
+    options: of `folder.Folder`, such as labels, categories or owner; with task = "links" also of `core.links.Links`.
+    Complaints count rows from 0, as frames do.
 
     Raises:
         ConfigError, DataError: see `folder.Folder`.
     """
-    return _of_tables(Folder(**options), nodes, edges, name)
+    return _of_tables(*_kind_of(options), nodes, edges, name)
 
 
-def _of_tables(kind: Folder, nodes: object, edges: object, name: str) -> Dataset:
+def _kind_of(options: Values) -> tuple[Folder, Links | None]:
+    """How tables are read, and how links are their examples; None where the task is another."""
+    others, links = links_of(options)
+    task: Record = {} if links is None else {"task": TASK}
+    return Folder(**{**others, **task}), links
+
+
+def _of_tables(kind: Folder, links: Links | None, nodes: object, edges: object, name: str) -> Dataset:
     root = Path(name)
-    return kind.made(kind.named(root, _tables(root, nodes=nodes, edges=edges)), root)
+    data = kind.dataset(kind.named(root, _tables(root, nodes=nodes, edges=edges)), root, labelled=True)
+    return data if links is None else as_links(data, links)
 
 
 def from_graph_frames(
@@ -74,7 +85,7 @@ def from_networkx(
     Raises:
         ConfigError, DataError: see `from_frames`; or a node, or edge, has no `label`, or no node one of `features`.
     """
-    kind = Folder(**options)
+    kind, links = _kind_of(options)
     nodes_by_name = {node: _by_text(attributes) for node, attributes in graph.nodes(data=True)}
     attribute_names = {key for attributes in nodes_by_name.values() for key in attributes}
     label, features = str(label), None if features is None else [*map(str, features)]
@@ -84,17 +95,22 @@ def from_networkx(
                 name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, attribute_names)
             )
     targets = tuple(map(str, kind.targets or ()))
-    if targets:
+    edge_names = {key for _, _, attributes in graph.edges(data=True) for key in _by_text(attributes)}
+    labelled_edges = kind.of_edges or (kind.of_links and label in edge_names)  # the label of a link is its relation
+    if kind.of_links and not labelled_edges:
+        label = "label"
+    elif targets:
         _check_targets(graph, targets, kind.of_edges, attribute_names, name)
-    elif kind.of_edges:
+    elif labelled_edges:
         _check_labels(
             [((a, b), _by_text(attributes)) for a, b, attributes in graph.edges(data=True)], label, "edge", name
         )
     else:
         _check_labels([*nodes_by_name.items()], label, "node", name)
-    of_nodes = "label" if kind.of_edges else label  # which no model reads, if there is one
+    of_nodes = "label" if labelled_edges else label  # which no model reads, if there is one
+    kinds = [KIND] if kind.of_links and KIND in attribute_names else []
     feature_names = (
-        sorted(attribute_names - {of_nodes, "sens", "split", *targets}) if features is None else list(features)
+        sorted(attribute_names - {of_nodes, "sens", "split", *kinds, *targets}) if features is None else list(features)
     )
     feature_names += [] if kind.of_edges else targets  # which `Folder` knows by their names
     metadata = [key for key in (kind.owner, kind.node_time) if key in attribute_names]  # which are no features
@@ -102,15 +118,15 @@ def from_networkx(
     if conflicts := sorted(set(feature_names) & set(NODES)):
         refuse(name, f"the attribute {conflicts[0]!r} would be a feature, but is a column with a meaning", _RENAME)
     columns: dict[str, list[object]] = {"id": [str(node) for node in nodes_by_name]}
-    for attribute, column in ((of_nodes, "label"), *((key, key) for key in ("sens", "split", *feature_names))):
+    for attribute, column in ((of_nodes, "label"), *((key, key) for key in ("sens", "split", *kinds, *feature_names))):
         if (
             column in feature_names
             or any(attribute in attributes for attributes in nodes_by_name.values())
-            or (column == "label" and not kind.of_edges and not targets)
+            or (column == "label" and not (kind.of_edges or kind.of_links) and not targets)
         ):
             columns[column] = [attributes.get(attribute) for attributes in nodes_by_name.values()]
-    edges = _edges(graph, kind, label if kind.of_edges and not targets else None, name)
-    dataset = _of_tables(kind, _columns(columns), edges, name)
+    edges = _edges(graph, kind, label if labelled_edges and not targets else None, name)
+    dataset = _of_tables(kind, links, _columns(columns), edges, name)
     direction_notes = one_way(dataset.edge_attrs, not graph.is_directed(), options.get("directed"))
     return replace(dataset, notes=(*dataset.notes, *direction_notes))
 

@@ -1,20 +1,34 @@
 """A graph whose links are the examples: each edge once, with the split that its ends' names decide."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
-from fedweave.core.links import Links, hashes_of, pair_hashes, relation_of, split_of
+from fedweave.core.links import OF_DATA, Links, hashes_of, pair_hashes, relation_of, split_of
+from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset, bare
 from fedweave.errors import ConfigError
 
 TASK = "links"
 NAMES = ("no link", "link")  # names of the two classes of links
 UNLIKE = "config.links"  # the code of errors about data that cannot have links as examples
+
+
+def links_of(settings: Values) -> tuple[Values, Links | None]:
+    """The settings without those of links as examples, and these; None where `task` is another.
+
+    Raises:
+        ConfigError: a value is not valid.
+    """
+    if settings.get("task") != TASK:
+        return settings, None
+    names = {field.name for field in fields(Links)} - {*OF_DATA}
+    of_links = {name: value for name, value in settings.items() if name in names}
+    return {name: value for name, value in settings.items() if name not in (*names, "task")}, Links(**of_links)
 
 
 def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
@@ -128,9 +142,16 @@ def _odd_splits(data: Dataset, attributes: EdgeAttributes, public: np.ndarray) -
     trained = np.zeros(data.nodes, bool)
     trained[attributes.ends[:, public[TRAIN]]] = True
     ends_known = trained[attributes.ends].all(0) | (not _has_vectors(data))
+    turned = codes_of(attributes._replace(ends=attributes.ends[::-1]), data.nodes)
+    turned = np.where(attributes.directed & (turned != codes), turned, -1)  # not of a node to itself
     faults = (
         ("also train", "such scores are of what a model was trained on", np.isin(codes, codes[public[TRAIN]])),
         ("have an end that no training link has", "its vector is not trained, and such scores count", ~ends_known),
+        (
+            "train in the other direction",
+            "if direction says nothing, give undirected links (directed = false, is_undirected = True)",
+            np.isin(turned, codes[public[TRAIN]]),
+        ),
         (
             "have a relation that no training link has",
             "its weights are not trained, and such scores count",

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedweave.core.target import CLASS
+from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.table import Table, Tables
@@ -176,6 +178,38 @@ def coordinates(smiles: str) -> np.ndarray | None:
 
     rdDepictor.Compute2DCoords(molecule)
     return np.array(molecule.GetConformer().GetPositions(), np.float64)[:, :2]
+
+
+def repeats(data: Dataset, train: np.ndarray, test: np.ndarray) -> list[str]:
+    """Notes on molecules that stand in the data several times, in any spelling: test molecules that train too,
+    and those with different labels. [] without SMILES or RDKit.
+
+    train, test: numbers of examples.
+    """
+    if not data.smiles or find_spec("rdkit") is None:
+        return []
+    texts = [text if (molecule := _molecule(text)) is None else _canonical(molecule) for text in data.smiles]
+    names, structure = np.unique(np.array(texts, str), return_inverse=True)
+    notes, known = list[str](), np.isin(structure[test], structure[train])
+    if known.any():
+        shown = ", ".join(dict.fromkeys(names[structure[test[known]]][:_SHOWN].tolist()))
+        notes.append(
+            f"{int(known.sum()):,} of {len(test):,} test molecules are training molecules, too, in the same or another "
+            f"spelling ({shown}), so that the test measures memory. Leave rows out, or set partition.split = "
+            '"scaffold", which keeps equal molecules together'
+        )
+    if data.target == CLASS:
+        labeled = np.flatnonzero(data.y >= 0)
+        pairs = np.unique(np.stack([structure[labeled], data.y[labeled]]), axis=1)
+        several = np.unique(pairs[0], return_counts=True)
+        if len(odd := several[0][several[1] > 1]):
+            shown = ", ".join(names[odd[:_SHOWN]].tolist())
+            notes.append(f"different rows give different labels to {counted(len(odd), 'molecule')} ({shown})")
+    return notes
+
+
+def _canonical(molecule: Any) -> str:
+    return str(_rdkit().MolToSmiles(molecule))
 
 
 def scaffold(smiles: str) -> str | None:

@@ -17,6 +17,7 @@ from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import (
+    NO_FEATURES,
     compact,
     one_hot,
     refuse_merged,
@@ -314,12 +315,14 @@ def _of_links(
         what = "there are types of nodes" if any(map(is_hetero, graphs)) else f"there are {len(graphs)} graphs"
         refuse(name, what, "Give one Data, or RandomLinkSplit's (train, val, test) of one.", "links")
     known = [_known_links(graph, name) for graph in graphs]
-    if not any(len(links) for links in known[0][1:]) and len(graphs) == 1:
+    notes = (NO_FEATURES,) * (getattr(graphs[0], "x", None) is None)
+    if len(graphs) == 1 and not known[0][1].size:
         keys = graphs[0].keys() if callable(graphs[0].keys) else graphs[0].keys
         bare = SimpleNamespace(**{key: getattr(graphs[0], key) for key in keys if key not in _OF_NODES})
-        bare.y = np.zeros(int(graphs[0].num_nodes), np.int64)
+        bare.y, bare.x = np.zeros(int(graphs[0].num_nodes), np.int64), _features(graphs[0])
         bare.keys = [*vars(bare)]
-        return as_links(from_pyg(bare, name, ignore, False, directed, loops, normalize=normalize), Links())
+        dataset = from_pyg(bare, name, ignore, False, directed, loops, normalize=normalize)
+        return as_links(replace(dataset, notes=(*dataset.notes, *notes)), Links())
     nodes = int(graphs[0].num_nodes)
     parts = [(known[0][0], TRAIN)]
     parts += [(links, split if len(graphs) == 3 else TEST) for split, (_, links) in enumerate(known)]
@@ -337,10 +340,16 @@ def _of_links(
     distinct[1:] = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
     at = np.sort(order[distinct & (first[order] != second[order])])
     attributes = EdgeAttributes(np.stack([first[at], second[at]]), bool(one_way), split=split[at])
-    x = compact(_narrowed(_numbers(_dense(graphs[0].x), "x", _FEATURES, name), name))
+    x = compact(_narrowed(_numbers(_dense(_features(graphs[0])), "x", _FEATURES, name), name))
     y = np.zeros(nodes, np.int64)
-    dataset = Dataset(name, x, skeleton(attributes.ends, nodes), y, 1, edge_attrs=attributes, notes=(_DRAWN,))
+    dataset = Dataset(name, x, skeleton(attributes.ends, nodes), y, 1, edge_attrs=attributes, notes=(_DRAWN, *notes))
     return as_links(scaled_by_holders(check(dataset, name), normalize, name), Links())
+
+
+def _features(graph: Any) -> Any:
+    """The graph's x, or the constant 1 of each node."""
+    x = getattr(graph, "x", None)
+    return np.ones((int(graph.num_nodes), 1), np.float32) if x is None else x
 
 
 _DRAWN = "pairs whose edge_label is 0 are not used: pairs that are no links are drawn (data.task)"

@@ -1032,6 +1032,11 @@ class Classified(TableSettings, Targeted):
         """Whether edges are the examples."""
         return False
 
+    @property
+    def of_links(self) -> bool:
+        """Whether links are predicted, which needs no features of nodes."""
+        return False
+
     def examples(self, tables: Tables) -> Table:
         """The table of the examples."""
         return tables.graphs or (tables.edges if self.of_edges else tables.nodes)

@@ -24,6 +24,7 @@ from fedweave.core.settings import Settings
 from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
+from fedweave.datasets.features import NO_FEATURES
 from fedweave.datasets.lookup import TABLES, Facts, PublishedFile, named_folder, refuse_other_form, unread
 from fedweave.datasets.schema import (
     SPLIT_WORDS,
@@ -73,7 +74,8 @@ def learned(data: Dataset, columns: np.ndarray | None = None, width: int = 0) ->
     rows = np.flatnonzero(columns >= 0)
     ones = np.ones(len(rows), np.float32)
     x = sp.csr_matrix((ones, (rows, columns[rows])), shape=(data.nodes, width))
-    return replace(data, x=x, columns=(), scaling="none")
+    notes = tuple(note for note in data.notes if note != NO_FEATURES)
+    return replace(data, x=x, columns=(), scaling="none", notes=notes)
 
 
 def holds_triples(folder: Path) -> bool:

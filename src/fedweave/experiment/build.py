@@ -43,7 +43,7 @@ from fedweave.learn.losses import by_number
 from fedweave.models import blocks
 from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
-from fedweave.partition import cut, unused
+from fedweave.partition import cut, repeats, unused
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.client_data import (
     Precompute,
@@ -94,7 +94,7 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     values = {**values} | ({"edge_normalize": "none"} if how != "none" else {})
     scaling = values.get("normalize", "none") if forget is not None else "none"
     values = {**values} | ({"normalize": "none"} if scaling in OVER_NODES else {})
-    data = datasets.load(config.data.name, path=config.folder, seed=seed, **values)
+    data = datasets.read(config.data.name, path=config.folder, seed=seed, **values)
     if config.learned:
         data = learned(data)
     if config.links is not None:
@@ -423,7 +423,7 @@ def federation(
         normalize=data.scaling,
         engine={"mode": mode, "chunk": chunk},
     ).check()
-    for note in unused(None, data, partition):
+    for note in (*unused(None, data, partition), *repeats(data, partition)):
         _LOG.warning("note: %s", note)
     member_algorithms = with_models(algorithm, members or {})
     mode = _mode([algorithm.model, *(variant.model for variant in member_algorithms.values())], mode)

@@ -7,8 +7,9 @@ variable `examples` says whether it can cut a graph's nodes ("node", the default
 
 import numpy as np
 
-from fedweave.core.graph import SPLITS, TRAIN
+from fedweave.core.graph import SPLITS, TEST, TRAIN
 from fedweave.core.plugins import Maker, called, note
+from fedweave.datasets import molecules
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check, statistics, totals
@@ -72,6 +73,7 @@ __all__ = [
     "Scaffolds",
     "Vertical",
     "cut",
+    "repeats",
     "statistics",
     "totals",
     "unused",
@@ -108,6 +110,15 @@ def unused(partition: object, data: Dataset, result: Partition) -> list[str]:
     followed = result.names is not None and set(result.names) <= set(data.owners or ())  # some may have left
     owners = [] if data.owner is None or followed else [OWNERS]
     return [*data.notes, *_unused_split(partition, data, result), *_unused_ratios(partition, data), *owners]
+
+
+def repeats(data: Dataset, partition: Partition) -> list[str]:
+    """Notes on test examples of any client, or of the global test set, that also train somewhere in another row."""
+    train, test = (
+        np.concatenate([part.examples[part.masks[split]] for part in partition.parts]) for split in (TRAIN, TEST)
+    )
+    common = [] if partition.test is None else [partition.test]
+    return molecules.repeats(data, np.unique(train), np.unique(np.concatenate([test, *common])))
 
 
 def _unused_ratios(partition: object, data: Dataset) -> list[str]:

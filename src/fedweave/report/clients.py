@@ -22,7 +22,7 @@ from fedweave.experiment.config.plugins import models_told
 from fedweave.experiment.requirements import untested
 from fedweave.experiment.runs.saving import Ready
 from fedweave.models.blocks import unused as unused_of_edges
-from fedweave.partition import unused
+from fedweave.partition import repeats, unused
 from fedweave.partition.base import client_ids, mean_cells, statistics, target_cells, totals
 from fedweave.report.document import unmarked
 
@@ -81,7 +81,8 @@ def header(console: Console, config: Config, built: Ready) -> None:
     held_by = dict(zip(client_names["client"], (part.nodes for part in built.partition.parts), strict=True))
     times = odd_times(built.data, built.partition.parts[0].split_times, held_by)
     odd = (*edges, *one_class(built.data), *odd_data(built.data), *odd_features(built.data), *times)
-    for note in (*alone, *unused(config.partition.make(), *partitioned), *unsuited, *slow(config), *odd):
+    of_cut = (*unused(config.partition.make(), *partitioned), *repeats(*partitioned))
+    for note in (*alone, *of_cut, *unsuited, *slow(config), *odd):
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
 
 

@@ -307,7 +307,7 @@ def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
         elif crossing:
             known[key] = digests(prepared(run.config)[0])
         else:
-            known[key] = digests(datasets.load(data.name, path=folder, seed=seed, **data.values))
+            known[key] = digests(datasets.read(data.name, path=folder, seed=seed, **data.values))
     with suppress(FedweaveError):  # the run itself will report a fault of its directory
         return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)
     return []

@@ -23,6 +23,7 @@ from fedweave.core.mechanism import LDP, Gaussian, SecureSum
 from fedweave.core.text import counted
 from fedweave.core.types import CLASS, Record
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.molecules import repeats
 from fedweave.datasets.schema import odd_data, odd_features, odd_times
 from fedweave.datasets.table import not_composed
 from fedweave.deploy.flare.accounts import Accounts
@@ -213,7 +214,8 @@ def _check_site_data(
     test_in_data = data.test is not None and (folder / data.test).parent == folder / data.path  # notes would repeat it
     split_times = None if dataset.edge_attrs is None else dataset.edge_attrs.split_times
     times = odd_times(dataset, split_times, {name: np.arange(dataset.nodes)})
-    odd = (*odd_features(dataset), *odd_data(dataset), *times)
+    train, _, test = map(np.flatnonzero, np.asarray(dataset.public))
+    odd = (*odd_features(dataset), *odd_data(dataset), *times, *repeats(dataset, train, test))
     findings.notes.extend((name, note) for note in (*(() if test_in_data else dataset.notes), *odd))
     findings.forms[name] |= {
         "features": dataset.features,

@@ -139,7 +139,7 @@ def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     if config.forget is not None:
         rest = config.forget.applied(*cut_as(replace(config, forget=None), raw))
         return rest.data.x[rest.nodes]
-    return datasets.load(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
+    return datasets.read(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
 
 def write_form(directory: Path, form: DataForm) -> None:
