@@ -99,6 +99,7 @@ def test_narrow_floats_are_exact_up_to_less() -> None:
 
 
 HIDDEN = "\u200b"
+UUID = "0000000c-9f2c-9cd0-4674-edea40000000"
 FORMS = {
     "scientific": ("100000", "1e+05", "how the same number is written"),
     "fraction": ("100000", "1.0E5", "how the same number is written"),
@@ -108,7 +109,18 @@ FORMS = {
     "apostrophe": ("1000", "'1000", "apostrophe"),
     "curly apostrophe": ("1000", "\u20191000", "apostrophe"),
     "zeros": ("7", "007", "zeros before it"),
-    "several": ("07", "'7", "zeros, apostrophes"),
+    "several": ("07", "'7", "zeros before it"),
+    "wide letters": ("17", "\uff11\uff17", "the Unicode form"),
+    "thousands": ("1000", "1,000", "signs between thousands"),
+    "millions": ("1234567", "1.234.567", "signs between thousands"),
+    "thousands of Switzerland": ("12000", "12'000", "signs between thousands"),
+    "thousands of France": ("1000", "1\u202f000", "signs between thousands"),
+    "thousands as floats": ("1000", "1,000.0", "signs between thousands"),
+    "UUID of Windows": (UUID, f"{{{UUID.upper()}}}", "case and brackets around it"),
+    "UUID of Python": (UUID, UUID.replace("-", ""), "how the same UUID is written"),
+    "URN of a UUID": (UUID, f"urn:uuid:{UUID}", "how the same UUID is written"),
+    "IRI": ("http://x/e1", "<http://x/e1>", "brackets around it"),
+    "quotes": ("e1", '"e1"', "brackets around it"),
 }
 
 
@@ -132,6 +144,14 @@ def test_forms_of_one_name_are_told_at_every_door(form: str, tmp_path: Path) -> 
     folder(tmp_path / "parties/shop", nodes[:1].assign(id=one)[["id", "f"]], edges[:0])
     with refusal("data.no-common-id", how):
         load("parties", str(tmp_path / "parties"))
+    folder(tmp_path / "members/bank", nodes, edges)
+    folder(tmp_path / "members/shop", nodes, edges[:0])
+    with refusal("data.row", f"bank/{one}", how):
+        load("members", str(tmp_path / "members"))
+    triples = pd.DataFrame({"head": [one, "b"], "relation": "r", "tail": ["b", other]})
+    triples.to_parquet(tmp_path / "triples.parquet")
+    [note] = load("triples", str(tmp_path)).notes
+    assert how in note
 
 
 @pytest.mark.parametrize(
@@ -141,6 +161,11 @@ def test_forms_of_one_name_are_told_at_every_door(form: str, tmp_path: Path) -> 
         ("7", "-7"),
         ("0.5", "5"),
         ("a0", "a"),
+        ("1000", "1,001"),
+        ("1.000", "1000"),
+        ("v1.2", "v12"),
+        ("a-b", "ab"),
+        ("{a", "a"),
         ("12345678901234567890123456789", "12345678901234567890123456780"),
     ],
 )

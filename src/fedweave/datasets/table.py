@@ -7,10 +7,10 @@ import json
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import ClassVar, NamedTuple, NoReturn
@@ -444,16 +444,65 @@ _APOSTROPHES = "'`\u2018\u2019"
 
 
 def plain(name: str) -> str:
-    """The name but for case, blanks, Unicode form, letters that do not show, an apostrophe before it, as spreadsheets
-    write it, and the form of a number: zeros before it, "7.0", "1e+05"."""
-    text = " ".join(shown(unicodedata.normalize("NFKC", name)).casefold().split()).lstrip(_APOSTROPHES)
-    number = len(text) <= 28 and re.fullmatch(_NUMBER, text)  # digits that Decimal keeps
-    return str((Decimal(text) + 0).normalize()) if number else text.lstrip("0") or "0"
+    """The name without the forms in which other programs write the same one (`FORMS`)."""
+    for _, step in FORMS:
+        name = step(name)
+    return name
 
 
 def shown(name: str) -> str:
     """The name without letters that do not show, such as a zero-width space."""
     return name if name.isascii() else "".join(sign for sign in name if unicodedata.category(sign) != "Cf")
+
+
+def _behind_member(step: Callable[[str], str]) -> Callable[[str], str]:
+    """The step on a name or, where it has nothing to do, on what follows its first slash, after a member."""
+
+    def result(text: str) -> str:
+        member, slash, name = text.partition("/")
+        return member + slash + step(name) if slash and step(text) == text else step(text)
+
+    return result
+
+
+def _in_brackets(text: str) -> str:
+    """The text without a pair of brackets or quotes around it."""
+    inner = re.fullmatch(r"\{(.+)\}|\[(.+)\]|\((.+)\)|<(.+)>|\"(.+)\"", text)
+    return text if inner is None else next(filter(None, inner.groups()))
+
+
+def _uuid(text: str) -> str:
+    """A UUID without its hyphens and the prefix of its URN; other texts as they are."""
+    bare = text.removeprefix("urn:uuid:")
+    return bare.replace("-", "") if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", bare) else text
+
+
+def _without_groups(text: str) -> str:
+    """A whole number without the signs between its thousands; one dot is taken for a decimal point."""
+    if re.fullmatch(r"[+-]?\d{1,3}(\.\d{3}){2,}", text):
+        return text.replace(".", "")
+    groups = re.fullmatch(r"([+-]?\d{1,3})([,' _\u2019])(\d{3}(?:\2\d{3})*)(\.0*)?", text)
+    return text if groups is None else groups[1] + groups[3].replace(groups[2], "")
+
+
+def _number(text: str) -> str:
+    """A number in one form, as far as Decimal keeps its digits; other texts as they are."""
+    return str((Decimal(text) + 0).normalize()) if len(text) <= 28 and re.fullmatch(_NUMBER, text, re.I) else text
+
+
+# The forms in which other programs write the same name: what differs, and the name without that, one after the other.
+FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (
+    ("the Unicode form of its letters (write both in NFC)", partial(unicodedata.normalize, "NFKC")),
+    ("letters that do not show", shown),
+    ("case", str.casefold),
+    ("blanks", lambda text: " ".join(text.split())),
+    ("the apostrophe before it", _behind_member(lambda text: text.lstrip(_APOSTROPHES))),
+    ("brackets around it", _behind_member(_in_brackets)),
+    ("how the same UUID is written", _behind_member(_uuid)),
+    ("signs between thousands", _behind_member(_without_groups)),
+    ("zeros before it", _behind_member(lambda text: text.lstrip("0") or "0")),
+    ("how the same number is written", _behind_member(_number)),
+)
 
 
 def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
@@ -463,6 +512,13 @@ def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
     if exact.null_count == cells.null_count:
         return exact
     return pc.coalesce(exact, pc.index_in(undotted(cells), undotted(ids), skip_nulls=True))
+
+
+def positions(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
+    """int64 [m]: where each of the names stands among the `known`, as in `places`; -1 where it does not."""
+    at = places(pa.array(names, pa.string()), pa.array(known, pa.string()))
+    result: np.ndarray = at.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    return result
 
 
 def undotted(names: pa.Array) -> pa.Array:
@@ -488,22 +544,26 @@ class NameIndex:
         )
 
 
+def look_alike(name: str, known: Sequence[str]) -> str:
+    """`NameIndex.hint` for a name that is not among the `known`."""
+    return NameIndex(pa.array(known, pa.string())).hint(name)
+
+
 def difference(one: str, other: str) -> str:
-    """In what two names differ that are the same when `plain`."""
-    if unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other):
-        return "the Unicode form of its letters (write both in NFC)"
-    if one.casefold() == other.casefold():
-        return "case"
-    if one.split() == other.split() or "".join(one.split()) == "".join(other.split()):
-        return "blanks"
-    if shown(one) == shown(other):
-        hidden = sorted({f"U+{ord(letter):04X}" for letter in one + other if not shown(letter)})
-        return f"{', '.join(hidden)}, which does not show"
-    for how, before in (("the apostrophe before it", _APOSTROPHES), ("zeros before it", "0")):
-        if one.lstrip(before) == other.lstrip(before):
-            return how
-    numbers = all(re.fullmatch(_NUMBER, name.casefold()) for name in (one, other))
-    return "how the same number is written" if numbers else "case, blanks, zeros, apostrophes or the form of letters"
+    """In what two names differ that are the same when `plain`: the fewest of `FORMS` that make them so."""
+    steps, names = list[tuple[str, Callable[[str], str]]](), (one, other)
+    for how, step in FORMS:
+        if names != (names := (step(names[0]), step(names[1]))):
+            steps.append((how, step))
+    for form in tuple(steps):
+        rest = [one_form for one_form in steps if one_form is not form]
+        first, second = one, other
+        for _, step in rest:
+            first, second = step(first), step(second)
+        steps = rest if first == second else steps
+    hidden = sorted({f"U+{ord(letter):04X}" for letter in one + other if not shown(letter)})
+    differences = [how if step is not shown else f"{', '.join(hidden)}, which does not show" for how, step in steps]
+    return " and ".join(differences)
 
 
 def alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -45,6 +45,7 @@ from fedweave.errors import ConfigError, DataError, Faults
 STEM = "triples"  # of the table's file
 TRIPLE = (HEAD, RELATION, TAIL) = ("head", "relation", "tail")
 SPLIT = "split"
+MANY = 200_000  # entities, of which it takes seconds to find those that look alike
 # Other names of the columns: those of edges, and those of RDF.
 WORDS = {HEAD: ("source", "subject"), RELATION: ("predicate", "label"), TAIL: ("target", "object")}
 TEXTS = ("train.txt", "valid.txt", "test.txt")
@@ -112,7 +113,8 @@ class Triples(Settings):
         root = named_folder(root, "triples", "the folder with triples", _LAYOUT)
         table, files = self.table(root)
         data = self.graph(table, root.resolve().name)
-        return replace(data, notes=(*data.notes, *alike_names({"entities": data.node_ids}), *unread(root, files)))
+        looks = alike_names({"entities": data.node_ids}) if data.nodes <= MANY else ()
+        return replace(data, notes=(*data.notes, *looks, *unread(root, files)))
 
     def table(self, folder: Path) -> tuple[Table, list[Path]]:
         """The triples in a folder with the columns head, relation, tail and, where it is known, split; and their files.

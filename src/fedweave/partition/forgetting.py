@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from fedweave.core.settings import Settings
 from fedweave.core.target import unlabeled_like
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.table import look_alike, positions
 from fedweave.datasets.tables import skeleton
 from fedweave.errors import ConfigError, listed
 from fedweave.partition.base import Part, Partition, client_ids
@@ -121,14 +122,23 @@ def places(data: Dataset, ids: Sequence[str]) -> np.ndarray:
     Raises:
         ConfigError: there is no such example.
     """
-    place = {name: at for at, name in enumerate(names_of(data))} if ids else {}
-    if unknown := [name for name in ids if name not in place]:
+    names = names_of(data)
+    at = positions(ids, names)
+    if unknown := [name for name, place in zip(ids, at.tolist(), strict=True) if place < 0]:
+        hint = look_alike(unknown[0], names)
         raise ConfigError(
-            f"forget.ids: there is no {data.example} {unknown[0]!r} in {data.name!r}, and {len(unknown) - 1:,} more "
-            f"are unknown. Take {'ids' if data.ids else 'numbers'} such as {', '.join([*place][:3])}.",
+            f"forget.ids: no {data.example} of {data.name!r} is called {unknown[0]!r}{hint}; {len(unknown) - 1:,} more "
+            f"are unknown. Take {'ids' if data.ids else 'numbers'} such as {', '.join(names[:3])}.",
             code="forget.no-id",
         )
-    return np.array(sorted(place[name] for name in set(ids)), np.int64)
+    return np.unique(at)
+
+
+def names_among(names: Sequence[str], ids: Sequence[str]) -> tuple[np.ndarray, int]:
+    """bool [e], which of the examples' names are among the `ids`, and how many of the ids are no name."""
+    mask, at = np.zeros(len(names), bool), positions(ids, names)
+    mask[at[at >= 0]] = True
+    return mask, int((at < 0).sum())
 
 
 def read_ids(path: Path, what: str) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ from fedweave.partition.base import Part
 from fedweave.partition.client_data import target_scale_of
 from fedweave.partition.divided import Divided
 from fedweave.partition.external import check_inside, member_data
-from fedweave.partition.forgetting import names_of, read_ids, without_ids
+from fedweave.partition.forgetting import names_among, names_of, read_ids, without_ids
 
 HASH = "hash"  # a value of `SiteData.split`
 Source = TypeVar("Source", bound=Settings)
@@ -143,13 +143,12 @@ class Forgotten(NamedTuple):
         if site.forget is None:
             return None
         whole = own_graph(replace(site, forget=None), folder)
-        named, names = {*read_ids(folder / site.forget, "data.forget")}, names_of(whole)
+        names = np.array(names_of(whole))
+        listed, absent = names_among(names.tolist(), read_ids(folder / site.forget, "data.forget"))
         trained = np.asarray(whole.public)[TRAIN] & whole.labeled
-        ids = [name for name in names if name in named]
-        training = [name for name, used in zip(names, trained.tolist(), strict=True) if used and name in named]
-        left = np.array([name not in named for name in names], bool)
-        version = LabelVersion.of(whole, np.flatnonzero(left))
-        return cls(tuple(ids), tuple(training), len(named) - len(ids), not whole.ids, version)
+        ids, training = names[listed].tolist(), names[listed & trained].tolist()
+        version = LabelVersion.of(whole, np.flatnonzero(~listed))
+        return cls(tuple(ids), tuple(training), absent, not whole.ids, version)
 
     def marks(self, ids: Sequence[str], folder: Path, data: str, size: int = 8) -> frozenset[str]:
         """Hashes of ids, keyed by the site in `folder`, so that its journal does not tell them. Numbers of rows are of
@@ -385,10 +384,11 @@ def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links |
 
 def _without(path: Path, site: SiteData, folder: Path) -> Dataset:
     """`_read` without the examples that the site lists to forget."""
-    named = {*read_ids(folder / site.forget, "data.forget")} if site.forget is not None else set()
+    named = read_ids(folder / site.forget, "data.forget") if site.forget is not None else ()
     whole = _read(path, replace(site, forget=None, normalize="none", edge_normalize="none"))
     check_split(path, whole)
-    rest = without_ids(whole, [name for name in names_of(whole) if name in named])
+    names = np.array(names_of(whole))
+    rest = without_ids(whole, names[names_among(names.tolist(), named)[0]].tolist())
     times = None if rest.edge_attrs is None else rest.edge_attrs.split_times
     return _scaled(scaled_to(rest, site.edge_normalize, times or (math.inf, math.inf)), site)
 

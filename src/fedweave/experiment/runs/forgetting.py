@@ -33,7 +33,7 @@ from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.metrics.kinds import pairs_of, tested
 from fedweave.metrics.selection import JUDGES, OF_RANKS, positive_of, selection_metric_of
 from fedweave.partition.base import client_ids
-from fedweave.partition.forgetting import Forget, names_of
+from fedweave.partition.forgetting import Forget, places
 from fedweave.privacy.attacks import Separation, separation
 
 RECORD = "forgetting.json"
@@ -285,9 +285,8 @@ def _lost(run: Trained, clients: Sequence[str], ids: Sequence[str]) -> Lost:
     partition, data = run.built.partition, run.built.data
     names = client_ids(len(partition.parts), partition.names)
     Forget(tuple(clients), tuple(ids)).applied(data, partition)  # refuses what there is not
-    place = {name: at for at, name in enumerate(names_of(data))} if ids else {}
     gone = np.zeros(data.examples, bool)
-    gone[[place[name] for name in ids]] = True
+    gone[places(data, ids)] = True
     rows, count, training = dict[str, tuple[np.ndarray, np.ndarray]](), set[int](), 0
     for name, part in zip(names, partition.parts, strict=True):
         leaves = np.ones(len(part.examples), bool) if name in clients else gone[part.examples]

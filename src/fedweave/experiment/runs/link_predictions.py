@@ -2,7 +2,8 @@
 most of all.
 """
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from fedweave.core.model import Model
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree, device_of, map_leaves
 from fedweave.core.types import Record
-from fedweave.datasets.table import Table, read
+from fedweave.datasets.table import NameIndex, Table, look_alike, positions, read
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import chosen_models, link_names
 from fedweave.experiment.runs.trained import Trained, check_finite
@@ -28,6 +29,7 @@ from fedweave.partition.crossing import name_hashes
 UNKNOWN = "user.pairs"  # the code of errors about nodes that no client has
 
 
+_LOG = logging.getLogger(__name__)
 COLUMNS = {"source": ("source", "head"), "target": ("target", "tail"), "relation": ("relation", "label")}
 
 
@@ -43,12 +45,24 @@ def of_pairs(run: Trained, path: Path, model: str | None = None, client: str | N
     links, chosen = run.built.data.links or Links(), _models(run, model, client)
     pairs = read_pairs(path, links)
     scored_pairs, tables = np.zeros(len(pairs.relation), bool), list[pa.Table]()
+    known = list[str]()
     for name, w in chosen.items():
         graph, called = _ends(run, name, w)
+        known += filter(None, called.tolist())
         at, numbers = pairs.among(called, graph.nodes)
         scored_pairs[at] = True
         tables.append(scored(name, run.net_of(name), w, graph, called, links, numbers))
+    note_look_alikes(pairs.source + pairs.target, known, path)
     return pa.concat_tables([*tables, pairs.unscored(~scored_pairs, links, tables[0].schema)])
+
+
+def note_look_alikes(names: Sequence[str], known: Sequence[str], path: Path) -> None:
+    """A note on the names in the file at `path` that are not `known` and look like one that is."""
+    unknown, index = sorted(set(names) - set(known) - {None}), NameIndex(pa.array(known, pa.string()))
+    absent = [name for name, at in zip(unknown, positions(unknown, known).tolist(), strict=True) if at < 0]
+    if hints := [f"{name!r} is no node{hint}" for name in absent if (hint := index.hint(name))]:
+        more = f"; so are {len(hints) - 1:,} more" if hints[1:] else ""
+        _LOG.warning("note: %s: %s%s", path, hints[0], more)
 
 
 def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
@@ -80,9 +94,8 @@ class AskedPairs(NamedTuple):
     def among(self, called: np.ndarray, nodes: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         """int64 [k], which pairs have both ends among the names `called` ("" is no name), and int64 [3, k], their
         numbers and relations. nodes: at least one end is among the first `nodes` names; None is all."""
-        places = {node: at for at, node in enumerate(called.tolist()) if node}
-        ends = [[places.get(node, -1) for node in end] for end in (self.source, self.target)]
-        each = np.array(ends, np.int64).reshape(2, -1)
+        names = [name or None for name in called.tolist()]
+        each = np.stack([positions(end, names) for end in (self.source, self.target)])
         at = np.flatnonzero((each >= 0).all(0) & (each < (len(called) if nodes is None else nodes)).any(0))
         return at, np.stack([*each[:, at], self.relation[at]])
 
@@ -137,7 +150,7 @@ def of_node(
     Raises:
         UserError: there is no such model, client or relation, or no client has the node.
     """
-    tables, links = list[pa.Table](), run.built.data.links or Links()
+    tables, known, links = list[pa.Table](), list[str](), run.built.data.links or Links()
     kinds = np.arange(max(1, len(links.relations)))
     if relation is not None:
         if not links.relations:
@@ -145,8 +158,9 @@ def of_node(
         kinds = _relations(links, [relation], 1)
     for name, w in _models(run, model, client).items():
         called = link_names(run, name)
-        place = np.flatnonzero(called == node)
-        if not len(place):
+        known += called.tolist()
+        place = positions([node], called.tolist())
+        if place[0] < 0:
             continue
         graph = graphs_of(run.built.fed)[name].to("cpu")
         items = graph.extra[ITEMS].numpy() if ITEMS in graph.extra else np.arange(len(called))
@@ -160,7 +174,8 @@ def of_node(
         table = scored(name, run.net_of(name), w, graph, called, links, pairs)
         tables.append(table.sort_by([("score", "descending")]).slice(0, most))
     if not tables:
-        raise UserError(f"no client has a node {node!r}. Name it as the data does.", code=UNKNOWN)
+        hint = look_alike(node, known)
+        raise UserError(f"no client's node is called {node!r}{hint}. Name it as the data does.", code=UNKNOWN)
     return pa.concat_tables(tables)
 
 

@@ -29,6 +29,7 @@ from fedweave.core.tree import Tree, device_of
 from fedweave.core.types import Record
 from fedweave.datasets import features as contents
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.table import look_alike, positions
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of, links_of
@@ -352,15 +353,18 @@ def _link(name: Sequence[str], called: np.ndarray, links: Links, client: str) ->
         raise UserError(
             f"--relation {relation}: the run has {listed(links.relations)}. Choose one.", code="explain.pair"
         )
-    places = {node: at for at, node in enumerate(called.tolist())}
-    if unknown := [end for end in ends if end not in places]:
+    nodes = called.tolist()
+    places = positions(ends, nodes).tolist()
+    if -1 in places:
+        end = ends[places.index(-1)]
+        hint = look_alike(end, nodes)
         raise UserError(
-            f"--pair: {client} has no node {unknown[0]}. Name two of {counted(len(places), 'node')}, such as "
-            f"{', '.join([*places][:3])}.",
+            f"--pair: no node of {client} is called {end!r}{hint}. Name two of {counted(len(nodes), 'node')}, such as "
+            f"{', '.join(nodes[:3])}.",
             code="explain.no-id",
         )
     number = links.relations.index(relation) if relation is not None else 0
-    return np.array([*(places[end] for end in ends), number])
+    return np.array([*places, number])
 
 
 def _example(case: Case, name: str) -> int:
@@ -371,14 +375,16 @@ def _example(case: Case, name: str) -> int:
     """
     data = case.data
     names = list(data.ids) if data.ids else [str(number) for number in case.places.tolist()]
-    if name not in names:
+    at = int(positions([name], names)[0])
+    if at < 0:
         which = "ids" if data.ids else "numbers"
+        hint = look_alike(name, names)
         raise UserError(
-            f"--id {name}: {case.client} has no such {data.example}. Name one of {counted(len(names), data.example)}, "
-            f"with {which} such as {', '.join(names[:3])}.",
+            f"--id {name}: no {data.example} of {case.client} is called so{hint}. Name one of "
+            f"{counted(len(names), data.example)}, with {which} such as {', '.join(names[:3])}.",
             code="explain.no-id",
         )
-    return names.index(name)
+    return at
 
 
 # ----------------------------------------------------------------------------------------------------
