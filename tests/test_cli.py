@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from typer.core import TyperGroup
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -381,10 +382,13 @@ def imported(*words: str) -> set[str]:
 def command_lines() -> list[tuple[str, ...]]:
     """The words of every command and sub-command."""
     group = get_command(app)
+    assert isinstance(group, TyperGroup)
+    context = group.make_context("fedweave", [], resilient_parsing=True)
     lines: list[tuple[str, ...]] = [()]
-    for name in group.list_commands(None):  # type: ignore[attr-defined]
-        command = group.get_command(None, name)  # type: ignore[attr-defined]
-        lines += [(name,), *((name, inner) for inner in getattr(command, "commands", ()))]
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        inner = command.list_commands(context) if isinstance(command, TyperGroup) else []
+        lines += [(name,), *((name, below) for below in inner)]
     return lines
 
 
@@ -411,6 +415,22 @@ def test_a_shell_completes(line: str, word: str) -> None:
 def test_help_and_version_start_quickly() -> None:
     for line in ("--help", "--version", "run --help", "sweep small.toml -h", "sites run --help"):
         assert imported(*line.split()) & {"torch", "pyarrow", "numpy", "sklearn", "networkx"} == set()
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        (["algorithm.schedule=cosine"], 0),
+        (["algorithm.schedule=step", "algorithm.warmup=2"], 0),
+        (["algorithm.warmup=2"], 0),
+        (["algorithm.schedule=linear", "algorithm.name=fedprox"], 0),
+        (["algorithm.schedule=cosine", "algorithm.warmup=3"], 2),  # all rounds would be warm-up
+    ],
+)
+def test_check_and_run_agree_on_a_schedule(small: Path, settings: list[str], code: int) -> None:
+    words = [word for setting in ["rounds=3", *settings] for word in ("--set", setting)]
+    assert fedweave("check", "small.toml", *words)[0] == code
+    assert fedweave("run", "small.toml", "--out", "r", "-q", *words)[0] == code
 
 
 def test_commands_leave_heavy_libraries_alone(small: Path) -> None:

@@ -19,7 +19,7 @@ from fedweave.errors import FedweaveError
 from fedweave.experiment import requirements
 from fedweave.experiment.build import build, prepared
 from fedweave.experiment.config import Config, resolve
-from fedweave.experiment.requirements import REQUIREMENTS, ExperimentFacts, Requirement
+from fedweave.experiment.requirements import REQUIREMENTS, Counted, Loaded, Requirement, check_stage
 from fedweave.models.edges import on_examples
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import shares
@@ -122,12 +122,12 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
         "config.sampled",
         'evaluation = {clients = 2}\nalgorithm = {name = "glasu"}\npartition = {name = "vertical", clients = 3}\n'
         'model = {name = "gcnii"}',
-        ("build",),
+        ("build", "site"),
     ),
     # the algorithm and the data
     ("config.graph-algorithm", 'algorithm = {name = "fairgraphfl"}\nmodel = {name = "gin", pool = "sum"}', ALL),
     ("config.link-algorithm", f'{LINKS}\nalgorithm = {{name = "fedgcn"}}', ("build", "python")),
-    ("config.link-algorithm", f'{LINKS}\nalgorithm = {{name = "fedproto"}}', ("build", "site")),
+    ("config.link-algorithm", f'{LINKS}\nalgorithm = {{name = "fedproto"}}', ALL),
     ("config.node-algorithm", f'{LINKS}\nalgorithm = {{name = "adafgl"}}', ("build",)),
     ("config.node-algorithm", f'{GRAPHS}\nalgorithm = {{name = "pooled_gnn"}}', ("build", "python")),
     ("config.node-algorithm", f'{GRAPHS}\nalgorithm = {{name = "fedego"}}', ("build",)),
@@ -153,7 +153,7 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
         "config.users",
         f'{LINKS[:-1]}, features = "learned"}}\nalgorithm = {{name = "fede", users = "home"}}\n'
         'model = {name = "embedding"}',
-        ("build", "site"),
+        ALL,
     ),
     # the algorithm and the partition
     ("config.same-nodes", 'algorithm = {name = "glasu"}\nmodel = {name = "gcnii"}', ("build", "python")),
@@ -173,7 +173,7 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
         'data = {path = "$dated", edge_time = "amount", node_time = "when", directed = true, loops = "keep"}\n'
         'partition = {name = "random", clients = 2, split = "time", train_until = 0.5, val_until = 0.7}\n'
         'algorithm = {name = "fedgta"}',
-        ("build",),
+        ALL,
     ),
     # the model and the data
     ("config.pooling", 'model = {name = "gin", pool = "sum"}', ALL),
@@ -182,7 +182,7 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
     (
         "config.edge-model",
         f'{BANK}\n{GINE}\nalgorithm = {{name = "glasu"}}\npartition = {{name = "vertical", clients = 1}}',
-        ("build",),
+        ALL,
     ),
     (
         "config.memory",
@@ -198,12 +198,12 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
     (
         "user.target-rounds",
         'rounds = 11\nalgorithm = {name = "dp_fedavg", epsilon = 4.0, target_rounds = 10}',
-        ("build", "site"),
+        ALL,
     ),
     # ε and how the data is scaled
     ("config.scaling", f'{NUMBERS[:-1]}, normalize = "standard"}}\n{NOISE}', ("build", "site")),
     ("config.scaling", f'{NUMBERS[:-1]}, normalize = "auto"}}\n{NOISE}', ALL),
-    ("config.scaling", f"{BANK}\n{NOISE}", ("build",)),
+    ("config.scaling", f"{BANK}\n{NOISE}", ALL),
     ("config.target-scaling", f'{NUMBERS[:-1]}, normalize = "none"}}\n{NOISE}', ALL),
     # what clients hold
     (
@@ -261,7 +261,9 @@ def in_python(config: Config) -> object:
     for name in config.member_models.members.keys() - set(ids):
         models[name] = net
     engine = {key: config.engine.values[key] for key in ("mode", "chunk")}
-    return fedweave.federation(data, cut, config.algorithm.make(net), members=models, **engine)
+    algorithm = config.algorithm.make(net)
+    fed = fedweave.federation(data, cut, algorithm, members=models, **engine)
+    return next(iter(fedweave.train(algorithm, fed, config.general.rounds)))
 
 
 def at_site(config: Config) -> object:
@@ -317,19 +319,34 @@ def test_a_message_begins_with_a_setting_and_ends_with_a_remedy(places: Mapping[
         assert len(where) < 100, code
 
 
-def test_nobody_trains_without_a_labeled_example() -> None:
-    """`tests/runs/test_cases_of_scores.py` has the doors."""
+def test_no_client_trains_without_a_labeled_example(places: Mapping[str, Path], tmp_path: Path) -> None:
+    """Neither from the command line nor in Python; `tests/runs/test_cases_of_scores.py` has the sites."""
+    masks = np.zeros((3, 60), dtype=bool)
+    masks[1, :30], masks[2, 30:] = True, True
+    data = replace(prepared(config_of("", places))[0], public=masks)
+    data.save(tmp_path / "d.npz")
+    text = BASE.replace('name = "synthetic", nodes = 60, features = 8, classes = 2', f'path = "{tmp_path}/d.npz"')
+    text = text.replace('name = "random"', 'name = "random", use_dataset_split = true')
+    (tmp_path / "e.toml").write_text(text)
+    for words in (["check"], ["run", "--out", str(tmp_path / "run")]):
+        result = CliRunner().invoke(app, [words[0], str(tmp_path / "e.toml"), *words[1:]])
+        assert result.exit_code == 2
+        assert "no client has a labeled training example" in result.output
     with refusal("config.untrained"):
-        ExperimentFacts(trained=[0, 0]).check()
-    ExperimentFacts(trained=[0, None]).check()  # one does not say
-    ExperimentFacts(trained=[0, 1]).check()
+        in_python(resolve(tomllib.loads(text)))
+    with refusal("config.untrained"):
+        check_stage(Counted(train=[0, 0]))
+    check_stage(Counted(train=[0, None]))  # one does not report it
+    check_stage(Counted(train=[0, 1]))
 
 
 def test_one_more_entry_is_met_at_every_door(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, places: Mapping[str, Path]
 ) -> None:
     """Nothing else has to be written for a new requirement; `tests/deploy/test_checking.py` has the doors of sites."""
-    more = Requirement("config.even", lambda f: f.data.nodes > 0, lambda f: False, lambda f: "data: odd. Add one.")
+    more = Requirement(
+        Loaded, "config.even", lambda f: f.data.nodes > 0, lambda f: False, lambda f: "data: odd. Add one."
+    )
     monkeypatch.setattr(requirements, "REQUIREMENTS", (*REQUIREMENTS, more))
     (tmp_path / "e.toml").write_text(BASE)
     for command in (["check", "e.toml"], ["run", "e.toml", "--out", str(tmp_path / "run")]):
@@ -339,11 +356,3 @@ def test_one_more_entry_is_met_at_every_door(
     for door in ("build", "python", "site"):
         with refusal(more.code):
             DOORS[door](config_of("", places))
-
-
-def test_a_fact_that_is_not_known_leaves_out_what_needs_it() -> None:
-    assert not [*ExperimentFacts().unmet()]
-    with pytest.raises(TypeError, match="no fact"):
-        ExperimentFacts(nodes=[3])
-    with pytest.raises(AttributeError):
-        ExperimentFacts().anything  # noqa: B018

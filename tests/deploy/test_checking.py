@@ -45,7 +45,7 @@ from fedweave.deploy.sites.project import (
 from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.experiment import requirements
 from fedweave.experiment.config import read, resolve
-from fedweave.experiment.requirements import Requirement
+from fedweave.experiment.requirements import Loaded, Requirement
 from tests.deploy.projects import SITES, bring, experiment, tables
 from tests.deploy.test_in_process import joined
 from tests.deploy.test_refused_rounds import job
@@ -238,13 +238,28 @@ def test_one_more_requirement_is_met_at_the_doors_of_sites(
     project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`tests/test_requirements.py` has the other doors."""
-    more = Requirement("config.even", lambda f: f.at_site, lambda f: f.data.nodes < 0, lambda f: "data: odd. Add one.")
+    more = Requirement(
+        Loaded,
+        "config.even",
+        lambda f: f.partition is None,
+        lambda f: f.data.nodes < 0,
+        lambda f: "data: odd. Add one.",
+    )
     monkeypatch.setattr(requirements, "REQUIREMENTS", (*requirements.REQUIREMENTS, more))
     told = examine(project, read_project(project), experiment())
     assert {whose for whose, what in told.faults if what == "data: odd. Add one."} == set(SITES)
     with pytest.raises(ClientsMissing):
         joined(project, experiment())
     assert "data: odd. Add one." in caplog.text
+
+
+def test_a_schedule_knows_the_rounds_of_the_run(project: Path) -> None:
+    def faults(rounds: int) -> list[str]:
+        config = experiment(rounds=rounds, algorithm_settings={"schedule": "cosine", "warmup": 2})
+        return [what for _, what in examine(project, read_project(project), config).faults]
+
+    assert faults(4) == []
+    assert any("warmup = 2" in what for what in faults(2))
 
 
 def test_sites_without_the_sensitive_attribute_hear_how_to_add_it(project: Path) -> None:

@@ -19,9 +19,9 @@ from fedweave.core.tree import leaves
 from fedweave.core.types import PREDICT
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import OVER_NODES
-from fedweave.experiment.build import Built, build
+from fedweave.experiment.build import Built, build, train_counts
 from fedweave.experiment.config import Config, read
-from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.requirements import Counted, check_stage
 from fedweave.experiment.runs.warm import begin
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import targets_apart
@@ -47,7 +47,7 @@ def examine(
     check_consent(config, trust)
     chosen, notes = read(config, beginning(settings, init_from), algorithm)
     built = build(chosen.in_process())
-    ExperimentFacts(trained=[int(part.masks[0].sum()) for part in built.partition.parts]).check()
+    check_stage(Counted(train=train_counts(built.partition)))
     if not chosen.between_sites:  # whose data may be of other classes
         chosen.evaluation.of(built.data.labels, built.data.classes, built.data.target)
     notes += begun(chosen, built)
@@ -72,6 +72,7 @@ def begun(config: Config, built: Built) -> list[str]:
     )
     calls = built.algorithm.calls(len(built.fed.clients))  # None of one from outside, which no site runs
     if calls is not None and not calls.setup:
+        built.fed.rounds = config.general.rounds
         built.fed.begin(0)
         built.algorithm.init(built.fed)
     return notes

@@ -38,7 +38,17 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import Choice, Config, Document, SimulationEngine, resolve
 from fedweave.experiment.config.experiment import RayEngine
 from fedweave.experiment.graphs import MadeGraphs, graph_of, links_of, member_links, width
-from fedweave.experiment.requirements import ExperimentFacts, widths
+from fedweave.experiment.requirements import (
+    Configured,
+    Counted,
+    EmbeddingWidths,
+    Enrolled,
+    Loaded,
+    Scheduled,
+    check_stage,
+    declared_by,
+    widths,
+)
 from fedweave.learn.losses import by_number
 from fedweave.models import blocks
 from fedweave.models.edges import on_examples
@@ -216,32 +226,42 @@ def ingredients(config: Config) -> Ingredients:
     seen = seen_by(config.algorithm, partition, data)
     data = scaled_targets(data, seen)
     members = client_ids(len(seen.parts), seen.names)
-    facts = ExperimentFacts.of_config(config).more(data=data, partition=seen, members=members).check()
-    data, algorithm = _algorithm(facts)
-    member_algorithms = _own_algorithms(config, facts, algorithm) if config.member_models else {}
+    loaded = _loaded(config, data, seen, members).check()
+    data, algorithm = _algorithm(loaded, seen)
+    member_algorithms = _own_algorithms(config, loaded, seen, algorithm) if config.member_models else {}
     return Ingredients(data, partition, seen, algorithm, exchange, member_algorithms)
 
 
-def _algorithm(facts: ExperimentFacts) -> tuple[Dataset, Algorithm]:
+def _loaded(config: Config, data: Dataset, seen: Partition, members: Sequence[str]) -> Loaded:
+    return (
+        Configured.of(config)
+        .with_members(members)
+        .with_data(data, config.data.values.get("normalize", "none"), partition=seen, engine=config.engine.values)
+    )
+
+
+def _algorithm(loaded: Loaded, seen: Partition) -> tuple[Dataset, Algorithm]:
     """The data as the model reads its edges, and the algorithm with that model."""
-    config, kind = facts.config, suited(facts.config, facts.data)
-    data = blocks.ported(facts.data, kind)
+    config, kind = loaded.config, suited(loaded.config, loaded.data)
+    data = blocks.ported(loaded.data, kind)
     head = on_examples(kind, data.edge_attrs, data.links, config.decoder)
-    facts = facts.more(data=data, model=head.build(width(data, facts.partition), data.outputs)).check()
+    model = head.build(width(data, seen), data.outputs)
+    modelled = replace(loaded, data=data).with_model(model).check()
     labels = data.labels if data.target == CLASS else data.targets
-    algorithm: Algorithm = weighted(config.algorithm, labels, data.outputs).make(facts.model)
-    facts.more(algorithm=algorithm).check()
+    algorithm: Algorithm = weighted(config.algorithm, labels, data.outputs).make(model)
+    modelled.with_algorithm(algorithm).check()
+    check_stage(Scheduled(algorithm=algorithm, rounds=config.general.rounds))
     return data, algorithm
 
 
-def _own_algorithms(config: Config, facts: ExperimentFacts, algorithm: Algorithm) -> dict[str, Algorithm]:
+def _own_algorithms(config: Config, loaded: Loaded, seen: Partition, algorithm: Algorithm) -> dict[str, Algorithm]:
     """{client: its algorithm} for clients whose model is not [model]'s; clients with the same model share one."""
     algorithms = dict[str, Algorithm]()
     by_model = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
-    for client in facts.members:
-        its = config.of_member(client, facts.members)
+    for client in loaded.members:
+        its = config.of_member(client, loaded.members)
         if (same := json.dumps(its.model.plain(), sort_keys=True)) not in by_model:
-            by_model[same] = _algorithm(facts.more(config=its))[1]
+            by_model[same] = _algorithm(replace(loaded, config=its), seen)[1]
         algorithms[client] = by_model[same]
     return {client: other for client, other in algorithms.items() if other is not algorithm}
 
@@ -305,7 +325,7 @@ def _in_process(engine: SimulationEngine, seed: int, inputs: Ingredients) -> Sim
         member_algorithms=inputs.member_algorithms,
         **how,
     )
-    ExperimentFacts(widths=widths(inputs.algorithm, inputs.member_algorithms, fed.graphs)).check()
+    check_stage(EmbeddingWidths(widths=widths(inputs.algorithm, inputs.member_algorithms, fed.graphs)))
     return fed
 
 
@@ -377,6 +397,11 @@ def _mode(nets: Sequence[Model], mode: str) -> str:
     return "loop" if any(layer.runs_alone for net in nets for layer in net) else mode
 
 
+def train_counts(partition: Partition) -> list[int]:
+    """The number of labeled training examples of each client."""
+    return [int(part.masks[0].sum()) for part in partition.parts]
+
+
 def federation(
     data: Dataset,
     partition: Partition,
@@ -410,19 +435,15 @@ def federation(
             code="config.value",
         )
     give_defaults(type(algorithm))
-    facts = ExperimentFacts.of_algorithm(algorithm)
-    one = len(partition.parts) > 1 and facts.declared.pooled
+    name, declared = declared_by(algorithm)
+    one = len(partition.parts) > 1 and declared.pooled
     seen = pooled(partition, data) if one else partition
     data = scaled_targets(data, seen)
-    facts.more(
-        data=data,
-        partition=seen,
-        model=algorithm.model,
-        members=client_ids(len(seen.parts), seen.names),
-        member_models=members or {},
-        normalize=data.scaling,
-        engine={"mode": mode, "chunk": chunk},
-    ).check()
+    clients = client_ids(len(seen.parts), seen.names)
+    enrolled = Enrolled(name=name, declared=declared, members=clients, member_models=members or {})
+    loaded = enrolled.with_data(data, data.scaling, partition=seen, engine={"mode": mode, "chunk": chunk}).check()
+    check_stage(Counted(train=train_counts(seen)))
+    loaded.with_model(algorithm.model).check().with_algorithm(algorithm).check()
     for note in (*unused(None, data, partition), *repeats(data, partition)):
         _LOG.warning("note: %s", note)
     member_algorithms = with_models(algorithm, members or {})
@@ -433,7 +454,7 @@ def federation(
         data, seen, algorithm, dtype, seed=seed, device=place, member_algorithms=member_algorithms, **options
     )
     meter_target_scaling(fed.ledger, fed.clients, data)
-    ExperimentFacts(widths=widths(algorithm, member_algorithms, fed.graphs)).check()
+    check_stage(EmbeddingWidths(widths=widths(algorithm, member_algorithms, fed.graphs)))
     engine = options | {"device": device, "dtype": str(dtype).removeprefix("torch.")}
     fed.origin = Origin(data, partition, seed, engine, member_algorithms)
     return fed

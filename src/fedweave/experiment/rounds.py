@@ -18,7 +18,7 @@ from fedweave.core.replies import of_members
 from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
-from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.requirements import Scheduled, check_stage
 from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.measured import (
     GLOBAL,
@@ -130,7 +130,7 @@ def train(
             code="user.rounds",
         )
     give_defaults(type(algorithm))
-    ExperimentFacts(algorithm=algorithm, rounds=rounds).check()
+    check_stage(Scheduled(algorithm=algorithm, rounds=rounds))
     done, state = resume or (0, None)
     if state is None and fed.trained:
         raise UserError(

@@ -47,7 +47,7 @@ from fedweave.deploy.flare.sitefile import LEARNED, SITE_FILE, Rules, SiteData, 
 from fedweave.errors import CallRefused, ConfigError
 from fedweave.experiment.config import Choice, Config, Document, General, own_parameters, registry, resolve
 from fedweave.experiment.config.toml import check_name, nearest
-from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.requirements import Configured, Scheduled, check_stage
 from fedweave.experiment.rounds import evaluated
 from fedweave.models.edges import model_for
 from fedweave.partition.external import ADDING
@@ -388,14 +388,14 @@ def suited(
         UserError: the data does not meet a requirement of the algorithm or the model.
     """
     site_config = config.of_member(name, sites)
-    facts = ExperimentFacts.of_config(site_config)
-    facts = facts.more(data=data, members=sites, member_models=config.member_models, normalize=scaling)
-    facts = facts.more(at_site=True, predicts=predicts).check()
-    attributes = None if facts.declared.vertical else data.edge_attrs  # vertical models do not read edge attributes
+    enrolled = replace(Configured.of(site_config).with_members(sites), member_models=config.member_models)
+    loaded = enrolled.with_data(data, scaling, engine=config.engine.values, predicts=predicts).check()
+    attributes = None if loaded.declared.vertical else data.edge_attrs  # vertical models do not read edge attributes
     model = model_for(site_config.model.make(), attributes, width, data.outputs, data.links, config.decoder)
-    facts = facts.more(model=model).check()
+    modelled = loaded.with_model(model).check()
     algorithm: Algorithm = config.algorithm.make(model)
-    facts.more(algorithm=algorithm).check()
+    modelled.with_algorithm(algorithm).check()
+    check_stage(Scheduled(algorithm=algorithm, rounds=config.general.rounds))
     return algorithm
 
 

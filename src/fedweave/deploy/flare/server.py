@@ -60,7 +60,7 @@ from fedweave.deploy.flare.site import Site
 from fedweave.deploy.flare.states import State, StateFile
 from fedweave.errors import ClientsMissing, DataError, FedweaveError, StepFailed, UserError
 from fedweave.experiment.config import Config, Document, dumps, resolve
-from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.requirements import Configured, Scheduled, check_stage
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, read_summary, write_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
@@ -216,7 +216,7 @@ class Server:
         if values["threads"]:
             torch.set_num_threads(values["threads"])
         needs = capabilities(config.algorithm.kind)
-        facts = ExperimentFacts.of_config(config).more(members=self.sites).check()
+        enrolled = Configured.of(config).with_members(self.sites).check()
         # A party needs all other parties' columns. If each site predicts on its own, no site waits for another.
         quorum = None if needs.vertical else 0.0 if self.predict else values["quorum"]
         more = Journal(journal_path(root, self.run)), quorum, read_root(root / STARTUP), Heads(root / HEADS)
@@ -234,7 +234,8 @@ class Server:
         if not needs.vertical:
             check_agreement(root, fed.held, features, outputs)
         algorithm = config.algorithm.make(model_of_form(config.model.make(), form, features, outputs, config.decoder))
-        facts.more(algorithm=algorithm, model=algorithm.model).check()
+        enrolled.with_design(algorithm.model, algorithm).check()
+        check_stage(Scheduled(algorithm=algorithm, rounds=config.general.rounds))
         names, unsure = confirmed(replies, config.data.values if config.links is None else {"labels": LINK_NAMES})
         data = DataOfSites(
             config.data.name, features, fed.classes, form, names["labels"], names["groups"], kind, outputs=outputs

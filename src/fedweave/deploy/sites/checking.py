@@ -74,7 +74,7 @@ from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.requirements import Configured, Scheduled, check_stage
 from fedweave.experiment.rounds import evaluated
 from fedweave.experiment.runs.link_predictions import read_pairs
 from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
@@ -573,9 +573,10 @@ def _start_algorithm(folder: Path, project: Project, config: Config, findings: F
         algorithm = config.algorithm.make(model)
     except ConfigError:
         return  # the checks of the sites have found it
-    ExperimentFacts.of_config(config).more(members=project.sites, model=model, algorithm=algorithm).check()
+    Configured.of(config).with_members(project.sites).with_design(model, algorithm).check()
+    check_stage(Scheduled(algorithm=algorithm, rounds=config.general.rounds))
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
-        fed.classes = classes
+        fed.classes, fed.rounds = classes, config.general.rounds
         algorithm.init(fed)
 
 

@@ -26,7 +26,7 @@ from fedweave.deploy.sites.running import number_of
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import cut_as, ready
 from fedweave.experiment.config import Config, Document, parameters, registry, resolve
-from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.requirements import Configured
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import LEDGER, RUN, read_table
 from fedweave.experiment.runs.run import RunObserver
@@ -248,5 +248,5 @@ def check_experiment(config: Config, sites: Sequence[str]) -> None:
     Raises:
         ConfigError: the model or the algorithm refuses them. UserError: a requirement is not met.
     """
-    ExperimentFacts.of_config(config).more(members=sites).check()
+    Configured.of(config).with_members(sites).check()
     config.check_made()

@@ -730,14 +730,14 @@ def resolve(document: Document) -> Config:
         chosen = with_foreign_ends(sections["algorithm"], across.get("external", ""))
         sections["algorithm"] = with_weight_decay(chosen, links is not None)
     faults.refuse()
-    from fedweave.experiment.requirements import ExperimentFacts  # needs torch, as the plug-ins do
+    from fedweave.experiment.requirements import Configured  # needs torch, as the plug-ins do
 
     across |= {**sections, "folder": folder, "evaluation": evaluation, "pay": pay, "noise": noise}
     across["member_models"] = own_of
     across["forget"] = forget
     across |= {"links": links, "decoder": decoder, "learned": learned}
     config = Config(General(**top), **across)
-    ExperimentFacts.of_config(config).check()
+    Configured.of(config).check()
     return config
 
 

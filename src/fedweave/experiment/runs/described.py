@@ -37,7 +37,7 @@ from fedweave.experiment.config.plugins import (
     usable,
     values_of,
 )
-from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.requirements import Enrolled, declared_by
 from fedweave.experiment.runs.files import plain_errors
 from fedweave.models.blocks import BARE
 from fedweave.models.module import OwnModule
@@ -100,8 +100,10 @@ def check_described(config: Config, built: Built) -> None:
     Raises:
         ConfigError, DataError: the algorithm or the model demands other data.
     """
-    facts = ExperimentFacts.of_algorithm(built.algorithm)
-    facts.more(data=built.data, partition=built.partition, model=built.algorithm.model).check()
+    name, declared = declared_by(built.algorithm)
+    enrolled = Enrolled(name=name, declared=declared, members=built.fed.clients, member_models={})
+    loaded = enrolled.with_data(built.data, built.data.scaling, partition=built.partition).check()
+    loaded.with_model(built.algorithm.model).with_algorithm(built.algorithm).check()
     how = config.data.values.get("normalize", "none")
     meter_scaling(built.fed.ledger, built.fed.clients, built.partition, built.data.features, how)
 

@@ -25,7 +25,7 @@ from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, config_hash, load
 from fedweave.experiment.config.plugins import MemberModels
-from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.requirements import Configured
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, FORGOTTEN, SUMMARY, read_summary, write
 from fedweave.experiment.runs.predictions import from_outputs
@@ -239,7 +239,7 @@ def _without(config: Config, directory: Path, clients: Sequence[str], ids: Seque
         raise UserError(
             f"forget: {directory} was trained between sites, where the data is. {_INSTEAD}", code="forget.sites"
         )
-    ExperimentFacts.of_config(result).check()
+    Configured.of(result).check()
     return result
 
 

@@ -27,7 +27,7 @@ from fedweave.datasets.features import check_same, digests
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, written
-from fedweave.experiment.requirements import ExperimentFacts
+from fedweave.experiment.requirements import Counted, check_stage
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.data_form import form_of_config, write_form
@@ -177,7 +177,7 @@ def running(
     with ExitStack() as stack:
         stack.enter_context(closing(built))
         columns = here.columns(built)
-        ExperimentFacts(trained=columns["train"]).check()  # before the directory is made
+        check_stage(Counted(train=columns["train"]))  # before the directory is made
         judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
         origin = _warm_start(config, built, directory, here, overwrite)
         stack.enter_context(locked(directory))
