@@ -217,12 +217,12 @@ class ScatterSum:
         return tuple(self.share.shape)
 
     def __matmul__(self, sent: Tensor) -> Tensor:
-        whole = torch.index_add(sent.new_zeros(len(self.share), sent.shape[1]), 0, self.target, sent)
+        whole = torch.index_add(sent.new_zeros(self.share.shape[0], sent.shape[1]), 0, self.target, sent)
         return whole * self.share[:, None]
 
     def largest(self, sent: Tensor) -> Tensor:
         """`ops.attention.largest` of the messages [m, k]: [t, k]."""
-        least = sent.new_full((len(self.share), sent.shape[1]), -torch.inf)
+        least = sent.new_full((self.share.shape[0], sent.shape[1]), -torch.inf)
         top = least.scatter_reduce(0, self.target[:, None].expand(-1, sent.shape[1]), sent, "amax")
         return torch.where(top == -torch.inf, 0.0, top)
 

@@ -1,10 +1,11 @@
 """The model to export of a finished run: its weights, and the form of data that it needs."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,11 +13,12 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.edge_attributes import kinds
-from fedweave.core.model import Layer, Model
+from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph import Graph, make_graph
+from fedweave.core.model import Model
 from fedweave.core.target import NUMBER
 from fedweave.core.text import counted, printable
-from fedweave.core.tree import Tree, leaves
+from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.core.types import PREDICT, Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, load
@@ -30,15 +32,12 @@ from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import BEST, Flagging, flagging, of_best, selection_metric_of, title_of
 from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_of_form
+from fedweave.models.exported import ExportedModel
+from fedweave.models.registry import MODELS
 from fedweave.report.compliance import disclose
 from fedweave.report.notes import notes
 from fedweave.report.reading import Run
 
-WHOLE = ("sgc", "gprgnn", "acmgcn", "h2gcn", "appnp", "rgcn")  # modules that are no chains of layers
-KNOWN = ("gcn", "gat", "gatv2", "transformer", "sage", "gin", "gine", "mlp", "gcnii", "ego", *WHOLE)
-ATTENTION = ("gat", "gatv2", "transformer")  # with heads
-ALONG = ("gine", "rgcn")  # whose layers along single edges an export has, too
-WAYS = {"came": "in_", "went": "out_"}  # of messages along directed edges, each with weights of its own
 AT_SITES = "sites"  # scaling of features that each site reads on its own
 HANDED_OUT = "handed out"  # scaling of features that `sites init --split` wrote
 
@@ -47,7 +46,7 @@ HANDED_OUT = "handed out"  # scaling of features that `sites init --split` wrote
 class Source:
     """A model to export.
 
-    which: "global", "personal" or "trained". weights: under PyTorch Geometric's names. flagging: which examples the run
+    which: "global", "personal" or "trained". weights: float32, by layer. flagging: which examples the run
     flags, if it looks for a class. when: the round, "last" or "best". scorer: the model for `fedweave score`; None
     where only sites know the meaning of columns.
     """
@@ -61,7 +60,7 @@ class Source:
     scorer: Scorer | None = None
 
     def described(self) -> Record:
-        """The content of model.json: what `pyg.build` and a person who prepares data need to know."""
+        """The content of model.json: what `models.load` and a person who prepares data need to know."""
         form = self.form
         return {
             "model": self.config.model.name,
@@ -96,15 +95,7 @@ def exportable(directory: Path) -> "Config":
             f"{what}: an export has no rows of single nodes or of other members. Take `fedweave predict --pairs`.",
             code="user.link-export",
         )
-    if not config.member_models:
-        check_known(config)
     return config
-
-
-def check_known(config: "Config") -> None:
-    """Raise an error for a model that cannot be exported."""
-    if config.model.name not in KNOWN:
-        raise UserError(f"model {config.model.name!r} cannot be exported; those that can are {', '.join(KNOWN)}.")
 
 
 def source(
@@ -134,8 +125,7 @@ def source(
 def _simulated(directory: Path, config: "Config", model: str | None, client: str | None, when: "When") -> Source:
     run = trained(directory, config, "", when)
     choice = choose_model(run, model, client)
-    check_known(choice.config)
-    weights = _weights(choice.config, choice.algorithm, choice.w, choice.form)
+    weights = checked_weights(choice.config, choice.algorithm, choice.w, choice.form)
     scorer = None if config.links is not None else scorer_of_run(run, choice)
     return Source(choice.config, choice.which, weights, choice.form, choice.flagging, when, scorer)
 
@@ -172,7 +162,7 @@ def _of_sites(directory: Path, config: "Config", before: Before | None, when: "W
     metrics = of_best(summary["metrics"]) if when == "best" else summary["metrics"]
     labels = form.labels or summary.get("classes") or config.data.values.get("labels") or ()  # sites send no names
     alarm = flagging(config.evaluation.of(labels, classes), metrics) if classes == 2 and targets is None else None
-    weights, reached = _weights(config, algorithm, w, form), int(summary["rounds"])
+    weights, reached = checked_weights(config, algorithm, w, form), int(summary["rounds"])
     after = int(summary["metrics"].get(f"{BEST}/round") or reached) if when == "best" else reached
     scorer = (
         None
@@ -182,137 +172,90 @@ def _of_sites(directory: Path, config: "Config", before: Before | None, when: "W
     return Source(config, "global", weights, form, alarm, when, scorer)
 
 
-def _weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataForm) -> "Tree":
-    """The weights `w` under PyTorch Geometric's names, as for the plain layers that they represent."""
-    _check_layers(config, algorithm.model, form)
-    of_links = config.links is not None
-    of_edges = form.edges is not None and form.edges["examples"] and not of_links
-    net = model_of_form(config.model.make(), form.edges or {}, form.features, form.outputs, config.decoder)
-    values, size = config.model.values, len(net) - 2 * of_edges - of_links
+ROWS = 64  # nodes of the graph on which an exported model is compared with the layers of training
+TOLERANCE = 1e-5  # of an output, relative to the largest
+
+
+def checked_weights(config: "Config", algorithm: "Deployable", w: "Tree", form: DataForm) -> "Tree":
+    """The plain weights that `w` represents, float32, once an exported model with them gives the model's outputs.
+
+    Raises:
+        UserError: an export has no such model, or its outputs differ.
+    """
+    name = config.model.name
+    if name not in MODELS:
+        raise UserError(f"model {name!r} cannot be exported: it is no model of fedweave's. Take `fedweave predict`.")
+    edges = form.edges or {}
+    net = model_of_form(config.model.make(), edges, form.features, form.outputs, config.decoder)
     fresh = dict(leaves(models.init(net, random.key(0))))
     if wider := [path for path, leaf in leaves(w) if path in fresh and leaf.shape != fresh[path].shape]:
         raise UserError(
-            f"the algorithm trains a model with weights {wider[0]} of its own, for which the exported module has no "
+            f"the algorithm trains a model with weights {wider[0]} of its own, for which the exported model has no "
             "layers; take `fedweave predict`."
         )
-    heads = [*[values["heads"]] * (size - 1), values["output_heads"]] if config.model.name in ATTENTION else []
-    plain = plain_weights(algorithm, w)
-    weights, head = (
-        {number: plain[number] for number in plain if (int(number) >= size) == last} for last in (False, True)
-    )
-    if config.model.name in WHOLE:
-        result = {f"layers.0.w.{path.replace('/', '_')}": leaf.float().contiguous() for path, leaf in leaves(weights)}
-    else:
-        result = state_dict(net[:size], weights, heads)
-    if of_edges or of_links:
-        result = {f"nodes.{name}": leaf for name, leaf in result.items()}
-        result |= _of_decoder(next(iter(head.values()), {})) if of_links else _of_head(*head.values())
-    in_units = form.target_scale is not None
-    return {f"net.{name}": leaf for name, leaf in result.items()} if in_units else result
-
-
-def _check_layers(config: "Config", layers: Sequence[Layer], form: DataForm) -> None:
-    """Raise an error for a model with inputs for which `pyg` has no layers."""
-    has = (config.model.name in ALONG and config.links is None) or (
-        config.model.name in ATTENTION and form.edges is None
-    )
-    unsupported = not has and any(layer.operator in kinds() for layer in layers)
-    if unsupported or has_ports(config.model.make()) or any(layer.infer for layer in layers):
+    plain: Tree = map_leaves(lambda leaf: leaf.float().contiguous(), plain_weights(algorithm, w))
+    inputs, graph = example(net, form.features, edges)
+    whole = ExportedModel(net, plain, {"edges": form.edges} | ({} if config.links is None else {"decoder": ""})).eval()
+    try:
+        if has_ports(config.model.make()) or any(layer.infer for layer in net):
+            raise ValueError("it reads ports or the ids of ego graphs")
+        with torch.no_grad():
+            outputs = whole(**inputs)
+    except ValueError as error:
         raise UserError(
-            f"model {config.model.name!r} reads what edges carry, ports or ego ids, for which an export has no "
-            "layers: of models that do, it has gine's without either. Take `fedweave predict`."
-        )
-    hidden = config.model.name == "sgc" and config.model.values.get("hidden", 0)
-    if hidden or any(layer.norms for layer in layers):
-        what = "hidden" if hidden else "norm"
-        raise UserError(
-            f"model.{what} = {config.model.values[what]!r}: an export has no such layers. Take `fedweave predict`.",
-            code="user.no-export",
-        )
+            f"model {name!r} cannot be exported: {error}. Take `fedweave predict`.", code="user.no-export"
+        ) from error
+    check_same(outputs, models.infer(net, plain, graph), name)
+    return plain
 
 
-def _of_head(read: Tree, out: Tree) -> "Tree":
-    """The weights of the head that classifies edges (`models.edges`)."""
-    rows = [read[f"weight_{name}"] for name in ("source", "target", "edge") if f"weight_{name}" in read]
-    result = {"read.weight": torch.cat(rows).T, "read.bias": read["bias"]}
-    result |= {"out.weight": out["weight"].T, "out.bias": out["bias"]}
-    return {name: leaf.float().contiguous() for name, leaf in result.items()}
-
-
-def _of_decoder(w: Tree) -> "Tree":
-    """The weights of the layer that scores pairs (`models.links`)."""
-    return {f"w.{name}": leaf.float().contiguous() for name, leaf in w.items()}
-
-
-def state_dict(model: Model, w: Tree, heads: Sequence[int] = ()) -> dict[str, Tensor]:
-    """float32 {"layers.0.weight": …} of the weights `w`, as `pyg.Net` loads them; heads: of each layer with attention.
+def check_same(outputs: Tensor, trained: Tensor, name: str) -> None:
+    """Compare what an export gives with the outputs [e, c] of the layers of training, rows of padding left out.
 
     Raises:
-        UserError: `pyg` lacks one of the layers.
+        UserError: they differ.
     """
-    result: dict[str, Tensor] = {}
-    for number, layer in enumerate(model):
-        tensors = _named(layer, w.get(str(number), {}), heads[number] if heads else 1)
-        result |= {f"layers.{number}.{name}": leaf.float().contiguous() for name, leaf in tensors.items()}
-    return result
+    expected = trained[:, 1] if outputs.dim() == 1 else trained
+    expected = expected[: outputs.shape[0]]
+    difference = float((outputs - expected).abs().max())
+    if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):  # NaN differs, too
+        raise UserError(
+            f"the export of model {name!r} gives other outputs than the model, by up to {difference:.1e} on {ROWS} "
+            "rows; nothing is written. Take `fedweave predict`, and report this.",
+            code="user.export-differs",
+        )
 
 
-def _named_along(w: Tree) -> dict[str, Tensor]:
-    """The weights of `gine`'s convolution along edges."""
-    if "root_weight" in w:
-        ways = {
-            way: {name.removeprefix(ours): weights for name, weights in w.items() if name.startswith(ours)}
-            for way, ours in WAYS.items()
-        }
-        result = {"root.weight": w["root_weight"].T, "root.bias": w["root_bias"]}
-    else:
-        ways, result = {"one": w}, {}
-    for way, weights in ways.items():
-        for name, ours in (("edge", "_edge"), ("first", "1"), ("second", "2")):
-            if f"weight{ours}" in weights:
-                result[f"convs.{way}.{name}.weight"] = weights[f"weight{ours}"].T
-                result[f"convs.{way}.{name}.bias"] = weights[f"bias{ours}"]
-    return result
+def example(net: Model, features: int, edges: Mapping[str, int | bool]) -> tuple[dict[str, Tensor], Graph]:
+    """A small random graph: the inputs of an exported model, by name, and the same graph as layers of training see it.
 
-
-_V2 = {"left": "lin_l.weight", "left_bias": "lin_l.bias", "right": "lin_r.weight", "right_bias": "lin_r.bias"}
-_V2 |= {"bias": "bias"}
-_TRANSFORMER = {
-    f"{name}{end}": f"lin_{name}.{kind}"
-    for name in ("query", "key", "value", "skip")
-    for end, kind in (("", "weight"), ("_bias", "bias"))
-}
-
-
-def _named(layer: Layer, w: Tree, heads: int) -> dict[str, Tensor]:
-    """The weights of one layer."""
-    names = set(w)
-    if not w:
-        return {}
-    for stem, ours in (("left", _V2), ("query", _TRANSFORMER)):
-        if stem in names:
-            tensors = {theirs: w[name] for name, theirs in ours.items()}
-            return {name: leaf.T if name.endswith(".weight") else leaf for name, leaf in tensors.items()} | (
-                {"att": w["attention"].reshape(1, heads, -1)} if "attention" in w else {}
-            )
-    if layer.operator is not None and layer.operator.startswith("edge_"):
-        return _named_along(w)
-    if layer.operator is None and names == {"weight", "bias"}:
-        return {"weight": w["weight"].T, "bias": w["bias"]}
-    if layer.operator == "gcn" and names == {"weight", "bias"}:
-        return {"lin.weight": w["weight"].T, "bias": w["bias"]}
-    if layer.operator == "gcn" and names == {"weight", "source", "target", "bias"}:
-        halves = {f"att_{at}": w[name].reshape(1, heads, -1) for at, name in (("src", "source"), ("dst", "target"))}
-        return {"lin.weight": w["weight"].T, "bias": w["bias"]} | halves
-    if layer.operator == "gcn" and names == {"weight"}:
-        return {"weight1": w["weight"]}
-    if layer.operator in ("mean", "mean_or_self"):
-        root = w["root"] if "root" in w else w["neigh"]  # one weight for both, where they share it
-        return {"lin_l.weight": w["neigh"].T, "lin_l.bias": w["bias"], "lin_r.weight": root.T}
-    if layer.operator == "sum":
-        weights = {f"nn.{2 * i - 2}.weight": w[f"weight{i}"].T for i in (1, 2)}
-        return weights | {f"nn.{2 * i - 2}.bias": w[f"bias{i}"] for i in (1, 2)} | {"eps": torch.zeros(1, device="cpu")}
-    raise UserError("the model has a layer that the exported module lacks; take `fedweave predict`.")
+    edges: the form of edges (`Dataset.edge_form`), or {}.
+    """
+    rng, pooled, links = np.random.default_rng(0), models.pools(net), models.example(net) == "link"
+    x = rng.normal(size=(ROWS, features)).astype(np.float32)
+    graph_of = np.arange(ROWS) // (ROWS // 4) if pooled else None
+    ends = rng.integers(0, ROWS, (2, 3 * ROWS))
+    ends = ends[:, (ends[0] != ends[1]) & (True if graph_of is None else graph_of[ends[0]] == graph_of[ends[1]])]
+    both = np.unique(np.concatenate([ends, ends[::-1]], 1), axis=1)
+    attributes, inputs = None, {"x": x, "edge_index": both}
+    if edges and not links:
+        count, width = ends.shape[1], int(edges["features"])
+        weight = rng.random(count).astype(np.float32) if edges["weighted"] else None
+        held = rng.normal(size=(count, width)).astype(np.float32) if width else None
+        attributes = EdgeAttributes(ends, bool(edges["directed"]), weight, held, examples=bool(edges["examples"]))
+        inputs |= {"edge_index": ends} | ({} if held is None else {"edge_attr": held})
+    inputs |= {"batch": graph_of} if graph_of is not None else {}
+    pairs = None
+    if links:
+        pairs = np.concatenate([ends, rng.integers(0, max(1, int(edges.get("relations", 1))), (1, ends.shape[1]))])
+        inputs |= {"pairs": pairs[:2], "relation": pairs[2]}
+    count = 4 if pooled else ROWS if attributes is None or not attributes.examples else ends.shape[1]
+    count = count if pairs is None else pairs.shape[1]
+    graph = make_graph(
+        x, both, np.zeros(count, np.int64), np.ones((3, count), bool), graph_of=graph_of, edge_attrs=attributes,
+        pairs=pairs, ranks=None if pairs is None else np.full((2, count), -1),
+    )  # fmt: skip
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}, graph
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -380,8 +323,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
     after = f"round {metrics['best_val/round']:g}, of {rounds} the best on validation examples," if best else rounds
     metrics = of_best(metrics) if best else metrics
     whose = "the server's global model" if source.which == "global" else f"the {source.which} model of {client}"
-    tensors = (leaf for name, leaf in source.weights.items() if not name.endswith(".eps"))  # PyG's GIN has it, always 0
-    weights, model = sum(leaf.numel() for leaf in tensors), source.config.model.plain()
+    weights, model = sum(leaf.numel() for _, leaf in leaves(source.weights)), source.config.model.plain()
     parts = [
         f"# {plain(f'{algorithm} on {dataset}')}",
         f"This is {plain(whose)} after {after} with "

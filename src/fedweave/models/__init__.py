@@ -3,6 +3,7 @@
 from fedweave.models.edges import OnEdges
 from fedweave.models.ego import Ego
 from fedweave.models.embedding import Embedding
+from fedweave.models.exported import ExportedModel, load
 from fedweave.models.gat import GAT, GATv2
 from fedweave.models.gcn import GCN, MLP, SGC
 from fedweave.models.gcnii import GCNII
@@ -12,6 +13,7 @@ from fedweave.models.heterophily import ACMGCN, APPNP, GPRGNN, H2GCN
 from fedweave.models.lightgcn import LightGCN
 from fedweave.models.module import ModuleKind
 from fedweave.models.pna import PNA
+from fedweave.models.registry import MODELS
 from fedweave.models.rgcn import RGCN
 from fedweave.models.sage import SAGE
 from fedweave.models.star import Star
@@ -35,33 +37,12 @@ __all__ = [
     "SGC",
     "Ego",
     "Embedding",
+    "ExportedModel",
     "GATv2",
     "LightGCN",
     "ModuleKind",
     "OnEdges",
     "Star",
     "Transformer",
+    "load",
 ]
-
-MODELS: dict[str, type] = {
-    "gcn": GCN,
-    "sage": SAGE,
-    "mlp": MLP,
-    "gcnii": GCNII,
-    "gat": GAT,
-    "gatv2": GATv2,
-    "transformer": Transformer,
-    "gin": GIN,
-    "gine": GINE,
-    "pna": PNA,
-    "sgc": SGC,
-    "appnp": APPNP,
-    "gprgnn": GPRGNN,
-    "acmgcn": ACMGCN,
-    "h2gcn": H2GCN,
-    "ego": Ego,
-    "star": Star,
-    "embedding": Embedding,
-    "lightgcn": LightGCN,
-    "rgcn": RGCN,
-}

@@ -182,7 +182,7 @@ def along(make_layer: Callable[[str, bool], Layer], fan_in: int, fan_out: int, d
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         keys = {way: None if key is None else random.fold(key, way) for way in ways}
         came, went = (one.apply(_weights_of_way(w, way), graph, h, keys[way]) for way, one in ways.items())
-        root_output = leading(linear(h, w["root_weight"]), len(came))
+        root_output = leading(linear(h, w["root_weight"]), came.shape[0])
         result: Tensor = (1 - ALPHA) * came + ALPHA * went + root_output + w["root_bias"]
         return result
 
@@ -240,7 +240,7 @@ def _usual(graph: Graph, weight: Tensor, examples: bool) -> Tensor | None:
 
 def leading(h: Tensor, rows: int) -> Tensor:
     """The rows of h [n, k] of the nodes that messages reach: the first rows in a sample, all rows in a whole graph."""
-    return h if len(h) == rows else h[:rows]
+    return h if h.shape[0] == rows else h[:rows]
 
 
 def read(model: object) -> int:

@@ -188,7 +188,7 @@ def attended(
         self_share = (
             self_share if drop[0] is None else random.dropout(random.fold(drop[0], "itself"), self_share, drop[1])
         )
-        out = out + linear(self_share, columns) * ways.leading(values, len(self_share))
+        out = out + linear(self_share, columns) * ways.leading(values, self_share.shape[0])
     return out
 
 
@@ -224,7 +224,7 @@ def convolution_v2(fan_in: int, fan_out: int, heads: int, concat: bool = True, r
         right = ways.leading(right, graph.edges.operator(named("sum", way)).shape[0])
         vectors = head_sums(heads, fan_out, left) * w["attention"][:, None]
         scores = linear(F.leaky_relu(start @ left + end @ right, SLOPE), vectors)
-        self_scores = linear(F.leaky_relu(ways.leading(left, len(right)) + right, SLOPE), vectors)
+        self_scores = linear(F.leaky_relu(ways.leading(left, right.shape[0]) + right, SLOPE), vectors)
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
         out = attended(graph, way, (scores, self_scores), left, (drop, rate))
         result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]

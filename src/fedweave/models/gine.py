@@ -141,7 +141,7 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops:
         parts = [(named("from", way), h + w["bias_edge"] if edge_features else h)]
         parts += [(named("features", way), w["weight_edge"])] if edge_features else []
         received: Tensor = graph.edges.operator(named("sum", way)) @ torch.relu(ways.beside(graph, *parts))
-        z = ways.leading(h, len(received)) + received
+        z = ways.leading(h, received.shape[0]) + received
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         return affine(inner, w["weight2"], w["bias2"])
 

@@ -118,7 +118,7 @@ def _whole(graph: Graph, h: Tensor) -> Tensor:
     Raises:
         ConfigError: h has rows for only some nodes.
     """
-    if len(h) != len(graph.real):
+    if h.shape[0] != graph.real.shape[0]:
         raise ConfigError(
             "model.norm: graph and batch norm compare all nodes, and there are rows for some only. Set norm = 'layer'.",
             code="config.whole-graphs",

@@ -93,7 +93,9 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
         plain, amplified, attenuated = linear(four, torch.cat(scaled, 1)).split(fan_out, 1)  # S (W x), not W (S x)
         pair = torch.eye(2, dtype=four.dtype, device=four.device)
         up, down = (graph.edges.operator(named("scalers", way)) @ pair).split(1, 1)
-        inner = ways.leading(root, len(four)) + w["bias1"] + plain + up / delta * amplified + down * delta * attenuated
+        inner = (
+            ways.leading(root, four.shape[0]) + w["bias1"] + plain + up / delta * amplified + down * delta * attenuated
+        )
         return affine(inner, w["weight2"], w["bias2"])
 
     return Layer(init, apply, operator=named("sum", way), reads="entries")

@@ -100,7 +100,9 @@ COLUMNS = 512
 
 def linear(h: Tensor | Sparse, w: Tensor) -> Tensor:
     """h @ w for h [n, in], dense or sparse, and w [in, out]."""
-    return h @ w if isinstance(h, Sparse) else _LinearProduct.apply(h[None], materialize(w)[None]).squeeze(0)
+    if isinstance(h, Sparse) or torch.compiler.is_exporting():
+        return h @ w
+    return _LinearProduct.apply(h[None], materialize(w)[None]).squeeze(0)
 
 
 @kernel
@@ -162,6 +164,8 @@ def product(h: Tensor, w: Tensor) -> Tensor:
 
 def gram(h: Tensor, g: Tensor) -> Tensor:
     """Σ over nodes of h [P, n, in] times g [P, n, out]: [P, in, out]; differentiable any number of times."""
+    if torch.compiler.is_exporting():
+        return h.mT @ g
     return _Gram.apply(h, g)
 
 
@@ -239,7 +243,8 @@ def _over_all(kind: Any, clients: int, in_dims: Dims, *sides: Tensor) -> tuple[T
 
 def affine(h: Tensor | Sparse, w: Tensor, bias: Tensor, relu: bool = False) -> Tensor:
     """h @ w + bias, then ReLU if `relu`, for h [n, in], dense or sparse, w [in, out] and bias [out]."""
-    if isinstance(h, Sparse) or w.shape[0] > COLUMNS or w.shape[0] % WIDTH or w.shape[1] % WIDTH:
+    plain = isinstance(h, Sparse) or torch.compiler.is_exporting()
+    if plain or w.shape[0] > COLUMNS or w.shape[0] % WIDTH or w.shape[1] % WIDTH:
         out = linear(h, w) + bias
         return torch.relu(out) if relu else out
     return _Affine.apply(h[None], materialize(w)[None], bias[None], relu).squeeze(0)

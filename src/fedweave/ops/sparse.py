@@ -337,7 +337,7 @@ COUNTING = {"cpu"}  # kinds of devices where lists' sizes are counted inside a s
 
 def gather_rows(h: Tensor, index: Tensor) -> Tensor:
     """h[index]: h [n, k], index int64 [m], giving [m, k]; differentiable in h."""
-    return _Rows.apply(h, index)
+    return h[index] if torch.compiler.is_exporting() else _Rows.apply(h, index)
 
 
 def weighted_gather(h: Tensor, index: Tensor, weight: Tensor) -> Tensor:

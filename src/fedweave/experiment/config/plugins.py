@@ -66,7 +66,7 @@ class InPython:
 REGISTRIES = {
     "data": ("fedweave.datasets", "DATASETS"),
     "partition": ("fedweave.partition", "PARTITIONS"),
-    "model": ("fedweave.models", "MODELS"),
+    "model": ("fedweave.models.registry", "MODELS"),
     "algorithm": ("fedweave.algorithms.registry", "ALGORITHMS"),
     "engine": ("fedweave.experiment.config.experiment", "ENGINES"),
 }

@@ -1,63 +1,38 @@
-"""The exported module as an ONNX graph, for runtimes without PyTorch; needs the extra `onnx`."""
+"""An exported model as a program of `torch.export`, or as an ONNX graph for runtimes without PyTorch (extra `onnx`)."""
 
+import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
+from fedweave.core.tree import Tree
 from fedweave.core.types import Values
 from fedweave.errors import UserError
-from fedweave.export import pyg
+from fedweave.export.source import check_same, example
+from fedweave.models.exported import ExportedModel, build
 from fedweave.ops.linear import torch_from
 
 OPSET = 20  # of ONNX's own operators; the graph has no others
 OLDEST = (2, 10)  # PyTorch whose exporter writes graphs that run
+AXIS = {  # the axis of each input whose size is free
+    "x": (0, "nodes"),
+    "edge_index": (1, "edges"),
+    "batch": (0, "nodes"),
+    "edge_attr": (0, "edges"),
+    "pairs": (1, "pairs"),
+    "relation": (0, "pairs"),
+}
 INPUTS = {
     "x": "float32 [nodes, {features}]",
     "edge_index": "int64 [2, edges]",
     "batch": "int64 [nodes], each node's graph from 0 on",
     "edge_attr": "float32 [edges, {edge_features}]",
 }
-
-
-class ONNXPool(pyg.Pool):
-    """`pyg.Pool` with an assertion for the exporter that there is a graph.
-
-    The number of graphs is known only at run time.
-    """
-
-    def forward(self, x: Tensor, batch: Tensor) -> Tensor:
-        """[n, k] -> [graphs, k]."""
-        graphs = batch.max().item() + 1  # int() would make the exporter look for a constant
-        torch._check(graphs >= 1)
-        result: Tensor = pyg.POOLS[self.how](x, batch, graphs)
-        return result
-
-
-class Attention(nn.Module):
-    """A `GATConv` or `GATv2Conv` that receives its self loops.
-
-    PyG's own way of adding them leaves the exporter in doubt whether there are edges at all.
-    """
-
-    def __init__(self, layer: pyg.GATConv | pyg.GATv2Conv) -> None:
-        super().__init__()
-        self.layer = layer
-        layer.add_self_loops = False
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        """[n, k] -> [n, out]."""
-        others = edge_index[:, edge_index[0] != edge_index[1]]
-        loops = torch.arange(x.shape[0], device=x.device).expand(2, -1)
-        every = torch.cat([others, loops], 1)
-        torch._check(every.shape[1] != 0)
-        result: Tensor = self.layer(x, every)
-        return result
 
 
 def check() -> None:
@@ -99,48 +74,60 @@ def output(about: Values) -> str:
     return "numbers" if "scale" in (about.get("targets") or {}) else "logits"
 
 
-def packed(about: Values, weights: Mapping[str, Tensor]) -> bytes:
-    """The bytes of model.onnx, from the module that `pyg.build` makes with these weights.
+def packed(about: Values, weights: Tree) -> bytes:
+    """The bytes of model.onnx, of a model with these weights.
 
     It accepts any numbers of nodes and edges. It contains nothing of the machine that wrote it (paths, source lines).
 
     Raises:
-        UserError: the model scores pairs of nodes.
+        UserError: the model scores pairs of nodes, or the graph's outputs are not the model's.
     """
+    from onnx.reference import ReferenceEvaluator
+
     if "decoder" in about:
         raise UserError(
             "--format onnx: has no form for models of links. Take safetensors or torch.", code="user.link-export"
         )
-    net = pyg.build(dict(about))
-    net.load_state_dict(dict(weights))
-    make_exportable(net)
-    inputs = names(about)
-    sizes = {"x": {0: "nodes"}, "edge_index": {1: "edges"}, "batch": {0: "nodes"}, "edge_attr": {0: "edges"}}
-    example = _example(about["features"], (about.get("edges") or {"features": 0})["features"])
-    argument_names = list(INPUTS)[: 1 + list(INPUTS).index(inputs[-1])]  # the rest is None
+    net = build(dict(about))
+    inputs, _ = example(net, about["features"], about.get("edges") or {})
+    inputs = {name: inputs[name] for name in names(about)}
+    module = ExportedModel(net, weights, about).eval()
     with _quiet():
         program = torch.onnx.export(
-            net.eval(),
-            tuple(example[name] if name in inputs else None for name in argument_names),
+            module,
+            kwargs=inputs,
             dynamo=True,
             verbose=False,
-            input_names=inputs,
+            input_names=list(inputs),
             output_names=[output(about)],
             opset_version=OPSET,
-            dynamic_shapes=tuple(sizes[name] if name in inputs else None for name in argument_names),
+            dynamic_shapes={name: {AXIS[name][0]: AXIS[name][1]} for name in inputs},
         )
-    return _bare(program, rows(about))
+    content = _bare(program, rows(about))
+    [outputs] = ReferenceEvaluator(content).run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+    with torch.no_grad():
+        check_same(torch.from_numpy(outputs), module(**inputs), about["model"])
+    return content
 
 
-def make_exportable(module: nn.Module) -> None:
-    """Replace layers that the exporter does not understand with layers that it does, with the same outputs."""
-    module = module.net if isinstance(module, pyg.UnitsModule) else module
-    net: Any = module.nodes if isinstance(module, pyg.EdgeHeadModule) else module
-    for number, layer in enumerate(net.layers):
-        if isinstance(layer, pyg.Pool):
-            net.layers[number] = ONNXPool(layer.how)
-        elif isinstance(layer, pyg.GATConv | pyg.GATv2Conv):
-            net.layers[number] = Attention(layer)
+def program(about: Values, weights: Tree) -> bytes:
+    """The bytes of model.pt2: the model as a program of `torch.export`, for any numbers of nodes, edges and pairs.
+
+    Raises:
+        UserError: its outputs are not the model's.
+    """
+    net = build(dict(about))
+    inputs, _ = example(net, about["features"], about.get("edges") or {})
+    known = ("pairs", "relation") if "decoder" in about else names(about)[2:]
+    inputs = {name: inputs[name] for name in ("x", "edge_index", *known)}
+    module = ExportedModel(net, weights, about).eval()
+    shapes = {name: {AXIS[name][0]: torch.export.Dim.DYNAMIC} for name in inputs}
+    exported = torch.export.export(module, (), inputs, dynamic_shapes=shapes)
+    with torch.no_grad():
+        check_same(exported.module()(**inputs), module(**inputs), about["model"])
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    return file.getvalue()
 
 
 def usage(about: Values) -> str:
@@ -151,15 +138,6 @@ def usage(about: Values) -> str:
     result = f"- output `{output(about)}`: {kind} [{rows(about)}, {about['classes']}]"
     head = f"`model.onnx` is an ONNX graph of opset {OPSET}, for any runtime that reads it; sizes in words are free."
     return "\n".join([head, "", *inputs, result])
-
-
-def _example(features: int, edge_features: int) -> dict[str, Tensor]:
-    """A small graph to trace with: the `INPUTS`."""
-    x = torch.linspace(-1, 1, 5 * features, device="cpu").reshape(5, features)
-    edge_index = torch.tensor([[0, 1, 1, 2, 3, 4], [1, 0, 2, 1, 4, 3]], device="cpu")
-    batch = torch.tensor([0, 0, 0, 1, 1], device="cpu")
-    attr = torch.linspace(-1, 1, 6 * edge_features, device="cpu").reshape(6, edge_features)
-    return {"x": x, "edge_index": edge_index, "batch": batch, "edge_attr": attr}
 
 
 def _bare(program: Any, rows: str) -> bytes:

@@ -1,0 +1,274 @@
+"""A trained model as a plain PyTorch module: what an export loads, and what `torch.export` and ONNX trace.
+
+    model = fedweave.models.load("export")  # the folder that `fedweave export` wrote
+    logits = model(x, edge_index)           # of small graphs: model(x, edge_index, batch)
+    logits = model(x, edge_index, edge_attr=edge_attr)   # where model.json has "edges"
+    scores = model(x, edge_index, pairs=pairs, relation=relation)  # where model.json has "decoder"
+
+The layers are those of training. Only their edges differ: `EdgeIndex` computes each matrix of message passing from
+`edge_index` by operations of PyTorch itself, of any number of nodes and edges.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedweave.core import model as models
+from fedweave.core.edge_attributes import OWN, SOURCE, TARGET, kinds
+from fedweave.core.graph import Graph
+from fedweave.core.model import DenseMatrix, Model, RowSelection, ScatterSum
+from fedweave.core.operators import Operator
+from fedweave.core.tree import Tree, leaves, nest
+from fedweave.core.types import Record
+from fedweave.errors import UserError
+from fedweave.models.edges import model_of_form
+from fedweave.models.registry import MODELS
+
+MODEL, WEIGHTS = "model.json", "weights.safetensors"
+
+
+class Messages:
+    """A matrix [n, n] with the entry w_e at (target_e, source_e) of each edge e, by its E entries."""
+
+    def __init__(self, source: Tensor, target: Tensor, rows: int, weight: Tensor | None = None) -> None:
+        self.source, self.target, self.rows, self.weight = source, target, rows, weight
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, n)."""
+        return self.rows, self.rows
+
+    def __matmul__(self, h: Tensor) -> Tensor:
+        sent = h.index_select(0, self.source)  # [E, k]
+        if self.weight is not None:
+            sent = sent * self.weight[:, None].to(h.dtype)
+        return h.new_zeros(self.rows, h.shape[1]).index_add(0, self.target, sent)
+
+    def attend(
+        self, source: Tensor, target: Tensor, values: Tensor, slope: float, key: Tensor | None, rate: float
+    ) -> Tensor:
+        """`ops.attention.attend` without dropout: scores [n, H] at both ends, values [n, H C] -> [n, H C]."""
+        scores = torch.nn.functional.leaky_relu(source[self.source] + target[self.target], slope)  # [E, H]
+        into = ScatterSum(self.target, values.new_ones(self.rows))
+        powers = torch.exp(scores - into.largest(scores)[self.target])
+        shares = powers / (into @ powers)[self.target]
+        heads = values[self.source].unflatten(1, (scores.shape[1], -1))  # [E, H, C]
+        return into @ (shares[:, :, None] * heads).flatten(1)
+
+
+class EdgeIndex:
+    """Edges as int64 [2, E] among n nodes (a `core.operators.MessagePassing`).
+
+    listed:    each edge once, as the data's tables have it; False if both directions are there, without loops.
+    directed:  of listed edges, whether they lead only from source to target.
+    edge_attr: float [E, k] of listed edges, or None.
+    batch:     int64 [n], each node's small graph, or None.
+    """
+
+    shrinks = False
+
+    def __init__(
+        self,
+        edge_index: Tensor,
+        nodes: int,
+        listed: bool = False,
+        directed: bool = False,
+        edge_attr: Tensor | None = None,
+        batch: Tensor | None = None,
+    ) -> None:
+        self.edge_index, self.nodes, self.listed, self.directed = edge_index, nodes, listed, directed
+        self.edge_attr, self.batch = edge_attr, batch
+
+    def operator(self, kind: str) -> Operator:
+        """The matrix of that name (see `core.edges.Edges.operator`).
+
+        Raises:
+            ValueError: this form of edges does not have it.
+        """
+        if kind in kinds():
+            return self._along_single_edges(*kinds()[kind])
+        if kind in ("pool_sum", "pool_mean"):
+            return self._pooling(kind)
+        if kind in (SOURCE, TARGET):
+            return RowSelection(self.edge_index[(SOURCE, TARGET).index(kind)])
+        if kind == OWN and self.edge_attr is not None:
+            return DenseMatrix(self.edge_attr)
+        source, target = self._both_ways()
+        degree = torch.zeros(self.nodes, device=target.device).index_add(0, target, torch.ones_like(target).float())
+        itself = torch.arange(self.nodes, device=target.device)
+        if kind == "sum":
+            return Messages(source, target, self.nodes)
+        if kind == "mean":
+            return Messages(source, target, self.nodes, 1 / degree[target])
+        if kind == "mean_or_self":  # a node without neighbors is its own
+            weight = torch.cat([1 / degree[target], (degree == 0).float()])
+            return Messages(torch.cat([source, itself]), torch.cat([target, itself]), self.nodes, weight)
+        if kind == "neighbours":
+            scale = degree.clamp(min=1).rsqrt()
+            return Messages(source, target, self.nodes, scale[source] * scale[target])
+        if kind == "two_hops":
+            return self._two_hops(source, target)
+        if kind not in ("gcn", "sum_with_self"):
+            raise ValueError(f"an exported model has no edges of kind {kind!r}")
+        source, target = torch.cat([source, itself]), torch.cat([target, itself])
+        if kind == "sum_with_self":
+            return Messages(source, target, self.nodes)
+        scale = (degree + 1).rsqrt()
+        return Messages(source, target, self.nodes, scale[source] * scale[target])
+
+    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
+        """The nodes that get new values, here all, and for each of them the mean over its neighbors."""
+        return h, self.operator(kind) @ h
+
+    def _both_ways(self) -> Tensor:
+        """int64 [2, m]: both directions of every pair of different nodes that edges join, once each."""
+        if not self.listed:
+            return self.edge_index
+        both = torch.cat([self.edge_index, self.edge_index.flip(0)], 1)
+        both = both[:, both[0] != both[1]]
+        codes, order = (both[0] * self.nodes + both[1]).sort()
+        first = codes != torch.cat([codes.new_full((1,), -1), codes])[: codes.shape[0]]
+        return both[:, order][:, first]
+
+    def _single_edges(self, way: str) -> tuple[Tensor, Tensor | None]:
+        """int64 [2, m], where each message starts and what it reaches, and the features [m, k] of its edge."""
+        if not self.listed:
+            return self.edge_index, None
+        if self.directed and way != "undirected":
+            return (self.edge_index.flip(0) if way == "reverse" else self.edge_index), self.edge_attr
+        back = self.edge_index[0] != self.edge_index[1]  # a loop is one message
+        index = torch.cat([self.edge_index, self.edge_index.flip(0)[:, back]], 1)
+        return index, None if self.edge_attr is None else torch.cat([self.edge_attr, self.edge_attr[back]])
+
+    def _along_single_edges(self, what: str, way: str) -> Operator:
+        (source, target), features = self._single_edges(way)
+        degree = torch.zeros(self.nodes, device=target.device).index_add(0, target, torch.ones_like(target).float())
+        if what in ("from", "to"):
+            return RowSelection(source if what == "from" else target)
+        if what == "features" and features is not None:
+            return DenseMatrix(features)
+        if what == "scalers":
+            return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
+        if what == "sum":
+            return ScatterSum(target, torch.ones_like(degree))
+        if what == "mean":
+            return ScatterSum(target, 1 / degree.clamp(min=1))
+        if what == "feature_means" and features is not None:
+            return DenseMatrix(ScatterSum(target, 1 / degree.clamp(min=1)) @ features)
+        if what in ("relation", "relation_mean"):  # edges of one relation
+            one = DenseMatrix(torch.zeros_like(target)[:, None].float())
+            return one if what == "relation" else ScatterSum(target, 1 / degree.clamp(min=1))
+        raise ValueError(f"an exported model does not read {what!r} of single edges")
+
+    def _two_hops(self, source: Tensor, target: Tensor) -> Operator:
+        """Takes memory for every two nodes."""
+        number = torch.arange(self.nodes, device=source.device)
+        one = (number[:, None] == number).float()
+        near = (torch.zeros_like(one).index_add(0, target, one[source]) > 0).float()
+        far = (near @ near > 0).float() * (1 - near) * (1 - one)
+        scale = far.sum(1).clamp(min=1).rsqrt()
+        return DenseMatrix(scale[:, None] * far * scale)
+
+    def _pooling(self, kind: str) -> Operator:
+        batch = torch.zeros(self.nodes, dtype=torch.int64) if self.batch is None else self.batch
+        graphs = batch.max().item() + 1  # int() would make the exporter look for a constant
+        torch._check(graphs >= 1)
+        share = torch.ones(graphs, device=batch.device)  # type: ignore[call-overload]
+        if kind == "pool_mean":
+            share = 1 / torch.zeros_like(share).index_add(0, batch, torch.ones_like(batch).float()).clamp(min=1)
+        return ScatterSum(batch, share)
+
+
+class ExportedModel(nn.Module):
+    """A model for prediction, without dropout.
+
+    model, w:  layers and their weights. about: the content of `model.json`.
+    """
+
+    def __init__(self, model: Model, w: Tree, about: Mapping[str, object]) -> None:
+        super().__init__()
+        self.layers = model
+        weights = {path.replace("/", ":"): nn.Parameter(leaf.float()) for path, leaf in leaves(w)}  # no "." in names
+        self.weights = nn.ParameterDict({name.replace(".", "~"): leaf for name, leaf in weights.items()})
+        edges = about.get("edges")
+        self.listed = bool(edges) and "decoder" not in about
+        self.directed = isinstance(edges, dict) and bool(edges["directed"])
+        self.pools = models.pools(model)
+        targets = about.get("targets")
+        scale = targets.get("scale") if isinstance(targets, dict) else None
+        self.in_units = scale is not None
+        if scale is not None:
+            rows = torch.tensor(scale, dtype=torch.float64, device="cpu")
+            for name, row in zip(("shift", "divisor", "log"), rows, strict=True):
+                self.register_buffer(name, row, persistent=False)
+
+    @property
+    def tree(self) -> Tree:
+        """The weights as `core.model.apply` takes them."""
+        return nest({name.replace(":", "/").replace("~", "."): leaf for name, leaf in self.weights.items()})
+
+    def forward(
+        self,
+        x: Tensor,
+        edge_index: Tensor,
+        batch: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+        pairs: Tensor | None = None,
+        relation: Tensor | None = None,
+    ) -> Tensor:
+        """Logits [nodes, graphs or edges, classes]; numbers in the data's units, float64; or scores [m] of pairs.
+
+        x: float32 [n, features]. edge_index: int64 [2, E]. batch: int64 [n], each node's small graph, from 0 on.
+        edge_attr: float32 [E, k]. pairs: int64 [2, m]; relation: int64 [m], each pair's relation.
+        """
+        nodes = x.shape[0]
+        edges = EdgeIndex(edge_index, nodes, self.listed, self.directed, edge_attr, batch)
+        real = torch.ones(nodes, dtype=torch.bool, device=x.device)
+        graph = Graph(x, edges, real.long(), real.expand(3, -1), real, graph_of=batch if self.pools else None)
+        if pairs is not None:
+            relation = torch.zeros_like(pairs[0]) if relation is None else relation
+            graph = graph._replace(pairs=torch.cat([pairs, relation[None]]))
+        out = models.rows_of(models.apply(self.layers, self.tree, graph))
+        if pairs is not None:
+            return out[:, 1]
+        if not self.in_units:
+            return out
+        values = out.double() * self.get_buffer("divisor") + self.get_buffer("shift")
+        logarithm: Tensor = self.get_buffer("log") > 0
+        return torch.where(logarithm, torch.where(logarithm, values, 0.0).exp(), values)
+
+
+def build(about: Record) -> Model:
+    """The layers of the model that a `model.json` describes.
+
+    Raises:
+        UserError: this version has no such model.
+    """
+    if about["model"] not in MODELS:
+        raise UserError(f"{MODEL}: there is no model {about['model']!r}; those are {', '.join(MODELS)}.")
+    kind = MODELS[about["model"]](**about["settings"])
+    return model_of_form(
+        kind, about.get("edges") or {}, about["features"], about["classes"], about.get("decoder", "dot")
+    )
+
+
+def load(folder: str | Path) -> ExportedModel:
+    """The model in a folder that `fedweave export` wrote, ready to predict.
+
+    Raises:
+        UserError: the folder has no exported model.
+    """
+    from safetensors.torch import load_file
+
+    folder = Path(folder)
+    try:
+        about = json.loads((folder / MODEL).read_text(encoding="utf-8"))
+        weights = load_file(folder / WEIGHTS)
+    except OSError as error:
+        raise UserError(
+            f"{folder} has no exported model ({error}). Name a folder that `fedweave export` wrote."
+        ) from error
+    return ExportedModel(build(about), nest(weights), about).eval()
