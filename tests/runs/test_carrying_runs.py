@@ -10,7 +10,7 @@ import pytest
 from fedweave import datasets
 from fedweave.algorithms import FedAvg
 from fedweave.cli.predict import predictions
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import ConfigError
 from fedweave.experiment.build import build, federation
 from fedweave.experiment.config import resolve
 from fedweave.export.source import source
@@ -107,7 +107,7 @@ def test_models_of_edges_are_not_exported_without_them(tmp_path: Path, model: di
     """A GCN with weights has the arrays of one without, and an export numbers no ports."""
     data = {"name": "folder", "path": str(bank(tmp_path / "data")), **TABLES}
     made(tmp_path / "run", LOCAL, data, rounds=1, partition={"name": "random", "clients": 1}, model=model)
-    with pytest.raises(UserError, match="an export has no"):
+    with refusal("user.no-export"):
         source(tmp_path / "run", None, None)
 
 

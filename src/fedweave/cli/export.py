@@ -1,22 +1,22 @@
 """The command `fedweave export`."""
 
-import io
 import json
 import shutil
-from importlib.resources import files
 from pathlib import Path
 
-import torch
 import typer
 from safetensors.torch import save
 
 from fedweave.cli.options import Format, ModelName, ModelRound
+from fedweave.core.tree import Tree, leaves
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.runs.drift import Reference
 from fedweave.experiment.runs.files import EXPORT, HISTOGRAMS, SCORER, plain_errors, write
 from fedweave.export.card import CardSettings, read_card
+from fedweave.export.programs import check_onnx, onnx_graph, torch_program, usage
 from fedweave.export.source import AT_SITES, Source, card, source
+from fedweave.models.exported import MODEL, WEIGHTS
 from fedweave.report.reading import read_run
 
 
@@ -73,9 +73,7 @@ def free(directory: Path, out: Path | None, form: Format) -> Path:
     if folder.exists():
         raise UserError(f"{folder} exists; name another folder with --out, or remove it.")
     if form == Format.onnx:
-        from fedweave.export.onnx import check
-
-        check()
+        check_onnx()
     return folder
 
 
@@ -90,7 +88,7 @@ def write_export(
     """Write the model of the run in `directory` into a new `folder`, with its card."""
     about = model_source.described()
     files, usage = _files(about, model_source.weights, form)
-    files["model.json"] = json.dumps(about, indent=2).encode()
+    files[MODEL] = json.dumps(about, indent=2).encode()
     files["README.md"] = card(read_run(directory), model_source, client, usage, settings or CardSettings()).encode()
     with plain_errors(folder):
         folder.mkdir(parents=True)
@@ -105,23 +103,15 @@ def write_export(
     typer.echo(f"{model_source.which} model: {folder}")
 
 
-def _files(about: Record, weights: Record, form: Format) -> tuple[dict[str, bytes], str]:
+def _files(about: Record, weights: Tree, form: Format) -> tuple[dict[str, bytes], str]:
     """The files that hold the model, and the card's text on their use."""
     if form == Format.onnx:
-        from fedweave.export.onnx import packed, usage
-
-        return {"model.onnx": packed(about, weights)}, usage(about)
-    name = "weights.safetensors" if form == Format.safetensors else "weights.pt"
-    source = files("fedweave.export").joinpath("pyg.py").read_bytes()
-    return {name: _packed(weights, form), "model.py": source}, (
-        f'`model.py` loads `{name}` into a PyTorch Geometric module: `from model import load; model = load(".")`.'
+        return {"model.onnx": onnx_graph(about, weights)}, usage(about)
+    call = "model(x, edge_index)"
+    if form == Format.torch:
+        return {"model.pt2": torch_program(about, weights)}, (
+            f'`torch.export.load("model.pt2").module()` is the model, with PyTorch alone: `{call}`.'
+        )
+    return {WEIGHTS: save(dict(leaves(weights)))}, (
+        f'`fedweave.models.load(".")` is the model, a `torch.nn.Module`: `{call}`.'
     )
-
-
-def _packed(weights: Record, form: Format) -> bytes:
-    """The bytes of the weights' file."""
-    if form == Format.safetensors:
-        return bytes(save(weights))
-    buffer = io.BytesIO()
-    torch.save(weights, buffer)
-    return buffer.getvalue()

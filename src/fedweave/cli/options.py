@@ -54,14 +54,17 @@ Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this
 
 
 class Format(StrEnum):
-    """File formats of weights."""
+    """Formats of an exported model."""
 
     safetensors = "safetensors"
     torch = "torch"
     onnx = "onnx"
 
 
-Kind = Annotated[Format, typer.Option("--format", help="Format of the weights; onnx contains the whole model.")]
+Kind = Annotated[
+    Format,
+    typer.Option("--format", help="Weights for fedweave.models.load, a program of torch.export, or an ONNX graph."),
+]
 CardFile = Annotated[
     Path | None,
     typer.Option(

@@ -35,7 +35,7 @@ INPUTS = {
 }
 
 
-def check() -> None:
+def check_onnx() -> None:
     """Raise an error if the extra is not installed, or if PyTorch is too old.
 
     Raises:
@@ -74,7 +74,7 @@ def output(about: Values) -> str:
     return "numbers" if "scale" in (about.get("targets") or {}) else "logits"
 
 
-def packed(about: Values, weights: Tree) -> bytes:
+def onnx_graph(about: Values, weights: Tree) -> bytes:
     """The bytes of model.onnx, of a model with these weights.
 
     It accepts any numbers of nodes and edges. It contains nothing of the machine that wrote it (paths, source lines).
@@ -110,7 +110,7 @@ def packed(about: Values, weights: Tree) -> bytes:
     return content
 
 
-def program(about: Values, weights: Tree) -> bytes:
+def torch_program(about: Values, weights: Tree) -> bytes:
     """The bytes of model.pt2: the model as a program of `torch.export`, for any numbers of nodes, edges and pairs.
 
     Raises:
@@ -122,9 +122,11 @@ def program(about: Values, weights: Tree) -> bytes:
     inputs = {name: inputs[name] for name in ("x", "edge_index", *known)}
     module = ExportedModel(net, weights, about).eval()
     shapes = {name: {AXIS[name][0]: torch.export.Dim.DYNAMIC} for name in inputs}
-    exported = torch.export.export(module, (), inputs, dynamic_shapes=shapes)
+    positional = [name for name in ("x", "edge_index", "batch") if name in inputs]
+    args, named = tuple(inputs[name] for name in positional), {name: inputs[name] for name in known if name != "batch"}
+    exported = torch.export.export(module, args, named, dynamic_shapes=shapes)
     with torch.no_grad():
-        check_same(exported.module()(**inputs), module(**inputs), about["model"])
+        check_same(exported.module()(*args, **named), module(**inputs), about["model"])
     file = io.BytesIO()
     torch.export.save(exported, file)
     return file.getvalue()

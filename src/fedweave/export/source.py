@@ -240,7 +240,7 @@ def example(net: Model, features: int, edges: Mapping[str, int | bool]) -> tuple
     attributes, inputs = None, {"x": x, "edge_index": both}
     if edges and not links:
         count, width = ends.shape[1], int(edges["features"])
-        weight = rng.random(count).astype(np.float32) if edges["weighted"] else None
+        weight = rng.random((count,)).astype(np.float32) if edges["weighted"] else None
         held = rng.normal(size=(count, width)).astype(np.float32) if width else None
         attributes = EdgeAttributes(ends, bool(edges["directed"]), weight, held, examples=bool(edges["examples"]))
         inputs |= {"edge_index": ends} | ({} if held is None else {"edge_attr": held})

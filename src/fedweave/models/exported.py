@@ -30,7 +30,7 @@ from fedweave.models.registry import MODELS
 MODEL, WEIGHTS = "model.json", "weights.safetensors"
 
 
-class Messages:
+class MessageMatrix:
     """A matrix [n, n] with the entry w_e at (target_e, source_e) of each edge e, by its E entries."""
 
     def __init__(self, source: Tensor, target: Tensor, rows: int, weight: Tensor | None = None) -> None:
@@ -56,7 +56,8 @@ class Messages:
         powers = torch.exp(scores - into.largest(scores)[self.target])
         shares = powers / (into @ powers)[self.target]
         heads = values[self.source].unflatten(1, (scores.shape[1], -1))  # [E, H, C]
-        return into @ (shares[:, :, None] * heads).flatten(1)
+        result: Tensor = into @ (shares[:, :, None] * heads).flatten(1)
+        return result
 
 
 class EdgeIndex:
@@ -100,24 +101,24 @@ class EdgeIndex:
         degree = torch.zeros(self.nodes, device=target.device).index_add(0, target, torch.ones_like(target).float())
         itself = torch.arange(self.nodes, device=target.device)
         if kind == "sum":
-            return Messages(source, target, self.nodes)
+            return MessageMatrix(source, target, self.nodes)
         if kind == "mean":
-            return Messages(source, target, self.nodes, 1 / degree[target])
+            return MessageMatrix(source, target, self.nodes, 1 / degree[target])
         if kind == "mean_or_self":  # a node without neighbors is its own
             weight = torch.cat([1 / degree[target], (degree == 0).float()])
-            return Messages(torch.cat([source, itself]), torch.cat([target, itself]), self.nodes, weight)
+            return MessageMatrix(torch.cat([source, itself]), torch.cat([target, itself]), self.nodes, weight)
         if kind == "neighbours":
             scale = degree.clamp(min=1).rsqrt()
-            return Messages(source, target, self.nodes, scale[source] * scale[target])
+            return MessageMatrix(source, target, self.nodes, scale[source] * scale[target])
         if kind == "two_hops":
             return self._two_hops(source, target)
         if kind not in ("gcn", "sum_with_self"):
             raise ValueError(f"an exported model has no edges of kind {kind!r}")
         source, target = torch.cat([source, itself]), torch.cat([target, itself])
         if kind == "sum_with_self":
-            return Messages(source, target, self.nodes)
+            return MessageMatrix(source, target, self.nodes)
         scale = (degree + 1).rsqrt()
-        return Messages(source, target, self.nodes, scale[source] * scale[target])
+        return MessageMatrix(source, target, self.nodes, scale[source] * scale[target])
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """The nodes that get new values, here all, and for each of them the mean over its neighbors."""
@@ -176,7 +177,7 @@ class EdgeIndex:
         batch = torch.zeros(self.nodes, dtype=torch.int64) if self.batch is None else self.batch
         graphs = batch.max().item() + 1  # int() would make the exporter look for a constant
         torch._check(graphs >= 1)
-        share = torch.ones(graphs, device=batch.device)  # type: ignore[call-overload]
+        share = torch.ones(graphs, device=batch.device)  # type: ignore[arg-type]
         if kind == "pool_mean":
             share = 1 / torch.zeros_like(share).index_add(0, batch, torch.ones_like(batch).float()).clamp(min=1)
         return ScatterSum(batch, share)

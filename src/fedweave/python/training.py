@@ -167,20 +167,19 @@ class SavedRun(Shown):
         return forget(self.directory, clients, tuple(map(str, ids)), rounds, where)
 
     def module(self, model: str | None = None, client: str | None = None) -> "nn.Module":
-        """A model as a module of PyTorch Geometric, ready to predict: `module(x, edge_index)` gives logits.
+        """A model as a plain `torch.nn.Module`, ready to predict: `module(x, edge_index)` gives logits.
 
-        model: the global model by default, if there is one. See `export.pyg`.
+        model: the global model by default, if there is one. See `models.exported`.
 
         Raises:
             UserError: see `export.source.source`.
         """
-        from fedweave.export.pyg import build
         from fedweave.export.source import source
+        from fedweave.models.exported import ExportedModel, build
 
         trained = source(self.directory, model, client)
-        module = build(trained.described())
-        module.load_state_dict(trained.weights)
-        return module.eval()
+        about = trained.described()
+        return ExportedModel(build(about), trained.weights, about).eval()
 
 
 def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
