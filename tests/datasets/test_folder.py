@@ -161,7 +161,7 @@ BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
     "sens fraction": ("id,label,sens,f\n1,0,0.5,2\n", "nodes.csv: row 2: sens is '0.5'", "whole numbers from 0"),
     "sens negative": ("id,label,sens,f\n1,0,-1,2\n", "nodes.csv: row 2: sens is -1, below 0", "whole numbers from 0"),
     "sens overflow": (f"id,label,sens,f\n1,0,{10**30},2\n", "nodes.csv: row 2: sens is '1000", "whole numbers from 0"),
-    "split unknown": ("id,label,split,f\n1,0,dev,2\n", "nodes.csv: row 2: split is 'dev'", "train, val, test"),
+    "split unknown": ("id,label,split,f\n1,0,later,2\n", "nodes.csv: row 2: split is 'later'", "train, val, test"),
     "split unlabeled": (
         "id,label,split,f\n1,0,,2\n2,,val,1\n",
         "nodes.csv: row 3: the node is in a split",

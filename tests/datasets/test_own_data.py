@@ -111,7 +111,7 @@ def test_dates_of_parquet_and_undeclared_values_are_refused(tmp_path: Path) -> N
 
 
 def test_all_faults_of_the_tables_are_told_at_once(tmp_path: Path) -> None:
-    nodes = "id,label,split,f,g\n1,0,train,x,1\n1,0,dev,2,inf\n3,0,test,3,\n"
+    nodes = "id,label,split,f,g\n1,0,train,x,1\n1,0,later,2,inf\n3,0,test,3,\n"
     with pytest.raises(DataError) as error:
         load("folder", str(folder(tmp_path, nodes, "source,target\n1,2\n3,3\n")))
     lines = [line.removeprefix(f"{tmp_path}/") for line in str(error.value).splitlines()]
@@ -119,7 +119,7 @@ def test_all_faults_of_the_tables_are_told_at_once(tmp_path: Path) -> None:
         "nodes.csv: row 3: id '1' is already in row 2",
         "nodes.csv: row 2: 'f' is 'x'",
         "nodes.csv: row 4: feature 'g' is empty",
-        "nodes.csv: row 3: split is 'dev'",
+        "nodes.csv: row 3: split is 'later'",
     ]  # edges are not looked at before ids are unique
     jobs = [f"job{at}" for at in range(25)]  # each of which has a remedy of its own
     many = f"id,label,{','.join(jobs)}\n" + "".join(f"{i},0{',clerk' * 25}\n" for i in range(3))

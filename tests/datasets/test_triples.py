@@ -12,6 +12,8 @@ import scipy.sparse as sp
 from fedweave import datasets
 from fedweave.datasets.synthetic import Synthetic
 from fedweave.datasets.triples import KNOWLEDGE, learned
+from fedweave.deploy.flare.holdings import check_meant, own_graph
+from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 ROWS = [("cat", "is a", "animal"), ("dog", "is a", "animal"), ("cat", "fears", "dog"), ("dog", "likes", "dog")]
@@ -253,6 +255,35 @@ def test_whole_numbers_that_came_through_floats_are_those_numbers(tmp_path: Path
 def test_entities_that_look_alike_are_asked_about(tmp_path: Path) -> None:
     [note] = datasets.load("triples", str(texts(tmp_path, test=[("E1", "r0", "e2")]))).notes
     assert "'E1' and 'e1'" in note
+
+
+def test_a_folder_of_another_form_is_called_so(tmp_path: Path) -> None:
+    texts(tmp_path)
+    with refusal("data.other-layout", "triples"):
+        datasets.load("folder", str(tmp_path))
+    other = tmp_path / "other"
+    other.mkdir()
+    table(table(other, "id,label,f\na,0,1\nb,1,2\n", "nodes.csv"), "source,target\na,b\n", "edges.csv")
+    with refusal("data.no-triples", 'name = "folder"'):
+        datasets.load("triples", str(other))
+    assert datasets.load("folder", str(table(other, "1\n", "train.txt"))).nodes == 2
+
+
+def test_sites_read_triples_by_the_same_settings(tmp_path: Path) -> None:
+    (tmp_path / "kg").mkdir()
+    table(tmp_path / "kg", rows("drug", "does", "to", "split"))
+    columns = {"head": "drug", "relation": "does", "tail": "to"}
+    site = SiteData(path="kg", task="links", features="learned", columns=columns, labels=("r1", "r0"))
+    check_meant(tmp_path / "kg", site)
+    data = own_graph(site, tmp_path)
+    assert data.links is not None
+    assert data.links.relations == ("r1", "r0")
+    assert data.node_ids == ("e0", "e1", "e2", "e3", "e4")
+    for odd in ({"edge_weight": "to"}, {"classes": 2}, {"missing": ("to",)}, {"loops": "drop"}):
+        with refusal("config.other-form", next(iter(odd))):
+            check_meant(tmp_path / "kg", SiteData(path="kg", task="links", **odd))
+    with refusal("data.row", "row 22"):
+        own_graph(site, table(tmp_path / "kg", rows("drug", "does", "to", "split") + "e1 ,r0,e2,train\n").parent)
 
 
 def test_relations_in_order_are_all_there_are(tmp_path: Path) -> None:

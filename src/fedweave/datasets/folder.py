@@ -39,6 +39,7 @@ from fedweave.datasets.schema import (
 from fedweave.datasets.settings import GraphSettings, NodeSettings
 from fedweave.datasets.table import WHOLE, NameIndex, StackedTables, Table, Tables, find, places, read
 from fedweave.datasets.tables import ALL, Parts, Tabular, times_of
+from fedweave.datasets.triples import holds_triples
 from fedweave.errors import ConfigError, DataError, Faults
 
 KIND = "kind"  # column of nodes where links are predicted, such as users and items
@@ -103,6 +104,8 @@ class Folder(NodeSettings, Tabular):
         root = named_folder(root, "folder", "the folder with nodes and edges", layout)
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
             refuse(root, f"{texts[0]} belongs to the TU layout", 'Set [data] name = "tu".', "other-layout")
+        if holds_triples(root) and not any(root.glob("nodes.*")):
+            refuse(root, "it holds triples", 'Set [data] name = "triples".', "other-layout")
         tables = self.tables(root, lacking=not labelled)
         if "graph" in tables.nodes.columns and any(root.glob("graphs.*")):
             what = "there is a table graphs, and the column graph of nodes refers to it"

@@ -25,7 +25,7 @@ from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.features import NO_FEATURES
-from fedweave.datasets.lookup import TABLES, Facts, PublishedFile, named_folder, refuse_other_form, unread
+from fedweave.datasets.lookup import TABLES, Facts, PublishedFile, identify, named_folder, refuse_other_form, unread
 from fedweave.datasets.schema import (
     SPLIT_WORDS,
     alike_names,
@@ -211,7 +211,9 @@ def _texts(folder: Path) -> list[Path]:
     if TRAIN not in files.values():
         refuse_other_form(folder, "there is no table of triples", STEM, TABLES)
         refuse_other_form(folder, "there is no train.txt", "train", (".txt",))
-        refuse(folder, "there are no triples", _LAYOUT, "no-triples")
+        described, names = identify(folder, ())
+        remedy = f'Set [data] name = "{names[0]}", or name another folder.' if names else _LAYOUT
+        refuse(folder, f"there are no triples; it {described}", remedy, "no-triples")
     return sorted(files, key=lambda path: files[path])
 
 
