@@ -68,14 +68,16 @@ def test_these_have_pooled_scores() -> None:
 @pytest.mark.parametrize(
     ("counts", "share"),
     [
-        ([90, 10], None),  # a tenth is enough
-        ([91, 9], 0.09),
+        ([75, 25], None),  # of two, a quarter is enough
+        ([78, 22], 0.22),
+        ([80, 10, 10], None),  # of more, a tenth
+        ([81, 9, 10], 0.09),
         ([25] * 40, None),  # none of forty classes can have a tenth
         ([100] * 7 + [1], 1 / 701),
         ([100, 0], 0.0),  # tested on, never trained on
     ],
 )
-def test_a_class_is_rare_below_a_tenth_or_where_there_are_many_a_third_of_an_equal_share(
+def test_a_class_is_rare_below_a_quarter_of_two_a_tenth_or_where_there_are_many_a_third_of_an_equal_share(
     counts: list[int], share: float | None
 ) -> None:
     classes = np.zeros((3, 2, len(counts) + 1))  # and one of which nobody has an example

@@ -13,7 +13,7 @@ from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts, majority_classes, references
 from fedweave.metrics.measured import measure
-from fedweave.report.notes import notes
+from fedweave.report.notes import Training, notes
 from tests.contract.federations import federation, model
 
 nan = math.nan
@@ -75,6 +75,52 @@ def test_notes_say_what_is_no_better_than_a_constant() -> None:
     assert "0.260, is below 0.400" in below
     [alone] = notes(fine | {"local/majority": 0.9}).values()
     assert "0.800, is below 0.900" in alone
+
+
+BELOW = {"global/accuracy": 0.7, "features/global/accuracy": 0.8}
+LINKS = {"judged/mrr": -1.0, "global/mrr": 0.2, "reference/common_neighbors/mrr": 0.4}
+
+
+@pytest.mark.parametrize(("scores", "subject"), [(BELOW, "features"), (LINKS, "references")])
+@pytest.mark.parametrize(("best", "longer"), [(None, True), (50.0, True), (46.0, True), (10.0, False), (1.0, False)])
+def test_training_longer_is_advised_where_it_may_help(
+    scores: dict[str, float], subject: str, best: float | None, longer: bool
+) -> None:
+    """Of 50 rounds, the best on validation examples; of equal ones it is the first."""
+    metrics = scores | ({} if best is None else {"best_val/round": best})
+    note = notes(metrics, Training(rounds=50))[subject]
+    assert ("train longer" in note.lower()) == longer
+    assert longer or f"round {best:g} of 50" in note
+
+
+@pytest.mark.parametrize("difference", [0.0, 1e-9, -1e-5])
+def test_scores_that_tie_need_no_advice(difference: float) -> None:
+    assert notes(BELOW | {"global/accuracy": 0.8 + difference}) == {}
+    assert "references" not in notes(LINKS | {"global/mrr": 0.4 + difference})
+
+
+def test_advice_names_the_setting_of_the_examples() -> None:
+    of_edges = Training.of_summary({"rounds": 5, "edges": {"examples": True}})
+    assert "data.edge_normalize" in notes(BELOW, of_edges)["features"]
+    assert "data.normalize" in notes(BELOW, Training.of_summary({"rounds": 5}))["features"]
+    diverged = {"scores/diverged": 1e6}
+    assert "data.edge_normalize" in notes(diverged, of_edges)["diverged"]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "flagged"),
+    [
+        ({"global/auc": 0.43}, True),
+        ({"global/auc": 0.5}, True),
+        ({"pooled/auc": 0.49, "global/auc": 0.6}, True),
+        ({"local/auc": 0.2}, True),
+        ({"global/auc": 0.51}, False),
+        ({"global/labels": 3.0, "global/auc": 0.5}, True),
+        ({}, False),
+    ],
+)
+def test_an_order_no_better_than_guessing_is_noted(metrics: dict[str, float], flagged: bool) -> None:
+    assert ("chance" in notes(metrics)) == flagged
 
 
 def test_an_accuracy_is_not_held_against_the_constant_prediction_of_other_members() -> None:

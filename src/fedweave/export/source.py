@@ -35,7 +35,7 @@ from fedweave.models.edges import model_of_form
 from fedweave.models.exported import ExportedModel
 from fedweave.models.registry import MODELS
 from fedweave.report.compliance import disclose
-from fedweave.report.notes import notes
+from fedweave.report.notes import Training, notes
 from fedweave.report.reading import Run
 
 AT_SITES = "sites"  # scaling of features that each site reads on its own
@@ -358,7 +358,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
 
 def _accuracy_caveat(run: Run) -> str:
     """Why accuracy is not the selection metric; "" where it is."""
-    texts = notes(run.summary["metrics"])
+    texts = notes(run.summary["metrics"], Training.of_summary(run.summary))
     return texts.get("rare") or texts.get("judged") or ""
 
 

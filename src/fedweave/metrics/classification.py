@@ -352,6 +352,7 @@ def _added(per_class: np.ndarray) -> np.ndarray:
 
 
 PREDICTED, TRUE = 0, 1
+RARE_OF_TWO = 0.25  # share of the rarer of two classes below which accuracy does not select
 
 
 def majority_classes(classes: np.ndarray) -> np.ndarray:
@@ -396,8 +397,9 @@ def chance(metric: str, labels: np.ndarray, positive: int) -> float:
 
 
 def rarest(classes: np.ndarray) -> float:
-    """The share of the rarest class among the training examples, where accuracy says little because it is small: less
-    than a tenth, or, with many classes, less than a third of an equal share; else NaN.
+    """The share of the rarest class among the training examples, where accuracy says little because it is small: of two
+    classes less than a quarter, so that a constant prediction is right for more than three quarters; of more classes
+    less than a tenth and a third of an equal share. Else NaN.
 
     classes: float64 [3, 2, c] of all clients together; a class without examples does not count.
     """
@@ -405,8 +407,8 @@ def rarest(classes: np.ndarray) -> float:
     there, trained = true.sum(0) > 0, true[TRAIN]
     if not trained.any():
         return math.nan
-    share = float(trained[there].min() / trained.sum())
-    return share if share < min(0.1, 1 / (3 * there.sum())) else math.nan
+    share, classes = float(trained[there].min() / trained.sum()), int(there.sum())
+    return share if share < (RARE_OF_TWO if classes == 2 else min(0.1, 1 / (3 * classes))) else math.nan
 
 
 def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from fedweave.report.conditions import Condition, conditions, incomparable, over
 from fedweave.report.drawing import Figure
 from fedweave.report.embeddings import picture as picture_of_embeddings
 from fedweave.report.figures import NUMBERS, kinds_of, motif_drawing
-from fedweave.report.notes import notes, of_fairest
+from fedweave.report.notes import Training, notes, of_fairest
 from fedweave.report.pages import rendered
 from fedweave.report.reading import Group, Run, common_selection_metric, distinct, grouped
 from fedweave.report.tables import NOISE, between_groups, favorable, named_groups
@@ -112,7 +112,7 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         between=between_groups(groups),
         favorable=favorable(groups),
         people=named_groups(groups),
-        fairest=_sentences_of(groups, of_fairest),
+        fairest=_sentences_of(groups, lambda summary: of_fairest(summary["metrics"])),
         alone=tables.reward_fairness(groups),
         seeds=seeds,
         unequal=len({frozenset(run.config.get("seed") for run in group.runs) for group in groups}) > 1,
@@ -205,7 +205,7 @@ def _warnings(groups: Sequence[Group]) -> list[str]:
     unfinished = [f"{run.directory}: {rounds(run)}." for run in runs if not run.finished]
     missing = [f"{run.directory}: {sentence}" for run in runs if (sentence := absent(run.metrics))]
     joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
-    in_metrics = _sentences_of(groups, notes)
+    in_metrics = _sentences_of(groups, lambda summary: notes(summary["metrics"], Training.of_summary(summary)))
     why = incomparable(groups) if len(groups) > 1 else ""
     apart = [f"Nothing is compared on this page, because {why}."] if why else []
     return [*apart, *unfinished, *in_metrics, *missing, *joining, *unlike(groups)]
@@ -218,7 +218,7 @@ def _sentences_of(groups: Sequence[Group], notes: Callable[[Record], dict[str, s
     for group in groups:
         by_subject: dict[str, list[str]] = {}
         for run in group.runs:
-            for what, sentence in notes(run.summary["metrics"]).items():
+            for what, sentence in notes(run.summary).items():
                 by_subject.setdefault(what, []).append(sentence)
         for wording in by_subject.values():
             over = f", {len(wording)} of {len(group.runs)} runs (numbers of one)" if len(group.runs) > 1 else ""

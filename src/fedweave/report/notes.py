@@ -4,10 +4,12 @@ They show a model that is no better than a constant prediction, metrics of diffe
 is not fair.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from fedweave.core.text import counted
-from fedweave.core.types import NUMBER
+from fedweave.core.types import NUMBER, Values
 from fedweave.metrics.selection import (
     BEST,
     METRICS,
@@ -29,6 +31,35 @@ from fedweave.metrics.selection import (
     title_of,
 )
 
+
+class Training(NamedTuple):
+    """What remedies depend on.
+
+    rounds: how many were trained; 0 if unknown. edges: whether edges are the examples.
+    """
+
+    rounds: int = 0
+    edges: bool = False
+
+    @classmethod
+    def of_summary(cls, summary: Values) -> "Training":
+        """Of the run with this summary."""
+        return cls(summary.get("rounds") or 0, bool((summary.get("edges") or {}).get("examples")))
+
+    @property
+    def scaling(self) -> str:
+        """The setting that scales the features of the examples."""
+        return "data.edge_normalize" if self.edges else "data.normalize"
+
+    def peak(self, metrics: Mapping[str, float | None]) -> str:
+        """ "round 10 of 50" if validation examples were predicted best long before the end, so that more rounds would
+        not help; "" if they may."""
+        best = metrics.get(f"{BEST}/round")
+        early = best is not None and self.rounds and best < LATE * self.rounds
+        return f"round {best:g} of {self.rounds:,}" if early else ""
+
+
+LATE = 0.9  # of all rounds: a model whose best round is earlier does not improve with more of them
 FEW = 20  # positive examples; with fewer, one more or less moves a score much
 WHOSE = {"pooled": "all members together", "within": "each member by itself"}
 _DIVERGED = "scores/diverged"  # `metrics.measured`, which takes long to import
@@ -132,9 +163,9 @@ _UNTESTED = (
 )
 
 
-def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def notes(metrics: Mapping[str, float | None], training: Training | None = None) -> dict[str, str]:
     """{subject: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
-    sentences = {}
+    sentences, training = {}, training or Training()
     accuracy, metric = metrics.get("global/accuracy"), selection_metric_of(metrics)
     scored = any(metrics.get(f"{kind}/{name}") is not None for kind in ("global", "local") for name in (PLAIN, RMSE))
     if "fairness/undefined_clients" in metrics and not scored:
@@ -143,13 +174,15 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1 and not missed:
         sentences["one class"] = (
             f"the model predicts one class for all test examples; it is right for {accuracy:.1%}. Train with a larger "
-            "algorithm.lr or more rounds, or weigh the classes (algorithm.class_weight)."
+            f"algorithm.lr{'' if training.peak(metrics) else ' or more rounds'}, or weigh the classes "
+            "(algorithm.class_weight)."
         )
     alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
     if metrics.get(_DIVERGED):
         sentences["diverged"] = (
             f"training diverged: no model that learns has a mean loss of {metrics[_DIVERGED]:.3g}. Lower "
-            "algorithm.lr, bound the updates (the part clip), or scale features that are large (data.normalize)."
+            "algorithm.lr, bound the updates (the part clip), or scale features that are large "
+            f"({training.scaling})."
         )
     if metrics.get(RAREST) is not None:
         also = (
@@ -171,7 +204,7 @@ def notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     sentences |= _worse_than_mean(metrics) | _by_chance(metrics) | _missing_coverage(metrics)
     if "global/rmse" in metrics:  # one model of all members
         sentences |= units_differ(metrics.get(TARGETS_APART))
-    sentences |= _below_features(metrics) | _below_references(metrics)
+    sentences |= _below_features(metrics, training) | _below_references(metrics, training)
     if missing := metrics.get("scores/missing"):
         sentences["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
@@ -296,14 +329,20 @@ def _missing_coverage(metrics: Mapping[str, float | None]) -> dict[str, str]:
 
 
 def _by_chance(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """A note where the mean AUC over labels is no better than chance."""
-    area = metrics.get("global/auc")
-    if "global/labels" not in metrics or area is None or area > CHANCE:
+    """A note where the AUC is no better than chance."""
+    known = (f"{kind}/auc" for kind in ("pooled", "global", "within", "local") if f"{kind}/auc" in metrics)
+    name = next(known, "")
+    area = metrics.get(name)
+    if area is None or area > CHANCE:
         return {}
-    return {"chance": f"the mean AUC over labels, {area:.3f}, is no better than guessing, which has 0.5."}
+    what = "mean AUC over labels" if "global/labels" in metrics else "AUC"
+    where = "in the mean over clients" if name == "local/auc" else "on all test examples"
+    turned = "" if area == CHANCE else " It orders more pairs wrongly than correctly: check the labels."
+    return {"chance": f"the {what} {where}, {area:.3f}, is no better than guessing, which has 0.5.{turned}"}
 
 
 CHANCE = 0.5  # the AUC of guessing
+TIE = 5e-4  # relative difference of two scores that a reader sees as the same number
 FAR = 0.02  # of an AUC: a model may be below a regression by this much without a note
 _WHERE = {
     "global": "on all test examples, {:.3f}, is below {:.3f}, the value of a logistic regression on all "
@@ -312,7 +351,7 @@ _WHERE = {
 }
 
 
-def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _below_features(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
     """A note where a model is worse than a logistic regression without the graph.
 
     It is worse by the selection metric, or far worse by AUC.
@@ -323,18 +362,24 @@ def _below_features(metrics: Mapping[str, float | None]) -> dict[str, str]:
             reached, plain = metrics.get(f"{kind}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}")
             if reached is None or plain is None or rank(name, reached) >= rank(name, plain) - least:
                 continue
+            if math.isclose(reached, plain, rel_tol=TIE):
+                continue
             side = words.replace("below", "above") if lower(name) else words
             side = side.replace("logistic ", "ridge ") if NUMBER in METRICS[name].of else side
             clauses.append(f"the {title_of(name)} {side.format(reached, plain)}")
     if not clauses:
         return {}
-    return {
-        "features": f"{'; '.join(clauses)}. These know no graph. Try another model (`fedweave list models`), scale "
-        "features (data.normalize), or train longer."
-    }
+    remedies = f"Try another model (`fedweave list models`), or scale features ({training.scaling})."
+    return {"features": f"{'; '.join(clauses)}. These know no graph. {remedies}{_more_rounds(metrics, training)}"}
 
 
-def _below_references(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _more_rounds(metrics: Mapping[str, float | None], training: Training) -> str:
+    """Whether more rounds may help, as the end of a note."""
+    peak = training.peak(metrics)
+    return f" More rounds would not help: validation was best in {peak}." if peak else " Or train longer."
+
+
+def _below_references(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
     """A note where a model of links is worse than a score that knows only the training edges."""
     selection_metric, scores = selection_metric_of(metrics), dict[str, float]()
     for key, value in metrics.items():
@@ -342,13 +387,13 @@ def _below_references(metrics: Mapping[str, float | None]) -> dict[str, str]:
         if key.startswith(f"{REFERENCE}/") and name == selection_metric and value is not None:
             scores[kind] = value
     reached = metrics.get(f"global/{selection_metric}")
-    if reached is None or not scores or reached >= max(scores.values()):
+    if reached is None or not scores or reached >= max(scores.values()) * (1 - TIE):
         return {}
     best = max(scores, key=lambda kind: scores[kind])
     return {
         "references": f"the {title_of(selection_metric)} on all test pairs, {reached:.3f}, is below "
         f"{scores[best]:.3f}, the value of {best.replace('_', ' ')} on the training edges. "
-        "Train longer, or try another model or decoder."
+        f"Try another model or decoder.{_more_rounds(metrics, training)}"
     }
 
 
