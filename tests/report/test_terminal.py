@@ -1,18 +1,24 @@
 """What the terminal shows of a run's result."""
 
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from fedweave.cli import app
+from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import METRICS
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.report import terminal
+from fedweave.report.notes import Training, notes
 
 SUMMARY: dict[str, Any] = {
     "rounds": 30,
@@ -131,3 +137,51 @@ def test_gaps_say_which_groups_they_compare_and_whom_they_leave_out() -> None:
     terminal.show_result(Console(width=80, file=shown), told, Path("runs/one"))
     said = "Group 0 is “North”, group 1 is “Other”. Gaps compare these two: people of “north” are in none."
     assert said in shown.getvalue()
+
+
+def test_the_global_test_set_is_called_what_it_is() -> None:
+    """Small graphs may have one beside members' own test examples: it is not all of them."""
+    [title, *_] = result(SUMMARY | {"global_test": 64})
+    assert title == ["test after 30 rounds", "global test set (64)", "member mean", "worst member"]
+    below = SUMMARY["metrics"] | {"global/majority": 0.9}
+    of_set, of_all = (notes(below, Training.of_summary(SUMMARY | more)) for more in ({"global_test": 64}, {}))
+    assert "the accuracy on the global test set, " in of_set["global"]
+    assert "the accuracy on all test examples, " in of_all["global"]
+
+
+def test_each_number_is_shown_once_below_its_own_metric() -> None:
+    links = {
+        "judged/auc": -1.0,
+        "global/auc": 0.71,
+        "local/auc": 0.72,
+        "pooled/auc": 0.73,
+        "features/global/auc": 0.6,
+        "reference/common_neighbors/auc": 0.65,
+        "crossing/auc": 0.66,
+        "crossing/average_precision": 0.67,
+        "global/average_precision": 0.68,
+        "pooled/average_precision": 0.69,
+    }
+    lines = [" ".join(line) for line in result(SUMMARY | {"metrics": links})]
+    first = lines.index("AUC 0.710 0.720")
+    assert lines[first + 1] == "members ranked together 0.730"
+    assert lines[lines.index("average precision 0.680 -") + 1] == "members ranked together 0.690"
+    assert len([line for line in lines if line.startswith("AUC, links between members")]) == 1
+    assert len([line for line in lines if line.startswith("average precision, links")]) == 1
+
+
+@pytest.mark.parametrize(("partition", "heading"), [("random", "all examples"), ("louvain", "global test set (")])
+def test_a_run_says_what_its_global_numbers_are_of(tmp_path: Path, partition: str, heading: str) -> None:
+    more = {"holdout": True} if partition == "louvain" else {}
+    document = {
+        "rounds": 1,
+        "data": {"name": "synthetic", "nodes": 120, "classes": 2, "features": 4},
+        "partition": {"name": partition, "clients": 2} | more,
+        "model": {"name": "gcn", "hidden": 4},
+        "algorithm": {"name": "fedavg"},
+    }
+    (tmp_path / "e.toml").write_text(dumps(document))
+    output = CliRunner().invoke(app, ["run", str(tmp_path / "e.toml"), "--out", str(tmp_path / "run")])
+    assert output.exit_code == 0, output.output
+    assert heading in output.output
+    assert ("global_test" in json.loads((tmp_path / "run/summary.json").read_text())) == (partition == "louvain")

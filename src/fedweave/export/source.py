@@ -264,7 +264,7 @@ def example(net: Model, features: int, edges: Mapping[str, int | bool]) -> tuple
 
 NO_SETTINGS = CardSettings()
 _PLACES = {
-    "global": "of the global model, or of all clients' test examples together",
+    "global": "on {test}",
     "local": "mean over clients on their own test examples, of the models that they use",
 }
 _SHOWN = (
@@ -285,7 +285,7 @@ _SHOWN = (
     ("pooled/brier", "Brier score of the probabilities"),
     ("pooled/calibration_error", "expected calibration error of the probabilities, 15 bins"),
     ("global/macro_f1", "macro F1"),
-    ("global/accuracy", "test accuracy of the global model, or of all clients' test examples together"),
+    ("global/accuracy", "accuracy on {test}"),
     ("local/accuracy", "mean over clients of the accuracy on their own test examples, of the models that they use"),
     (
         "trained/accuracy",
@@ -345,7 +345,10 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
         "show this model separately.",
         *([plain(note)] if (note := _accuracy_caveat(run)) else []),
         *([_flagged(source)] if source.flagging is not None else []),
-        _bullets(f"{about}: {metrics[name]:.4f}" for name, about in _card_metrics(metrics)),
+        _bullets(
+            f"{about}: {metrics[name]:.4f}"
+            for name, about in _card_metrics(metrics, Training.of_summary(run.summary).test)
+        ),
         *(["## Groups of people", *table] if (table := gaps(metrics)) else []),
         "## Privacy",
         _bullets(privacy(run)),
@@ -369,15 +372,15 @@ def _flagged(source: Source) -> str:
     return f"An example is flagged as {plain(str(name))} from the probability {threshold:.4g} on (model.json)."
 
 
-def _card_metrics(metrics: Record) -> list[tuple[str, str]]:
+def _card_metrics(metrics: Record, test: str) -> list[tuple[str, str]]:
     """The card's metrics and their descriptions, with the run's selection metric.
 
-    The "global" AUC is left out where it is the same as the AUC within members.
+    The "global" AUC is left out where it is the same as the AUC within members. test: the examples of "global" metrics.
     """
     members = counted(int(metrics.get("within/members") or 0), "member")
     same = metrics.get("within/auc") is not None and metrics["within/auc"] == metrics.get("global/auc")
     return [
-        (name, about.format(members=members))
+        (name, about.format(members=members, test=test))
         for name, about in (*_SHOWN, *_deciding(selection_metric_of(metrics)))
         if metrics.get(name) is not None and not (same and name == "global/auc")
     ]

@@ -31,20 +31,31 @@ from fedweave.metrics.selection import (
     title_of,
 )
 
+GLOBAL_TEST = "global_test"  # the number of examples of the global test set, in a summary where there is one
+
+
+def tested_together(summary: Values) -> str:
+    """The examples of a run's "global" metrics, as a heading: those of all members, or the global test set."""
+    count = summary.get(GLOBAL_TEST)
+    return f"global test set ({count:,})" if count else "all examples"
+
 
 class Training(NamedTuple):
     """What remedies depend on.
 
-    rounds: how many were trained; 0 if unknown. edges: whether edges are the examples.
+    rounds: how many were trained; 0 if unknown. edges: whether edges are the examples. test: the examples of "global"
+    metrics.
     """
 
     rounds: int = 0
     edges: bool = False
+    test: str = "all test examples"
 
     @classmethod
     def of_summary(cls, summary: Values) -> "Training":
         """Of the run with this summary."""
-        return cls(summary.get("rounds") or 0, bool((summary.get("edges") or {}).get("examples")))
+        test = "the global test set" if summary.get(GLOBAL_TEST) else cls().test
+        return cls(summary.get("rounds") or 0, bool((summary.get("edges") or {}).get("examples")), test)
 
     @property
     def scaling(self) -> str:
@@ -65,7 +76,7 @@ WHOSE = {"pooled": "all members together", "within": "each member by itself"}
 _DIVERGED = "scores/diverged"  # `metrics.measured`, which takes long to import
 
 _REFERENCES = {
-    "global": "the accuracy on all test examples, {:.3f}, is below {:.3f}, the accuracy of always predicting the "
+    "global": "the accuracy on {test}, {:.3f}, is below {:.3f}, the accuracy of always predicting the "
     "most frequent class of the training examples.",
     "local": "the mean over clients{trained} of their test accuracies, {:.3f}, is below {:.3f}, the accuracy of "
     "each client always predicting the most frequent class of its own training examples.",
@@ -173,7 +184,7 @@ def notes(metrics: Mapping[str, float | None], training: Training | None = None)
     missed = _missed(metrics)  # says more than that one class is predicted
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1 and not missed:
         sentences["one class"] = (
-            f"the model predicts one class for all test examples; it is right for {accuracy:.1%}. Train with a larger "
+            f"the model predicts one class for {training.test}; it is right for {accuracy:.1%}. Train with a larger "
             f"algorithm.lr{'' if training.peak(metrics) else ' or more rounds'}, or weigh the classes "
             "(algorithm.class_weight)."
         )
@@ -200,8 +211,8 @@ def notes(metrics: Mapping[str, float | None], training: Training | None = None)
     if alike and metrics.get("global/majority") == 1:
         sentences["alike"] = "all test examples are of one class, so that no score means anything."
     if metric == PLAIN and alike:
-        sentences |= _below_constant(metrics)
-    sentences |= _worse_than_mean(metrics) | _by_chance(metrics) | _missing_coverage(metrics)
+        sentences |= _below_constant(metrics, training)
+    sentences |= _worse_than_mean(metrics, training) | _by_chance(metrics, training) | _missing_coverage(metrics)
     if "global/rmse" in metrics:  # one model of all members
         sentences |= units_differ(metrics.get(TARGETS_APART))
     sentences |= _below_features(metrics, training) | _below_references(metrics, training)
@@ -267,7 +278,7 @@ def of_gaps(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, 
     }
 
 
-def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _below_constant(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
     """Notes where a model is worse than the constant prediction."""
     sentences = {}
     for kind, words in _REFERENCES.items():
@@ -275,25 +286,25 @@ def _below_constant(metrics: Mapping[str, float | None]) -> dict[str, str]:
         reached = metrics.get(f"{kind}/accuracy") if matched is None else matched
         if reached is not None and constant is not None and reached < constant:
             trained = "" if matched is None else " with training examples"
-            sentences[kind] = words.format(reached, constant, trained=trained)
+            sentences[kind] = words.format(reached, constant, trained=trained, test=training.test)
     return sentences
 
 
 _MEANS = {
-    "global": "the RMSE on all test examples, {:.4g}, is above {:.4g}, the RMSE of always predicting the mean of "
+    "global": "the RMSE on {test}, {:.4g}, is above {:.4g}, the RMSE of always predicting the mean of "
     "the training examples.",
     "local": "the mean over clients of their test RMSE, {:.4g}, is above {:.4g}, the RMSE of each client always "
     "predicting the mean of its own training examples.",
 }
 
 
-def _worse_than_mean(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _worse_than_mean(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
     """Notes where predictions of numbers are worse than the training mean."""
     sentences = {}
     for kind, words in _MEANS.items():
         reached, constant = metrics.get(f"{kind}/{RMSE}"), metrics.get(f"{kind}/{RMSE_OF_MEAN}")
         if reached is not None and constant is not None and reached > constant:
-            sentences[kind] = words.format(reached, constant)
+            sentences[kind] = words.format(reached, constant, test=training.test)
     return sentences
 
 
@@ -328,7 +339,7 @@ def _missing_coverage(metrics: Mapping[str, float | None]) -> dict[str, str]:
     }
 
 
-def _by_chance(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _by_chance(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
     """A note where the AUC is no better than chance."""
     known = (f"{kind}/auc" for kind in ("pooled", "global", "within", "local") if f"{kind}/auc" in metrics)
     name = next(known, "")
@@ -336,7 +347,7 @@ def _by_chance(metrics: Mapping[str, float | None]) -> dict[str, str]:
     if area is None or area > CHANCE:
         return {}
     what = "mean AUC over labels" if "global/labels" in metrics else "AUC"
-    where = "in the mean over clients" if name == "local/auc" else "on all test examples"
+    where = "in the mean over clients" if name == "local/auc" else f"on {training.test}"
     turned = "" if area == CHANCE else " It orders more pairs wrongly than correctly: check the labels."
     return {"chance": f"the {what} {where}, {area:.3f}, is no better than guessing, which has 0.5.{turned}"}
 
@@ -345,8 +356,7 @@ CHANCE = 0.5  # the AUC of guessing
 TIE = 5e-4  # relative difference of two scores that a reader sees as the same number
 FAR = 0.02  # of an AUC: a model may be below a regression by this much without a note
 _WHERE = {
-    "global": "on all test examples, {:.3f}, is below {:.3f}, the value of a logistic regression on all "
-    "clients' features",
+    "global": "on {test}, {:.3f}, is below {:.3f}, the value of a logistic regression on all clients' features",
     "local": "in the mean over clients, {:.3f}, is below {:.3f}, the value of regressions on each client's features",
 }
 
@@ -366,7 +376,7 @@ def _below_features(metrics: Mapping[str, float | None], training: Training) -> 
                 continue
             side = words.replace("below", "above") if lower(name) else words
             side = side.replace("logistic ", "ridge ") if NUMBER in METRICS[name].of else side
-            clauses.append(f"the {title_of(name)} {side.format(reached, plain)}")
+            clauses.append(f"the {title_of(name)} {side.format(reached, plain, test=training.test)}")
     if not clauses:
         return {}
     remedies = f"Try another model (`fedweave list models`), or scale features ({training.scaling})."

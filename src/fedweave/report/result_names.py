@@ -184,6 +184,7 @@ KEYS: dict[str, str] = {
     "outputs": "width of the model's output, where no class is predicted",
     "edges": "what edges have: direction, weight, features, times",
     "clients": "number of clients",
+    "global_test": "number of examples of the global test set, which `global` is then of; absent without one",
     "members": "number of members that the one client stands for",
     "devices": "devices that computed",
     "rounds": "rounds done",

@@ -47,6 +47,7 @@ from fedweave.report.notes import (
     notes,
     of_fairest,
     of_gaps,
+    tested_together,
 )
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
@@ -171,7 +172,7 @@ def _result(summary: Values, directory: Path) -> Table:
     metrics, metric = summary["metrics"], selection_metric_of(summary["metrics"])
     rounds = counted(summary["rounds"], "round")
     table = Table(f"test after {rounds}", box=SIMPLE_HEAD)
-    for heading in ("all examples", "member mean", "worst member"):
+    for heading in (tested_together(summary), "member mean", "worst member"):
         table.add_column(heading, justify="right")
     kinds = ("global", "local")
 
@@ -180,7 +181,12 @@ def _result(summary: Values, directory: Path) -> Table:
         if any(value is not None for value in values):
             table.add_row(head, *map(_short, values), worst)
 
+    def together(name: str) -> None:
+        if (value := metrics.get(f"pooled/{name}")) is not None:
+            table.add_row("  members ranked together", _short(value), "", "")
+
     row(title_of(metric), f"{{}}/{metric}", _worst(metrics, metric, directory))
+    together(metric)
     if "best_val/round" in metrics:
         row(f"  in the best round, {metrics['best_val/round']:g}", f"best_val/{{}}/{metric}")
     if metric == PLAIN:
@@ -191,14 +197,13 @@ def _result(summary: Values, directory: Path) -> Table:
     for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
         if (value := metrics.get(f"{REFERENCE}/{kind}/{metric}")) is not None:
             table.add_row(f"  {kind.replace('_', ' ')}", _short(value), "", "")
-    for name in (metric, "auc", "average_precision"):
+    for name in dict.fromkeys((metric, "auc", "average_precision")):
         if (value := metrics.get(f"{CROSSING}/{name}")) is not None:
             table.add_row(f"{title_of(name)}, links between members", _short(value), "", "")
     for name in dict.fromkeys((metric, *(_BESIDE_RANKS if metric in OF_RANKS else BESIDE))):
         if name != metric:
             row(title_of(name), f"{{}}/{name}")
-        if (together := metrics.get(f"pooled/{name}")) is not None:
-            table.add_row("  members ranked together", _short(together), "", "")
+            together(name)
     return table
 
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core import plugins
+from fedweave.core.graph import TEST
 from fedweave.core.types import CLASS, Record
 from fedweave.datasets.features import check_same, digests
 from fedweave.errors import UserError
@@ -335,6 +336,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         **({} if built.data.target == CLASS else {"target": built.data.target, "outputs": built.data.outputs}),
         **({"edges": form} if any((form := built.data.edge_form).values()) else {}),
         "clients": len(built.fed.clients),
+        **({} if (test := built.fed.test) is None else {"global_test": int(test.masks[TEST].sum())}),
         **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
         **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own
         "rounds": last.round,
