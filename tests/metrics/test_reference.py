@@ -13,7 +13,7 @@ from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts, majority_classes, references
 from fedweave.metrics.measured import measure
-from fedweave.report.notes import Training, notes
+from fedweave.report.notes import RunFacts, notes
 from tests.contract.federations import federation, model
 
 nan = math.nan
@@ -88,7 +88,7 @@ def test_training_longer_is_advised_where_it_may_help(
 ) -> None:
     """Of 50 rounds, the best on validation examples; of equal ones it is the first."""
     metrics = scores | ({} if best is None else {"best_val/round": best})
-    note = notes(metrics, Training(rounds=50))[subject]
+    note = notes(metrics, RunFacts(rounds=50))[subject]
     assert ("train longer" in note.lower()) == longer
     assert longer or f"round {best:g} of 50" in note
 
@@ -100,9 +100,9 @@ def test_scores_that_tie_need_no_advice(difference: float) -> None:
 
 
 def test_advice_names_the_setting_of_the_examples() -> None:
-    of_edges = Training.of_summary({"rounds": 5, "edges": {"examples": True}})
+    of_edges = RunFacts.of_summary({"rounds": 5, "edges": {"examples": True}})
     assert "data.edge_normalize" in notes(BELOW, of_edges)["features"]
-    assert "data.normalize" in notes(BELOW, Training.of_summary({"rounds": 5}))["features"]
+    assert "data.normalize" in notes(BELOW, RunFacts.of_summary({"rounds": 5}))["features"]
     diverged = {"scores/diverged": 1e6}
     assert "data.edge_normalize" in notes(diverged, of_edges)["diverged"]
 

@@ -18,7 +18,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import METRICS
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.report import terminal
-from fedweave.report.notes import Training, notes
+from fedweave.report.notes import RunFacts, notes
 
 SUMMARY: dict[str, Any] = {
     "rounds": 30,
@@ -144,7 +144,7 @@ def test_the_global_test_set_is_called_what_it_is() -> None:
     [title, *_] = result(SUMMARY | {"global_test": 64})
     assert title == ["test after 30 rounds", "global test set (64)", "member mean", "worst member"]
     below = SUMMARY["metrics"] | {"global/majority": 0.9}
-    of_set, of_all = (notes(below, Training.of_summary(SUMMARY | more)) for more in ({"global_test": 64}, {}))
+    of_set, of_all = (notes(below, RunFacts.of_summary(SUMMARY | more)) for more in ({"global_test": 64}, {}))
     assert "the accuracy on the global test set, " in of_set["global"]
     assert "the accuracy on all test examples, " in of_all["global"]
 

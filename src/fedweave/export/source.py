@@ -35,7 +35,7 @@ from fedweave.models.edges import model_of_form
 from fedweave.models.exported import ExportedModel
 from fedweave.models.registry import MODELS
 from fedweave.report.compliance import disclose
-from fedweave.report.notes import Training, notes
+from fedweave.report.notes import RunFacts, notes
 from fedweave.report.reading import Run
 
 AT_SITES = "sites"  # scaling of features that each site reads on its own
@@ -347,7 +347,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
         *([_flagged(source)] if source.flagging is not None else []),
         _bullets(
             f"{about}: {metrics[name]:.4f}"
-            for name, about in _card_metrics(metrics, Training.of_summary(run.summary).test)
+            for name, about in _card_metrics(metrics, RunFacts.of_summary(run.summary).test)
         ),
         *(["## Groups of people", *table] if (table := gaps(metrics)) else []),
         "## Privacy",
@@ -361,7 +361,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
 
 def _accuracy_caveat(run: Run) -> str:
     """Why accuracy is not the selection metric; "" where it is."""
-    texts = notes(run.summary["metrics"], Training.of_summary(run.summary))
+    texts = notes(run.summary["metrics"], RunFacts.of_summary(run.summary))
     return texts.get("rare") or texts.get("judged") or ""
 
 

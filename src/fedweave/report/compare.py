@@ -23,7 +23,7 @@ from fedweave.report.cells import (
     signs,
 )
 from fedweave.report.conditions import Condition, incomparable, overview, ranks, standing
-from fedweave.report.notes import WHOSE, Training, hits
+from fedweave.report.notes import WHOSE, RunFacts, hits
 from fedweave.report.reading import Group, common_selection_metric, spread
 from fedweave.report.result_names import readable
 from fedweave.report.tables import Gain, alike, gains, headline, sentences
@@ -62,7 +62,7 @@ def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
     if not any(verdicts):
         return {}
     prices = {
-        f"global/{metric}": f"{metric_title}, {Training.of_summary(first.first.summary).test}",
+        f"global/{metric}": f"{metric_title}, {RunFacts.of_summary(first.first.summary).test}",
         f"local/{metric}": f"{metric_title}, mean of members",
     }
     price = {words: _difference(other.by_seed(name), first.by_seed(name)) for name, words in prices.items()}

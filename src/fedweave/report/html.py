@@ -22,7 +22,7 @@ from fedweave.report.conditions import Condition, conditions, incomparable, over
 from fedweave.report.drawing import Figure
 from fedweave.report.embeddings import picture as picture_of_embeddings
 from fedweave.report.figures import NUMBERS, kinds_of, motif_drawing
-from fedweave.report.notes import Training, notes, of_fairest
+from fedweave.report.notes import RunFacts, notes, of_fairest
 from fedweave.report.pages import rendered
 from fedweave.report.reading import Group, Run, common_selection_metric, distinct, grouped
 from fedweave.report.tables import NOISE, between_groups, favorable, named_groups
@@ -205,7 +205,7 @@ def _warnings(groups: Sequence[Group]) -> list[str]:
     unfinished = [f"{run.directory}: {rounds(run)}." for run in runs if not run.finished]
     missing = [f"{run.directory}: {sentence}" for run in runs if (sentence := absent(run.metrics))]
     joining = [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
-    in_metrics = _sentences_of(groups, lambda summary: notes(summary["metrics"], Training.of_summary(summary)))
+    in_metrics = _sentences_of(groups, lambda summary: notes(summary["metrics"], RunFacts.of_summary(summary)))
     why = incomparable(groups) if len(groups) > 1 else ""
     apart = [f"Nothing is compared on this page, because {why}."] if why else []
     return [*apart, *unfinished, *in_metrics, *missing, *joining, *unlike(groups)]

@@ -40,7 +40,7 @@ def tested_together(summary: Values) -> str:
     return f"global test set ({count:,})" if count else "all examples"
 
 
-class Training(NamedTuple):
+class RunFacts(NamedTuple):
     """What remedies depend on.
 
     rounds: how many were trained; 0 if unknown. edges: whether edges are the examples. test: the examples of "global"
@@ -52,7 +52,7 @@ class Training(NamedTuple):
     test: str = "all test examples"
 
     @classmethod
-    def of_summary(cls, summary: Values) -> "Training":
+    def of_summary(cls, summary: Values) -> "RunFacts":
         """Of the run with this summary."""
         test = "the global test set" if summary.get(GLOBAL_TEST) else cls().test
         return cls(summary.get("rounds") or 0, bool((summary.get("edges") or {}).get("examples")), test)
@@ -174,9 +174,9 @@ _UNTESTED = (
 )
 
 
-def notes(metrics: Mapping[str, float | None], training: Training | None = None) -> dict[str, str]:
+def notes(metrics: Mapping[str, float | None], training: RunFacts | None = None) -> dict[str, str]:
     """{subject: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
-    sentences, training = {}, training or Training()
+    sentences, training = {}, training or RunFacts()
     accuracy, metric = metrics.get("global/accuracy"), selection_metric_of(metrics)
     scored = any(metrics.get(f"{kind}/{name}") is not None for kind in ("global", "local") for name in (PLAIN, RMSE))
     if "fairness/undefined_clients" in metrics and not scored:
@@ -278,7 +278,7 @@ def of_gaps(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, 
     }
 
 
-def _below_constant(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
+def _below_constant(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
     """Notes where a model is worse than the constant prediction."""
     sentences = {}
     for kind, words in _REFERENCES.items():
@@ -298,7 +298,7 @@ _MEANS = {
 }
 
 
-def _worse_than_mean(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
+def _worse_than_mean(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
     """Notes where predictions of numbers are worse than the training mean."""
     sentences = {}
     for kind, words in _MEANS.items():
@@ -339,7 +339,7 @@ def _missing_coverage(metrics: Mapping[str, float | None]) -> dict[str, str]:
     }
 
 
-def _by_chance(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
+def _by_chance(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
     """A note where the AUC is no better than chance."""
     known = (f"{kind}/auc" for kind in ("pooled", "global", "within", "local") if f"{kind}/auc" in metrics)
     name = next(known, "")
@@ -361,7 +361,7 @@ _WHERE = {
 }
 
 
-def _below_features(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
+def _below_features(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
     """A note where a model is worse than a logistic regression without the graph.
 
     It is worse by the selection metric, or far worse by AUC.
@@ -383,13 +383,13 @@ def _below_features(metrics: Mapping[str, float | None], training: Training) -> 
     return {"features": f"{'; '.join(clauses)}. These know no graph. {remedies}{_more_rounds(metrics, training)}"}
 
 
-def _more_rounds(metrics: Mapping[str, float | None], training: Training) -> str:
+def _more_rounds(metrics: Mapping[str, float | None], training: RunFacts) -> str:
     """Whether more rounds may help, as the end of a note."""
     peak = training.peak(metrics)
     return f" More rounds would not help: validation was best in {peak}." if peak else " Or train longer."
 
 
-def _below_references(metrics: Mapping[str, float | None], training: Training) -> dict[str, str]:
+def _below_references(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
     """A note where a model of links is worse than a score that knows only the training edges."""
     selection_metric, scores = selection_metric_of(metrics), dict[str, float]()
     for key, value in metrics.items():

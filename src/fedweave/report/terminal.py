@@ -36,7 +36,7 @@ from fedweave.metrics.selection import (
 from fedweave.report.absences import absent, mostly
 from fedweave.report.document import unmarked
 from fedweave.report.notes import (
-    Training,
+    RunFacts,
     caught,
     compared_people,
     covered,
@@ -147,7 +147,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
         console.print(alerts, highlight=False, soft_wrap=True, markup=False)
     if wide := intervals(metrics):
         console.print(wide, highlight=False, soft_wrap=True, markup=False)
-    for note in (*notes(metrics, Training.of_summary(summary)).values(), *_absences(directory)):
+    for note in (*notes(metrics, RunFacts.of_summary(summary)).values(), *_absences(directory)):
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "groups/global/mae_signed" in metrics:
         console.print(_errors_of_groups(metrics))
