@@ -166,7 +166,7 @@ def _odd_splits(data: Dataset, attributes: EdgeAttributes, public: np.ndarray) -
 
 def _has_vectors(data: Dataset) -> bool:
     """Whether each node has a column of its own, so that a model learns a vector for it."""
-    return sp.issparse(data.x) and data.x.shape[1] >= data.nodes and data.x.nnz <= data.nodes
+    return isinstance(data.x, sp.csr_matrix) and bool(data.x.shape[1] >= data.nodes >= data.x.nnz)
 
 
 def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...]:

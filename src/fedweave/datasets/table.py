@@ -514,7 +514,7 @@ def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
     return pc.coalesce(exact, pc.index_in(undotted(cells), undotted(ids), skip_nulls=True))
 
 
-def positions(names: Sequence[str], known: Sequence[str]) -> np.ndarray:
+def positions(names: Sequence[str], known: Sequence[str | None]) -> np.ndarray:
     """int64 [m]: where each of the names stands among the `known`, as in `places`; -1 where it does not."""
     at = places(pa.array(names, pa.string()), pa.array(known, pa.string()))
     result: np.ndarray = at.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)

@@ -17,7 +17,6 @@ from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph, make_graph
 from fedweave.core.links import Links
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
-from fedweave.core.settings import Settings
 from fedweave.core.sizes import agreed, least_rows
 from fedweave.core.target import where_known
 from fedweave.core.text import counted
@@ -38,7 +37,7 @@ from fedweave.datasets.folder import Folder, GraphFolder, check_named, is_of_gra
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import as_links, has_split
 from fedweave.datasets.npz import Archive
-from fedweave.datasets.settings import DataSettings
+from fedweave.datasets.settings import CommonSettings, DataSettings
 from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.triples import Triples, holds_triples, learned
 from fedweave.deploy.flare.accounts import Accounts, LeftOut
@@ -57,7 +56,7 @@ from fedweave.partition.external import check_inside, member_data
 from fedweave.partition.forgetting import names_among, names_of, read_ids, without_ids
 
 HASH = "hash"  # a value of `SiteData.split`
-Source = TypeVar("Source", bound=Settings)
+Source = TypeVar("Source", bound=CommonSettings | Triples)
 
 
 class LabelVersion(NamedTuple):
