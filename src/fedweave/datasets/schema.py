@@ -220,7 +220,7 @@ def odd_data(data: Dataset) -> Iterator[str]:
 
 
 def alike_names(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """A sentence on the pairs of names that look alike, for each kind of names that has some: {what they are: the names}."""
+    """A sentence for each kind of names, {what they are: the names}, that has names that look alike."""
     for what, names in kinds.items():
         pairs = list(alike(names))
         text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
