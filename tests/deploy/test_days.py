@@ -1,6 +1,7 @@
 """A consortium's days with real processes, of three sites and of five: what stops and comes back, releases, members
 that join and leave, and runs that are ended."""
 
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,8 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 import fedweave
+from fedweave.deploy.flare.journal import entries, journal_path
+from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.sitefile import SITE_FILE
 from fedweave.deploy.sites.jobs import Job, abort, jobs
 from fedweave.deploy.sites.membership import add, remove
@@ -30,7 +33,7 @@ from fedweave.deploy.sites.project import (
     read_project,
     wait_until_open,
 )
-from fedweave.deploy.sites.running import run, sites_of
+from fedweave.deploy.sites.running import number_of, run, sites_of
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, written
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -38,6 +41,7 @@ from fedweave.experiment.runs.files import CHECKPOINT, PARTITION, read_table
 from tests.contract.federations import distance
 from tests.deploy.projects import experiment, make_project, processes, until
 from tests.deploy.test_sites import Watcher, kill, noted, simulated
+from tests.refusals import refusal
 
 pytestmark = pytest.mark.slow
 NAMES = ("bank-a", "bank-b", "bank-c", "bank-d", "bank-e")
@@ -85,6 +89,25 @@ def test_a_killed_site_that_comes_back_costs_no_hand_and_no_number(bank: Path, t
     summary = run(config, bank, tmp_path / "out", False, watcher)
     assert [now["sites"] for now in watcher.heard if now["status"] == "paused"] == [["bank-b"]]
     check_numbers(config, tmp_path / "out", summary["metrics"])
+
+
+def test_a_member_that_dies_in_each_attempt_costs_others_no_epsilon(bank: Path, tmp_path: Path) -> None:
+    """Its process dies whenever round 2 comes; the site is there again at once."""
+    part = {"name": "dp", "epsilon": 1.0, "target_rounds": 3}
+    cut = {"clients": len(read_project(bank).sites)}
+    config = experiment(rounds=3, partition=cut, algorithm_settings={"parts": ["uniform", part]}, wait=300.0)
+    (bank / "bank-b/mischief").write_text(json.dumps({"FedAvg.train/2": "die always"}))
+    try:
+        with refusal("job.lost-twice", "bank-b"):
+            run(config, bank, tmp_path / "out", False, Watcher())
+    finally:
+        (bank / "bank-b/mischief").unlink()
+    journal = entries(journal_path(bank / "bank-a", number_of(tmp_path / "out")))
+    trained = [entry for entry in journal if entry.step == "FedAvg.train" and entry.direction == "up"]
+    assert [entry.round for entry in trained] == [1, 2, 2]
+    assert Spent.of(trained).epsilon(1e-5) == Spent.of(trained[:2]).epsilon(1e-5) < 1.0
+    run(config, bank, tmp_path / "out", True, Watcher())
+    assert Spent.of(entries(journal_path(bank / "bank-a", number_of(tmp_path / "out")))).epsilon(1e-5) <= 1.0
 
 
 def test_a_killed_server_that_comes_back_costs_no_hand_and_no_number(bank: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.models import MODELS
 from tests.deploy.projects import experiment
+from tests.refusals import refusal
 
 
 @pytest.mark.parametrize(
@@ -70,6 +71,30 @@ def test_a_run_waits_for_no_site_that_has_left_the_project(
     with pytest.raises(FedweaveError):
         running._jobs(admin, config, about, "r1", tmp_path, tmp_path / "out", lambda now: None, 1.0, outage)
     assert asked == [("bank-b",)] * waits
+
+
+def test_a_site_that_is_lost_twice_in_a_round_ends_the_run_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member whose process dies whenever it is asked would have the others answer again and again."""
+    (tmp_path / "admin").mkdir()
+    (tmp_path / "out").mkdir()
+    jobs: list[int] = []
+
+    def watch(*about: object) -> dict[str, Any]:
+        jobs.append(len(jobs))
+        if len(jobs) == 2:  # the round ends, and the next one does not
+            Checkpoint(round=1).save(tmp_path / "out" / CHECKPOINT)
+        return dict(FAILED)
+
+    monkeypatch.setattr(running, "_gathered", lambda *about: [])
+    monkeypatch.setattr(running, "_watch", watch)
+    admin: Any = SimpleNamespace(submit=lambda *job: "j1", wait_for=lambda sites, left: list(sites))
+    about, config = Project(("bank-a", "bank-b", "bank-c"), "localhost", 9), experiment()
+    outage = Outage(60.0, tmp_path / "out")
+    with refusal("job.lost-twice", "bank-b"):
+        running._jobs(admin, config, about, "r1", tmp_path, tmp_path / "out", lambda now: None, 1.0, outage)
+    assert len(jobs) == 3
 
 
 @pytest.mark.parametrize(("state", "code"), [("FINISHED:ABORTED", "job.aborted"), ("FINISHED:COMPLETED", None)])

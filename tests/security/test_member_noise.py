@@ -9,14 +9,21 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.core.tree import norm
+from fedweave.core.ledger import Ledger
+from fedweave.core.tree import Tree, norm
+from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.journal import entries, journals
+from fedweave.deploy.flare.member import Member
+from fedweave.deploy.flare.participation import MOST_RETURNS
 from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.requests import pin
 from fedweave.experiment.config import resolve
+from fedweave.experiment.rounds import train
 from fedweave.privacy.mechanisms import epsilon
-from tests.deploy.projects import SITES
-from tests.security.cheating import Cheat, agreed, reply, set_policy
+from tests.contract.federations import distance
+from tests.deploy.projects import SITES, InProcess
+from tests.privacy.authority import write_kits
+from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 
 SCORED = 'unbounded = ["own", "trained"]'  # of which no ε holds
 
@@ -128,30 +135,127 @@ def test_a_target_is_not_stretched_by_asking_for_more_rounds(project: Path) -> N
 
 @pytest.mark.parametrize("allowed", [False, True])
 def test_a_target_is_not_stretched_by_beginning_the_run_again(project: Path, allowed: bool) -> None:
-    """Five times two rounds, for ε = 1 in two: as the same run, of whose checkpoints the server says nothing, and as
-    another of the same configuration."""
+    """Five times two rounds, for ε = 1 in two: as the same run, of whose checkpoints the server says nothing and which
+    it begins with other weights, and as another of the same configuration."""
     set_policy(project, f"repeats = {str(allowed).lower()}")
     part = {"name": "dp", "epsilon": 1.0, "target_rounds": 2}
     config = agreed(rounds=2, algorithm_settings={"parts": ["uniform", part]})
-    for run in ("r1", "r1", "r1", "r2", "r3"):
+    for at, run in enumerate(("r1", "r1", "r1", "r2", "r3")):
         server = Cheat(project, config, run=run)
         server.join()
         for round in (1, 2):
-            server.call("FedAvg.train", round)
+            server.call("FedAvg.train", round, server.weights(1 + at))
     found = Spent.of(entry for path in journals(server.folder) for entry in entries(path)).epsilon(1e-5)
     assert found == pytest.approx(2.44, abs=0.01) if allowed else found <= 1.0
     assert allowed or "policy.repeats: the target ε is for 2 replies" in server.refusals()[0]["why"]
 
 
+def spent(server: Cheat) -> float:
+    return Spent.of(entry for path in journals(server.folder) for entry in entries(path)).epsilon(1e-5)
+
+
+def test_a_round_that_is_asked_for_again_has_the_noise_that_it_had(project: Path) -> None:
+    """Another member's process dies in round 2, and the server begins the round again: the site's reply is the same,
+    and costs nothing more. A server that sends other weights gets other noise, which counts."""
+    part = {"name": "dp", "epsilon": 1.0, "target_rounds": 3}
+    config = agreed(rounds=3, algorithm_settings={"parts": ["uniform", part]})
+    server = Cheat(project, config)
+    assert not server.join().refusal
+    first, second = (server.call("FedAvg.train", round, saved=round - 1).blob for round in (1, 2))
+    cost = spent(server)
+    for _ in range(3):
+        server = Cheat(project, config)
+        assert not server.join(after=1).refusal
+        assert server.call("FedAvg.train", 2, saved=1).blob == second != first
+        assert spent(server) == cost
+    assert server.call("FedAvg.train", 3, saved=1).blob
+    assert spent(server) == pytest.approx(1.0, abs=1e-6)
+    server = Cheat(project, config)
+    assert not server.join(after=1).refusal  # the replies of both rounds are there
+    assert "policy.repeats" in server.call("FedAvg.train", 2, server.weights(2.0), saved=1).refusal
+    assert spent(server) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_secure_sum_that_is_asked_for_again_is_of_the_same_noise(project: Path) -> None:
+    """The site masks the term again, with keys of another epoch."""
+    write_kits(project, SITES)
+    part = {"name": "dp", "epsilon": 1.0, "target_rounds": 3}
+    config = agreed(rounds=2, algorithm_settings={"parts": ["uniform", part, "secure_sum"]})
+    saved: Tree = {}
+    state: Tree = {}
+    results: list[Tree] = []
+    for after in (-1, 1, 1):
+        fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
+        replies = fed.join(config.plain(), "r1", after)
+        fed.classes = replies[SITE]["classes"]
+        if after > 0:
+            fed.restore(saved)
+        algorithm = config.algorithm.make(config.model.make().build(replies[SITE]["features"], fed.classes))
+        for step in train(algorithm, fed, 2, resume=(1, state) if after > 0 else None):
+            if step.round == 1:
+                saved, state = fed.snapshot(), step.state
+        results.append(step.state["w"])
+    assert distance(results[0], results[1]) == distance(results[1], results[2]) == 0
+    journal = [one for path in journals(project / SITE) for one in entries(path)]
+    noised = [one for one in journal if any(line.applied and "gaussian" in line.applied for line in one.keys)]
+    assert len(noised) == 4
+    assert Spent.of(journal).epsilon(1e-5) == Spent.of(noised[:2]).epsilon(1e-5)
+
+
+def test_other_weights_in_a_round_that_is_repeated_cost_again(project: Path) -> None:
+    config = noisy(sigma=8.0)
+    server, costs = Cheat(project, config), list[float]()
+    assert not server.join().refusal
+    for scale in (1.0, 2.0, 2.0, 1.0):
+        again = Cheat(project, config)
+        assert not again.join().refusal
+        reply(again.call("FedAvg.train", 1, again.weights(scale)))
+        costs.append(spent(again))
+    assert costs[0] < costs[1] == costs[2] == costs[3]
+
+
+def test_noise_that_has_not_left_is_counted_when_it_leaves(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process dies after the noise is drawn and before the reply is in the ledger."""
+    config, honest = noisy(sigma=8.0), Member._send
+
+    def dying(self: Member, round: int, name: str, *more: Any, **named: Any) -> bytes:
+        if name == "FedAvg.train":
+            raise OSError
+        return honest(self, round, name, *more, **named)
+
+    monkeypatch.setattr(Member, "_send", dying)
+    server = Cheat(project, config)
+    assert not server.join().refusal
+    assert server.call("FedAvg.train", 1).refusal
+    assert spent(server) == 0
+    monkeypatch.setattr(Member, "_send", honest)
+    for _ in range(2):
+        server = Cheat(project, config)
+        assert not server.join().refusal
+        reply(server.call("FedAvg.train", 1))
+        assert spent(server) == pytest.approx(epsilon(1 / 4, 1e-5))
+
+
+def test_a_run_goes_back_to_one_round_only_so_often(project: Path) -> None:
+    config = noisy(sigma=8.0)
+    for _ in range(MOST_RETURNS + 1):
+        assert not Cheat(project, config).join().refusal
+    assert "got no further" in Cheat(project, config).join().refusal
+
+
 def test_a_run_goes_on_within_its_target(project: Path) -> None:
-    """A round that was done again is made up for by one fewer in all."""
+    """A round that was done again with other weights is made up for by one fewer in all."""
     part = {"name": "dp", "epsilon": 1.0, "target_rounds": 3}
     settings = {"parts": ["uniform", part]}
     server = Cheat(project, agreed(rounds=3, algorithm_settings=settings))
     server.join()
     for round in (1, 2):
         assert server.call("FedAvg.train", round, saved=round - 1).blob
-    assert "Lower rounds by 1 or more" in Cheat(project, server.config).join(after=1).refusal
+    again = Cheat(project, server.config)
+    assert not again.join(after=1).refusal
+    assert again.call("FedAvg.train", 2, again.weights(2.0), saved=1).blob
+    assert not again.call("FedAvg.train", 3, saved=1).blob
     fewer = Cheat(project, agreed(rounds=2, algorithm_settings=settings))
     assert not fewer.join(after=1).refusal
     assert fewer.call("FedAvg.train", 2, saved=1).blob
+    assert spent(fewer) == pytest.approx(1.0, abs=1e-6)

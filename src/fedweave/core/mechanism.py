@@ -39,6 +39,7 @@ class Cost:
 
 
 UNBOUNDED = Cost(unbounded=1)
+AGAIN = "again"  # a release, see `LDP`
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,7 @@ class LDP:
     release: the entry of `Client.state` that holds a value which is drawn once and sent again at no further cost
              (permanent randomized response, Erlingsson et al. 2014, "RAPPOR"). A new draw is noticed by it and counted
              again. Empty: every message has a new draw.
+             `AGAIN`: the message itself has left before, and costs nothing more.
     one_draw: whether all keys that declare this very mechanism are functions of one draw, which counts once; else each
               key counts.
     """
@@ -278,6 +280,8 @@ class PrivacyAccount:
         for mechanism in bounding:
             if not release_of(mechanism):
                 cost += mechanism.cost() * times
+            elif release_of(mechanism) == AGAIN:
+                continue
             elif (at := (_drawn_at(applied.key, mechanism), mechanism)) not in released:
                 cost, released = cost + mechanism.cost(), released | {at}
         return PrivacyAccount(cost, released)
@@ -319,4 +323,6 @@ def _check_words(per: object, release: object) -> None:
 
 
 def _once(release: str) -> str:
+    if release == AGAIN:
+        return ", sent again as it was"
     return ", drawn once" if release else ""

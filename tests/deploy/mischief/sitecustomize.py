@@ -1,9 +1,9 @@
 """Makes a site's process misbehave as the file `mischief` in its folder says: {"step/round": what}.
 
-Python imports this at start where the folder is on PYTHONPATH. A `what` is done once, then taken out of the file.
-Where there is a folder `tap`, a site keeps there what it sends ("sent" to peers, "replied" to the server), and the
-server's processes what reaches them as it is when TLS is off ("heard", and who sent it to whom in "headers"). A file
-`ask` makes the server or a site send messages of its own.
+Python imports this at start where the folder is on PYTHONPATH. A `what` is done once, then taken out of the file, but
+for "die always". Where there is a folder `tap`, a site keeps there what it sends ("sent" to peers, "replied" to the
+server), and the server's processes what reaches them as it is when TLS is off ("heard", and who sent it to whom in
+"headers"). A file `ask` makes the server or a site send messages of its own.
 """
 
 import functools
@@ -64,6 +64,8 @@ def _patch_member(module):
             told = honest(self, request, blob)
             _tap(self._folder, "replied", told.blob)
             return told
+        if what == "die always":
+            os.kill(os.getpid(), 9)
         path.write_text(json.dumps(plan))
         if what == "die":
             os.kill(os.getpid(), 9)

@@ -48,7 +48,8 @@ class Accounts:
 
     Every job of the site adds to its own journal under one lock, after it has read what the others added to theirs, so
     that all their entries are one `chain`. lost: see `sitefile.Rules`.
-    spent: the sum at the last reading of the journals. replies: {journal: {step: number of replies}}.
+    spent: the sum at the last reading of the journals. replies: {journal: {step: number of replies}},
+    without those that were sent again as they were.
     pins: {journal: the configuration with which its run began (`requests.pin`)}. crowds: {journal: the sites of its
     run's secure aggregations, and the digest of the data}. left_out: {journal: what its run leaves out, several if it
     began several times}. damaged: {journal: number of unreadable lines}.
@@ -93,8 +94,10 @@ class Accounts:
         self._add(journal.path.name, journal.last)
 
     def _add(self, name: str, entry: Entry) -> None:
-        self.spent = self.spent.after_entry(entry)
-        self.replies[name][entry.step] += entry.direction == "up"
+        before, self.spent = self.spent, self.spent.after_entry(entry)
+        noised = any(line.applied is not None for line in entry.keys)
+        again = noised and before.account == self.spent.account  # the same noise, sent once more
+        self.replies[name][entry.step] += entry.direction == "up" and not again
 
     def repeated(self, pin: str) -> Counter[str]:
         """{step: how often it has replied} in all runs that began with that configuration."""

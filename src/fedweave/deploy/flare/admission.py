@@ -299,13 +299,15 @@ def conditions(
     spent: Spent,
     replied: Mapping[str, int],
     done: int = -1,
+    answered: int = -1,
 ) -> tuple[Callable[[], None], ...]:
     """Checks of the rest of a run that goes on after round `done`, -1 if it begins. Each raises PolicyViolation if the
     policy would stop the run.
 
-    replied: {step: number of its replies in runs of the same configuration}.
+    replied: {step: number of its noised replies in runs of the same configuration}. answered: the last round with such
+    a reply, which is sent again as it was.
     """
-    most, left = targeted(algorithm, calls), config.general.rounds - max(done, 0)
+    most, left = targeted(algorithm, calls), config.general.rounds - max(done, answered, 0)
     return (
         partial(check_planned_evaluations, rules, spent, algorithm, calls, config.general, sites, done),
         partial(check_target, rules, most, replied, left),

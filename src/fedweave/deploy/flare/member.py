@@ -20,7 +20,7 @@ from fedweave.algorithms.scoring import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, Declaration, Lasting, StepInfo, step_info
-from fedweave.core.mechanism import Mechanism, release_of
+from fedweave.core.mechanism import AGAIN, LDP, Gaussian, Mechanism, release_of
 from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
 from fedweave.datasets.features import BY_NODES
@@ -154,6 +154,27 @@ def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> St
 
     replacements = {
         key: dataclasses.replace(spec, mechanism=tuple(map(marked, spec.mechanisms))) for key, spec in permanent.items()
+    }
+    return dataclasses.replace(info, sends={**info.sends, **replacements})
+
+
+def is_noised(info: StepInfo) -> bool:
+    """Whether each reply of a step has noise of its own, and so costs ε."""
+    mechanisms = (one for spec in info.sends.values() for one in spec.mechanisms)
+    fresh = any(isinstance(one, Gaussian | LDP) and not release_of(one) for one in mechanisms)
+    return fresh and not info.replaces_data
+
+
+def sent_again(info: StepInfo) -> StepInfo:
+    """The declaration of a reply that leaves once more, with the noise that it had the first time."""
+
+    def released(mechanism: Mechanism) -> Mechanism:
+        fresh = isinstance(mechanism, Gaussian | LDP) and not mechanism.release
+        return dataclasses.replace(mechanism, release=AGAIN) if fresh else mechanism  # type: ignore[arg-type]
+
+    noised = {key: spec for key, spec in info.sends.items() if spec.mechanisms}
+    replacements = {
+        key: dataclasses.replace(spec, mechanism=tuple(map(released, spec.mechanisms))) for key, spec in noised.items()
     }
     return dataclasses.replace(info, sends={**info.sends, **replacements})
 
@@ -532,18 +553,27 @@ class Member:
         key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
         state = job.memory.begun(info)
         client = client_on(job, state, key, self._folder / SECRET)
-        again = replace(client, state=to(job.memory.begun(info), job.device)) if job.ends_with(step) else None
+        alone = replace(client, state=to(job.memory.begun(info), job.device)) if job.ends_with(step) else None
         received, faults = read_received(job, request, self._name, self._log)
         scoring = job.scoring_of(step)
         draws = scoring.show(client, job.classes)
         # The server gets the reason of a CallRefused, and that a step wrote into the data reveals nothing about it.
         run = partial(carry_out, step, request.step, info, whose="this site", known=FedweaveError, written=CallRefused)
-        reply, graph = run(client, to(message | received, job.device))
+        name = job.noised.name(request, message | received, state, job.data_mark) if is_noised(info) else ""
+        before = job.noised.read(name) if name else None
+        if before is None:
+            reply, graph = run(client, to(message | received, job.device))
+        else:
+            reply, client.state, graph = before.reply, before.state, None
         reply, client.state, draws = (to(tree, CPU) for tree in (reply, client.state, draws))
+        if name and before is None:
+            job.noised.keep(name, reply, client.state)
         if job.asked.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{described(request)}: where a finished run's models predict, nothing is sent")
         reply, info, noted = scoring.left(reply, info, job.classes)
         info = with_fingerprints(request.step, info, reply, client.state | draws)
+        again = before is not None and before.left
+        info = sent_again(info) if again else info
         heard = job.heard(request, info, message)
         noted |= faults | (job.replace(graph, request, info.columns) if info.replaces_data else {})
         if info.sums:
@@ -552,12 +582,14 @@ class Member:
         if request.kind == "send":
             sent, note = self._deliver(job, request, reply, info)
         else:
-            sent, note = self._send(request.round, request.step, reply, info), ""
+            sent, note = self._send(request.round, request.step, reply, info, again=again), ""
+        if name:
+            job.noised.mark_left(name)
         if leave(job, self._name, client.state, self._log, self._flags):
             noted[WRITTEN] = True
-        if again is not None:  # the same step once more, for the site alone: nothing of it is sent
-            run_again = partial(run, again, to(message | received | {KEEP: 1}, job.device))
-            keep_model(job, self._name, run_again, again, self._log)
+        if alone is not None:  # the same step once more, for the site alone: nothing of it is sent
+            run_again = partial(run, alone, to(message | received | {KEEP: 1}, job.device))
+            keep_model(job, self._name, run_again, alone, self._log)
         job.memory.keep(client.state, heard, info)
         return sent, note or json.dumps(noted)
 
@@ -582,10 +614,12 @@ class Member:
         info: StepInfo,
         rules: Rules | None = None,
         to: Sequence[str] | None = None,
+        again: bool = False,
     ) -> bytes:
         """Check a reply to the server or to peers, enter it into the site's ledger, and return its bytes.
 
-        info: the declaration of the site's own algorithm; no part of it comes from the request.
+        info: the declaration of the site's own algorithm; no part of it comes from the request. again: whether the
+        reply has left before, with the same noise.
         """
         check_declared(name, info, (path for path, _ in leaves(reply)))
         job, blob = self._job, encode(reply)
@@ -597,7 +631,7 @@ class Member:
             if TRIED in reply:
                 job.order.count_tried(models_tried(reply))
             if name in job.target:
-                check_target(job.rules, job.target, job.accounts.repeated(job.counted), 1)
+                check_target(job.rules, job.target, job.accounts.repeated(job.counted), int(not again))
             check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)
             job.ledger.record(round, 0, name, (self._name,) * copies, direction, reply, 0.0, info, to or ())
             job.accounts.count(job.ledger)

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, not_fin
 from fedweave.core.types import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.deploy.flare.folder import private_folder
 from fedweave.deploy.flare.policy import PolicyViolation
+from fedweave.deploy.flare.requests import StepRequest
 from fedweave.engines.messages import fingerprint
 from fedweave.errors import NOT_FINITE, CallRefused
 from fedweave.experiment.rounds import evaluated
@@ -150,6 +152,63 @@ def _same(one: Tree, other: Tree) -> bool:
     return one.keys() == other.keys() and all(
         leaf is other[path] or (not isinstance(leaf, Tensor) and leaf == other[path]) for path, leaf in one.items()
     )
+
+
+_LEFT = ".left"
+
+
+class Noised(NamedTuple):
+    """A reply with noise, and the site's state after it. left: whether it has left, and is counted."""
+
+    reply: Tree
+    state: Tree
+    left: bool
+
+
+class NoisedReplies:
+    """The replies of a run with noise, as they were noised the first time, and the states after them. A round that is
+    asked for again, because another site was lost, gets the same reply: fresh noise would cost ε again.
+
+    folder: the run's folder at the site. A file's name has the round, and a hash of the call and of all that its reply
+    depends on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "noised"
+
+    def name(self, call: StepRequest, *depends: Tree | str) -> str:
+        """The name of the reply to a `call`. depends: message, state and data."""
+        about = [call.step, str(call.again), *(one if isinstance(one, str) else fingerprint(one) for one in depends)]
+        return f"{call.round}-{hashlib.sha256(json.dumps(about).encode()).hexdigest()}"
+
+    def read(self, name: str) -> Noised | None:
+        """The reply of that name; None if the call is new."""
+        for path, left in ((self._folder / f"{name}{_LEFT}", True), (self._folder / name, False)):
+            if path.exists():
+                tree = decode(path.read_bytes(), filled=0)
+                return Noised(tree.get("reply", {}), tree.get("state", {}), left)
+        return None
+
+    def keep(self, name: str, reply: Tree, state: Tree) -> None:
+        """Store a reply before it leaves."""
+        blob = encode(map_leaves(lambda leaf: leaf, {"reply": reply, "state": state}))
+        write(private_folder(self._folder) / name, lambda file: file.write(blob))
+
+    def mark_left(self, name: str) -> None:
+        """Note that the ledger has an entry of the reply. If the process ends before, the next one counts it again."""
+        path = self._folder / name
+        if path.exists():
+            path.rename(f"{path}{_LEFT}")
+
+    def drop(self, saved: int) -> None:
+        """Remove the replies of rounds up to `saved`, which no job repeats."""
+        for path in self._folder.glob("*-*"):
+            if int(path.name.partition("-")[0]) <= saved:
+                path.unlink()
+
+    def last_round(self) -> int:
+        """The last round with a reply; -1 without one."""
+        return max((int(path.name.partition("-")[0]) for path in self._folder.glob("*-*")), default=-1)
 
 
 class Order:

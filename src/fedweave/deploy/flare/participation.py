@@ -39,7 +39,7 @@ from fedweave.deploy.flare.entities import UNITE, Entities
 from fedweave.deploy.flare.folder import private_folder
 from fedweave.deploy.flare.holdings import Holdings, LabelVersion, check_as_before, checked, fitting
 from fedweave.deploy.flare.journal import Journal, journal_path
-from fedweave.deploy.flare.memory import Downloads, Memory, Order, Store
+from fedweave.deploy.flare.memory import Downloads, Memory, NoisedReplies, Order, Store
 from fedweave.deploy.flare.peers import VERSION, Inbox
 from fedweave.deploy.flare.policy import PolicyViolation, check_batches, check_crowd
 from fedweave.deploy.flare.requests import Agree, Join, Open, StepRequest, pin, release, versions
@@ -59,6 +59,7 @@ RUNS, MARKS = "runs", "marks.json"
 BEFORE = {ADD: SHARING, UNITE: UNITING}  # the secure aggregations before the first step
 # The limit in bytes of a message with its sparse leaves filled in, even if the server's `engine.reply_mb` is larger.
 MOST_FILLED = 1 << 30
+MOST_RETURNS = 10  # how often a run goes back to one round
 
 
 class Participation:
@@ -74,6 +75,7 @@ class Participation:
     algorithm: Algorithm | None = None
     ready = False  # for steps
     _digest: str = ""  # of the data that the run is trained on, with what it leaves out
+    data_mark: str = ""  # of the data that the run is trained on
     _calls: Calls | None = None
     exchange: Exchange | None = None  # over edges between sites, until it is done
     entities: Entities | None = None  # until the sites have numbered them
@@ -135,6 +137,7 @@ class Participation:
         self.masking = Masking(folder, name, request.run, request.sites, self.ledger, rules.members)
         private_folder(run_folder.parent)
         lasting = not request.predict
+        self.noised = NoisedReplies(run_folder)
         self.memory, self._replaced = Memory(run_folder, lasting), Store(run_folder, "data", "data-before-", lasting)
         apart = capabilities(config.algorithm.kind).vertical
         self.downloads, self.last = (
@@ -174,6 +177,12 @@ class Participation:
                 the site does not keep any more.
         """
         joined = [note for note in self.ledger.notes if note["note"] == "joined"]
+        again = [note for note in joined if not note.get("predict") and note.get("after") == self.asked.round]
+        if len(again) > MOST_RETURNS and not self.asked.predict:
+            raise CallRefused(
+                f"the run {self.run} has gone on from round {self.asked.round} {len(again)} times and got no further; "
+                "start a new run"
+            )
         if joined and joined[0].get("pin") != self.pin:
             raise CallRefused(
                 f"the run {self.run} was begun with another configuration, other sites, other files of plug-ins or "
@@ -235,7 +244,7 @@ class Participation:
             FedweaveError: the data does not fit, or the run has no models at this site; or see
                 `admission.check_left_out`.
         """
-        path = self.run_folder / MARKS
+        path, self.data_mark = self.run_folder / MARKS, json.dumps(marks, sort_keys=True)
         resumes = self.asked.round >= 0 and path.exists()
         if self.asked.predict or resumes:
             if not path.exists():
@@ -311,12 +320,13 @@ class Participation:
             PolicyViolation: states the reason.
         """
         sites, done, spent = len(self.asked.sites), self.asked.round, self.accounts.spent
+        answered = max(done, self.noised.last_round())  # these replies are not noised again, and cost nothing more
         check_declared(self.rules, calls, labels, sites)
         self.target = targeted(algorithm, calls)
         replied = self.accounts.repeated(self.counted)
-        for condition in conditions(self.rules, self.config, algorithm, calls, sites, spent, replied, done):
+        for condition in conditions(self.rules, self.config, algorithm, calls, sites, spent, replied, done, answered):
             condition()
-        why = overspent(self.rules, spent, calls, self.config.general, done, labels)
+        why = overspent(self.rules, spent, calls, self.config.general, answered, labels)
         if why and needs_all(self.config, algorithm):
             raise PolicyViolation(f"{why}, and could not end without it")
 
@@ -381,6 +391,8 @@ class Participation:
             self._saved = call.saved
         self.downloads.check(call.step, message)
         self.memory.enter(call.round, call.saved)
+        if not self.asked.predict:
+            self.noised.drop(call.saved)
 
     def _check_numbers(self, message: Tree) -> None:
         """Raise a PolicyViolation if replies would depend on too few examples of the present data."""

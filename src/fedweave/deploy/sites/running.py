@@ -6,7 +6,7 @@ import math
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,13 +14,14 @@ from pathlib import Path
 
 from fedweave.core.algorithm import capabilities
 from fedweave.core.types import Record
+from fedweave.deploy.flare.folder import LOG
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.predicted import predicting
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.server import ABORTED, Admin, ServerAway
 from fedweave.deploy.sites.project import STATUS, Project, administer, read_project
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import FedweaveError, UserError, listed
 from fedweave.experiment.config import Config, written
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import (
@@ -106,13 +107,34 @@ class Outage:
     def __init__(self, seconds: float, directory: Path, removed: Collection[str] = ()) -> None:
         self._seconds, self._path, self.removed = seconds, directory / CHECKPOINT, frozenset(removed)
         self._round, self._end = -1, math.inf
+        self._away = set[str]()  # the sites that were lost since the last saved round
 
     def left(self) -> float:
         """The seconds left; 0 if the run does not wait, or does not wait any more."""
+        self._look()
+        return max(0.0, self._end - time.monotonic()) if self._seconds else 0.0
+
+    def check_lost(self, away: Sequence[str]) -> None:
+        """Note which sites are lost now.
+
+        Raises:
+            FedweaveError: one of them was lost before in the same round. The other sites would answer this round again
+                and again.
+        """
+        self._look()
+        if twice := [site for site in away if site in self._away]:
+            raise FedweaveError(
+                f"{listed(twice)}: lost twice in round {self._round + 1}, so the run does not wait any more. Have the "
+                f"owner look into the site's {LOG}, and then continue with --resume.",
+                code="job.lost-twice",
+            )
+        self._away |= {*away}
+
+    def _look(self) -> None:
         reached = Checkpoint.load(self._path).round if self._path.exists() else 0
         if reached > self._round:
             self._round, self._end = reached, time.monotonic() + self._seconds
-        return max(0.0, self._end - time.monotonic()) if self._seconds else 0.0
+            self._away = set()
 
 
 def _jobs(
@@ -154,6 +176,7 @@ def _jobs(
         if last["status"] != "stopped":
             waits = last.get("away") and not outage.removed.intersection(last["away"])
             if waits and (left := outage.left()):
+                outage.check_lost(last["away"])
                 notify({"status": "paused", "sites": list(last["away"]), "seconds": left})
                 answering = admin.wait_for(last["away"], left)
                 if len(answering) == len(last["away"]):
