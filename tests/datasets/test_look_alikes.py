@@ -268,7 +268,7 @@ def test_lists_that_would_fill_the_memory_are_refused_unread(tmp_path: Path, mon
         if fits:
             assert load("folder", str(path), ignore=("v",)).nodes == 4
         else:
-            with refusal("data", "200,000 values in lists"):
+            with refusal("data.too-large", "200,000 values in lists"):
                 load("folder", str(path), ignore=("v",))
 
 

@@ -17,7 +17,7 @@ from torch_geometric.data import Data
 
 from fedweave import datasets
 from fedweave.datasets import Dataset, from_frames, load
-from fedweave.datasets.table import amount
+from fedweave.datasets.cells import amount
 from fedweave.errors import DataError, Fault, Faults
 from fedweave.experiment.config.toml import load as load_toml
 from tests.refusals import refusal

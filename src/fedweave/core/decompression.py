@@ -1,14 +1,16 @@
-"""Small files that would fill the memory, what reading a damaged archive raises, and text that other programs write, as
-views of one long string.
+"""Small files that would fill the memory, what reading a damaged archive raises, and columns of types that other
+programs write: text as views of one long string, extension types.
 """
 
+import json
 import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,8 +26,13 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 
 def plain(table: pa.Table) -> pa.Table:
-    """The table with every column of its `plain_type`; dictionaries of views become strings."""
+    """The table with every column of its `plain_type`; dictionaries of views become strings, and extension types what
+    `_without_extension` says."""
     for at, field in enumerate(table.schema):
+        if (extension := _extension(field)) is not None:
+            column = _without_extension(table.column(at), *extension)
+            table = table.set_column(at, field.name, column)
+            continue
         kind, column = plain_type(field.type), table.column(at)
         if kind == field.type:
             continue
@@ -36,10 +43,75 @@ def plain(table: pa.Table) -> pa.Table:
     return table
 
 
-MOST, RATIO = 1 << 31, 2000  # bytes of a table in a file that is smaller by more than this factor
+_NAME, _ABOUT = b"ARROW:extension:name", b"ARROW:extension:metadata"
+_STORED = ("arrow.json", "arrow.fixed_shape_tensor", "arrow.bool8")  # which mean what their storage says
+# NumPy's units of pandas' periods, whose numbers count from 1970; in quarters of a year and in weeks from Monday below.
+_PERIODS = {"M": "M", "D": "D", "h": "h", "min": "m", "s": "s", "ms": "ms", "us": "us", "ns": "ns"}
+_PERIODS |= {"Y-DEC": "Y", "A-DEC": "Y", "H": "h", "T": "m", "S": "s", "L": "ms", "U": "us", "N": "ns"}
+_MONTHS_OF_QUARTER, _DAYS_OF_WEEK, _FIRST_WEEK = 3, 7, -10  # week 1 begins on day -3, the Monday before 1970
+
+
+def _extension(field: pa.Field) -> tuple[str, bytes] | None:
+    """The name and the description of a column's extension type, whether or not a program that knows it is imported;
+    None for other types, and for those that this module has made opaque."""
+    if isinstance(field.type, pa.OpaqueType):
+        return None
+    if isinstance(field.type, pa.BaseExtensionType):
+        of_program = isinstance(field.type, pa.ExtensionType)  # Arrow's types describe themselves otherwise
+        return field.type.extension_name, field.type.__arrow_ext_serialize__() if of_program else b""
+    about = field.metadata or {}
+    return (about[_NAME].decode(), about.get(_ABOUT, b"")) if _NAME in about else None
+
+
+def _without_extension(column: pa.ChunkedArray, name: str, about: bytes) -> pa.ChunkedArray:
+    """The column of an extension type as what it means: pandas' periods as times at which they begin. One whose meaning
+    is not known here becomes opaque: its storage alone would say something else."""
+    extension = isinstance(column.type, pa.BaseExtensionType)
+    storage = pa.chunked_array(
+        [chunk.storage if extension else chunk for chunk in column.chunks],
+        column.type.storage_type if extension else column.type,
+    )
+    if name in _STORED:
+        return storage.cast(pa.bool_()) if name == "arrow.bool8" else storage
+    freq = json.loads(about or b"{}").get("freq") if name == "pandas.period" else None
+    if freq in _PERIODS or freq in ("Q-DEC", "W-SUN"):
+        cells = storage.combine_chunks()
+        numbers = cells.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        if freq == "Q-DEC":
+            begin = (numbers * _MONTHS_OF_QUARTER).astype("datetime64[M]")
+        elif freq == "W-SUN":
+            begin = (numbers * _DAYS_OF_WEEK + _FIRST_WEEK).astype("datetime64[D]")
+        else:
+            begin = numbers.astype(f"datetime64[{_PERIODS[freq]}]")
+        unit = "ns" if freq in ("ns", "N") else "us"
+        times = pa.array(begin.astype(f"datetime64[{unit}]"), pa.timestamp(unit))
+        return pa.chunked_array([pc.if_else(cells.is_valid(), times, None)])
+    opaque = pa.opaque(storage.type, name, "")
+    return pa.chunked_array([pa.ExtensionArray.from_storage(opaque, chunk) for chunk in storage.chunks], opaque)
+
+
+class Limit(NamedTuple):
+    """How much memory a Parquet file may take: `floor` bytes, or `ratio` times its size if that is more. number, word:
+    bytes that reading takes for a cell of either; a word's letters count beside it, if it is longer than `long`."""
+
+    floor: int
+    ratio: int
+    number: int
+    word: int
+    long: int
+
+    def allows(self, needed: int, size: int) -> bool:
+        """Whether files of `size` bytes may take `needed` bytes of memory."""
+        return needed <= max(self.floor, self.ratio * size)
+
+
+# Ledgers of honest runs shrink by a factor of several hundred. Their long words alone may be repeated to fill memory.
+OF_RUNS = Limit(1 << 31, 2000, 8, 8, 4096)
+# Of a user's tables, whose cells become float64 beside float32, or text beside their places: measured at the peak of
+# reading a folder. A cell that says something takes more than a twentieth of a byte of its file.
+OF_TABLES = Limit(1 << 30, 400, 24, 48, 0)
 MOST_UNPACKED, RATIO_UNPACKED = 1 << 30, 200  # of an archive
 MOST_IN_LISTS = 1 << 26  # bytes of lists in a table, in columns that are never read, in a file smaller by that ratio
-LONG = 4096  # bytes of a word that a table should not hold many times
 # Encodings of text that cannot be read as a dictionary; in the first a word is what differs from the one before it.
 PREFIXED, NO_DICTIONARY = "DELTA_BYTE_ARRAY", ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
 AT_ONCE = 1 << 16  # rows
@@ -65,11 +137,20 @@ class Nested(Exception):
 
 
 def read_parquet(source: object, size: int) -> pa.Table:
-    """The table in a Parquet file of `size` bytes, in one piece; see `parquet_groups`."""
-    return pa.concat_tables(parquet_groups(source, size))
+    """A user's table in a Parquet file of `size` bytes, in one piece; see `parquet_groups`."""
+    return plain(pa.concat_tables(parquet_groups(source, size, OF_TABLES)))
 
 
-def parquet_groups(source: object, size: int) -> Iterator[pa.Table]:
+def parquet_cost(path: Path) -> int:
+    """Bytes of memory that reading a user's table takes, by its file's metadata.
+
+    Raises:
+        One of `TABLE_FAULTS`: the file is damaged.
+    """
+    return _cost(pq.ParquetFile(path).metadata, OF_TABLES)
+
+
+def parquet_groups(source: object, size: int, limit: Limit = OF_RUNS) -> Iterator[pa.Table]:
     """The row groups of a Parquet file of `size` bytes, read in this thread only: another thread that still holds
     `source` when Python ends would abort the process. Text becomes plain strings, also from columns of `views`. A file
     without rows gives one table without rows.
@@ -83,42 +164,47 @@ def parquet_groups(source: object, size: int) -> Iterator[pa.Table]:
     """
     held = pq.ParquetFile(source, pre_buffer=False)
     schema = held.schema_arrow
-    if why := fault(held.metadata, size):
+    if why := fault(held.metadata, size, limit):
         raise DecompressionBomb(why)
     for column in schema:
         if pa.types.is_nested(column.type) and any(word in str(column.type) for word in ("string", "binary", "struct")):
             raise Nested(column.name, str(column.type))
     plain = _encoded(held.metadata, NO_DICTIONARY)
     words = [column.name for column in schema if _is_text(column.type) and column.name not in plain]
-    _check_prefixed(held, sorted(_encoded(held.metadata, (PREFIXED,))), size)
+    _check_prefixed(held, sorted(_encoded(held.metadata, (PREFIXED,))), size, limit)
     whole = pa.schema([column.with_type(plain_type(column.type)) for column in schema], schema.metadata)
-    file, much = pq.ParquetFile(source, pre_buffer=False, read_dictionary=words), 0
+    file, much = pq.ParquetFile(source, pre_buffer=False, read_dictionary=words), _cost(held.metadata, limit)
     if not file.num_row_groups:
         yield whole.empty_table()
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, use_threads=False)
         table.validate(full=True)
-        much += sum(map(_written_out, table.columns))
-        if much > MOST and much > RATIO * size:
-            raise DecompressionBomb(f"its {size:,} bytes hold {much:,} bytes of text")
+        much += sum(_written_out(column, limit.long) for column in table.columns)
+        if not limit.allows(much, size):
+            raise DecompressionBomb(f"its {size:,} bytes would take {much:,} bytes of memory, most of it for text")
         yield table.cast(whole)
 
 
-def fault(held: pq.FileMetaData, size: int) -> str:
-    """Why a Parquet file of `size` bytes would fill the memory, by its metadata `held`; "" if it would not.
-
-    Ledgers of honest runs shrink by a factor of several hundred.
-    """
+def fault(held: pq.FileMetaData, size: int, limit: Limit) -> str:
+    """Why a Parquet file of `size` bytes would fill the memory, by its metadata `held`; "" if it would not."""
+    much = _cost(held, limit)
+    if not limit.allows(much, size):
+        table = f"{held.num_rows:,} rows of {held.num_columns:,} columns"
+        return f"its {size:,} bytes hold {table}, which would take {much:,} bytes of memory"
     groups = [held.row_group(at) for at in range(held.num_row_groups)]
-    unpacked = sum(group.total_byte_size for group in groups)
-    much = max(8 * held.num_rows * held.num_columns, unpacked)
-    if much > MOST and much > RATIO * size:
-        return f"its {size:,} bytes hold {held.num_rows:,} rows"
     listed = [at for at in range(held.num_columns) if held.schema.column(at).max_repetition_level > 0]
     values = sum(group.column(at).num_values for group in groups for at in listed)
     if 8 * values > MOST_IN_LISTS and 8 * values > RATIO_UNPACKED * size:
         return f"its {size:,} bytes hold {held.num_rows:,} rows with {values:,} values in lists"
     return ""
+
+
+def _cost(held: pq.FileMetaData, limit: Limit) -> int:
+    """Bytes of memory that reading a Parquet file takes by its metadata, without words that rows share."""
+    kinds = [held.schema.column(at).physical_type for at in range(held.num_columns)]
+    words = sum(kind == "BYTE_ARRAY" for kind in kinds)
+    unpacked = sum(held.row_group(at).total_byte_size for at in range(held.num_row_groups))
+    return max(int(held.num_rows) * (limit.word * words + limit.number * (len(kinds) - words)), int(unpacked))
 
 
 def check_archive(source: Path | BinaryIO, size: int) -> None:
@@ -143,18 +229,18 @@ def _encoded(held: pq.FileMetaData, encodings: tuple[str, ...]) -> set[str]:
     return {chunk.path_in_schema for chunk in chunks if set(encodings) & set(chunk.encodings)}
 
 
-def _check_prefixed(held: pq.ParquetFile, columns: list[str], size: int) -> None:
+def _check_prefixed(held: pq.ParquetFile, columns: list[str], size: int, limit: Limit) -> None:
     """Raise DecompressionBomb if the words of `columns` would fill the memory.
 
     Each word is stored as its difference from the one before, so no word is longer than the stored bytes. They are
     counted a few rows at a time."""
     much = 0
     for at in range(held.num_row_groups) if columns else ():
-        rows = max(1, min(AT_ONCE, MOST // max(1, held.metadata.row_group(at).total_byte_size)))
+        rows = max(1, min(AT_ONCE, OF_RUNS.floor // max(1, held.metadata.row_group(at).total_byte_size)))
         for batch in held.iter_batches(rows, [at], columns, use_threads=False):
             much += batch.nbytes
-            if much > MOST and much > RATIO * size:
-                raise DecompressionBomb(f"its {size:,} bytes hold more than {MOST:,} bytes of text")
+            if not limit.allows(much, size):
+                raise DecompressionBomb(f"its {size:,} bytes hold more than {limit.floor:,} bytes of text")
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -167,10 +253,10 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
-def _written_out(column: pa.ChunkedArray) -> int:
-    """Bytes of the words of a column if each row stored its word; 0 where all words are short."""
+def _written_out(column: pa.ChunkedArray, long: int) -> int:
+    """Bytes of the words of a column if each row stored its word; 0 where none is longer than `long` bytes."""
     if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
         return 0
     lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
     longest = max((pc.max(each).as_py() or 0 for each in lengths), default=0)
-    return sum(pc.sum(each).as_py() or 0 for each in lengths) if longest > LONG else 0
+    return sum(pc.sum(each).as_py() or 0 for each in lengths) if longest > long else 0

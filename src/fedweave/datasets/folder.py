@@ -37,7 +37,7 @@ from fedweave.datasets.schema import (
     split_of,
 )
 from fedweave.datasets.settings import GraphSettings, NodeSettings
-from fedweave.datasets.table import WHOLE, NameIndex, StackedTables, Table, Tables, find, places, read
+from fedweave.datasets.table import WHOLE, NameIndex, Table, Tables, find, places, read, stacked
 from fedweave.datasets.tables import ALL, Parts, Tabular, times_of
 from fedweave.datasets.triples import holds_triples
 from fedweave.errors import ConfigError, DataError, Faults
@@ -209,7 +209,8 @@ class Members(Folder):
                 edges.append(_with_member(self._with_ids(of_edges), folder.name, self._ends))
         faults.refuse()
         _check_alike(root, nodes)
-        dataset = self.dataset(Tables(_stacked(root, nodes), _stacked(root, edges)), root, labelled)
+        nodes_of_all, edges_of_all = (stacked(root / each[0].path.stem, each) for each in (nodes, edges))
+        dataset = self.dataset(Tables(nodes_of_all, edges_of_all), root, labelled)
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
         if dataset.outside is not None:  # which members that train together call alike
             names = tuple(name.partition("/")[2] for name in dataset.outside.names)
@@ -252,15 +253,6 @@ def _check_alike(root: Path, nodes: Sequence[Table]) -> None:
         if differ := sorted(set(names) ^ set(features[0])):
             what = f"{nodes[0].path.parent.name} and {table.path.parent.name} differ in the columns {', '.join(differ)}"
             refuse(root, what, "Give all members the same feature columns.")
-
-
-def _stacked(root: Path, tables: Sequence[Table]) -> Table:
-    try:
-        data = pa.concat_tables([table.data for table in tables], promote_options="permissive")
-    except pa.ArrowException as error:
-        kind = tables[0].path.stem
-        refuse(root, f"the members' {kind} hold values of different types ({error})", "Write all as CSV, or all alike.")
-    return StackedTables(root / tables[0].path.stem, data, 0, sources=tuple(tables))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -391,7 +383,7 @@ def _part(read: Callable[..., object], *arguments: object) -> Callable[[Record],
 
 def is_of_graphs(root: Path) -> bool:
     """Whether the folder's tables are of small graphs."""
-    return any((root / f"graphs{kind}").is_file() for kind in TABLES)
+    return any((root / f"graphs{kind}").exists() for kind in TABLES)
 
 
 def check_named(root: Path, kind: GraphFolder) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
@@ -149,28 +149,76 @@ def _data(folder: Path, pattern: str) -> Iterator[Path]:
             yield path
 
 
-_UNPACK = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip"}
+_UNPACK = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip", ".7z": "7z x"}
+_UNPACK |= {".tar": "tar -xf", ".tgz": "tar -xzf", ".tar.gz": "tar -xzf", ".tar.bz2": "tar -xjf", ".tar.xz": "tar -xJf"}
+_MOLECULES = (".smi", ".smiles", ".sdf", ".mol", ".mol2")
+_STEMS = ("nodes", "edges", "graphs")
+
+
+def refuse_absent(
+    folder: Path, absent: str, stem: str, endings: Sequence[str], remedy: str = "", code: str = ""
+) -> NoReturn:
+    """Refuse a folder without the file `stem` with one of the `endings`. What the folder has instead decides the
+    remedy: first the file under another form (`refuse_other_form`), then an archive that may hold it, then files of
+    molecules, then tables of other names; `remedy` and `code` are of a folder with none of these. absent: what is not
+    there, in words.
+
+    Raises:
+        DataError: names the file and what to do.
+    """
+    refuse_other_form(folder, absent, stem, endings)
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
+    packed = [path for path in inside if path.is_file() and _command(path)]
+    molecules = [path for path in inside if path.suffix.casefold() in _MOLECULES]
+    if packed:
+        unpack = f"If it holds the files, unpack it: {_command(packed[0])} {packed[0].name}."
+        refuse(folder, f"{absent}, but {packed[0].name} is", unpack, "file-other")
+    if molecules and stem in _STEMS:
+        table = 'Molecules are read with [data] name = "graphs" from graphs.csv, with a column smiles and their label.'
+        refuse(folder, f"{absent}, but {molecules[0].name} is", table, "file-other")
+    refuse(folder, absent, remedy or _of_own_name(inside, stem), code)
 
 
 def refuse_other_form(folder: Path, absent: str, stem: str, endings: Sequence[str]) -> None:
     """Refuse a folder that has the file `stem`, or one whose stem ends so if it begins with "_", in another form than
-    with one of the `endings`: packed, of another kind, or in capitals. absent: what is not there, in words.
+    with one of the `endings`: packed, of another kind, in capitals, a folder of parts. absent: what is not there.
 
     Raises:
         DataError: names the file and what to do.
     """
     for path in sorted(folder.iterdir()):
-        bare, _, kind = path.name.partition(".")
-        low, wanted = bare.casefold(), stem.casefold()
-        if not path.is_file() or not (low == wanted or (wanted.startswith("_") and low.endswith(wanted))):
-            continue
-        name = bare[: len(bare) - len(stem)] + stem if stem.startswith("_") else stem
-        remedy = f"Save it as {' or '.join(name + ending for ending in endings)}."
-        if command := _UNPACK.get(path.suffix.casefold()):
-            remedy = f"Unpack it: {command} {path.name}."
-        elif f".{kind.casefold()}" in endings:
-            remedy = f"Rename it: {name}.{kind.casefold()}."
-        refuse(folder, f"{absent}, but {path.name} is", remedy, "file-other")
+        bare, wanted = path.name.partition(".")[0].casefold(), stem.casefold()
+        if bare == wanted or (wanted.startswith("_") and bare.endswith(wanted)):
+            refuse(folder, f"{absent}, but {path.name} is", _renaming(path, stem, endings), "file-other")
+
+
+def _command(path: Path) -> str:
+    """The command that unpacks a file, "" for one that is not packed."""
+    name = path.name.casefold()
+    return next((_UNPACK[end] for end in sorted(_UNPACK, key=len, reverse=True) if name.endswith(end)), "")
+
+
+def _renaming(path: Path, stem: str, endings: Sequence[str]) -> str:
+    """The remedy for a file, or a folder of parts, that is `stem` in another form."""
+    bare, _, kind = path.name.partition(".")
+    name = bare[: len(bare) - len(stem)] + stem if stem.startswith("_") else stem
+    wanted = " or ".join(name + ending for ending in endings)
+    if f".{kind.casefold()}" in endings:
+        return f"Rename it: {name}.{kind.casefold()}."
+    if path.is_dir():
+        return f"If it is a folder of the table's parts, or holds the table, call it {wanted}."
+    return f"Unpack it: {_command(path)} {path.name}." if _command(path) else f"Save it as {wanted}."
+
+
+def _of_own_name(inside: Sequence[Path], stem: str) -> str:
+    """The remedy for a folder without the table `stem`: other tables that are there may be it."""
+    tables = [path for path in inside if path.suffix in TABLES and path.stem not in _STEMS]
+    if not tables:
+        return "See docs/data-format.md for both files."
+    there = "There is" if len(tables) == 1 else "There are"
+    shown = ", ".join(path.name for path in tables[:5]) + (", …" if tables[5:] else "")
+    renamed = f"rename the table of {stem} to {stem}{tables[0].suffix}"
+    return f"{there} {shown}: {renamed}, and see docs/data-format.md for both files."
 
 
 TABLES = (".csv", ".parquet")
@@ -237,7 +285,7 @@ def _file(path: Path) -> str:
 def _tables(folder: Path) -> list[str]:
     """The files of graphs (if there are any), nodes and edges in `folder`; none unless both of these are there."""
     graphs, *held = (
-        [f"{stem}{kind}" for kind in TABLES if (folder / f"{stem}{kind}").is_file()]
+        [f"{stem}{kind}" for kind in TABLES if (folder / f"{stem}{kind}").exists()]
         for stem in ("graphs", "nodes", "edges")
     )
     return [files[0] for files in (graphs, *held) if files] if all(held) else []

@@ -21,15 +21,11 @@ from fedweave.core.target import CLASS, LABELS, labeled, where_known
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.datasets.base import NO_LOOPS, Dataset, check_loops, note_loops, undirected
+from fedweave.datasets.cells import DATES, DECIMAL_COMMA, GAPS, NESTED, NUMBER, NUMERIC, is_gap, is_name, numbers_in
 from fedweave.datasets.check import first, refuse, refuse_rows
 from fedweave.datasets.features import apart, by_holder, one_hot, repeated
 from fedweave.datasets.settings import TableSettings
 from fedweave.datasets.table import (
-    DATES,
-    DECIMAL_COMMA,
-    GAPS,
-    NESTED,
-    NUMERIC,
     WHOLE,
     NameIndex,
     Table,
@@ -38,7 +34,6 @@ from fedweave.datasets.table import (
     as_whole,
     difference,
     find,
-    is_gap,
     meant_empty,
     places,
     read,
@@ -334,9 +329,7 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
                 "Correct its name.",
                 "column-named",
             )
-        cells = data[name].combine_chunks()
-        if pa.types.is_dictionary(cells.type):
-            cells = cells.dictionary_decode()
+        cells = table.cells(name)
         if pa.types.is_null(cells.type):
             cells = cells.cast(pa.float64())
         if pa.types.is_temporal(cells.type):
@@ -355,14 +348,14 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
 
 def spread(table: Table, known: Sequence[str] = ()) -> Table:
     """The table with columns of lists of numbers split into a column for each place, except for the `known`: "emb
-    0" and "emb 1" of "emb".
+    0" and "emb 1" of "emb". A list may be text in square brackets, as CSV has it.
 
     Raises:
         DataError: lists differ in length, or one is missing; names file, row and column.
     """
     data = table.data
     for name in (name for name in table.columns if name not in known):
-        cells = data[name].combine_chunks()
+        cells = _lists(data[name])
         if not _holds_numbers(cells.type):
             continue
         lengths = pc.fill_null(pc.list_value_length(cells), 0).to_numpy(zero_copy_only=False)
@@ -375,6 +368,27 @@ def spread(table: Table, known: Sequence[str] = ()) -> Table:
         for place, new_name in enumerate(names):
             data = data.add_column(at + place, new_name, values.take(pa.array(np.arange(place, len(values), width))))
     return replace(table, data=data)
+
+
+_LIST = r"^\s*\[.*\]\s*$"
+
+
+def _lists(column: pa.ChunkedArray) -> pa.Array:
+    """A column of text as lists of numbers, if each cell is one in square brackets, "[0.1, 2]" or "[0.1 2]", or empty;
+    other columns as they are."""
+    cells = column.combine_chunks()
+    if not pa.types.is_string(cells.type) and not pa.types.is_large_string(cells.type):
+        return cells
+    head = cells.drop_null().slice(0, HEAD)
+    if not len(head) or not pc.all(pc.match_substring_regex(head, _LIST)).as_py():
+        return cells
+    lists = list[list[float] | None]()
+    for text in cells.to_pylist():
+        numbers = numbers_in(text) if text is not None and re.match(_LIST, text) else []
+        if text is not None and not numbers:
+            return cells
+        lists.append([float(number) for number in numbers] if numbers else None)
+    return pa.array(lists, pa.list_(pa.float64()))
 
 
 def _refuse_uneven(table: Table, name: str, lengths: np.ndarray, width: int) -> None:
@@ -459,10 +473,16 @@ def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> n
 
 
 def check_columns(
-    table: Table, required: tuple[str, ...], known: tuple[str, ...], closed: bool = False, hint: str = ""
+    table: Table,
+    required: tuple[str, ...],
+    known: tuple[str, ...],
+    closed: bool = False,
+    hint: str = "",
+    ids: Callable[[], pa.Array] | None = None,
 ) -> None:
     """Refuse a table without `required` columns, with a misspelt one of the `known` or, where it is `closed`, with any
-    other; `hint` names a setting that would allow it.
+    other; `hint` names a setting that would allow it. ids: the names of what columns refer to, by which a row
+    that stands where the header should is known.
 
     Raises:
         DataError: names the file, the column and what it has.
@@ -474,8 +494,14 @@ def check_columns(
                 table.path, f"the column name {name!r} is almost {name.strip().casefold()!r}", "Spell it exactly so."
             )
     if absent := [name for name in required if name not in table.columns]:
-        what = f"there is no column {' and no column '.join(map(repr, absent))}; {text}"
-        refuse(table.path, what, _naming(table, absent, known), "column-missing")
+        what, naming = f"there is no column {' and no column '.join(map(repr, absent))}", _naming(table, absent, known)
+        row = _like_a_row(table, known, ids)
+        header = f"Put a line with the columns' names, {','.join(absent)}{'…' if table.columns[len(absent) :] else ''}"
+        header += ", above it (in pandas: header=None, then name the columns)."
+        if row and all(row):  # to give these columns a meaning would lose the row
+            refuse(table.path, f"{what}, and {', '.join(table.columns[:5])} look like a row", header, "header")
+        remedy = f"If that is a row: {header} If not: {naming}" if row else naming
+        refuse(table.path, f"{what}; {text}", remedy, "column-missing")
     extra = [name for name in table.columns if name not in known] if closed else []
     ignore = f"ignore = {json.dumps([f'{table.path.stem}.{name}' for name in extra])}"
     if "weight" in extra:
@@ -485,6 +511,26 @@ def check_columns(
     if extra:
         remedy = f"Allowed are {', '.join(known)}{f'; {hint}' if hint else ''}; {ignore} leaves out the others."
         refuse(table.path, f"unknown columns: {', '.join(extra)}", remedy, "column-unknown")
+
+
+def _like_a_row(table: Table, known: Sequence[str], ids: Callable[[], pa.Array] | None) -> list[bool]:
+    """Whether each column is called like a number, a value of its own or one of the `ids`; [] if none is, if one has a
+    meaning, or if all are called by their numbers from 0, which may be names, too."""
+    if set(table.columns) & set(known):
+        return []
+    named = set() if ids is None else set(ids().to_pylist())
+    row = [name in named or _is_value(table, name) for name in table.columns]
+    if table.columns == [str(at) for at in range(len(table.columns))]:
+        return [False, *row]
+    return row if any(row) else []
+
+
+def _is_value(table: Table, name: str) -> bool:
+    """Whether a column is called like a number, or like one of its own cells."""
+    if re.match(NUMBER, name):
+        return True
+    cells = table.data[name].combine_chunks()
+    return pa.types.is_string(cells.type) and pc.any(pc.equal(cells, name)).as_py() is True
 
 
 def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
@@ -597,17 +643,16 @@ def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray |
         nodes.refuse_gaps("sens", "groups")
         nodes.refuse_blanks("sens", "groups")
     names = group_names(nodes, groups)
-    return nodes.kinds("sens", names, "groups") if names else nodes.whole("sens", empty="unknown")
+    return nodes.kinds("sens", names, "groups") if names else nodes.whole("sens", empty="unknown", key="groups")
 
 
 def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[str, ...]:
-    """The names of the groups in the column sens, in order; () where they are numbers or there is no such column."""
+    """The names of the groups in the column sens, in order; () where some are numbers or dates, or there is no such
+    column. Bands of ages, such as 18-25, are names."""
     if "sens" not in nodes.columns:
         return ()
-    present = nodes.texts("sens").drop_null()
-    if groups is None and (len(present) == 0 or pc.any(pc.match_substring_regex(present, NUMERIC)).as_py()):
-        return ()
-    return groups or tuple(sorted(present.unique().to_pylist()))
+    present = nodes.texts("sens").drop_null().unique().to_pylist()
+    return groups or (tuple(sorted(present)) if all(map(is_name, present)) else ())
 
 
 def names_in(table: Table, column: str) -> pa.Array:
@@ -817,8 +862,6 @@ def _full(table: Table, column: str) -> str:
     """The column with its table in front, such as "edges.weight"."""
     return f"{table.path.stem}.{column}"
 
-
-NUMBER = r"^\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*$"
 
 FEW = 1000  # classes, which may be empty as far as there are rows for them
 FILLED = 0.01  # the least share of more classes that has a row

@@ -1,5 +1,5 @@
-"""Cells in a column of numbers that are no numbers, and remedies: words for a gap, amounts of money, shares, dates,
-decimal commas.
+"""A user's tables, read so strictly that every error can name file, row and column; and names in them that look
+alike and are not the same, of ids, classes, groups and owners.
 """
 
 import csv
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property, partial
-from itertools import islice, takewhile
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar, NamedTuple, NoReturn
 
@@ -19,75 +19,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.parquet as pq
 
-from fedweave.core.decompression import TABLE_FAULTS, DecompressionBomb, Nested, read_parquet
+from fedweave.core.decompression import OF_TABLES, TABLE_FAULTS, DecompressionBomb, Nested, parquet_cost, read_parquet
+from fedweave.datasets.cells import DATES, FEATURE, GAPS, MISSING, NESTED, NUMERIC, of_feature, of_number, short
 from fedweave.datasets.check import refuse, refuse_rows
-from fedweave.datasets.features import exact, refuse_merged
-from fedweave.datasets.lookup import TABLES, refuse_other_form
-
-# What other programs write for an empty cell: pandas, R, MySQL (\N), Excel (#N/A), UCI and Weka (?), SAS (a dot).
-GAPS = ("nan", "na", "n/a", "<na>", "nat", "null", "none", "#n/a", "\\n", "?", ".")
-NUMERIC = r"^\s*[+-]?\.?\d"
-DECIMAL_COMMA = r"^\s*[+-]?\d{1,3}([. ]?\d{3})*,\d+\s*$"
-DATE = r"^\s*(\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4})\b"
-DATES = "A date is no number: give what matters about it, such as the days since another date."
-NESTED = "Give one column for each number or field, or leave the column out."
-MISSING = "If values are not known, list the column in [data] missing, which reads empty cells and such words as gaps."
-
-_STEMS = ("nodes", "edges", "graphs")
-_THOUSANDS = r"[+-]?\d{1,3}([.,]\d{3})+"
-_CURRENCIES = "EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|BRL|SEK|NOK|DKK|PLN|CZK|KRW|ZAR"
-
-
-def is_gap(text: str) -> bool:
-    """Whether a text is empty, or what another program writes for an empty cell."""
-    return text.strip().casefold() in ("", *GAPS)
-
-
-def amount(text: str) -> str:
-    """The number in an amount such as "$1,234.50", "1.234,50 EUR" or "12 %", as Python writes it; "" if it is none."""
-    bare = "".join(sign for sign in text if unicodedata.category(sign) not in ("Sc", "Zs") and sign not in "%'\u2019")
-    bare = re.sub(f"^({_CURRENCIES})|({_CURRENCIES})$", "", bare)
-    if not re.fullmatch(r"[+-]?(\d[\d.,]*|\.\d+)", bare):
-        return ""
-    *groups, last = re.split(r"[.,]", bare)
-    signs = "".join(re.findall(r"[.,]", bare))
-    whole = len(signs) > 1 and len(set(signs)) == 1  # the same sign twice separates thousands
-    if not groups or whole or (signs == "," and re.fullmatch(_THOUSANDS, bare)):
-        return "".join([*groups, last])
-    return f"{''.join(groups)}.{last}"
-
-
-def of_number(texts: Sequence[str], gaps: str = MISSING) -> str:
-    """The remedy for texts, at least one, in a column of numbers; "" if they are none of the forms known here. gaps:
-    the remedy for words that stand for an empty cell."""
-    words = [text for text in texts if not is_gap(text)]
-    if not words:
-        return gaps
-    gaps = gaps if len(words) < len(texts) else ""
-    if all(re.match(DATE, text) for text in words):
-        remedy = DATES
-    elif all(re.match(DECIMAL_COMMA, text) for text in words) and not all(
-        re.fullmatch(_THOUSANDS, text.strip()) for text in words
-    ):
-        remedy = "Write decimal points: 0.5, not 0,5."
-    elif all(amount(text) for text in words):
-        remedy = f"Write only the number, {amount(words[0])}, without currency, % and separators of thousands."
-    else:
-        return ""
-    return f"{remedy} {gaps}".rstrip()
-
-
-# ----------------------------------------------------------------------------------------------------
-# A user's tables, read so strictly that every error can name file, row and column; and names in them that look
-# alike and are not the same, of ids, classes, groups and owners.
-
+from fedweave.datasets.features import EXACT, exact, refuse_merged
+from fedweave.datasets.lookup import TABLES, refuse_absent
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
 WHOLE = r"^-?\d{1,18}(\.0*)?$"
 TEXT = "Use whole numbers or text in this column."
-FEATURE = "Every column without another meaning is a feature: give a finite number in every row."
 TARGET = "Give a number, and an empty cell where it is not known."
+OPAQUE = "Write the column as numbers, text or dates, or leave it out: ignore in [data]."
 TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 
 
@@ -144,11 +88,20 @@ class Table:
             blank &= self.data[column].is_null(nan_is_null=True).to_numpy()
         return blank
 
+    def cells(self, column: str) -> pa.Array:
+        """The column in one piece, without a dictionary.
+
+        Raises:
+            DataError: it is of a type whose meaning is not known, such as intervals of pandas.
+        """
+        cells = self.data[column].combine_chunks()
+        if isinstance(cells.type, pa.BaseExtensionType):
+            refuse(self.path, f"column {column!r} holds {cells.type}", OPAQUE, "column-type")
+        return cells.dictionary_decode() if pa.types.is_dictionary(cells.type) else cells
+
     def texts(self, column: str, remedy: str = TEXT) -> pa.Array:
         """The column as strings; empty cells are null. Whole numbers and text are allowed; `remedy` is for others."""
-        cells = self.data[column].combine_chunks()
-        if pa.types.is_dictionary(cells.type):
-            cells = cells.dictionary_decode()
+        cells = self.cells(column)
         if pa.types.is_boolean(cells.type):
             return words_of(cells)
         if pa.types.is_floating(cells.type):  # pandas stores whole numbers next to gaps as floats
@@ -181,10 +134,12 @@ class Table:
             remedy = "Write the column as whole numbers or as text, from the source on (pandas: dtype='Int64' or str)."
             self.refuse_at(int(bad[0]), f"{what} on are rounded to others{more}", remedy)
 
-    def whole(self, column: str, empty: str) -> np.ndarray:
-        """The column as int64 [rows], -1 where empty (`empty` is the meaning of that); numbers below 0 are errors."""
+    def whole(self, column: str, empty: str, key: str = "") -> np.ndarray:
+        """The column as int64 [rows], -1 where empty (`empty` is the meaning of that); numbers below 0 are errors.
+        [data] `key` could list names."""
         cells = self.texts(column)
-        remedy = f"Use whole numbers from 0, or leave the cell empty for {empty}."
+        named = f", or list all names in data.{key}" if key else ""
+        remedy = f"Use whole numbers from 0, or leave the cell empty for {empty}{named}."
         bad = _bools(pc.invert(pc.match_substring_regex(cells, WHOLE)))
         refuse_rows(self, bad, lambda row: f"{column} is {cells[row].as_py()!r}, not a whole number", remedy)
         values = pc.replace_substring_regex(cells, r"\.0*$", "").cast(pa.int64())
@@ -197,7 +152,7 @@ class Table:
     def numbers(self, column: str, apart: bool = True, gaps: str = MISSING) -> np.ndarray:
         """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are errors, and with `apart`
         also differences that float32 loses. gaps: the remedy for cells of unknown value."""
-        cells = self.data[column].combine_chunks()
+        cells = self.cells(column)
         if pa.types.is_temporal(cells.type):
             refuse(self.path, f"column {column!r} holds {cells.type}", DATES)
         if pa.types.is_nested(cells.type):
@@ -222,9 +177,7 @@ class Table:
     def targets(self, column: str) -> np.ndarray:
         """The column as float64 [rows], NaN where a cell is empty or holds a word for that (`GAPS`); text and dates are
         refused."""
-        cells = self.data[column].combine_chunks()
-        if pa.types.is_dictionary(cells.type):
-            cells = cells.dictionary_decode()
+        cells = self.cells(column)
         if pa.types.is_temporal(cells.type):
             refuse(self.path, f"column {column!r} holds {cells.type}", DATES, "target")
         if pa.types.is_nested(cells.type):
@@ -237,19 +190,33 @@ class Table:
             number = pc.match_substring_regex(cells, rf"^({_NUMBER}|[+-]?inf(inity)?)$")
             bad = _bools(pc.invert(number))
             texts = [text for text in cells.filter(pa.array(bad)).to_pylist() if text is not None]
-            remedy = (of_number(texts, TARGET) if texts else "") or TARGET
+            remedy = (of_number(column, texts, TARGET) if texts else "") or TARGET
             refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}, no number", remedy, "target")
-        values: np.ndarray = cells.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
-        return np.asarray(values, np.float64)
+        read: np.ndarray = cells.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
+        values = np.asarray(read, np.float64)
+        self._refuse_merged_targets(column, cells, values)
+        return values
+
+    def _refuse_merged_targets(self, column: str, cells: pa.Array, values: np.ndarray) -> None:
+        """Refuse whole numbers so large that float64 rounds them to others."""
+        at = np.flatnonzero(np.abs(values) >= EXACT)
+        digits = exact(cells.take(pa.array(at)), values[at])
+        if digits.dtype != object:
+            return
+        bad = np.zeros(self.rows, bool)
+        bad[at] = [int(value) != whole for value, whole in zip(values[at], digits, strict=True)]
+        remedy = "Subtract one number from the whole column, the same wherever it is, or divide it."
+        describe = lambda row: f"{column!r} is {cells[row].as_py()}, which float64 rounds to {values[row]:.0f}"  # noqa: E731
+        refuse_rows(self, bad, describe, remedy, "target")
 
     def _refuse_words(self, column: str, cells: pa.Array, gaps: str) -> None:
         """Reject a feature without any number by one error, not row by row."""
         words = [text for text in pc.unique(cells.drop_null()).to_pylist() if text]
-        if words and not any(re.match(form, text) for text in words for form in (NUMERIC, DATE, DECIMAL_COMMA)):
+        if words and not any(re.match(NUMERIC, text) for text in words):
             empty = cells.null_count + cells.to_pylist().count("")
             more = f"{len(cells) - empty:,} {self.counted} hold text" + (f" and {empty:,} nothing" if empty else "")
-            first = np.arange(len(cells)) == cells.to_pylist().index(words[0])
-            refuse_rows(self, first, lambda row: f"{column!r} is {words[0]!r}; {more}", remedy_of(column, words, gaps))
+            first, remedy = np.arange(len(cells)) == cells.to_pylist().index(words[0]), of_feature(column, words, gaps)
+            refuse_rows(self, first, lambda row: f"{column!r} is {short(repr(words[0]))}; {more}", remedy)
 
     def refuse_gaps(self, column: str, key: str = "") -> None:
         """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
@@ -327,11 +294,11 @@ class Table:
             texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
             feature = to == pa.float64()
             whole = feature and bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is of another kind
-            better = remedy_of(column, [str(text) for text in texts], gaps, whole) if feature else remedy
+            better = of_feature(column, [str(text) for text in texts], gaps, whole) if feature else remedy
             if whole:
                 at, many = int(bad.argmax()), f"and so are {len(texts) - 1:,} more of {self.rows:,} {self.counted}"
-                self.refuse_at(at, f"{column!r} is {cells[at].as_py()!r}, no number, {many}", better)
-            refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}", better)
+                self.refuse_at(at, f"{column!r} is {short(repr(cells[at].as_py()))}, no number, {many}", better)
+            refuse_rows(self, bad, lambda row: f"{column!r} is {short(repr(cells[row].as_py()))}", better)
             refuse(self.path, f"column {column!r}: {error}", remedy)
 
 
@@ -356,6 +323,31 @@ class StackedTables(Table):
         raise IndexError(row)
 
 
+@dataclass(frozen=True)
+class TableParts(StackedTables):
+    """The parts of one table."""
+
+    counted: ClassVar[str] = "rows"
+
+    @property
+    def origins(self) -> np.ndarray:
+        return np.zeros(self.rows, np.int64)
+
+
+def stacked(path: Path, tables: Sequence[Table], kind: type[StackedTables] = StackedTables) -> StackedTables:
+    """Tables with the same columns as one, whose name is `path`.
+
+    Raises:
+        DataError: a column has values of different types.
+    """
+    try:
+        data = pa.concat_tables([table.data for table in tables], promote_options="permissive")
+    except pa.ArrowException as error:
+        what = f"the tables of {path.stem} hold values of different types ({error})"
+        refuse(path.parent, what, "Write all as CSV, or all alike.")
+    return kind(path, data, 0, sources=tuple(tables))
+
+
 class Tables(NamedTuple):
     """A user's data as every reader of tables hands it over: its nodes and edges and, where these are the examples,
     small graphs."""
@@ -369,24 +361,6 @@ def meant_empty(*words: str) -> str:
     """The remedy where a label is a word for an unknown class."""
     word = json.dumps(words[0], ensure_ascii=False) if words else "…"
     return f"If it means that the class is not known: [data] unlabeled = {word}."
-
-
-def remedy_of(column: str, texts: list[str], gaps: str = MISSING, whole: bool = True) -> str:
-    """The remedy for cells of a feature that are no numbers; gaps: the remedy for unknown values; whole: whether
-    the column holds nothing else."""
-    if remedy := of_number(texts, gaps):
-        return remedy
-    if not whole or any(re.match(NUMERIC, text) for text in texts):
-        return FEATURE
-    names = sorted(text for text in set(texts) if not is_gap(text))
-    shown = ", ".join(json.dumps(name, ensure_ascii=False) for name in names[:10]) + (", …" if names[10:] else "")
-    declare = f"[data] categories = {{{column} = [{shown}]}}"
-    literal = json.dumps(column, ensure_ascii=False)
-    return (
-        f"{FEATURE} Text becomes one column per value if you declare all values (empty cells are in none): {declare}. "
-        f"Otherwise leave it out, [data] ignore = [{literal}]; if it is people's group, "
-        f"columns = {{sens = {literal}}}."
-    )
 
 
 def _uncast(cell: pa.Scalar, to: pa.DataType) -> bool:
@@ -586,21 +560,35 @@ def not_composed(names: Iterable[str]) -> str:
 
 CSV_FAULTS = (csv.Error,)
 BLOCK = 1 << 26  # bytes; no row is longer
-COMMENT = "#"
+COMMENTS = ("#", "%")  # SNAP; KONECT and Matrix Market
+MAX_COLUMNS = 1 << 16  # each takes .3 ms whatever its rows; the transcripts of all human genes are fewer
+MAX_TEXT = (1 << 31) - 1  # bytes of a column, which Arrow counts in 32 bits
+REPEATS = "Remove what repeats, give sparse features as .npz, or write it as CSV, if that is meant."
 _QUOTE = b'"'
 _MOST_COMMENTS = 1000  # lines
+_SPLIT = r'\ufeff?"?sep=(.)"?\r?\n'  # the first line by which Excel tells itself what splits cells
 
 
-def read_csv(path: Path) -> pa.Table:
+class CsvLayout(NamedTuple):
+    """How a CSV file begins. skipped: lines before the header. split: the sign between cells."""
+
+    skipped: int
+    split: str
+
+    @property
+    def top(self) -> int:
+        """The number of the first data row."""
+        return 2 + self.skipped
+
+
+def read_csv(path: Path, layout: CsvLayout) -> pa.Table:
     """All cells as strings, null where empty; a line without any is a row of nulls.
 
     Raises:
-        DataError: cells are split by something else, or a quote is never closed. One of `decompression.TABLE_FAULTS` or
-            `CSV_FAULTS`: the file is malformed.
+        DataError: cells are split by something else, a quote is never closed, or there are too many columns. One of
+            `decompression.TABLE_FAULTS` or `CSV_FAULTS`: the file is malformed.
     """
-    skipped = comments(path)
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(islice(file, skipped, None)), [])
+    header = _header(path, layout)
     for mark, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(header) == 1 and mark in header[0]:
             refuse(
@@ -608,15 +596,16 @@ def read_csv(path: Path) -> pa.Table:
                 f"cells are split by {name}; the columns are {', '.join(header[0].split(mark))}",
                 "Split them by commas, and write numbers with decimal points.",
             )
-    _check_quotes(path, skipped)
+    _check_width(path, len(header))
+    _check_quotes(path, layout)
     options = pa.csv.ConvertOptions(
         column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=True, null_values=[""]
     )
     # Without threads the parser knows the number of a row that it complains about.
     return pa.csv.read_csv(
         path,
-        read_options=pa.csv.ReadOptions(use_threads=False, block_size=BLOCK, skip_rows=skipped),
-        parse_options=pa.csv.ParseOptions(ignore_empty_lines=False, newlines_in_values=True),
+        read_options=pa.csv.ReadOptions(use_threads=False, block_size=BLOCK, skip_rows=layout.skipped),
+        parse_options=pa.csv.ParseOptions(delimiter=layout.split, ignore_empty_lines=False, newlines_in_values=True),
         convert_options=options,
     )
 
@@ -652,40 +641,64 @@ def read_tabs(path: Path, columns: Sequence[str], header: bool) -> pa.Table:
     return table
 
 
-def comments(path: Path) -> int:
-    """The number of lines before the header of a CSV file that begin with #, as in files of SNAP and KONECT.
+def _header(path: Path, layout: CsvLayout) -> list[str]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return next(csv.reader(islice(file, layout.skipped, None), delimiter=layout.split), [])
+
+
+def _check_width(path: Path, columns: int) -> None:
+    if columns > MAX_COLUMNS:
+        what = f"it has {columns:,} columns, and a table may have {MAX_COLUMNS:,}"
+        refuse(path, what, "Leave out columns, or give sparse features as .npz (docs/data-format.md).", "too-large")
+
+
+def layout_of(path: Path) -> CsvLayout:
+    """How a CSV file begins: perhaps with Excel's line "sep=;", then with lines of comments.
 
     Raises:
-        DataError: the line after them is no header, or one of them looks like it.
+        DataError: the line after the comments is no header, or one of them looks like it.
     """
     with path.open(newline="", encoding="utf-8-sig") as file:
-        lines = list(takewhile(lambda line: line.startswith(COMMENT), islice(file, _MOST_COMMENTS)))
+        first = next(file, "")
+        split = re.fullmatch(_SPLIT, first)
+        before = [first] if split else []
+        layout = CsvLayout(len(before), split[1] if split else ",")
+        lines = list[str]()
+        for line in islice(file if split else chain([first], file), _MOST_COMMENTS):
+            if not line.startswith(COMMENTS):
+                break
+            lines.append(line)
     if not lines:
-        return 0
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        header = next(csv.reader(islice(file, len(lines), None)), [])
-    last = [cell.strip() for cell in re.split(r"[,\t]", lines[-1].lstrip(COMMENT))]
-    numbers = all(re.match(NUMERIC, cell) for cell in re.split(r"\s+", " ".join(header).strip()))
-    if numbers or (len(last) == len(header) > 1 and not any(" " in cell for cell in last)):
-        what = f"line {len(lines)}, {lines[-1].strip()!r}, begins with {COMMENT}, as comments do"
-        after = "the line after it is no header" if numbers else "it looks like the header"
-        remedy = f"Write the columns' names without {COMMENT}, split by commas, such as source,target."
-        refuse(path, f"{what}, and {after}", remedy, "header")
-    return len(lines)
+        return layout
+    mark, number = lines[-1][0], layout.skipped + len(lines)
+    layout = layout._replace(skipped=number)
+    if lines[0].startswith("%%MatrixMarket"):
+        remedy = "Read it with scipy.io.mmread, and write its edges as a table with the columns source and target."
+        refuse(path, "the file is a matrix in Matrix Market's format, without a header", remedy, "header")
+    header = _header(path, layout)
+    last = [cell.strip() for cell in re.split(r"[,\t]", lines[-1].lstrip(mark))]
+    what = f"line {number}, {lines[-1].strip()!r}, begins with {mark}, as comments do"
+    if all(re.match(NUMERIC, cell) for cell in re.split(r"\s+", " ".join(header).strip())):
+        remedy = "Write a line with the columns' names, such as source,target, after it, and commas between all cells."
+        refuse(path, f"{what}, and the line after it is no header", remedy, "header")
+    if len(last) == len(header) > 1 and not any(" " in cell for cell in last):
+        remedy = f"If it is the header, write it without {mark}, split by commas; if not, leave it out."
+        refuse(path, f"{what}, and it looks like the header", remedy, "header")
+    return layout
 
 
-def _check_quotes(path: Path, skipped: int) -> None:
-    """Refuse a quote that is never closed: all rows after it would be one cell. skipped: lines before the header."""
+def _check_quotes(path: Path, layout: CsvLayout) -> None:
+    """Refuse a quote that is never closed: all rows after it would be one cell."""
     with path.open("rb") as file:
-        for _ in range(skipped):
+        for _ in range(layout.skipped):
             file.readline()
         quotes = sum(block.count(_QUOTE) for block in iter(lambda: file.read(BLOCK), b""))
     if quotes % 2 == 0:
         return
-    begin = 1 + skipped  # of the row that is being read, as a spreadsheet counts
+    begin = 1 + layout.skipped  # of the row that is being read, as a spreadsheet counts
     with path.open(newline="", encoding="utf-8-sig") as file:
         try:
-            for _ in csv.reader(islice(file, skipped, None), strict=True):
+            for _ in csv.reader(islice(file, layout.skipped, None), delimiter=layout.split, strict=True):
                 begin += 1
         except csv.Error as error:
             if any(why in str(error) for why in ("unexpected end", "field limit")):
@@ -695,39 +708,37 @@ def _check_quotes(path: Path, skipped: int) -> None:
 
 
 def find(folder: Path, stem: str) -> Path:
-    """`<stem>.parquet` or `<stem>.csv` in `folder`; neither or both is a DataError."""
-    paths = [path for path in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if path.is_file()]
+    """`<stem>.parquet` or `<stem>.csv` in `folder`, a file or a folder of parts; neither or both is a DataError."""
+    paths = [path for path in (folder / f"{stem}.parquet", folder / f"{stem}.csv") if path.exists()]
     if not paths:
-        refuse_other_form(folder, f"neither {stem}.parquet nor {stem}.csv is there", stem, TABLES)
-        refuse(folder, f"neither {stem}.parquet nor {stem}.csv is there", _of_own_name(folder, stem))
+        refuse_absent(folder, f"neither {stem}.parquet nor {stem}.csv is there", stem, TABLES)
     if len(paths) > 1:
         refuse(folder, f"both {stem}.parquet and {stem}.csv are there", "Keep the one that counts.")
     return paths[0]
 
 
-def _of_own_name(folder: Path, stem: str) -> str:
-    """The remedy for a folder without the table `stem`: other tables that are there may be it."""
-    tables = sorted(path for path in folder.iterdir() if path.suffix in TABLES and path.stem not in _STEMS)
-    if not tables:
-        return "See docs/data-format.md for both files."
-    there = "There is" if len(tables) == 1 else "There are"
-    shown = ", ".join(path.name for path in tables[:5]) + (", …" if tables[5:] else "")
-    renamed = f"rename the table of {stem} to {stem}{tables[0].suffix}"
-    return f"{there} {shown}: {renamed}, and see docs/data-format.md for both files."
-
-
 def read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
-    """Read a CSV file (UTF-8, comma, header; all cells as text) or a Parquet file; or, with `columns`, a text file of
-    such columns with tabs between them, whose first line may be a `header`.
+    """Read a CSV file (UTF-8, comma, header; all cells as text), a Parquet file, or a folder of such parts, as Spark
+    and Dask write a table, in the order of the numbers in their names; or, with `columns`, a text file of such columns
+    with tabs between them, whose first line may be a `header`.
 
     Raises:
-        DataError: the file is empty, damaged or malformed, or a column name is repeated.
+        DataError: a file is empty, damaged or malformed, would fill the memory, or repeats a column name; or parts have
+            other columns.
     """
+    return _joined(path, _parts(path)) if path.is_dir() else _read(path, columns, header)
+
+
+def _read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
+    top = 1
     try:
         if columns:
-            data = read_tabs(path, columns, header)
+            data, top = read_tabs(path, columns, header), 1 + header
+        elif path.suffix == ".csv":
+            layout = layout_of(path)
+            data, top = read_csv(path, layout), layout.top
         else:
-            data = read_csv(path) if path.suffix == ".csv" else _parquet(path)
+            data = _parquet(path)
     except UnicodeError as error:
         _refuse_encoding(path, error)
     except PermissionError:
@@ -736,6 +747,7 @@ def read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
         if path.suffix != ".parquet" and "UTF8" in str(error):
             _refuse_encoding(path, error)
         why = " ".join(str(error).split())  # Arrow breaks lines
+        _refuse_comment(path, why)
         refuse(
             path,
             f"the file is empty, damaged or malformed ({why})",
@@ -744,9 +756,19 @@ def read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
         )
     if twice := [name for name, times in Counter(data.column_names).items() if times > 1]:
         refuse_name(path, twice[0])
-    if columns:
-        return Table(path, data, 1 + header)
-    return Table(path, data, 2 + comments(path) if path.suffix == ".csv" else 1)
+    for name, column in zip(data.column_names, data.columns, strict=True):
+        if column.nbytes > MAX_TEXT and column.num_chunks > 1:
+            what = f"column {name!r} takes {column.nbytes:,} bytes, and a column may take {MAX_TEXT:,}"
+            refuse(path, what, "Leave it out of the file.", "too-large")
+    return Table(path, data, top)
+
+
+def _refuse_comment(path: Path, why: str) -> None:
+    """Refuse a row with another number of cells, as the parser complains of it, that begins as comments do."""
+    row = re.search(r"Row #(\d+): Expected \d+ columns, got \d+: ([#%].*)", why)
+    if row is not None:
+        what = f"row {row[1]}: {short(repr(row[2]))} begins with {row[2][0]}, as comments do"
+        refuse(path, what, "Remove the line: comments are only before the header.", "comment")
 
 
 def first_line(path: Path) -> str:
@@ -770,11 +792,47 @@ def _refuse_unreadable(path: Path) -> NoReturn:
 
 def _parquet(path: Path) -> pa.Table:
     try:
+        _check_width(path, pq.ParquetFile(path).metadata.num_columns)
         return read_parquet(path, path.stat().st_size)
     except DecompressionBomb as error:
-        refuse(path, str(error), "Write it with another compression, or as CSV, if that is meant.")
+        refuse(path, str(error), REPEATS, "too-large")
     except Nested as error:
         refuse(path, str(error), NESTED, "column-nested")
+
+
+def _parts(folder: Path) -> list[Path]:
+    """The files of a table in several, by the numbers in their names.
+
+    Raises:
+        DataError: there is none, or there are folders or files of another kind.
+    """
+    inside = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
+    whole = f"Write the table as one file, {folder.name}, or as parts that all end in {folder.suffix}."
+    if other := [path.name for path in inside if path.is_dir() or path.suffix != folder.suffix]:
+        what = f"it is a folder of parts, and {other[0]} is none"
+        if "=" in other[0]:
+            whole = f"Write it without partitions by column, which leave out {other[0].partition('=')[0]}. {whole}"
+        refuse(folder, what, whole, "parts")
+    parts = [path for path in inside if path.stat().st_size]  # Spark writes an empty file for an empty partition
+    if not parts:
+        refuse(folder, f"it is a folder without parts that end in {folder.suffix}", whole, "parts")
+    return sorted(parts, key=lambda path: [int(piece) for piece in re.findall(r"\d+", path.name)[:1]])
+
+
+def _joined(folder: Path, paths: list[Path]) -> Table:
+    """The parts of a table one below the other, which together may not fill the memory either."""
+    size, parts, needed = sum(path.stat().st_size for path in paths), list[Table](), 0
+    for path in paths:
+        parts.append(part := _read(path))
+        needed += max(part.data.nbytes, parquet_cost(path) if path.suffix == ".parquet" else 0)
+        if path.suffix == ".parquet" and not OF_TABLES.allows(needed, size):
+            what = f"the {size:,} bytes of its {len(paths):,} parts would take more than {needed:,} bytes of memory"
+            refuse(folder, what, REPEATS, "too-large")
+        if part.columns != parts[0].columns:
+            what = f"{path.name} has the columns {', '.join(part.columns[:5])}, others than {paths[0].name}"
+            remedy = "Write all parts with the same columns, in CSV each with a header (Spark: option('header', True))."
+            refuse(folder, what, remedy, "parts")
+    return stacked(folder, parts, TableParts)
 
 
 def _refuse_encoding(path: Path, error: Exception) -> NoReturn:

@@ -319,9 +319,7 @@ def times_of(table: Table, column: str) -> np.ndarray:
     Raises:
         DataError: a cell is empty or neither; names file and row.
     """
-    cells = table.data[column].combine_chunks()
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.dictionary_decode()
+    cells = table.cells(column)
     refuse_rows(
         table,
         np.asarray(cells.is_null(nan_is_null=True)),
@@ -487,7 +485,8 @@ class Tabular(Carrying):
         hint = "list others in data.edge_features, or name one in data.edge_weight or data.edge_time"
         if "label" in tables.edges.columns and not self.reserved:
             hint += "; data.task = 'edges' makes each edge an example"
-        check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint)
+        ids = (lambda: tables.nodes.texts("id")) if "id" in tables.nodes.columns else None
+        check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint, ids=ids)
 
     def _unused(self, tables: Tables) -> Iterator[str]:
         """A note on the column label where other columns are the targets."""

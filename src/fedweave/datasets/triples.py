@@ -81,7 +81,7 @@ def learned(data: Dataset, columns: np.ndarray | None = None, width: int = 0) ->
 
 def holds_triples(folder: Path) -> bool:
     """Whether there is a table of triples in the folder, or a text file of training triples."""
-    return any((folder / name).is_file() for name in (*(f"triples{ending}" for ending in TABLES), "train.txt"))
+    return any((folder / name).exists() for name in (*(f"triples{ending}" for ending in TABLES), "train.txt"))
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _texts(folder: Path) -> list[Path]:
     Raises:
         DataError: there is neither, or there are two of one split, or none to train on.
     """
-    if any((folder / f"{STEM}{ending}").is_file() for ending in TABLES):
+    if any((folder / f"{STEM}{ending}").exists() for ending in TABLES):
         return []
     files = {folder / f"{word}.txt": split for word, split in SPLIT_WORDS.items() if (folder / f"{word}.txt").is_file()}
     for split in set(files.values()):

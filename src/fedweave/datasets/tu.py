@@ -32,7 +32,7 @@ from fedweave.datasets.lookup import (
     kinds_of,
     named_folder,
     nowhere,
-    refuse_other_form,
+    refuse_absent,
     tu_names,
     unread,
 )
@@ -320,8 +320,8 @@ def _pair(ends: np.ndarray, line: int) -> str:
 def _required(folder: Path, stem: str, columns: int | None = None, remedy: str = NUMBERS) -> Lines:
     lines = _optional(folder, stem, columns=columns, remedy=remedy)
     if lines is None:
-        refuse_other_form(folder, f"neither {stem}.txt nor {stem}.txt.xz is there", stem, TU_SUFFIXES)
-        refuse(folder, f"neither {stem}.txt nor {stem}.txt.xz is there", AGAIN, "file-missing")
+        absent = f"neither {stem}.txt nor {stem}.txt.xz is there"
+        refuse_absent(folder, absent, stem, TU_SUFFIXES, AGAIN, "file-missing")
     return lines
 
 
@@ -358,9 +358,11 @@ def _optional(
 
 
 def _parsed(path: Path, text: bytes, kind: pa.DataType, columns: int | None, remedies: tuple[str, str]) -> np.ndarray:
+    if b"," not in text and re.search(rb"\S[ \t]+\S", text.partition(b"\n")[0]):  # as numpy.savetxt and DGL write
+        text = b"\n".join(b",".join(line.split()) for line in text.splitlines())
     width = text.partition(b"\n")[0].count(b",") + 1 if text else columns or 1
     if columns not in (None, width):
-        refuse(path, f"line 1: {width} numbers instead of {columns}", AGAIN)
+        refuse(path, f"line 1: {counted(width, 'number')} instead of {columns}", remedies[1])
     if not text:
         return np.zeros((0, width), kind.to_pandas_dtype())
     try:
@@ -428,10 +430,9 @@ class TU(Targeted):
         root = named_folder(root, "tu", "the folder with DS_A.txt", _LAYOUT)
         names = tu_names(root)
         if not names:
-            refuse_other_form(root, "no file ends in _A.txt", "_A", TU_SUFFIXES)
+            refuse_absent(root, "no file ends in _A.txt", "_A", TU_SUFFIXES, _LAYOUT)
         if len(names) != 1:
-            what = f"{len(names)} data sets are there: {', '.join(names)}" if names else "no file ends in _A.txt"
-            refuse(root, what, _LAYOUT)
+            refuse(root, f"{len(names)} data sets are there: {', '.join(names)}", _LAYOUT)
         return self._read(root, names[0])
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:

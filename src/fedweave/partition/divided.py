@@ -21,6 +21,7 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, check_ratios, divide, group, role_sizes
 from fedweave.partition.ego_networks import edges_among
 
+LATEST = 1e5  # days since 1970, the year 2243: later times of data are no dates
 SHARES = (0.6, 0.8)  # of the examples until the ends of training and of validation
 _DAY = 86_400e6  # microseconds
 
@@ -98,9 +99,17 @@ class Divided(Settings):
         counts = np.diff([0, *np.searchsorted(times, [first, second], "right"), len(times)])
         if first >= second or counts[0] == 0:
             counts_text = f"{counts[0]:,} train, {counts[1]:,} val, {counts[2]:,} test"
+            ends = [end if bound is None else bound for bound, end in zip(bounds, (first, second), strict=True)]
+            remedy = "Give two times or shares, the second later."
+            if dates := [bound for bound in bounds if isinstance(bound, str) and times[-1] > LATEST]:
+                remedy = (
+                    f"The times are numbers, and {dates[0]} is a date: write the times as dates, such as 2024-01-31, "
+                    "or give numbers here."
+                )
             raise ConfigError(
-                f"partition.train_until = {first:.10g}, val_until = {second:.10g}: divide times {times[0]:.10g} to "
-                f"{times[-1]:.10g} badly ({counts_text}). Give two times or shares, the second later."
+                f"partition.train_until = {ends[0]}, val_until = {ends[1]}: divide times {times[0]:.10g} to "
+                f"{times[-1]:.10g} badly ({counts_text}). {remedy}",
+                code="config.times",
             )
         return first, second
 
@@ -114,6 +123,8 @@ def moment(name: str, value: float | str | None) -> float:
     if not isinstance(value, str):
         return float("nan") if value is None else float(value)
     try:
+        if value.strip().isdigit():  # which NumPy takes for a year
+            raise ValueError(value)
         return float(np.datetime64(value, "us").astype(np.int64) / _DAY)
     except ValueError as error:
         raise ConfigError(

@@ -23,7 +23,8 @@ from fedweave.core.shown import Shown, page
 from fedweave.core.types import Record
 from fedweave.datasets import features as contents
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.table import find, is_gap
+from fedweave.datasets.cells import is_gap
+from fedweave.datasets.table import find
 from fedweave.datasets.table import read as read_rows
 from fedweave.errors import UserError
 from fedweave.experiment.runs.checkpoint import When
