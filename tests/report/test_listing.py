@@ -1,14 +1,11 @@
 """One line about each plug-in, and what its parameters mean."""
 
-from importlib.metadata import EntryPoint
-
 import pytest
 
 from fedweave.algorithms import PARTS
 from fedweave.experiment import config
-from fedweave.experiment.config.catalog import documents
 from fedweave.experiment.config.plugins import REGISTRIES, parameters
-from fedweave.report.listing import first_sentence, meanings, one_line, source, type_name
+from fedweave.report.listing import meanings, one_line, source, type_name
 
 KINDS = {f"{section} {name}": kind for section in REGISTRIES for name, kind in config.registry(section).items()}
 KINDS |= {f"part {name}": kind for name, kind in PARTS.items()}
@@ -24,23 +21,6 @@ class Cited:
 
 def test_one_line_is_the_first_sentence_and_an_abbreviation_does_not_end_it() -> None:
     assert one_line(Cited) == "The term of Li et al. 2020, eq. 2, which keeps clients together."
-
-
-@pytest.mark.parametrize("section", ["algorithm", "part", "model", "partition", "engine"])
-def test_the_source_of_a_registry_says_what_its_import_does(section: str) -> None:
-    known, kinds = documents(section), config.registry(section)
-    assert known is not None
-    assert {name: first_sentence(text) for name, text in known.items()} == {
-        name: one_line(kind) for name, kind in kinds.items()
-    }
-    assert list(known) == list(kinds)
-
-
-def test_a_registry_that_is_computed_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert documents("data") is None
-    announced = EntryPoint("mine", "mine:Mine", "fedweave.models")
-    monkeypatch.setattr("fedweave.experiment.config.catalog.entry_points", lambda group: (announced,))
-    assert documents("model") is None
 
 
 class Base:

@@ -12,8 +12,7 @@ import typer
 from fedweave.errors import UserError
 from fedweave.experiment import config
 from fedweave.experiment.config import check_name
-from fedweave.experiment.config.catalog import documents
-from fedweave.report.listing import Row, first_sentence, meanings, one_line, show_list, source
+from fedweave.report.listing import Row, meanings, one_line, show_list, source
 
 SUFFIX = ".toml"
 HOLDERS = ("all", "holders")
@@ -95,11 +94,7 @@ def list_(
     from fedweave.report.terminal import screen
 
     section, console = SECTIONS[kind], screen()
-    if name is None and not verbose and (known := documents(section)):
-        brief = [Row(each, first_sentence(text), {}, {}) for each, text in known.items()]
-        show_list(console, brief, False, config.groups(section))
-    else:
-        show_list(console, _rows(kind, section, name), verbose or name is not None, config.groups(section))
+    show_list(console, _rows(kind, section, name), verbose or name is not None, config.groups(section))
     if not (verbose or name):
         console.print(f"  settings of one: fedweave list {kind} NAME", highlight=False, markup=False, soft_wrap=True)
     elif kind is Listing.engines:

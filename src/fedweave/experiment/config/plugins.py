@@ -113,11 +113,6 @@ class Parameter:
     family: Mapping[str, type] | None = None
 
 
-def place_of(section: str) -> tuple[str, str]:
-    """(module, attribute) of the registry that a section chooses from; "part": the parts of an algorithm."""
-    return (REGISTRIES | {"part": _PARTS_FROM})[section]
-
-
 def registry(section: str) -> Mapping[str, type]:
     """The plug-ins that a section chooses from, by name, also from installed packages; "part": the parts of an
     algorithm.
@@ -125,7 +120,7 @@ def registry(section: str) -> Mapping[str, type]:
     Raises:
         ConfigError: a plug-in of an installed package has the name of another, cannot be loaded or is no plug-in.
     """
-    module, attribute = place_of(section)
+    module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
     kinds: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
     more = {name: usable(section, name, kind) for name, kind in plugins.announced(section).items()}
     if duplicates := sorted(kinds.keys() & more.keys()):
@@ -139,7 +134,7 @@ def registry(section: str) -> Mapping[str, type]:
 
 def groups(section: str) -> Mapping[str, tuple[str, ...]]:
     """{heading: names} by which a list shows a section's plug-ins; {} where it shows them in their order."""
-    return getattr(importlib.import_module(place_of(section)[0]), "GROUPS", {}) if section == "algorithm" else {}
+    return getattr(importlib.import_module(REGISTRIES[section][0]), "GROUPS", {}) if section == "algorithm" else {}
 
 
 def lookup(path: str, section: str, name: str) -> tuple[str, Any]:
