@@ -11,6 +11,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import Tree, norm
+from fedweave.deploy.flare.audit import compare
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.member import Member
@@ -184,8 +185,9 @@ def test_a_secure_sum_that_is_asked_for_again_is_of_the_same_noise(project: Path
     saved: Tree = {}
     state: Tree = {}
     results: list[Tree] = []
+    ledger = Ledger()
     for after in (-1, 1, 1):
-        fed = Flare(InProcess(project), SITES, ledger=Ledger(), seed=config.general.seed)
+        fed = Flare(InProcess(project), SITES, ledger=ledger, seed=config.general.seed)
         replies = fed.join(config.plain(), "r1", after)
         fed.classes = replies[SITE]["classes"]
         if after > 0:
@@ -200,6 +202,7 @@ def test_a_secure_sum_that_is_asked_for_again_is_of_the_same_noise(project: Path
     noised = [one for one in journal if any(line.applied and "gaussian" in line.applied for line in one.keys)]
     assert len(noised) == 4
     assert Spent.of(journal).epsilon(1e-5) == Spent.of(noised[:2]).epsilon(1e-5)
+    assert compare(project / SITE, "r1", ledger.table()) == ([], [])  # the run's ledger counts it once, too
 
 
 def test_other_weights_in_a_round_that_is_repeated_cost_again(project: Path) -> None:

@@ -36,6 +36,7 @@ from fedweave.deploy.flare.holdings import (
     without,
 )
 from fedweave.deploy.flare.peers import (
+    REPEATED,
     WRITTEN,
     DataVersions,
     Inspector,
@@ -44,6 +45,7 @@ from fedweave.deploy.flare.peers import (
     SiteFaults,
     read_faults,
     read_note,
+    sent_again,
 )
 from fedweave.deploy.flare.requests import PROTOCOL, Link, encoded, pin, versions
 from fedweave.deploy.flare.scores import as_arrived, read_scoring
@@ -520,6 +522,8 @@ class Flare(ServerEngine):
         self._heads.note({site: heads[site][site] for site in good if site in heads[site]})
         for site in (here := [site for site in chosen if site in good]):
             arrived_info = as_arrived(info, good[site], read_scoring(answers[site].note))
+            if read_note(answers[site].note).get(REPEATED) is True:
+                arrived_info = sent_again(arrived_info)
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, arrived_info)
         self._calls += 1
         self._count(missing, refused)

@@ -20,7 +20,7 @@ from fedweave.algorithms.scoring import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client, Declaration, Lasting, StepInfo, step_info
-from fedweave.core.mechanism import AGAIN, LDP, Gaussian, Mechanism, release_of
+from fedweave.core.mechanism import LDP, Gaussian, Mechanism, release_of
 from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
 from fedweave.datasets.features import BY_NODES
@@ -67,7 +67,7 @@ from fedweave.deploy.flare.holdings import (
     withheld,
 )
 from fedweave.deploy.flare.participation import BEFORE, Participation
-from fedweave.deploy.flare.peers import HEARD, WRITTEN, Post, Receipt
+from fedweave.deploy.flare.peers import HEARD, REPEATED, WRITTEN, Post, Receipt, sent_again
 from fedweave.deploy.flare.policy import (
     PolicyViolation,
     check_aligned,
@@ -163,20 +163,6 @@ def is_noised(info: StepInfo) -> bool:
     mechanisms = (one for spec in info.sends.values() for one in spec.mechanisms)
     fresh = any(isinstance(one, Gaussian | LDP) and not release_of(one) for one in mechanisms)
     return fresh and not info.replaces_data
-
-
-def sent_again(info: StepInfo) -> StepInfo:
-    """The declaration of a reply that leaves once more, with the noise that it had the first time."""
-
-    def released(mechanism: Mechanism) -> Mechanism:
-        fresh = isinstance(mechanism, Gaussian | LDP) and not mechanism.release
-        return dataclasses.replace(mechanism, release=AGAIN) if fresh else mechanism  # type: ignore[arg-type]
-
-    noised = {key: spec for key, spec in info.sends.items() if spec.mechanisms}
-    replacements = {
-        key: dataclasses.replace(spec, mechanism=tuple(map(released, spec.mechanisms))) for key, spec in noised.items()
-    }
-    return dataclasses.replace(info, sends={**info.sends, **replacements})
 
 
 def noise_key(path: Path) -> Tensor:
@@ -572,9 +558,10 @@ class Member:
             raise CallRefused(f"{described(request)}: where a finished run's models predict, nothing is sent")
         reply, info, noted = scoring.left(reply, info, job.classes)
         info = with_fingerprints(request.step, info, reply, client.state | draws)
-        again = before is not None and before.left
+        again = before is not None and before.left and request.kind != "send"  # peers' parcels count each time
         info = sent_again(info) if again else info
         heard = job.heard(request, info, message)
+        noted |= {REPEATED: True} if again else {}
         noted |= faults | (job.replace(graph, request, info.columns) if info.replaces_data else {})
         if info.sums:
             noted[HEARD] = heard

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.ledger import Entry
+from fedweave.core.mechanism import AGAIN, LDP, Gaussian, Mechanism
 from fedweave.core.tree import Tree, decode, leaves, not_finite, numbers
 from fedweave.core.types import Record
 from fedweave.deploy.flare.folder import fields
@@ -211,7 +212,20 @@ class SiteFaults:
 
 _LONGEST = 1 << 20  # characters of a note
 _MOST = 1 << 53  # bytes, versions
-VERSION, HEARD, SCORED, WRITTEN = "(data)", "(heard)", "(scores)", "(written)"  # keys of a note
+# Keys of a note.
+VERSION, HEARD, SCORED, WRITTEN, REPEATED = "(data)", "(heard)", "(scores)", "(written)", "(again)"
+
+
+def sent_again(info: StepInfo) -> StepInfo:
+    """The declaration of a reply that leaves once more, with the noise that it had the first time."""
+
+    def released(mechanism: Mechanism) -> Mechanism:
+        fresh = isinstance(mechanism, Gaussian | LDP) and not mechanism.release
+        return replace(mechanism, release=AGAIN) if fresh else mechanism  # type: ignore[arg-type]
+
+    noised = {key: spec for key, spec in info.sends.items() if spec.mechanisms}
+    replacements = {key: replace(spec, mechanism=tuple(map(released, spec.mechanisms))) for key, spec in noised.items()}
+    return replace(info, sends={**info.sends, **replacements})
 
 
 class Post(Protocol):
