@@ -2,14 +2,15 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import dense
@@ -19,7 +20,6 @@ from fedweave.datasets.check import check, refuse, refuse_rows
 from fedweave.datasets.features import (
     OVER_NODES,
     compact,
-    normalize,
     rescaled,
     scaled_by_holders,
     scaler_of,
@@ -148,36 +148,53 @@ def carried_of(
     return scaled(result, kind.edge_normalize, edges.path)
 
 
-def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path, end: float = math.inf) -> EdgeAttributes:
-    """The attributes with features scaled as `datasets.features.normalize` does, over all edges up to `end`.
+class EdgeScaler(NamedTuple):
+    """A scaling of features of edges. pairs: see `EdgeAttributes.scaling`. features: of features [m, k], the scaled
+    ones."""
+
+    pairs: tuple[tuple[float, float], ...]
+    features: "Callable[[np.ndarray], np.ndarray | sp.csr_matrix]"
+
+    @classmethod
+    def of_numbers(cls, how: str, shift: Sequence[float] = (), divisor: Sequence[float | None] = ()) -> "EdgeScaler":
+        """The scaling by known numbers (`features.rescaled`)."""
+        pairs = zip(shift, (by or 0.0 for by in divisor), strict=True)
+        return cls(tuple(pairs), lambda values: rescaled(values, how, shift, divisor))
+
+    def apply(self, edge_attrs: EdgeAttributes) -> EdgeAttributes:
+        """The attributes with scaled features."""
+        if edge_attrs.features is None:
+            return edge_attrs
+        features = np.ascontiguousarray(self.features(edge_attrs.features), np.float32)
+        return edge_attrs._replace(features=features, scaling=self.pairs)
+
+
+def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, end: float = math.inf) -> EdgeScaler:
+    """The scaling of features of edges as `datasets.features.normalize` does, over all edges `among` up to `end`.
 
     Raises:
         DataError: there is no edge until then.
     """
-    if edge_attrs.features is None or how == "none" or not edge_attrs.total:
-        return edge_attrs
-    over = edge_attrs.features if edge_attrs.time is None else edge_attrs.features[edge_attrs.time <= end]
-    if how in OVER_NODES and edge_attrs.time is not None and not len(over):
-        early = f"{edge_attrs.time.min():.10g} is the first, and training ends at {end:.10g}"
-        remedy = 'Let training end later (train_until), or set edge_normalize = "none".'
-        refuse(where, f"no edge is early enough to scale features of edges by: {early}", remedy, "no-early-edges")
-    pairs: tuple[tuple[float, float], ...] = ()
     if how not in OVER_NODES:
-        features = normalize(edge_attrs.features, how, str(where))
-    else:
-        shift, divisor, apply = scaler_of(over, how)
-        pairs = tuple(zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True))
-        features = apply(edge_attrs.features)
-    return edge_attrs._replace(features=np.ascontiguousarray(features, np.float32), scaling=pairs)
+        return EdgeScaler.of_numbers(how)
+    early = [one if one.time is None else one.taken(one.time <= end) for one in among]
+    each = [one.features for one in early if one.features is not None]
+    over = each[0] if len(each) == 1 else np.concatenate(each)
+    times = [one.time for one in among if one.time is not None and one.total]
+    if times and not len(over):
+        what = f"{min(map(np.min, times)):.10g} is the first, and training ends at {end:.10g}"
+        remedy = 'Let training end later (train_until), or set edge_normalize = "none".'
+        refuse(where, f"no edge is early enough to scale features of edges by: {what}", remedy, "no-early-edges")
+    if not len(over):
+        return EdgeScaler((), lambda values: values)
+    shift, divisor, apply = scaler_of(over, how)
+    pairs = zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True)
+    return EdgeScaler(tuple(pairs), apply)
 
 
-def scaled_like(attributes: EdgeAttributes, before: EdgeAttributes, how: str) -> EdgeAttributes:
-    """The attributes with features scaled by the numbers that scaled the edges `before`."""
-    if attributes.features is None:
-        return attributes
-    shift, divisor = ([pair[at] for pair in before.scaling] for at in range(2))
-    features = rescaled(attributes.features, how, shift, [value or None for value in divisor])
-    return attributes._replace(features=np.asarray(features, np.float32), scaling=before.scaling)
+def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path) -> EdgeAttributes:
+    """The attributes with features scaled by all edges."""
+    return edge_attrs if how == "none" else edge_scaler([edge_attrs], how, where).apply(edge_attrs)
 
 
 def merged(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:

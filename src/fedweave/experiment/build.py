@@ -25,7 +25,6 @@ from fedweave.core.types import PREDICT, Record, Values
 from fedweave.datasets.base import WIDENING, Dataset
 from fedweave.datasets.features import OVER_NODES, normalize, scaled_by_holders
 from fedweave.datasets.links import as_links
-from fedweave.datasets.tables import scaled, scaled_like
 from fedweave.datasets.triples import learned
 from fedweave.engines.devices import chosen
 from fedweave.engines.engine import LocalEngine
@@ -67,6 +66,7 @@ from fedweave.partition.client_data import (
     shares,
 )
 from fedweave.partition.external import Appended, appended, check_inside, meter_exchange
+from fedweave.partition.preparation import with_scaled_edges
 
 # ----------------------------------------------------------------------------------------------------
 # A run's data and its partition, where edges between members may become features by the configuration.
@@ -95,6 +95,19 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
     return scaled_by_holders(exchange.data, scaling, data.name), partition, exchange
 
 
+def tables_of(config: Config) -> Dataset:
+    """The data of a run with the numbers of its tables, in the columns that models read.
+
+    Raises:
+        ConfigError, DataError: see `prepared`.
+    """
+    data, _, _ = prepared(config, with_scaling=False)
+    if data.edge_attrs is None or config.data.values.get("edge_normalize", "none") == "none":
+        return data
+    raw = {name: "none" for name in ("normalize", "edge_normalize") if name in config.data.values}
+    return replace(data, edge_attrs=cut_as(config, {**config.data.values, **raw})[0].edge_attrs)
+
+
 def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     """The data, read with `values` of [data], and its cut. Where that is by time, features of edges are scaled by those
     that training sees."""
@@ -112,29 +125,16 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     partition = cut(config.partition.make(), data, seed)
     split_times = partition.parts[0].split_times
     if forget is None:
-        return scaled_to(data, how, split_times), partition
+        return with_scaled_edges(data, {"how": how}, _end(split_times)), partition
     data, partition, nodes, examples = forget.applied(data, partition)
     if scaling in OVER_NODES:
         data = replace(data, x=normalize(data.x, scaling, data.name, over=data.x[nodes]))
-    return scaled_to(data, how, split_times or (math.inf, math.inf), examples), partition
+    return with_scaled_edges(data, {"how": how}, _end(split_times), examples), partition
 
 
-def scaled_to(
-    data: Dataset, how: str, split_times: tuple[float, float] | None, examples: np.ndarray | None = None
-) -> Dataset:
-    """The data with features of edges scaled by those up to the first of `split_times`, the end of training; where
-    edges are the examples, only by `examples`, bool [e]."""
-    if how == "none" or data.edge_attrs is None or split_times is None:
-        return data
-    chosen = data.edge_attrs if examples is None or data.example != "edge" else data.edge_attrs.taken(examples)
-    attributes = scaled(chosen, how, data.name, split_times[0])
-    if chosen is not data.edge_attrs:
-        attributes = scaled_like(data.edge_attrs, attributes, how)
-    if data.outside is not None:
-        data = replace(
-            data, outside=data.outside._replace(edge_attrs=scaled_like(data.outside.edge_attrs, attributes, how))
-        )
-    return replace(data, edge_attrs=attributes)
+def _end(split_times: tuple[float, float] | None) -> float:
+    """When training ends."""
+    return math.inf if split_times is None else split_times[0]
 
 
 def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:

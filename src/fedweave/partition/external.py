@@ -41,6 +41,7 @@ from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Part, Partition
 from fedweave.privacy.secure_sum import FixedPoint
 
+EXCHANGED = "exchanged "  # at the start of a column's name
 ADD = "exchange"  # the name of the step by which members add up
 SUMS, TOTALS, TELLERS = "sums", "totals", 1  # how many masked integers of a row count the senders
 SUM = SecureSum(everyone=True, bits=64, fraction=24)
@@ -142,7 +143,12 @@ def own_holder(nodes: int, outside: Outside) -> np.ndarray:
 def exchanged_names(names: Sequence[str], directed: bool) -> tuple[str, ...]:
     """The names of the columns that an exchange derives from the columns `names`."""
     each = ("log neighbors", *(f"mean of {name}" for name in names))
-    return tuple(f"exchanged {way} {name}".replace("  ", " ") for way in ways(directed) for name in each)
+    return tuple(f"{EXCHANGED}{way} {name}".replace("  ", " ") for way in ways(directed) for name in each)
+
+
+def is_exchanged(name: str) -> bool:
+    """Whether a column is one of `exchanged_names`."""
+    return name.startswith(EXCHANGED)
 
 
 def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], least: int) -> np.ndarray:

@@ -6,6 +6,8 @@ blinds it once. Then it compares the lists, and sends each site the places of th
 Every site sorts these ids as text, so that all sites number their nodes in the same way as the dataset "parties".
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,7 +26,7 @@ from fedweave.core.types import Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import BARE, Dataset, Outside, beside, ways
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import AUTO, compact, normalize, of_party, rescaled, without_sens
+from fedweave.datasets.features import OVER_NODES, compact, normalize, of_party, without_sens
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.accounts import Accounts, LeftOut
@@ -249,8 +251,10 @@ class PartyData:
         return Holdings(graph, None, replace(data, columns=()), version=version, apart=apart)
 
     def marks(self, common: Dataset) -> Record:
-        """`holdings.marks` of the common nodes."""
-        return marks(replace(common, columns=self.columns), self.scaling)
+        """`holdings.marks` of the common nodes; also these, if features are scaled over them."""
+        scaled = json.dumps([common.nodes, *common.ids]) if self.scaling in OVER_NODES else ""
+        scaled_over = {"scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest()}
+        return marks(replace(common, columns=self.columns), self.scaling) | scaled_over
 
     def left_out(self, common: Dataset, folder: Path, accounts: Accounts) -> LeftOut:
         """What a run on the `common` nodes leaves out of the party's whole table. The party compares its runs by the
@@ -350,8 +354,8 @@ class Exchange:
 
     data: the site's data, not scaled, with columns for the exchange to fill (`partition.external.member_data`).
     columns: number of the first columns whose sums the site sends. meeting: the site's side of the protocol that finds
-    common ids. least: minimum number of the site's nodes in a sum that it sends. site: [data] of its `site.toml`. then:
-    how the features of a finished run were scaled, if that run's models predict (`DataForm.scaling`).
+    common ids. least: minimum number of the site's nodes in a sum that it sends. site: [data] of its `site.toml`.
+    scaling: of features of nodes, once they have these columns (`partition.preparation`).
     """
 
     data: Dataset
@@ -359,7 +363,7 @@ class Exchange:
     meeting: IntersectionParty
     least: int
     site: SiteData
-    then: Record
+    scaling: Record
     _slots: int = -1
     _nodes: dict[int, int] = field(default_factory=dict)  # {slot: the node that it is of}
     _other: dict[int, int] = field(default_factory=dict)  # {slot: place among the names elsewhere}
@@ -429,13 +433,6 @@ class Exchange:
         heard = means(plain, len(ways(self._outside.edge_attrs.directed)))
         return beside(self.data.x[:, : -self.width], heard)
 
-    def scaled(self, x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
-        """Features [n, d], scaled for a model: by their own statistics or, with "auto" and a trained model, by the
-        statistics of its training (`then`)."""
-        if self.site.normalize == AUTO and "shift" in self.then:
-            return rescaled(x, **self.then)
-        return normalize(x, self.site.normalize, self.data.name)
-
     def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
         """int64 [width]: the sum that others sent for a node, without their pads."""
         (pad, weights), values = self._pad(self.data.called[row]), total.view(np.uint64)
@@ -467,18 +464,18 @@ def _listed(numbers: object) -> list[int]:
 
 
 def entered(
-    folder: Path, request: Join, name: str, rules: Rules, whole: Dataset, site: SiteData, then: Record
+    folder: Path, request: Join, name: str, rules: Rules, whole: Dataset, site: SiteData, scaling: Record
 ) -> Exchange:
     """The part of the site `name` in a job's exchange over edges between sites.
 
-    whole: the site's data, features not scaled. site, then: see `Exchange`.
+    whole: the site's data, features not scaled. site, scaling: see `Exchange`.
 
     Raises:
         ConfigError: there is no key for the ids, or no certificate. PolicyViolation: the policy does not allow it.
     """
     identity, key = read_identity(folder, rules.members), read_ids_key(folder)
     meeting = IntersectionParty(name, identity, request.run, tuple(request.sites), key)
-    return Exchange(whole, columns_told(whole), meeting, least_told(rules), site, then)
+    return Exchange(whole, columns_told(whole), meeting, least_told(rules), site, scaling)
 
 
 def matched(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str, torch.Tensor]]:

@@ -25,35 +25,28 @@ from fedweave.core.types import CLASS, LABELS, NUMBER, Kind, Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
 from fedweave.datasets.check import first, refuse
-from fedweave.datasets.features import (
-    AUTO,
-    OVER_NODES,
-    by_holder,
-    content,
-    rescaled,
-    scaled_by_holders,
-)
+from fedweave.datasets.features import content
 from fedweave.datasets.folder import Folder, GraphFolder, check_named, is_of_graphs
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import as_links, has_split
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.settings import CommonSettings, DataSettings
-from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.triples import Triples, holds_triples, learned
 from fedweave.deploy.flare.accounts import Accounts, LeftOut
 from fedweave.deploy.flare.data_marks import data_digest, files_digest, mark, site_key
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
-from fedweave.experiment.build import scaled_to
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.data_form import DataForm
+from fedweave.experiment.runs.data_form import DataForm, form_of
+from fedweave.export.source import HANDED_OUT
 from fedweave.models.blocks import fitted, has_ports, ported
 from fedweave.partition.base import Part
 from fedweave.partition.client_data import target_scale_of
 from fedweave.partition.divided import Divided
-from fedweave.partition.external import check_inside, member_data
+from fedweave.partition.external import check_inside
 from fedweave.partition.forgetting import names_among, names_of, read_ids, without_ids
+from fedweave.partition.preparation import with_external_columns, with_scaled_edges, with_scaled_nodes
 
 HASH = "hash"  # a value of `SiteData.split`
 Source = TypeVar("Source", bound=CommonSettings | Triples)
@@ -95,7 +88,7 @@ class Holdings:
 
     kinds: names of node labels, edge labels and categories (`kinds_of`). version: the version of its labels, if noise
     may be drawn on them. whole: the data with features not scaled, if an exchange will add columns
-    (`alignment.Exchange`).
+    (`alignment.Exchange`). form: of the training data; None of a party's.
     apart: number of a party's nodes that not all parties have, and that the graph leaves out. forgotten: what
     `site.toml` lists to leave out, of what the data has. pairs: the file of pairs of nodes to predict, for links.
     """
@@ -106,6 +99,7 @@ class Holdings:
     kinds: tuple[str, ...] = ()
     version: LabelVersion | None = None
     whole: Dataset | None = None
+    form: DataForm | None = None
     apart: int = 0
     pairs: Path | None = None
     forgotten: "Forgotten | None" = None
@@ -168,8 +162,7 @@ def left_out_of(site: SiteData, folder: Path, forgotten: Forgotten | None, accou
     Raises:
         DataError: see `read_graph`. ConfigError: see `data_marks.site_key`.
     """
-    as_written = replace(site, forget=None, normalize="none", edge_normalize="none")
-    whole = _read(folder / site.path, as_written, folder)
+    whole = _as_written(replace(site, forget=None), folder)
     data, seen = recognized(whole, folder / site.path, accounts)
     if forgotten is None:
         return LeftOut(data, data, seen=seen)
@@ -188,35 +181,41 @@ def recognized(whole: Dataset, path: Path, accounts: Accounts) -> tuple[str, fro
 def hold(site: SiteData, folder: Path, config: Config, noted: DataForm | None = None) -> Holdings:
     """Read the data that `site.toml` names.
 
-    noted: the form of the data on which a finished run was trained, if its models predict. Features of edges are then
-    scaled by the statistics of that data.
+    noted: the form of the data on which a finished run was trained, if its models predict. Features are then scaled by
+    the numbers of that data.
 
     Raises:
         DataError: a file is absent or invalid, has no split, or the two graphs do not fit together.
     """
     dtype = DTYPES[config.engine.values["dtype"]]
-    whole = across(folder / site.path, site) if site.external == EXCHANGE else None
     links = None if config.links is None else replace(config.links, seed=config.general.seed)
-    data, model = own_graph(site, folder, whole, noted, links), config.model.make()
-    data = ported(learned(data) if config.learned else data, fitted(model, data.edge_attrs))
+    (data, unscaled), model = site_graph(site, folder, noted, links), config.model.make()
+    data, unscaled = (learned(data), learned(unscaled)) if config.learned else (data, unscaled)
+    form, whole = noted or form_at(site, unscaled), unscaled if site.external == EXCHANGE else None
+    data = ported(data, fitted(model, data.edge_attrs))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     pairs = None if site.pairs is None else folder / site.pairs
     graph, forgotten = graph_of(data, data.features, dtype), Forgotten.of(site, folder)
     version = LabelVersion.of(data, np.arange(data.examples)) if forgotten is None else forgotten.version
-    return Holdings(graph, test, data, kinds_of(site), version, whole, pairs=pairs, forgotten=forgotten)
+    return Holdings(graph, test, data, kinds_of(site), version, whole, form, pairs=pairs, forgotten=forgotten)
 
 
-def own_graph(
-    site: SiteData,
-    folder: Path,
-    whole: Dataset | None = None,
-    noted: DataForm | None = None,
-    links: Links | None = None,
-) -> Dataset:
-    """The graph, or the small graphs, that a site trains on.
+class SiteGraph(NamedTuple):
+    """A site's data as models read it, and `unscaled`, without the scaling of nodes' features."""
 
-    whole: the data with features not scaled, if it has been read. noted: see `hold`; its statistics scale the features
-    that "auto" scales. links: the experiment's settings of link prediction, if links are predicted.
+    data: Dataset
+    unscaled: Dataset
+
+
+def own_graph(site: SiteData, folder: Path, links: Links | None = None) -> Dataset:
+    """The graph, or the small graphs, that a site trains on; see `site_graph`."""
+    return site_graph(site, folder, None, links).data
+
+
+def site_graph(site: SiteData, folder: Path, noted: DataForm | None = None, links: Links | None = None) -> SiteGraph:
+    """The graph, or the small graphs, that a site trains on, before and after the scaling of nodes' features.
+
+    noted: see `hold`. links: the experiment's settings of link prediction, if links are predicted.
 
     Raises:
         DataError: the data is absent or invalid, or has no split. ConfigError: a setting in `site.toml` does not apply
@@ -229,22 +228,33 @@ def own_graph(
             f"data.split = {HASH!r}: only parties of vertical runs and link prediction support it. Give a column "
             "split, or set train_until and val_until."
         )
-    scaling = noted.edges["scaling"] if noted is not None and noted.edges is not None else {}
-    like = site.edge_normalize in OVER_NODES and "shift" in scaling
-    site = replace(site, edge_normalize="none") if like else site
-    as_then = noted.scaling if noted is not None and whole is None and site.normalize == AUTO else {}
-    site = replace(site, normalize="none") if "shift" in as_then else site
-    data = read_graph(path, site, folder, links) if whole is None else _scaled(whole, site)
+    data, unscaled = _graph(path, site, folder, links, noted)
     check_split(path, data)
-    if "shift" in as_then:
-        data = replace(data, x=rescaled(data.x, **as_then))
-    data = with_own_units(path, data)
-    if like and data.edge_attrs is not None:
-        pairs = tuple((shift, by or 0.0) for shift, by in zip(scaling["shift"], scaling["divisor"], strict=True))
-        data = replace(
-            data, edge_attrs=scaled_like(data.edge_attrs, data.edge_attrs._replace(scaling=pairs), scaling["how"])
-        )
-    return data
+    return SiteGraph(with_own_units(path, data), with_own_units(path, unscaled))
+
+
+def tables_at(site: SiteData, folder: Path) -> Dataset:
+    """A site's training data with the numbers of its tables, in the columns that models read.
+
+    Raises:
+        DataError, ConfigError: see `site_graph`.
+    """
+    unscaled = site_graph(site, folder).unscaled
+    if site.edge_normalize == "none":
+        return unscaled
+    return replace(unscaled, edge_attrs=_as_written(site, folder).edge_attrs)
+
+
+def _as_written(site: SiteData, folder: Path) -> Dataset:
+    """A site's data with the numbers of its tables."""
+    return _with_scaled_edges(folder / site.path, site, folder, Links(), {"how": "none"})
+
+
+def form_at(site: SiteData, unscaled: Dataset) -> DataForm:
+    """The form of a site's training data, `unscaled` as in a `SiteGraph`."""
+    handed_out = site.random_id is not None and site.normalize == "none"
+    edges = HANDED_OUT if site.random_id is not None and site.edge_normalize == "none" else site.edge_normalize
+    return form_of(unscaled, HANDED_OUT if handed_out else site.normalize, unscaled.x, edges)
 
 
 def with_own_units(path: Path, data: Dataset) -> Dataset:
@@ -317,9 +327,8 @@ def source_of(kind: type[Source], site: SiteData) -> Source:
 
 
 def marks(data: Dataset, scaling: str) -> Record:
-    """Fingerprints of the data that must not change. For prediction: features, classes and scaling and, if features are
-    scaled over the nodes, the nodes. For a run that resumes: all of the data."""
-    scaled = json.dumps([data.nodes, *data.ids]) if scaling in OVER_NODES else ""
+    """Fingerprints of the data that must not change. For prediction: features, classes and how they are scaled. For a
+    run that resumes: all of the data."""
     return {
         "features": list(data.columns) or data.features,
         "features of edges": list(data.edge_attrs.columns)
@@ -327,7 +336,6 @@ def marks(data: Dataset, scaling: str) -> Record:
         else data.edge_features,
         "classes": list(data.labels or data.targets) or data.outputs,
         "scaling": scaling,
-        "scaled over nodes": hashlib.sha256(scaled.encode()).hexdigest(),
         "data": content(data),
     }
 
@@ -335,61 +343,59 @@ def marks(data: Dataset, scaling: str) -> Record:
 def read_graph(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
     """The graph, or the small graphs, in an .npz file or a folder of tables.
 
-    folder: the site's folder. links: see `own_graph`.
+    folder: the site's folder. links: see `site_graph`.
 
     Raises:
         DataError: the data is absent or invalid, or has a label beyond `site.class_count`.
         ConfigError: labels of small graphs are names, and `site.toml` gives no order of these.
     """
-    if site.external != REFUSE:
-        return _scaled(across(path, site), site)
-    data = _read(path, site, folder, links)
-    check_inside(data)
-    return data
+    return _graph(path, site, folder, links).data
 
 
-def across(path: Path, site: SiteData) -> Dataset:
-    """The graph at `path`, features not scaled, with columns computed from its edges to nodes at other sites.
-
-    Raises:
-        DataError, ConfigError: see `read_graph`; or its nodes have no ids by which other sites know them.
-    """
-    data = _read(path, replace(site, normalize="none"))
+def _graph(
+    path: Path,
+    site: SiteData,
+    folder: Path | None = None,
+    links: Links | None = None,
+    noted: DataForm | None = None,
+) -> SiteGraph:
+    """The data at `path`, by the steps of `partition.preparation`; noted: see `hold`."""
+    edges: Record = {"how": site.edge_normalize}
+    edges = edges if noted is None else noted.edge_scaling(site.edge_normalize)
+    data = _with_scaled_edges(path, site, folder or path.parent, links or Links(), edges)
+    if site.external == REFUSE:
+        check_inside(data)
     if not data.called and site.external == EXCHANGE:
         refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
-    return member_data(data, site.external)
+    unscaled = with_external_columns(data, site.external)
+    return SiteGraph(with_scaled_nodes(unscaled, nodes_scaling(site, noted)), unscaled)
 
 
-def _scaled(data: Dataset, site: SiteData) -> Dataset:
-    return by_holder(scaled_by_holders(data, site.normalize, data.name))
+def nodes_scaling(site: SiteData, noted: DataForm | None) -> Record:
+    """How features of nodes are scaled: by the numbers of a finished run's training, if its models predict."""
+    return noted.scaling if noted is not None and "shift" in noted.scaling else {"how": site.normalize}
 
 
-def _read(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
-    """The data in the file or folder. If `site` divides by time, this division replaces the split in the data, and
-    features of edges are scaled by the statistics of the training edges. Rows of what `site` forgets are gone before
-    anything is scaled."""
-    if site.forget is not None:
-        return _without(path, site, folder or path.parent)
-    data = _undivided(path, replace(site, edge_normalize="none") if site.timed else site)
+def _with_scaled_edges(path: Path, site: SiteData, folder: Path, links: Links, edges: Record) -> Dataset:
+    """The data in the file or folder with scaled features of edges, and its links as examples if `site` says so. If
+    `site` divides by time, this division replaces the split in the data, and training edges alone count in the scaling.
+    Rows of what `site` forgets are gone before anything is scaled."""
+    data, late = _undivided(path, site), site.timed or site.forget is not None
+    data = data if late else with_scaled_edges(data, edges)
     if site.task == LINKS:
-        data = linked(path, data, site, folder or path.parent, links or Links())
-    if not site.timed:
-        return data
-    by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
-    [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
-    timed = None if data.edge_attrs is None else data.edge_attrs._replace(split_times=part.split_times)
-    return scaled_to(replace(data, public=part.masks, edge_attrs=timed), site.edge_normalize, part.split_times)
-
-
-def _without(path: Path, site: SiteData, folder: Path) -> Dataset:
-    """`_read` without the examples that the site lists to forget."""
-    named = read_ids(folder / site.forget, "data.forget") if site.forget is not None else ()
-    whole = _read(path, replace(site, forget=None, normalize="none", edge_normalize="none"))
-    check_split(path, whole)
-    names = np.array(names_of(whole))
-    rest = without_ids(whole, names[names_among(names.tolist(), named)[0]].tolist())
-    times = None if rest.edge_attrs is None else rest.edge_attrs.split_times
-    return _scaled(scaled_to(rest, site.edge_normalize, times or (math.inf, math.inf)), site)
+        data = linked(path, data, site, folder, links)
+    if site.timed:
+        by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
+        [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
+        timed = None if data.edge_attrs is None else data.edge_attrs._replace(split_times=part.split_times)
+        data = replace(data, public=part.masks, edge_attrs=timed)
+    if site.forget is not None:
+        check_split(path, data)
+        names = np.array(names_of(data))
+        listed, _ = names_among(names.tolist(), read_ids(folder / site.forget, "data.forget"))
+        data = without_ids(data, names[listed].tolist())
+    times = None if data.edge_attrs is None else data.edge_attrs.split_times
+    return with_scaled_edges(data, edges, math.inf if times is None else times[0]) if late else data
 
 
 def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links) -> Dataset:
@@ -413,21 +419,23 @@ def linked(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links
 
 
 def _undivided(path: Path, site: SiteData) -> Dataset:
+    """The data in the file or folder, with nothing scaled."""
+    site = replace(site, normalize="none", edge_normalize="none")
     if require(path).is_dir():
         if holds_triples(path):
             return source_of(Triples, site).load(path, 0)
         if not is_of_graphs(path):
-            return by_holder(source_of(Folder, site).load(path, 0))
+            return source_of(Folder, site).load(path, 0)
         of_graphs = source_of(GraphFolder, site)
         check_named(path, of_graphs)
-        return by_holder(of_graphs.load(path, 0))
+        return of_graphs.load(path, 0)
 
     def classed(data: Dataset) -> Dataset:
         if site.task == LINKS and data.example != "edge":  # their relations are the classes
             return data
         return npz.without_gaps(path, data) if site.class_count is None else numbered(path, data, site)
 
-    return by_holder(source_of(Archive, site).from_file(path, classed))
+    return source_of(Archive, site).from_file(path, classed)
 
 
 def require(path: Path) -> Path:

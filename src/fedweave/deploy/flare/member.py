@@ -23,7 +23,6 @@ from fedweave.core.federation import Client, Declaration, Lasting, StepInfo, ste
 from fedweave.core.mechanism import LDP, Gaussian, Mechanism, release_of
 from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
-from fedweave.datasets.features import BY_NODES
 from fedweave.deploy.flare.accounts import CallLog
 from fedweave.deploy.flare.admission import (
     PolicyFile,
@@ -59,10 +58,12 @@ from fedweave.deploy.flare.holdings import (
     LabelVersion,
     as_kept_back,
     describe,
+    form_at,
     hold,
     kept_back,
     left_out_of,
     marks,
+    nodes_scaling,
     site_lengths,
     withheld,
 )
@@ -94,7 +95,7 @@ from fedweave.deploy.flare.requests import (
     read_request,
 )
 from fedweave.deploy.flare.scores import models_scored, models_tried
-from fedweave.deploy.flare.sitefile import LEARNED, SECRET, Rules, read_secret
+from fedweave.deploy.flare.sitefile import SECRET, Rules, read_secret
 from fedweave.deploy.flare.states import StateFile
 from fedweave.deploy.flare.sums import data, tensor
 from fedweave.engines.calls import carry_out, check_declared, check_permanent, check_way, find_step, of_client
@@ -103,6 +104,7 @@ from fedweave.engines.messages import INFO, fingerprint
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
 from fedweave.experiment.graphs import graph_of
 from fedweave.ops import hashing
+from fedweave.partition.preparation import with_scaled_nodes
 
 # ----------------------------------------------------------------------------------------------------
 # How a site answers requests after it has joined. Before the first step, the sites find common nodes, agree on lengths
@@ -266,8 +268,8 @@ def _take(job: Participation, message: Tree) -> None:
     if not isinstance(holdings, Holdings):
         raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
     raw = replace(holdings.data, x=exchange.take(message, len(job.asked.sites)))
-    note_form(job.asked, exchange.site, job.folder, raw)
-    dataset = replace(raw, x=exchange.scaled(raw.x))
+    note_form(job.asked, job.folder, form_at(exchange.site, raw))
+    dataset = with_scaled_nodes(raw, exchange.scaling)
     job.exchange = None
     job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, job.dtype), data=dataset, whole=None))
 
@@ -454,13 +456,12 @@ class Member:
             known = marks(holdings.data, data.normalize)
             known |= {"features": "learned"} if config.learned else {}
             job.check_marks(known, partial(left_out_of, data, self._folder, holdings.forgotten, job.accounts))
-            own_units = data.normalize in BY_NODES and data.features != LEARNED
-            note_form(request, data, self._folder, None if own_units else holdings.data)
+            note_form(request, self._folder, holdings.form)
             if config.learned:
                 return self._join_learned(job, request, holdings)
             if holdings.whole is not None:
-                then = noted.scaling if noted is not None else {}
-                job.exchange = entered(self._folder, request, self._name, rules, holdings.whole, data, then)
+                scaling = nodes_scaling(data, noted)
+                job.exchange = entered(self._folder, request, self._name, rules, holdings.whole, data, scaling)
             job.begin(holdings, holdings.features, data.normalize)
             reply = describe(holdings, withheld(rules)) | kept_back(site_lengths(job.needed), withheld(rules))
             if request.predict:  # the number of new records does not leave the site

@@ -4,8 +4,8 @@ and the predictions of a finished run's models. Also checks that all sites have 
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,45 +21,29 @@ from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.folder import fields
-from fedweave.deploy.flare.holdings import FLAGS, Holdings, read_graph, with_own_units
+from fedweave.deploy.flare.holdings import FLAGS, Holdings, form_at, site_graph, tables_at
 from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.requests import Join, mendable
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
 from fedweave.engines.devices import CPU
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.data_form import Before, DataForm, read_form, write_form
-from fedweave.experiment.runs.data_form import form_of as form_of_data
-from fedweave.experiment.runs.drift import columns_of, reference
+from fedweave.experiment.runs.drift import Values, columns_of, reference
 from fedweave.experiment.runs.files import EARLIER, HISTOGRAMS, PAIRS_SCORED, PREDICTIONS, SCORER, write_table
 from fedweave.experiment.runs.link_predictions import read_pairs, scored
 from fedweave.experiment.runs.predictions import Predicted, ends_of, links_table, predictions_table, probabilities
 from fedweave.experiment.runs.scorer import Scorer, scorer_of
-from fedweave.export.source import HANDED_OUT
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
 
 _MOST = math.nextafter(1, 2)  # a threshold that flags nothing
 
 
-def form_at(site: SiteData, folder: Path, data: Dataset | None = None) -> DataForm:
-    """The form of a site's training data. data: this data, features not scaled, if it has been read.
-
-    Raises:
-        DataError: the data is absent or invalid.
-    """
-    if data is None:
-        path = folder / site.path
-        data = with_own_units(path, read_graph(path, replace(site, normalize="none"), folder))
-    handed_out = site.random_id is not None and site.normalize == "none"
-    edges = HANDED_OUT if site.random_id is not None and site.edge_normalize == "none" else site.edge_normalize
-    return form_of_data(data, HANDED_OUT if handed_out else site.normalize, data.x, edges)
-
-
-def note_form(request: Join, site: SiteData, folder: Path, data: Dataset | None) -> None:
-    """Write the form of a site's training `data` (`form_at`) into the run's folder. Data to predict must have the same
-    form, so a prediction writes nothing."""
-    if not request.predict:
-        write_form(folder / RUNS / request.run, form_at(site, folder, data))
+def note_form(request: Join, folder: Path, form: DataForm | None) -> None:
+    """Write the `form` of a site's training data into the run's folder. Data to predict must have the same form, so a
+    prediction writes nothing."""
+    if not request.predict and form is not None:
+        write_form(folder / RUNS / request.run, form)
 
 
 def noted_form(request: Join, folder: Path) -> DataForm | None:
@@ -76,7 +60,8 @@ def before_of(site: Path, run: str = "") -> Before:
             invalid.
     """
     about, _ = read_checked(site / SITE_FILE)
-    return _before(about, (read_form(site / RUNS / run) if run else None) or form_at(about, site))
+    noted = read_form(site / RUNS / run) if run else None
+    return _before(about, noted or form_at(about, site_graph(about, site).unscaled))
 
 
 def _before(site: SiteData, form: DataForm, ports: bool = False) -> Before:
@@ -147,20 +132,20 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
     if job.asked.predict:  # perhaps of other data than the model was trained on
         return
     try:
-        _keep_histograms(job, scorer)
+        _keep_histograms(job, scorer, columns_of(tables_at(about, job.folder), scorer.form))
     except Exception as error:  # the run goes on without them
         more = fields("no-histograms", run=job.run, error=type(error).__name__)
         log.info("no %s is written: %s: %s", HISTOGRAMS, type(error).__name__, error, extra=more)
 
 
-def _keep_histograms(job: Participation, scorer: Scorer) -> None:
-    """Write histograms of the site's data, and of its scores, next to the scorer, for `fedweave drift`."""
+def _keep_histograms(job: Participation, scorer: Scorer, columns: Iterable[Values]) -> None:
+    """Write histograms of the columns of the site's tables, and of its scores, next to the scorer, for `fedweave
+    drift`."""
     data = job.holdings.data
     table = scorer.predicted(data)
     used = None if data.public is None else np.asarray(data.public)
     unseen = None if used is None else used[VAL] | used[TEST]
-    columns = [*columns_of(data, scorer.form)]
-    reference(scorer.name, columns, table, unseen, data.examples).save(job.run_folder / HISTOGRAMS)
+    reference(scorer.name, [*columns], table, unseen, data.examples).save(job.run_folder / HISTOGRAMS)
 
 
 def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger) -> bool:

@@ -22,21 +22,21 @@ from fedweave.datasets import features as contents
 from fedweave.datasets import npz, tu
 from fedweave.datasets.base import EDGE_ARRAYS, EXCHANGE, WIDENING, Dataset
 from fedweave.datasets.check import first, refuse
-from fedweave.datasets.features import BY_NODES, compact, rescaled, scaling
+from fedweave.datasets.features import BY_NODES, OVER_NODES, scaling
 from fedweave.datasets.folder import Folder, GraphFolder, Members
 from fedweave.datasets.lookup import identify, tu_names
 from fedweave.datasets.schema import AUTO, OF_EDGES, Seen
 from fedweave.datasets.settings import CommonSettings, DataSettings, GraphSettings
 from fedweave.datasets.table import find, read
-from fedweave.datasets.tables import scaled_like
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import DataError
-from fedweave.experiment.build import cut_as, prepared, seen_by
+from fedweave.experiment.build import cut_as, seen_by
+from fedweave.experiment.build import prepared as prepared_run
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import of_typical
-from fedweave.partition.external import member_data
+from fedweave.partition.preparation import Prepared, numbers_of, prepared
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
 _FACTS = ("numbered", "kinds")  # of a `DataForm`
@@ -77,6 +77,13 @@ class DataForm:
         """float64 [3, t], the units of a model's outputs where these are numbers."""
         return None if self.targets is None or "scale" not in self.targets else np.array(self.targets["scale"])
 
+    def edge_scaling(self, how: str) -> Record:
+        """How features of edges are scaled where the setting is `how`: by the numbers of training."""
+        if how not in OVER_NODES:
+            return {"how": how}
+        scaling = {} if self.edges is None else self.edges.get("scaling", {})
+        return scaling if "shift" in scaling else {"how": "none"}  # training had no edges
+
 
 def targets_form(data: Dataset) -> Record | None:
     """`DataForm.targets` of `data`."""
@@ -98,9 +105,7 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
 
 
 def _of_edges(attributes: EdgeAttributes, how: str) -> Record:
-    shift, divisor = ([pair[at] for pair in attributes.scaling] for at in range(2))
-    scaling = {"how": how} | ({"shift": shift, "divisor": [one or None for one in divisor]} if shift else {})
-    return {"columns": list(attributes.columns), "scaling": scaling}
+    return {"columns": list(attributes.columns), "scaling": numbers_of(attributes, how)}
 
 
 def numbers(x: object, how: str) -> Record:
@@ -134,7 +139,7 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
 def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     """The features of the run's data as they are, without rows of what the run forgets."""
     if config.external in WIDENING:
-        return prepared(config, with_scaling=False)[0].x
+        return prepared_run(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalize": "none"}
     if config.forget is not None:
         rest = config.forget.applied(*cut_as(replace(config, forget=None), raw))
@@ -274,6 +279,11 @@ class Before:
         return self.form.columns or contents.unnamed(0, self.form.features)
 
     @property
+    def edge_scaling(self) -> Record:
+        """See `DataForm.edge_scaling`."""
+        return self.form.edge_scaling(self.settings.get("edge_normalize", "none"))
+
+    @property
     def edge_settings(self) -> Values:
         """The settings by which tables have the attributes of edges that an archive (.npz) had, whose own settings name
         no column: features by their names, and a weight as "edge_weight"."""
@@ -297,7 +307,12 @@ def _frozen(value: object) -> object:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-def like(before: Before, path: Path, lenient: bool = False) -> Dataset:
+def like(before: Before, path: Path) -> Dataset:
+    """The new nodes or graphs at `path` as the run's models read them; see `prepare`."""
+    return prepare(before, path).data
+
+
+def prepare(before: Before, path: Path, lenient: bool = False) -> Prepared:
     """The new nodes or graphs at `path`, a folder of tables, of members or in the TU layout, or an .npz file, in the
     form of the run's: the same features in the same order, scaled by what they were then, and the same classes.
     lenient: whether rows may have categories that training did not have; such a row is in none.
@@ -311,46 +326,53 @@ def like(before: Before, path: Path, lenient: bool = False) -> Dataset:
         about = "New examples are read by the [data] settings of the run, which stay as they are."
         raise DataError(f"{error}\n{about}", code="data.unlike") from error
     _check_example(data.example, before, path)
-    if before.external in WIDENING:
-        data = member_data(data, before.external)
     if before.external == EXCHANGE:
         _LOG.warning(
             "note: %s: other members are not asked about new nodes here; what they know counts as nothing", path
         )
     scaling = before.form.scaling
     scaling = scaling if scaling["how"] in contents.NORMALIZE else {"how": "none"}  # as they are handed to a site
-    return replace(
-        data,
-        x=compact(rescaled(compact(_matched(data, before, path)), **scaling)),
-        y=_classes(data, before.form, path) if before.form.targets is None else _targets(data, before.form, path),
-        edge_attrs=_edge_attributes(data, before, path),
-        classes=before.form.classes,
-        labels=tuple(before.form.labels),
-        target_scale=before.form.target_scale,
-        columns=tuple(before.columns),
-        public=np.zeros((3, data.examples), bool),
-    )
+
+    def arrange(data: Dataset) -> Dataset:
+        return replace(
+            data,
+            x=contents.compact(_matched(data, before, path)),
+            y=_classes(data, before.form, path) if before.form.targets is None else _targets(data, before.form, path),
+            classes=before.form.classes,
+            labels=tuple(before.form.labels),
+            target_scale=before.form.target_scale,
+            columns=tuple(before.columns),
+            public=np.zeros((3, data.examples), bool),
+        )
+
+    return prepared(_with_edges_in_order(data, before, path), before.external, before.edge_scaling, scaling, arrange)
 
 
-def _edge_attributes(data: Dataset, before: Before, path: Path) -> EdgeAttributes | None:
-    """The edge attributes of `data`, with features in the order and scaling of those `before`.
+def _with_edges_in_order(data: Dataset, before: Before, path: Path) -> Dataset:
+    """The `data` with features of edges, not scaled, in the order of those `before`.
 
     Raises:
         DataError: they have other edge attributes.
     """
     was, now = before.edge_attrs, data.edge_attrs
     if was is None or (now is None and not was.width and was.weight is None):
-        return None
+        return replace(data, edge_attrs=None)
     remedy = f"Give edges with {', '.join(was.columns) or f'{was.width} features'}, as the run's have"
     if now is None or now.width != was.width or (was.weight is None) != (now.weight is None):
         refuse(path, "edges have other features or weights than those that the run was trained on", remedy)
-    if was.columns and now.columns and was.columns != now.columns:
-        if sorted(was.columns) != sorted(now.columns):
-            refuse(path, f"the features of edges are {', '.join(now.columns)}", remedy)
-        order = [now.columns.index(name) for name in was.columns]
-        features = None if now.features is None else np.ascontiguousarray(now.features[:, order])
-        now = now._replace(features=features, columns=was.columns)
-    return scaled_like(now._replace(ports=was.ports), was, before.settings.get("edge_normalize", "none"))
+    now = now._replace(ports=was.ports)
+    if not was.columns or not now.columns or was.columns == now.columns:
+        return replace(data, edge_attrs=now)
+    if sorted(was.columns) != sorted(now.columns):
+        refuse(path, f"the features of edges are {', '.join(now.columns)}", remedy)
+    order = [now.columns.index(name) for name in was.columns]
+
+    def ordered(attributes: EdgeAttributes) -> EdgeAttributes:
+        features = None if attributes.features is None else np.ascontiguousarray(attributes.features[:, order])
+        return attributes._replace(features=features, columns=was.columns)
+
+    outside = None if data.outside is None else data.outside._replace(edge_attrs=ordered(data.outside.edge_attrs))
+    return replace(data, edge_attrs=ordered(now), outside=outside)
 
 
 def _read(before: Before, path: Path, lenient: bool) -> Dataset:

@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,7 @@ import pyarrow as pa
 import scipy.sparse as sp
 from pydantic import TypeAdapter, ValidationError
 
-from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.shown import Shown, page
 from fedweave.core.types import Record
 from fedweave.datasets import features as contents
@@ -27,10 +27,10 @@ from fedweave.datasets.cells import is_gap
 from fedweave.datasets.table import find
 from fedweave.datasets.table import read as read_rows
 from fedweave.errors import UserError
+from fedweave.experiment.build import tables_of
 from fedweave.experiment.runs.checkpoint import When
-from fedweave.experiment.runs.data_form import Before, DataForm, form_of_config, like, read_form
+from fedweave.experiment.runs.data_form import Before, DataForm, prepare
 from fedweave.experiment.runs.files import CONFIG, HISTOGRAMS, read, write
-from fedweave.experiment.runs.predictions import form_of_client, of_own
 from fedweave.experiment.runs.scorer import Scorer, check_alone, choose_model, scorer_at, scorer_file, scorer_of_run
 from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.metrics.drift import (
@@ -41,9 +41,10 @@ from fedweave.metrics.drift import (
     of_numbers,
     stability_index,
 )
-from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import HALF
-from fedweave.partition.client_data import shares
+from fedweave.partition.client_data import global_test_part, pooled, shares
+from fedweave.partition.external import is_exchanged
+from fedweave.partition.preparation import with_scaled_edges, with_scaled_nodes
 
 FORMAT = 1
 THRESHOLD = 0.25  # of the stability index, from which on a shift counts as large by convention
@@ -194,36 +195,27 @@ class TableDrift(Shown):
 # The columns of data in the form of a model, in the data's units, and the scores.
 
 
-def columns_of(data: Dataset, form: DataForm) -> Iterator[Values]:
-    """The columns of nodes and of edges; of a column of text the categories that training had."""
-    names = list(form.columns) or list(contents.names(data))
-    yield from _columns("node", names, data.x, form.scaling)
-    attributes = data.edge_attrs
+def columns_of(tables: Dataset, form: DataForm) -> Iterator[Values]:
+    """The columns of nodes and of edges, with the numbers of the tables; of a column of text the categories that
+    training had. Columns that other members send are in no table."""
+    names = list(form.columns) or list(contents.names(tables))
+    yield from _columns("node", [name for name in names if not is_exchanged(name)], tables.x, names)
+    attributes = tables.edge_attrs
     if attributes is not None and attributes.features is not None:
         called = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
-        yield from _columns("edge", called, attributes.features, _scaling_of(attributes))
+        yield from _columns("edge", called, attributes.features, called)
 
 
-def _scaling_of(attributes: EdgeAttributes) -> Record:
-    if not attributes.scaling:
-        return {}
-    shift, divisor = zip(*attributes.scaling, strict=True)
-    return {"shift": shift, "divisor": divisor}
-
-
-def _columns(of: str, names: Sequence[str], x: "np.ndarray | sp.csr_matrix", scaling: Record) -> Iterator[Values]:
-    shift, divisor = np.zeros(len(names)), np.ones(len(names))
-    if len(scaling.get("shift", ())):
-        shift, divisor = (np.array([value or 0.0 for value in scaling[key]]) for key in ("shift", "divisor"))
+def _columns(of: str, chosen: Sequence[str], x: "np.ndarray | sp.csr_matrix", names: Sequence[str]) -> Iterator[Values]:
     held = x if isinstance(x, np.ndarray) else sp.csc_matrix(x)
 
     def column(at: int) -> np.ndarray:
         content = held[:, at] if isinstance(held, np.ndarray) else held[:, [at]].toarray()[:, 0]
-        values: np.ndarray = np.asarray(content, np.float64) * divisor[at] + shift[at]
-        return values
+        return np.asarray(content, np.float64)
 
-    groups = dict[str, list[int]]()
-    for at, name in enumerate(names):
+    groups, place = dict[str, list[int]](), {name: at for at, name in enumerate(names)}
+    for name in chosen:
+        at = place[name]
         groups.setdefault(contents.column(name).of or name, []).append(at)
     for name, places in groups.items():
         if not contents.column(names[places[0]]).of:
@@ -266,26 +258,32 @@ def reference(
 
 
 def reference_of_run(run: Trained, model: str | None, client: str | None) -> tuple[Scorer, Reference]:
-    """The scorer of a model of a simulation's run, and the histograms of the data that its clients hold; of `client`
-    alone, if it is named."""
+    """The scorer of a model of a simulation's run, and the histograms of the run's tables, and of their scores by that
+    model; of what `client` alone holds, if it is named."""
     choice = choose_model(run, model, client)
     scorer = scorer_of_run(run, choice)
     clients, data = list(run.built.fed.clients), run.built.data
-    form = read_form(run.directory) or form_of_config(run.config, data, run.built.partition)
-    held = [at for at, name in enumerate(clients) if client in (None, name)]
-    parts = [run.seen.parts[at] for at in held]
-    each = [
-        [*columns_of(share, form_of_client(run, form, clients[at]))]
-        for at, share in zip(held, shares(data, parts), strict=True)
-    ]
-    joined = [
-        first._replace(content=np.concatenate([columns[at].content for columns in each]))
-        for at, first in enumerate(each[0])
-    ]
-    table = of_own(run, choice.which, client)
-    table = table.filter(pa.array(np.array(table["client"].to_pylist()) != GLOBAL))
-    split = np.array(table["split"].to_pylist())
-    return scorer, reference(scorer.name, joined, table, (split == "val") | (split == "test"), len(table))
+    tables = replace(tables_of(run.config), public=_used(run), scaling="none")
+    if client is not None:
+        [tables] = shares(tables, [run.seen.parts[clients.index(client)]])
+    elif run.config.forget is not None:
+        [tables] = shares(tables, pooled(run.seen, data).parts)
+    if tables.edge_attrs is not None and data.edge_attrs is not None:
+        tables = replace(tables, edge_attrs=tables.edge_attrs._replace(split_times=None, ports=data.edge_attrs.ports))
+    scaled = with_scaled_nodes(with_scaled_edges(tables, scorer.before.edge_scaling), scorer.form.scaling)
+    table = scorer.predicted(replace(scaled, target_scale=scorer.form.target_scale))
+    used = np.asarray(tables.public)
+    unseen = (used[VAL] | used[TEST]) & ~used[TRAIN]
+    return scorer, reference(scorer.name, [*columns_of(tables, scorer.form)], table, unseen, tables.examples)
+
+
+def _used(run: Trained) -> np.ndarray:
+    """bool [3, e]: how the run used its examples; the global test as test examples."""
+    used = np.zeros((3, run.built.data.examples), bool)
+    test = global_test_part(run.built.data, run.built.partition)
+    for part in (*run.seen.parts, *(() if test is None else (test,))):
+        used[:, part.examples] |= part.masks
+    return used
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -323,9 +321,9 @@ def drift(
             message = f"{path} is of model {before.model}, and the scorer is {scorer.name}. {_REMEDY}"
             raise UserError(message, code="drift.other-model")
     now = datetime.now(UTC)
-    data = like(scorer.before, tables, lenient=True)
+    data, raw = prepare(scorer.before, tables, lenient=True)
     table = scorer.scored(data, now)
-    values = [*columns_of(data, scorer.form), *scores_of(table)]
+    values = [*columns_of(raw, scorer.form), *scores_of(table)]
     flagged = None
     if before.flagged is not None and "flagged" in table.column_names and len(table):
         share = float(np.mean(table["flagged"].to_numpy(zero_copy_only=False)))

@@ -24,7 +24,6 @@ from fedweave.core.text import counted
 from fedweave.core.tree import Tree, device_of
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import compact, rescaled
 from fedweave.datasets.links import NAMES
 from fedweave.errors import ConfigError, UserError, listed
 from fedweave.experiment.config import Config
@@ -45,6 +44,7 @@ from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import HALF, THRESHOLD, Flagging, chooses, flagging, of_best
 from fedweave.partition.client_data import global_test_part, of_part, target_scale_of
+from fedweave.partition.preparation import with_scaled_nodes
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,7 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     @cache
     def graph(whose: str) -> Graph:
         client_form = form if whose == GLOBAL else form_of_client(run, form, whose)
-        scaled = data if plain else replace(data, x=compact(rescaled(data.x, **client_form.scaling)))
+        scaled = data if plain else with_scaled_nodes(data, client_form.scaling)
         return graph_of(replace(scaled, target_scale=client_form.target_scale), data.features, built.fed.dtype)
 
     examples = np.arange(data.examples)

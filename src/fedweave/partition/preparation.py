@@ -1,0 +1,86 @@
+"""From a holder's tables to what a model reads, in three steps: features of edges are scaled, edges to nodes elsewhere
+become columns of nodes, and the features of nodes are scaled.
+
+Training, prediction, scores, drift and reasons take these functions in this order. A scaling is a record: "how"
+(`datasets.features.NORMALIZE`), and in a model's form also the "shift" and "divisor" of each column, from its training.
+Without these numbers, the data is scaled by its own.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.types import Record
+from fedweave.datasets.base import WIDENING, Dataset
+from fedweave.datasets.features import by_holder, compact, rescaled, scaled_by_holders
+from fedweave.datasets.tables import EdgeScaler, edge_scaler
+from fedweave.partition.external import member_data
+
+
+class Prepared(NamedTuple):
+    """data: as a model reads it. tables: in the same columns, with the numbers of the tables."""
+
+    data: Dataset
+    tables: Dataset
+
+
+def prepared(
+    raw: Dataset, external: str, edges: Record, nodes: Record, arrange: Callable[[Dataset], Dataset] = lambda data: data
+) -> Prepared:
+    """The `raw` data of one holder as a model reads it.
+
+    external: see `datasets.base.EXTERNAL`. edges, nodes: the scaling of their features. arrange: brings the columns of
+    nodes into a model's order before they are scaled.
+    """
+    unscaled = arrange(with_external_columns(with_scaled_edges(raw, edges), external))
+    return Prepared(with_scaled_nodes(unscaled, nodes), replace(unscaled, edge_attrs=raw.edge_attrs))
+
+
+def with_scaled_edges(
+    data: Dataset, scaling: Record, end: float = math.inf, examples: np.ndarray | None = None
+) -> Dataset:
+    """The data with scaled features of its edges, also of edges to nodes elsewhere.
+
+    Without numbers in the `scaling`, all these edges up to `end`, when training ends, count; where edges are the
+    examples, only `examples`, bool [e].
+
+    Raises:
+        DataError: there is no edge until training ends.
+    """
+    attributes, outside = data.edge_attrs, data.outside
+    if attributes is None or attributes.features is None or scaling["how"] == "none":
+        return data
+    if "shift" in scaling:
+        scaler = EdgeScaler.of_numbers(**scaling)
+    else:
+        counted = attributes if examples is None or data.example != "edge" else attributes.taken(examples)
+        among = [counted, *(() if outside is None else (outside.edge_attrs,))]
+        scaler = edge_scaler(among, scaling["how"], data.name, end)
+    if outside is not None:
+        outside = outside._replace(edge_attrs=scaler.apply(outside.edge_attrs))
+    return replace(data, edge_attrs=scaler.apply(attributes), outside=outside)
+
+
+def with_external_columns(data: Dataset, how: str) -> Dataset:
+    """The data with the columns that one holder derives from its edges to nodes elsewhere."""
+    return member_data(data, how) if how in WIDENING else data
+
+
+def with_scaled_nodes(data: Dataset, scaling: Record) -> Dataset:
+    """The data with scaled features of nodes."""
+    data = replace(data, scaling="none")
+    if "shift" in scaling:
+        return replace(data, x=compact(rescaled(data.x, **scaling)))
+    return by_holder(scaled_by_holders(data, scaling["how"], data.name))
+
+
+def numbers_of(attributes: EdgeAttributes, how: str) -> Record:
+    """How the features of edges were scaled, with the numbers that this took."""
+    if not attributes.scaling:
+        return {"how": how}
+    shift, divisor = zip(*attributes.scaling, strict=True)
+    return {"how": how, "shift": list(shift), "divisor": [by or None for by in divisor]}
