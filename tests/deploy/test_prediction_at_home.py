@@ -16,8 +16,9 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import NORMALIZE, OVER_NODES
+from fedweave.deploy.flare.alignment import PartyData
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import FORM, RELATIONS, TARGET, marks
+from fedweave.deploy.flare.holdings import FORM, RELATIONS, TARGET
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.server import Server, _predict
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
@@ -270,10 +271,10 @@ def test_the_command_fails_where_a_site_wrote_nothing(owned: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("scaling", NORMALIZE)
-def test_where_features_are_scaled_over_the_nodes_these_are_to_be_the_same_ones(scaling: str) -> None:
+def test_where_parties_scale_over_the_nodes_these_are_to_be_the_same_ones(scaling: str) -> None:
     """As many others would be scaled to other numbers than those that the models were trained on."""
     edges, y = np.zeros((2, 0), np.int64), np.array([0, 1])
     own, others = (Dataset("own", np.eye(2, dtype=np.float32), edges, y, 2, ids=("a", last)) for last in "bc")
-    before, now = marks(own, scaling), marks(others, scaling)
+    before, now = (PartyData(Path("own"), data, None, (), scaling).marks(data) for data in (own, others))
     assert (before["scaled over nodes"] != now["scaled over nodes"]) == (scaling in OVER_NODES)
     assert before["features"] == now["features"]

@@ -95,7 +95,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("bank")
     data = CUSTOMERS | {"path": str(customers(root / "data", 0, 400))}
     made(root / "run", FAST, data, 2, partition=SPLIT, evaluation={"positive": "fraud"})
-    customers(root / "same", 1, 300, labelled=False)
+    customers(root / "same", 3, 300, labelled=False)
     nodes = customers(root / "moved", 2, 300, labelled=False) / "nodes.csv"
     head, *rows = nodes.read_text().splitlines()
     cells = [row.split(",") for row in rows]
@@ -209,3 +209,31 @@ def test_features_of_edges(tmp_path: Path) -> None:
     (new / "edges.csv").write_text("\n".join([head, *map(",".join, more)]) + "\n")
     moved = drift(tmp_path / "run", new)
     assert "amount" in [one.name for one in moved.alarms]
+
+
+@pytest.mark.parametrize("how", ["auto", "none", "row", "binary", "scale", "standard", "minmax"])
+def test_tables_of_training_have_not_drifted(tmp_path: Path, how: str) -> None:
+    """Whole numbers of three clients, who scale them by three means where each scales its own."""
+    draw, rows = np.random.default_rng(0), ["id,months,income,bank,label"]
+    for at in range(150):
+        bank, months = at % 3, 12 * int(draw.integers(4)) + 24
+        rows.append(
+            f"n{at},{months},{int(draw.integers(1, 30)) * (bank + 1) * 1000},b{bank},{int(draw.random() < 0.4)}"
+        )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/nodes.csv").write_text("\n".join(rows) + "\n")
+    ends = [f"n{a},n{b},{draw.integers(1, 9)}" for a, b in draw.integers(0, 150, (400, 2)) if a != b]
+    (tmp_path / "data/edges.csv").write_text("\n".join(["source,target,amount", *ends]) + "\n")
+    data = {"name": "folder", "path": str(tmp_path / "data"), "owner": "bank", "normalize": how, "classes": 2}
+    data |= {"edge_features": ["amount"], "edge_normalize": "standard"}
+    made(tmp_path / "run", FAST, data, 2, partition={"name": "column"}, model={"name": "gine", "hidden": 8})
+    result = drift(tmp_path / "run", tmp_path / "data")
+    assert [one.stability for one in result.shifts if one.of != "score"] == [0.0, 0.0, 0.0]
+    said = CliRunner().invoke(app, ["drift", str(tmp_path / "run"), "--tables", str(tmp_path / "data")])
+    assert (said.exit_code, result.alarms) == (0, ())
+
+
+def test_scores_of_more_of_the_same_raise_few_alarms(bank: Path, tmp_path: Path) -> None:
+    """Scores are compared with those of the whole graph of training by the same model, not of each client's part."""
+    alarms = [drift(bank / "run", customers(tmp_path / str(seed), seed, 300, False)).alarms for seed in range(10, 18)]
+    assert sum(map(bool, alarms)) <= 2
