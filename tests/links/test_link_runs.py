@@ -211,6 +211,11 @@ def test_labels_of_edges_are_relations(tmp_path: Path) -> None:
     assert metrics["global/mrr"] > 0
     top = predictions(tmp_path / "run", asked=Asked(node="n1", top=5))
     assert set(top["relation"].to_pylist()) <= {"likes", "knows"}
+    columns, own = ("source", "target", "relation"), predictions(tmp_path / "run")
+    edges = csv.read_csv(tmp_path / "data/edges.csv").rename_columns({"label": "relation"}).select(columns).to_pylist()
+    links = own.filter(pa.compute.equal(own["true"], "link")).select(columns).to_pylist()
+    assert links
+    assert all(link in edges for link in links)
     whole = predictions(tmp_path / "run", asked=Asked(node="n1", top=10_000))
     liked = whole.filter(pa.compute.equal(whole["relation"], "likes")).to_pylist()
     assert 0 < len(liked) < whole.num_rows

@@ -10,14 +10,17 @@ import pyarrow as pa
 import pytest
 
 from fedweave.cli.predict import predictions
+from fedweave.core.edge_attributes import written_date
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.drift import drift
+from fedweave.experiment.runs.predictions import NOT_GIVEN
 from fedweave.experiment.runs.reasons import explain
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.scorer import scorer_at
 from fedweave.export.serving import answer
 from fedweave.python.training import Silent
-from tests.one_form import MEMBERS, OTHERS, combinations, members, settings
+from tests.one_form import MEMBERS, NODES, OTHERS, combinations, members, settings
+from tests.runs.test_predictions import made
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +91,69 @@ def test_every_door_gives_the_scores_of_the_run_on_its_tables(
         size, scorer = max(1.0, np.abs(expected).max()), scorer_at(out, None, client)
         same = {"atol": 1e-6 * size, "rtol": 0}
         np.testing.assert_allclose(outputs(predictions(out, tables, client=client)), expected, **same)
-        np.testing.assert_allclose(outputs(scorer.score(tables)), expected, **same)
+        scores = scorer.score(tables)
+        np.testing.assert_allclose(outputs(scores), expected, **same)
         reply = answer(scorer, as_rows(tables, [*data["ignore"], "label", "split", "edges.split"]))
         columns = pa.Table.from_pylist(reply["rows"])
         np.testing.assert_allclose(outputs(columns), expected, **same)
         assert max(one.stability for one in drift(out, tables, client=client).shifts if one.of != "score") == 0
-        example = "0" if data.get("task") == "edges" else f"{client}0"
+        example = scores["id"][0].as_py() if "id" in scores.column_names else "0"
         score = explain(out, example, client=client, tables=tables).score
         assert np.abs(expected[0] - score).min() < 1e-6 * size
+
+
+def test_a_date_is_shown_as_a_date(roots: dict[bool, Path], tmp_path: Path) -> None:
+    """The first transfer of a, as the time of an edge, as a feature, and as the bin of a histogram."""
+    data = settings(OTHERS["date"] | {"edge_normalize": "standard"})
+    out = trained(tmp_path / "run", roots[False], data)
+    tables = roots[False] / "a"
+    ends, day = (tables / "edges.csv").read_text().splitlines()[1].split(",")[:2], "2024-01-10"
+    for place, names in ((None, [f"a/{end}" for end in ends]), (tables, ends)):
+        found = explain(out, names[0], client="a", tables=place)
+        edges = [one.value for one in found.reasons if one.kind == "edge" and one.name == " → ".join(names)]
+        assert any(f"day {day}, time {day}" in value for value in edges)
+    [column] = [one for one in drift(out, tables, client="a").shifts if one.name == "day"]
+    assert "2024-" in column.moved[0]
+    moments = [written_date(at) for at in (0.0, 19732.5, np.float32(20661))]
+    assert moments == ["1970-01-01", "2024-01-10 12:00", "2026-07-27"]
+
+
+def test_neighbors_that_are_not_given_are_counted(roots: dict[bool, Path], tmp_path: Path) -> None:
+    """In scores of tables, of a served request, and in predictions; with the whole member's tables only those of others
+    count."""
+    out = trained(tmp_path / "run", roots[True], settings({"external": "features"}))
+    scorer, tables = scorer_at(out, None, "a"), roots[True] / "a"
+    with (tables / "edges.csv").open() as file:
+        ends = {(row["source"], row["target"]) for row in csv.DictReader(file)}
+    others = {name: {end for pair in ends if name in pair for end in pair} - {name} for name in ("a0", "a1")}
+    own = {f"a{at}" for at in range(NODES)}
+    for table in (scorer.score(tables), predictions(out, tables, client="a")):
+        count = dict(zip(table["id"].to_pylist(), table[NOT_GIVEN].to_pylist(), strict=True))
+        assert {name: count[name] for name in others} == {name: len(far - own) for name, far in others.items()}
+    body = json.loads(as_rows(tables, [*settings({})["ignore"], "label", "split", "edges.split"]))
+    alone = {"nodes": [row for row in body["nodes"] if row["id"] == "a0"]}
+    alone["edges"] = [row for row in body["edges"] if "a0" in (row["source"], row["target"])]
+    [row] = answer(scorer, json.dumps(alone).encode())["rows"]
+    assert row[NOT_GIVEN] == len(others["a0"])
+
+
+def test_it_is_said_where_new_tables_are_read_otherwise_than_the_clients_of_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Three clients of a path of six nodes: two of its five edges lead from one client to another."""
+    rows = [f"n{at},{at * 1000 + 17},{'xyz'[at // 2]},{at % 2}" for at in range(6)]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/nodes.csv").write_text("\n".join(["id,income,bank,label", *rows]) + "\n")
+    edges = [f"n{at},n{at + 1}" for at in range(5)]
+    (tmp_path / "data/edges.csv").write_text("\n".join(["source,target", *edges]) + "\n")
+    data = {"name": "folder", "path": str(tmp_path / "data"), "owner": "bank", "classes": 2, "normalize": "auto"}
+    cut = {"name": "column", "train": 0.5, "val": 0.0, "test": 0.5}
+    made(tmp_path / "run", {"name": "fedavg"}, data, 1, partition=cut)
+    for call in (lambda: predictions(tmp_path / "run", tmp_path / "data"), lambda: scorer_at(tmp_path / "run")):
+        caplog.clear()
+        call()
+        assert "2 of 5 edges between clients" in caplog.text
+        assert "typical numbers of the 3 clients" in caplog.text
+    caplog.clear()
+    predictions(tmp_path / "run", tmp_path / "data", client="x")
+    assert "clients" not in caplog.text

@@ -40,6 +40,7 @@ class EdgeAttributes(NamedTuple):
     ports:    whether models read two more features, log(1 + p) of the ports at target and source (`ports_of`).
     owner:    int64 [M], the owner of each edge as a place in `owners`, for a partition of the edges; None if unknown.
     owners:   the owners' names, in order.
+    dates:    the column of dates that the times are of, which may also be a feature; "" of numbers.
     """
 
     ends: np.ndarray
@@ -56,6 +57,7 @@ class EdgeAttributes(NamedTuple):
     ports: bool = False
     owner: np.ndarray | None = None
     owners: tuple[str, ...] = ()
+    dates: str = ""
 
     def __str__(self) -> str:
         """The edges in words, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
@@ -64,9 +66,14 @@ class EdgeAttributes(NamedTuple):
             names = f" ({', '.join(self.columns)})" if self.columns else ""
             with_what.append(f"{self.width} feature{'s' if self.width > 1 else ''}{names}")
         if self.time is not None and self.total:
-            with_what.append(f"times {self.time.min():.10g} to {self.time.max():.10g}")
+            first, last = (self.written_time(time) for time in (self.time.min(), self.time.max()))
+            with_what.append(f"times {first} to {last}")
         kind = "directed" if self.directed else "undirected"
         return ", ".join([f"{self.total:,} {kind}", *with_what])
+
+    def written_time(self, time: float) -> str:
+        """A time as the data has it: a date, or a number."""
+        return written_date(time) if self.dates else f"{time:.10g}"
 
     @property
     def total(self) -> int:
@@ -122,6 +129,21 @@ class EdgeAttributes(NamedTuple):
             ports="ports" in held,
             split_times=split_times,
         )
+
+
+_MINUTES = 24 * 60
+
+
+def written_date(days: float) -> str:
+    """Days since 1970 as a date, with the time of day unless it is midnight up to the rounding of float32."""
+    minutes = round(days * _MINUTES)
+    midnight = round(days) * _MINUTES
+    minutes = midnight if abs(minutes - midnight) <= _ROUNDING else minutes
+    moment = np.datetime64(minutes, "m").item()
+    return f"{moment:%Y-%m-%d}" if minutes == midnight else f"{moment:%Y-%m-%d %H:%M}"
+
+
+_ROUNDING = 3  # minutes: days since 1970 in float32 are multiples of 2.8 minutes
 
 
 def ports_of(attributes: EdgeAttributes) -> np.ndarray:

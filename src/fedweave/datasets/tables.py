@@ -140,7 +140,10 @@ def carried_of(
     )
     columns = feature_names(of_features, (), edge_categories)
     features = dense(features_of(of_features, (), edge_categories)[rows]) if columns else None
-    attributes = EdgeAttributes(ends, kind.directed, weight, features, time, columns, examples=kind.of_edges)
+    dates = kind.edge_time if kind.edge_time is not None and has_dates(edges, kind.edge_time) else ""
+    attributes = EdgeAttributes(
+        ends, kind.directed, weight, features, time, columns, examples=kind.of_edges, dates=dates
+    )
     if kind.edge_owner is not None:
         owners = owners_of(edges, kind.edge_owner)
         attributes = attributes._replace(owner=edges.kinds(kind.edge_owner, owners)[rows], owners=owners)
@@ -328,6 +331,14 @@ def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
     examples = attributes._replace(examples=True, y=None, split=None)
     fields = {"labels": labels, "ids": (), "node_ids": data.ids, "sensitive": None, "groups": ()}
     return replace(data, edge_attrs=examples, y=y, classes=classes, public=split, **fields)  # type: ignore[arg-type]
+
+
+def has_dates(table: Table, column: str) -> bool:
+    """Whether a column of times has dates, and no numbers or durations."""
+    cells = table.cells(column)
+    if pa.types.is_temporal(cells.type):
+        return not pa.types.is_duration(cells.type)
+    return _cast(cells, pa.float64()) is None
 
 
 def times_of(table: Table, column: str) -> np.ndarray:

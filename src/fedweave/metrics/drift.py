@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+
+from fedweave.core.edge_attributes import written_date
 
 BINS = 20  # of numbers with more different values than that
 FLOOR = 1e-4  # of the share of a bin that is empty on one side
@@ -17,14 +19,14 @@ class Histogram:
     """How often a column had which values.
 
     name:   what it is called. of: "node", "edge" or "score".
-    kind:   "number", with bins between `edges`: up to the first one, then up to each next one, then above the last; or
-            "category", with a bin for each of `values` and a last one for none of them.
+    kind:   "number", or "date" in days since 1970, with bins between `edges`: up to the first one, then up to each next
+            one, then above the last; or "category", with a bin for each of `values` and a last one for none of them.
     counts: of each bin.
     """
 
     name: str
     of: str
-    kind: Literal["number", "category"]
+    kind: Literal["number", "date", "category"]
     counts: tuple[int, ...]
     edges: tuple[float, ...] = ()
     values: tuple[str, ...] = ()
@@ -40,11 +42,12 @@ class Histogram:
             return [*self.values, "none of these"][at]
         if not self.edges:
             return "any"
+        edges = [written_date(edge) if self.kind == "date" else f"{edge:.4g}" for edge in self.edges]
         if at == 0:
-            return f"up to {self.edges[0]:.4g}"
-        if at == len(self.edges):
-            return f"above {self.edges[-1]:.4g}"
-        return f"{self.edges[at - 1]:.4g} to {self.edges[at]:.4g}"
+            return f"up to {edges[0]}"
+        if at == len(edges):
+            return f"above {edges[-1]}"
+        return f"{edges[at - 1]} to {edges[at]}"
 
     def count(self, values: np.ndarray) -> tuple[int, ...]:
         """The counts of numbers [m], or of places int64 [m] among the categories, -1 for none."""
@@ -54,9 +57,9 @@ class Histogram:
         return tuple(np.bincount(np.searchsorted(self.edges, values), minlength=len(self.edges) + 1).tolist())
 
 
-def of_numbers(name: str, of: str, values: np.ndarray) -> Histogram:
-    """The histogram of numbers [n]. Edges are halfway between neighboring values, so that rounding moves none: between
-    all of up to `BINS` different values, else near the quantiles."""
+def of_numbers(name: str, of: str, values: np.ndarray, kind: Literal["number", "date"] = "number") -> Histogram:
+    """The histogram of numbers, or dates, [n]. Edges are halfway between neighboring values, so that rounding moves
+    none: between all of up to `BINS` different values, else near the quantiles."""
     distinct = np.unique(values)
     upper = np.arange(1, len(distinct))
     if len(distinct) > BINS:
@@ -64,8 +67,8 @@ def of_numbers(name: str, of: str, values: np.ndarray) -> Histogram:
         upper = np.unique(np.searchsorted(distinct, quantiles, side="right"))
         upper = upper[upper < len(distinct)]
     edges = tuple(((distinct[upper - 1] + distinct[upper]) / 2).tolist())
-    empty = Histogram(name, of, "number", (), edges)
-    return Histogram(name, of, "number", empty.count(values), edges)
+    empty = Histogram(name, of, kind, (), edges)
+    return replace(empty, counts=empty.count(values))
 
 
 def of_categories(name: str, of: str, values: Sequence[str], places: np.ndarray) -> Histogram:

@@ -152,7 +152,7 @@ def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | N
     """Write the predictions for a site's links, and for its owner's table of pairs."""
     folder, data = job.folder / RUNS / job.run, job.holdings.data
     called = np.array(data.node_ids)
-    table = links_table(site, probability, job.graph, called)
+    table = links_table(site, probability, job.graph, called, data.links.relations if data.links is not None else ())
     write_table(folder / PREDICTIONS, table)
     more = fields("predictions", run=job.run, rows=table.num_rows)
     log.info("%d predictions: %s", table.num_rows, folder / PREDICTIONS, extra=more)

@@ -56,19 +56,21 @@ _REMEDY = (
 
 
 class Values(NamedTuple):
-    """The values of one column. content: float64 [n]; of a category int64 [n], places in `values`, -1 for none."""
+    """The values of one column. content: float64 [n]; of a category int64 [n], places in `values`, -1 for none. dates:
+    whether they are days since 1970."""
 
     name: str
     of: str
     content: np.ndarray
     values: tuple[str, ...] = ()
+    dates: bool = False
 
     @property
     def histogram(self) -> Histogram:
         """Their histogram, with bins of its own."""
         if self.values:
             return of_categories(self.name, self.of, self.values, self.content)
-        return of_numbers(self.name, self.of, self.content)
+        return of_numbers(self.name, self.of, self.content, "date" if self.dates else "number")
 
 
 @dataclass(frozen=True)
@@ -203,10 +205,12 @@ def columns_of(tables: Dataset, form: DataForm) -> Iterator[Values]:
     attributes = tables.edge_attrs
     if attributes is not None and attributes.features is not None:
         called = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
-        yield from _columns("edge", called, attributes.features, called)
+        yield from _columns("edge", called, attributes.features, called, attributes.dates)
 
 
-def _columns(of: str, chosen: Sequence[str], x: "np.ndarray | sp.csr_matrix", names: Sequence[str]) -> Iterator[Values]:
+def _columns(
+    of: str, chosen: Sequence[str], x: "np.ndarray | sp.csr_matrix", names: Sequence[str], dates: str = ""
+) -> Iterator[Values]:
     held = x if isinstance(x, np.ndarray) else sp.csc_matrix(x)
 
     def column(at: int) -> np.ndarray:
@@ -219,7 +223,7 @@ def _columns(of: str, chosen: Sequence[str], x: "np.ndarray | sp.csr_matrix", na
         groups.setdefault(contents.column(name).of or name, []).append(at)
     for name, places in groups.items():
         if not contents.column(names[places[0]]).of:
-            yield Values(name, of, column(places[0]))
+            yield Values(name, of, column(places[0]), dates=name == dates)
             continue
         category = np.full(held.shape[0], -1)
         for number, at in enumerate(places):
@@ -357,7 +361,7 @@ def _shifts(histograms: Sequence[Histogram], values: Sequence[Values]) -> tuple[
         at = int(np.abs(shares[1] - shares[0]).argmax())
         moved = before.bin_name(at), float(shares[0][at]), float(shares[1][at])
         index = stability_index(before.counts, counts)
-        distance = kolmogorov_smirnov(before.counts, counts) if before.kind == "number" else None
+        distance = kolmogorov_smirnov(before.counts, counts) if before.kind != "category" else None
         chance = by_chance(before.counts, counts, len(pairs))
         if not math.isnan(index):
             result.append(Shift(before.name, before.of, before.kind, index, chance, distance, moved))

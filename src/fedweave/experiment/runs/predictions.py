@@ -1,5 +1,6 @@
 """Predictions of models, as a table for the owners of the data."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,8 +44,11 @@ from fedweave.metrics.intervals import HALF_WIDTH
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import HALF, THRESHOLD, Flagging, chooses, flagging, of_best
+from fedweave.partition.base import Part
 from fedweave.partition.client_data import global_test_part, of_part, target_scale_of
 from fedweave.partition.preparation import with_scaled_nodes
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -162,6 +166,23 @@ def ends_of(data: Dataset) -> np.ndarray | None:
     return ends
 
 
+NOT_GIVEN = "neighbors_not_given"
+
+
+def with_neighbors_not_given(table: pa.Table, data: Dataset) -> pa.Table:
+    """The table of predictions of new `data` with a column of how many neighbors of an example, or of an edge's ends,
+    its tables do not have: nodes elsewhere, which count in columns of external edges and pass no messages. Only where
+    such edges are allowed."""
+    if data.outside is None:
+        return table
+    near, far = np.sort(data.outside.edge_attrs.ends, 0)
+    pairs = np.unique(np.stack([near, far]), axis=1)
+    count = np.bincount(pairs[0], minlength=data.nodes)
+    if data.example == "edge" and data.edge_attrs is not None:
+        count = count[data.edge_attrs.ends].sum(0)
+    return table.append_column(NOT_GIVEN, pa.array(count[table[data.example].to_numpy()]))
+
+
 def right(table: pa.Table) -> float | None:
     """The share of rows whose class is known and predicted right; None where none is known, or no class predicted."""
     if "true" not in table.column_names or not any(name.startswith("p_") for name in table.column_names):
@@ -260,29 +281,37 @@ def _without_intervals(table: pa.Table, client: str) -> pa.Table:
 
 def of_own_links(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
     """A row for each link of a client, and for each pair that was drawn for it: "client", "source", "target",
-    "split", "true" and "predicted" ("link" or "no link"), and the probabilities of these.
+    "relation" where there are several, "split", "true" and "predicted" ("link" or "no link"), and the probabilities of
+    these.
 
     Raises:
         UserError: there is no such model or client.
     """
     built, weights, tables = run.built, chosen_models(run, client, model or "personal"), list[pa.Table]()
-    graphs = graphs_of(built.fed)
+    graphs, relations = graphs_of(built.fed), () if built.data.links is None else built.data.links.relations
     for name, w in weights.items():
         probability = probabilities(run.net_of(name), w, graphs[name])
-        tables.append(links_table(name, probability, graphs[name].to("cpu"), link_names(run, name)))
+        tables.append(links_table(name, probability, graphs[name].to("cpu"), link_names(run, name), relations))
     return pa.concat_tables(tables)
 
 
-def links_table(client: str, probability: Tensor, graph: Graph, called: np.ndarray) -> pa.Table:
+def links_table(
+    client: str, probability: Tensor, graph: Graph, called: np.ndarray, relations: Sequence[str] = ()
+) -> pa.Table:
     """The rows of `of_own_links` for one client; probability: of the two classes of its examples, [e, 2]. called: its
-    nodes' names."""
+    nodes' names. relations: their names, if there are several."""
     if graph.pairs is None:
         raise ValueError(f"the examples of {client} are no links")
     rows = torch.nonzero((graph.y >= 0) & (graph.pairs[RELATION] >= 0))[:, 0]
     pairs, y = graph.pairs[:, rows], graph.y[rows].numpy()
     one = Predicted(client, probability[rows], np.arange(len(rows)), graph.masks[:, rows].numpy())
     table = predictions_table([one], (), NAMES, "pair", y, None, called[pairs[:2].numpy()])
-    return table.drop_columns(["pair"])
+    table = table.drop_columns(["pair"])
+    if not relations:
+        return table
+    return table.add_column(
+        table.column_names.index("target") + 1, "relation", pa.array(np.array(relations)[pairs[RELATION].numpy()])
+    )
 
 
 def link_names(run: Trained, client: str) -> np.ndarray:
@@ -311,6 +340,8 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
     by = flagging_of(run, weights)
     if which == "global":
         weights = {client or GLOBAL: next(iter(weights.values()))}
+    if client is None:
+        note_of_clients(run, which == "global")
     plain = built.data.scaling == "none"  # all clients' features are scaled alike
     alike = plain and (built.data.target_scale is None or built.data.target_scaling != "own")
     data = like(Before.of_run(run.config, form if plain else replace(form, scaling={"how": "none"}), built.data), path)
@@ -327,15 +358,49 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
         for name, w in weights.items()
     ]
     names = data.ids, built.data.labels, data.example
-    return predictions_table(
-        predictions,
-        *names,
-        data.y,
-        by,
-        ends_of(data),
-        built.data.targets,
-        half_widths(run) if which != "trained" and not (_own_units(run) and GLOBAL in weights) else (),
-    )
+    widths = half_widths(run) if which != "trained" and not (_own_units(run) and GLOBAL in weights) else ()
+    table = predictions_table(predictions, *names, data.y, by, ends_of(data), built.data.targets, widths)
+    return with_neighbors_not_given(table, data)
+
+
+def note_of_clients(run: Trained, typical: bool) -> None:
+    """Log in what new tables, which are one graph, are read otherwise than the data of the run's clients.
+
+    typical: whether features are scaled by numbers of all clients, where each client of the run may have its own.
+    """
+    data, parts = run.built.data, run.seen.parts
+    if len(parts) < 2 or data.example == "graph":
+        return
+    lacking, notes = edges_between(data, parts), list[str]()
+    if typical and data.scaling != "none":
+        notes.append(f"features are scaled by typical numbers of the {len(parts)} clients, not by each client's own")
+    if lacking:
+        edges = f"{lacking:,} of {data.edges.shape[1] // 2:,} edges"
+        notes.append(f"all edges of these tables carry messages; of its data the run left out {edges} between clients")
+    if notes:
+        _LOG.warning(
+            "note: %s. Scores of the run's own nodes can therefore differ from the run's. To get those, give the nodes "
+            "and edges of one client and --client NAME, or take `fedweave predict` without --data",
+            "; ".join(notes),
+        )
+
+
+def edges_between(data: Dataset, parts: Sequence[Part]) -> int:
+    """How many edges of the data, each pair of nodes once, join nodes of its clients that no client has together."""
+    held, together = np.zeros(data.nodes, bool), np.zeros(data.edges.shape[1], bool)
+    for part in parts:
+        held[part.nodes] = True
+    nodes = np.concatenate([part.nodes for part in parts])
+    if len(nodes) == held.sum():  # each node has one holder
+        holder = np.full(data.nodes, -1)
+        holder[nodes] = np.repeat(np.arange(len(parts)), [len(part.nodes) for part in parts])
+        together = holder[data.edges[0]] == holder[data.edges[1]]
+    else:
+        for part in parts:
+            here = np.zeros(data.nodes, bool)
+            here[part.nodes] = True
+            together |= here[data.edges].all(0)
+    return int((held[data.edges].all(0) & ~together).sum()) // 2
 
 
 def form_of_client(run: Trained, form: DataForm, client: str) -> DataForm:

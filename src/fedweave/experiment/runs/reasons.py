@@ -19,6 +19,7 @@ import torch
 
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities, graphs_of
+from fedweave.core.edge_attributes import written_date
 from fedweave.core.graph import DTYPES, TRAIN, dense
 from fedweave.core.links import Links
 from fedweave.core.model import Model
@@ -396,12 +397,18 @@ class Columns:
 
     names:   what the model's d columns are called. groups: {column of a table: the places of what it became}.
     typical: float32 [d]: the median of each column; of categories, the most frequent row of theirs.
+    dates:   the column of dates, or "".
     """
 
     def __init__(
-        self, names: Sequence[str], rows: "np.ndarray | sp.csr_matrix", shift: np.ndarray, divisor: np.ndarray
+        self,
+        names: Sequence[str],
+        rows: "np.ndarray | sp.csr_matrix",
+        shift: np.ndarray,
+        divisor: np.ndarray,
+        dates: str = "",
     ) -> None:
-        self.names, self._shift, self._divisor = names, shift, divisor
+        self.names, self._shift, self._divisor, self._dates = names, shift, divisor, dates
         self.groups: dict[str, list[int]] = {}
         for at, name in enumerate(names):
             bare = name.removesuffix(MISSING)
@@ -421,7 +428,7 @@ class Columns:
             return ", ".join(one.value for one in held) or "none"
         if any(one.name.endswith(MISSING) for one in held):
             return "missing"
-        return f"{values[0]:.6g}"
+        return written_date(values[0]) if ones[0].name == self._dates else f"{values[0]:.6g}"
 
 
 def _medians(rows: "np.ndarray | sp.csr_matrix") -> np.ndarray:
@@ -458,7 +465,8 @@ def _columns_of_edges(case: Case, used: np.ndarray) -> Columns:
         return Columns((), np.zeros((1, 0), np.float32), np.zeros(0), np.zeros(0))
     names = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
     scaling = np.array(attributes.scaling or ((0.0, 1.0),) * attributes.width)
-    return Columns(names, attributes.features[used if attributes.examples else slice(None)], *scaling.T)
+    rows = attributes.features[used if attributes.examples else slice(None)]
+    return Columns(names, rows, *scaling.T, attributes.dates)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -643,7 +651,7 @@ class Surroundings:
             row, groups = near.edge_attrs.features[edge], list(self.edge_columns.groups.items())[:SHOWN]
             says = [f"{name} {self.edge_columns.written(columns, row)}" for name, columns in groups]
         if near.edge_attrs is not None and near.edge_attrs.time is not None and near.link is None:
-            says.append(f"time {near.edge_attrs.time[edge]:.10g}")
+            says.append(f"time {near.edge_attrs.written_time(near.edge_attrs.time[edge])}")
         way = "→" if near.edge_attrs is not None and near.edge_attrs.directed else "—"
         name = f"{self._name(first)} {way} {self._name(second)}"
         places = (first, second) if self._of_graph else ()

@@ -39,8 +39,10 @@ from fedweave.experiment.runs.predictions import (
     flagging_of,
     form_of_client,
     half_widths,
+    note_of_clients,
     predictions_table,
     probabilities,
+    with_neighbors_not_given,
 )
 from fedweave.experiment.runs.trained import Trained, check_finite, finished, trained
 from fedweave.metrics.measured import GLOBAL
@@ -136,7 +138,7 @@ class Scorer:
         form = self.form
         p = probabilities(self.net, self.weights, graph_of(data, data.features, DTYPES[self.dtype]))
         targets = form.targets["names"] if form.targets is not None else ()
-        return predictions_table(
+        table = predictions_table(
             [Predicted(self.client, p, np.arange(data.examples))],
             *(data.ids, form.labels, data.example, data.y),
             self.flagging,
@@ -144,6 +146,7 @@ class Scorer:
             targets,
             self.widths,
         )
+        return with_neighbors_not_given(table, data)
 
     def facts(self) -> Record:
         """Facts about the model, for people and monitors."""
@@ -349,6 +352,8 @@ def scorer_at(place: Path, model: str | None = None, client: str | None = None, 
         check_alone(config)
         where = "Score where the model is: `fedweave sites export RUN --site DIR` on a site's machine, or its folder."
         run = trained(place, config, where, when)
+        if client is None:
+            note_of_clients(run, typical=True)
         return scorer_of_run(run, choose_model(run, model, client))
     if model is not None or when != "last":
         raise UserError(
