@@ -22,6 +22,9 @@ from fedweave.python.training import Silent
 from tests.one_form import MEMBERS, NODES, OTHERS, combinations, members, settings
 from tests.runs.test_predictions import made
 
+FAST: dict[str, Any] = {"name": "fedavg", "lr": 0.05}
+REST = ("none", "binary", "scale", "standard", "minmax")
+
 
 @pytest.fixture(scope="module")
 def roots(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
@@ -37,7 +40,7 @@ def outputs(table: pa.Table) -> np.ndarray:
     return np.stack([np.array(table[name].to_pylist(), np.float64) for name in names], 1)
 
 
-def trained(out: Path, root: Path, data: dict[str, Any]) -> Path:
+def trained(out: Path, root: Path, data: dict[str, Any], algorithm: dict[str, Any] = FAST) -> Path:
     """A run of one round on the members at `root`."""
     document = {
         "seed": 1,
@@ -46,7 +49,7 @@ def trained(out: Path, root: Path, data: dict[str, Any]) -> Path:
         "data": {"name": "members", "path": str(root)} | data,
         "partition": {"name": "folders", "use_dataset_split": True},
         "model": {"name": "gine" if data.get("edge_features") else "sage", "hidden": 8},
-        "algorithm": {"name": "fedavg", "lr": 0.05},
+        "algorithm": algorithm,
         "engine": {"threads": 1},
     }
     run(resolve(document), out, Silent(), False)
@@ -157,3 +160,15 @@ def test_it_is_said_where_new_tables_are_read_otherwise_than_the_clients_of_the_
     caplog.clear()
     predictions(tmp_path / "run", tmp_path / "data", client="x")
     assert "clients" not in caplog.text
+
+
+@pytest.mark.parametrize("how", ["auto", "row", *(pytest.param(one, marks=pytest.mark.slow) for one in REST)])
+def test_one_client_has_the_scores_of_the_whole_tables(roots: dict[bool, Path], tmp_path: Path, how: str) -> None:
+    """A model of all data together reads the folder of all members as the run did."""
+    data = settings({"normalize": how, "edge_normalize": "standard"})
+    out = trained(tmp_path / "run", roots[False], data, {"name": "centralized", "lr": 0.05})
+    tables, expected = roots[False], outputs(predictions(out))
+    for table in (predictions(out, tables), scorer_at(out).score(tables)):
+        np.testing.assert_allclose(outputs(table), expected, atol=1e-6, rtol=0)
+    found = drift(out, tables)
+    assert max(one.stability for one in found.shifts if one.of != "score") == 0

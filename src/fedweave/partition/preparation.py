@@ -21,23 +21,23 @@ from fedweave.datasets.tables import EdgeScaler, edge_scaler
 from fedweave.partition.external import member_data
 
 
-class Prepared(NamedTuple):
+class ModelData(NamedTuple):
     """data: as a model reads it. tables: in the same columns, with the numbers of the tables."""
 
     data: Dataset
     tables: Dataset
 
 
-def prepared(
+def model_data(
     raw: Dataset, external: str, edges: Record, nodes: Record, arrange: Callable[[Dataset], Dataset] = lambda data: data
-) -> Prepared:
+) -> ModelData:
     """The `raw` data of one holder as a model reads it.
 
     external: see `datasets.base.EXTERNAL`. edges, nodes: the scaling of their features. arrange: brings the columns of
     nodes into a model's order before they are scaled.
     """
     unscaled = arrange(with_external_columns(with_scaled_edges(raw, edges), external))
-    return Prepared(with_scaled_nodes(unscaled, nodes), replace(unscaled, edge_attrs=raw.edge_attrs))
+    return ModelData(with_scaled_nodes(unscaled, nodes), replace(unscaled, edge_attrs=raw.edge_attrs))
 
 
 def with_scaled_edges(
@@ -52,7 +52,7 @@ def with_scaled_edges(
         DataError: there is no edge until training ends.
     """
     attributes, outside = data.edge_attrs, data.outside
-    if attributes is None or attributes.features is None or scaling["how"] == "none":
+    if attributes is None or attributes.features is None or scaling == {"how": "none"}:
         return data
     if "shift" in scaling:
         scaler = EdgeScaler.of_numbers(**scaling)

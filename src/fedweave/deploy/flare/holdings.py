@@ -233,13 +233,23 @@ def site_graph(site: SiteData, folder: Path, noted: DataForm | None = None, link
     return SiteGraph(with_own_units(path, data), with_own_units(path, unscaled))
 
 
-def tables_at(site: SiteData, folder: Path) -> Dataset:
-    """A site's training data with the numbers of its tables, in the columns that models read.
+def unscaled_at(site: SiteData, folder: Path) -> Dataset:
+    """A site's data in the columns that models read, without the scaling of nodes' features.
 
     Raises:
-        DataError, ConfigError: see `site_graph`.
+        DataError, ConfigError: see `read_graph`.
     """
-    unscaled = site_graph(site, folder).unscaled
+    path = folder / site.path
+    return with_own_units(path, _graph(path, site, folder).unscaled)
+
+
+def tables_at(site: SiteData, folder: Path) -> Dataset:
+    """A site's data in the columns that models read, with the numbers of its tables.
+
+    Raises:
+        DataError, ConfigError: see `read_graph`.
+    """
+    unscaled = unscaled_at(site, folder)
     if site.edge_normalize == "none":
         return unscaled
     return replace(unscaled, edge_attrs=_as_written(site, folder).edge_attrs)
@@ -360,8 +370,7 @@ def _graph(
     noted: DataForm | None = None,
 ) -> SiteGraph:
     """The data at `path`, by the steps of `partition.preparation`; noted: see `hold`."""
-    edges: Record = {"how": site.edge_normalize}
-    edges = edges if noted is None else noted.edge_scaling(site.edge_normalize)
+    edges: Record = {"how": site.edge_normalize} if noted is None else noted.edge_scaling
     data = _with_scaled_edges(path, site, folder or path.parent, links or Links(), edges)
     if site.external == REFUSE:
         check_inside(data)

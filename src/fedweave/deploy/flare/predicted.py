@@ -21,7 +21,7 @@ from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.folder import fields
-from fedweave.deploy.flare.holdings import FLAGS, Holdings, form_at, site_graph, tables_at
+from fedweave.deploy.flare.holdings import FLAGS, Holdings, form_at, tables_at, unscaled_at
 from fedweave.deploy.flare.participation import RUNS, Participation
 from fedweave.deploy.flare.requests import Join, mendable
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
@@ -61,7 +61,7 @@ def before_of(site: Path, run: str = "") -> Before:
     """
     about, _ = read_checked(site / SITE_FILE)
     noted = read_form(site / RUNS / run) if run else None
-    return _before(about, noted or form_at(about, site_graph(about, site).unscaled))
+    return _before(about, noted or form_at(about, unscaled_at(about, site)))
 
 
 def _before(site: SiteData, form: DataForm, ports: bool = False) -> Before:

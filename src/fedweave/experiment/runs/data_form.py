@@ -30,13 +30,12 @@ from fedweave.datasets.settings import CommonSettings, DataSettings, GraphSettin
 from fedweave.datasets.table import find, read
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import DataError
-from fedweave.experiment.build import cut_as, seen_by
-from fedweave.experiment.build import prepared as prepared_run
+from fedweave.experiment.build import cut_as, prepared, seen_by
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import of_typical
-from fedweave.partition.preparation import Prepared, numbers_of, prepared
+from fedweave.partition.preparation import ModelData, model_data, numbers_of
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
 _FACTS = ("numbered", "kinds")  # of a `DataForm`
@@ -52,7 +51,6 @@ class DataForm:
     `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None without edge
     attributes. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
     outputs, three rows (`Dataset.target_scale`); None of classes, and where only sites know it. numbered: the data
-    named no column, so that `columns` follow from what they hold. kinds: nodes have kinds.
     named no column, so that `columns` follow from what they hold. kinds: nodes have kinds.
     """
 
@@ -77,12 +75,14 @@ class DataForm:
         """float64 [3, t], the units of a model's outputs where these are numbers."""
         return None if self.targets is None or "scale" not in self.targets else np.array(self.targets["scale"])
 
-    def edge_scaling(self, how: str) -> Record:
-        """How features of edges are scaled where the setting is `how`: by the numbers of training."""
-        if how not in OVER_NODES:
-            return {"how": how}
-        scaling = {} if self.edges is None else self.edges.get("scaling", {})
-        return scaling if "shift" in scaling else {"how": "none"}  # training had no edges
+    @property
+    def edge_scaling(self) -> Record:
+        """How features of edges are scaled, by the numbers of training."""
+        scaling: Record = {} if self.edges is None else self.edges.get("scaling", {})
+        how = scaling.get("how", "none")
+        if how not in contents.NORMALIZE or (how in OVER_NODES and "shift" not in scaling):
+            return {**scaling, "how": "none"}  # as they are handed to a site; or training had no edges
+        return scaling
 
 
 def targets_form(data: Dataset) -> Record | None:
@@ -139,7 +139,7 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
 def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     """The features of the run's data as they are, without rows of what the run forgets."""
     if config.external in WIDENING:
-        return prepared_run(config, with_scaling=False)[0].x
+        return prepared(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalize": "none"}
     if config.forget is not None:
         rest = config.forget.applied(*cut_as(replace(config, forget=None), raw))
@@ -279,11 +279,6 @@ class Before:
         return self.form.columns or contents.unnamed(0, self.form.features)
 
     @property
-    def edge_scaling(self) -> Record:
-        """See `DataForm.edge_scaling`."""
-        return self.form.edge_scaling(self.settings.get("edge_normalize", "none"))
-
-    @property
     def edge_settings(self) -> Values:
         """The settings by which tables have the attributes of edges that an archive (.npz) had, whose own settings name
         no column: features by their names, and a weight as "edge_weight"."""
@@ -312,7 +307,7 @@ def like(before: Before, path: Path) -> Dataset:
     return prepare(before, path).data
 
 
-def prepare(before: Before, path: Path, lenient: bool = False) -> Prepared:
+def prepare(before: Before, path: Path, lenient: bool = False) -> ModelData:
     """The new nodes or graphs at `path`, a folder of tables, of members or in the TU layout, or an .npz file, in the
     form of the run's: the same features in the same order, scaled by what they were then, and the same classes.
     lenient: whether rows may have categories that training did not have; such a row is in none.
@@ -330,22 +325,22 @@ def prepare(before: Before, path: Path, lenient: bool = False) -> Prepared:
         _LOG.warning(
             "note: %s: other members are not asked about new nodes here; what they know counts as nothing", path
         )
-    scaling = before.form.scaling
-    scaling = scaling if scaling["how"] in contents.NORMALIZE else {"how": "none"}  # as they are handed to a site
+    form = before.form
+    scaling = form.scaling if form.scaling["how"] in contents.NORMALIZE else {"how": "none"}  # as handed to a site
 
     def arrange(data: Dataset) -> Dataset:
         return replace(
             data,
             x=contents.compact(_matched(data, before, path)),
-            y=_classes(data, before.form, path) if before.form.targets is None else _targets(data, before.form, path),
-            classes=before.form.classes,
-            labels=tuple(before.form.labels),
-            target_scale=before.form.target_scale,
+            y=_classes(data, form, path) if form.targets is None else _targets(data, form, path),
+            classes=form.classes,
+            labels=tuple(form.labels),
+            target_scale=form.target_scale,
             columns=tuple(before.columns),
             public=np.zeros((3, data.examples), bool),
         )
 
-    return prepared(_with_edges_in_order(data, before, path), before.external, before.edge_scaling, scaling, arrange)
+    return model_data(_with_edges_in_order(data, before, path), before.external, form.edge_scaling, scaling, arrange)
 
 
 def _with_edges_in_order(data: Dataset, before: Before, path: Path) -> Dataset:

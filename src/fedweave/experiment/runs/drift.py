@@ -274,7 +274,7 @@ def reference_of_run(run: Trained, model: str | None, client: str | None) -> tup
         [tables] = shares(tables, pooled(run.seen, data).parts)
     if tables.edge_attrs is not None and data.edge_attrs is not None:
         tables = replace(tables, edge_attrs=tables.edge_attrs._replace(split_times=None, ports=data.edge_attrs.ports))
-    scaled = with_scaled_nodes(with_scaled_edges(tables, scorer.before.edge_scaling), scorer.form.scaling)
+    scaled = with_scaled_nodes(with_scaled_edges(tables, scorer.form.edge_scaling), scorer.form.scaling)
     table = scorer.predicted(replace(scaled, target_scale=scorer.form.target_scale))
     used = np.asarray(tables.public)
     unseen = (used[VAL] | used[TEST]) & ~used[TRAIN]

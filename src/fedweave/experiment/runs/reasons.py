@@ -466,7 +466,8 @@ def _columns_of_edges(case: Case, used: np.ndarray) -> Columns:
     names = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
     scaling = np.array(attributes.scaling or ((0.0, 1.0),) * attributes.width)
     rows = attributes.features[used if attributes.examples else slice(None)]
-    return Columns(names, rows, *scaling.T, attributes.dates)
+    shift, divisor = scaling.T
+    return Columns(names, rows, shift, divisor, attributes.dates)
 
 
 # ----------------------------------------------------------------------------------------------------
