@@ -338,7 +338,8 @@ def has_dates(table: Table, column: str) -> bool:
     cells = table.cells(column)
     if pa.types.is_temporal(cells.type):
         return not pa.types.is_duration(cells.type)
-    return _cast(cells, pa.float64()) is None
+    text = pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type)
+    return text and _cast(cells, pa.float64()) is None
 
 
 def times_of(table: Table, column: str) -> np.ndarray:
