@@ -254,6 +254,14 @@ def test_a_row_in_place_of_the_header_is_no_name_of_columns(of_nodes: str, edges
         assert "columns =" not in str(error.value)
 
 
+def test_an_edge_is_not_lost_by_naming_columns_after_it(tmp_path: Path) -> None:
+    path = folder(tmp_path, NODES, "a,b\nb,c\n")
+    with refusal("data.header", "'a' and 'b'", "source,target"):
+        load("folder", path, columns={"source": "a", "target": "b"})
+    numbers = folder(tmp_path / "numbers", "id,label,f\n0,0,1\n1,1,2\n2,0,3\n", "0,1\n1,2\n")
+    assert load("folder", numbers, columns={"source": "0", "target": "1"}).edges.shape == (2, 2)
+
+
 def test_names_that_may_be_a_row_have_both_remedies(tmp_path: Path) -> None:
     """Pandas numbers columns without names; a year may be the name of a column."""
     numbers = "id,label,f\n0,0,1\n1,1,2\n2,0,3\n"

@@ -203,8 +203,9 @@ def _cost(held: pq.FileMetaData, limit: Limit) -> int:
     """Bytes of memory that reading a Parquet file takes by its metadata, without words that rows share."""
     kinds = [held.schema.column(at).physical_type for at in range(held.num_columns)]
     words = sum(kind == "BYTE_ARRAY" for kind in kinds)
-    unpacked = sum(held.row_group(at).total_byte_size for at in range(held.num_row_groups))
-    return max(int(held.num_rows) * (limit.word * words + limit.number * (len(kinds) - words)), int(unpacked))
+    unpacked: int = sum(held.row_group(at).total_byte_size for at in range(held.num_row_groups))
+    cells: int = held.num_rows * (limit.word * words + limit.number * (len(kinds) - words))
+    return max(cells, unpacked)
 
 
 def check_archive(source: Path | BinaryIO, size: int) -> None:

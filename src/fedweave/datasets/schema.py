@@ -525,6 +525,21 @@ def _like_a_row(table: Table, known: Sequence[str], ids: Callable[[], pa.Array] 
     return row if any(row) else []
 
 
+def refuse_row_as_names(edges: Table, names: Sequence[str | None], ids: pa.Array) -> None:
+    """Refuse names of the columns of both ends, in [data] columns, that are `ids` of nodes: they are an edge of a table
+    without a header, which would be lost. 0 and 1 may be names: so pandas calls columns without names.
+
+    Raises:
+        DataError: names them.
+    """
+    if None in names or list(names) == ["0", "1"]:
+        return
+    if pc.all(pc.is_in(pa.array(names, pa.string()), ids)).as_py():
+        what = f"data.columns takes {' and '.join(map(repr, names))} for names, and they are ids of nodes"
+        remedy = "If the first line is an edge, put a line source,target above it, and leave both out of data.columns."
+        refuse(edges.path, f"{what}: that edge would be lost", remedy, "header")
+
+
 def _is_value(table: Table, name: str) -> bool:
     """Whether a column is called like a number, or like one of its own cells."""
     if re.match(NUMBER, name):

@@ -45,6 +45,7 @@ from fedweave.datasets.schema import (
     ids_of,
     in_training,
     owners_of,
+    refuse_row_as_names,
     seen,
     sens_of,
     split_of,
@@ -515,6 +516,8 @@ class Tabular(Carrying):
         if "label" in tables.edges.columns and not self.reserved:
             hint += "; data.task = 'edges' makes each edge an example"
         ids = (lambda: tables.nodes.texts("id")) if "id" in tables.nodes.columns else None
+        if ids is not None:
+            refuse_row_as_names(tables.edges, [(self.columns or {}).get(name) for name in EDGES], ids())
         check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint, ids=ids)
 
     def _unused(self, tables: Tables) -> Iterator[str]:
