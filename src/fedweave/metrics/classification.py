@@ -407,8 +407,8 @@ def rarest(classes: np.ndarray) -> float:
     there, trained = true.sum(0) > 0, true[TRAIN]
     if not trained.any():
         return math.nan
-    share, classes = float(trained[there].min() / trained.sum()), int(there.sum())
-    return share if share < (RARE_OF_TWO if classes == 2 else min(0.1, 1 / (3 * classes))) else math.nan
+    share, count = float(trained[there].min() / trained.sum()), int(there.sum())
+    return share if share < (RARE_OF_TWO if count == 2 else min(0.1, 1 / (3 * count))) else math.nan
 
 
 def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
