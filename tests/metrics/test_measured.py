@@ -82,7 +82,7 @@ def test_positives_and_alerts_are_counted() -> None:
     assert "few" not in notes(found | {"positives/test_fewest": 20.0})
     alone = notes(found | {"positives/test_fewest": 20.0, "best_val/round": 1})["few"]
     assert "3 validation examples of the positive class" in alone
-    assert not [name for name in measure(1, told)[1] if name.startswith("positives/")]  # accuracy judges
+    assert not [name for name in measure(1, told, Judging("accuracy"))[1] if name.startswith("positives/")]
 
 
 def test_who_was_asked_for_scores_and_sent_none_is_counted() -> None:
