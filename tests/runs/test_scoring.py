@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -382,7 +384,14 @@ def test_serve_refuses_with_a_status_and_a_code(bank: Path, server: Server) -> N
     nodes = rows(bank / "new")["nodes"]
     node = nodes[0]
     cases: list[tuple[str, object, int, str]] = [
-        ("/score", {"nodes": [{"id": "a", "age": 1.0}]}, 422, "data.unlike"),
+        ("/score", {"nodes": [{"id": "a", "debt": 1.0}]}, 422, "data"),  # no age
+        ("/score", {"nodes": [{"age": 1.0}]}, 422, "score.column"),
+        ("/score", {"nodes": [node], "edges": [{"source": node["id"]}]}, 422, "score.column"),
+        ("/score", {"nodes": [{}]}, 422, "score.body"),
+        ("/score", {"nodes": [node, {}]}, 422, "score.body"),
+        ("/score", {"nodes": [{"id": None, "age": None}]}, 422, "score.body"),
+        ("/score", {"nodes": [node], "edges": [{}]}, 422, "score.body"),
+        ("/score", {"graphs": [{"id": "a"}]}, 400, "score.body"),
         ("/score", {"nodes": [node, node]}, 422, "data.unlike"),
         ("/score", {"nodes": [node | {"job": "pilot"}]}, 422, "data.unlike"),
         ("/score", {"nodes": [node | {"age": "old"}]}, 422, "data.unlike"),
@@ -410,6 +419,90 @@ def test_serve_refuses_with_a_status_and_a_code(bank: Path, server: Server) -> N
     assert chunked.getresponse().status == 413
     chunked.close()
     assert server.ask("/health")[0] == 200
+
+
+def test_what_is_null_in_all_rows_may_be_left_out(server: Server) -> None:
+    """The same score whether another row has the column, this one says null, or no row has it; also of categories."""
+    full, gaps = {"id": "a", "age": 41.0, "debt": 900.0, "job": "clerk"}, {"id": "b", "age": 30.0}
+    bodies = [[full, gaps], [gaps], [gaps | {"debt": None, "job": None}], [gaps | {"debt": None}]]
+    replies = [server.ask("/score", {"nodes": nodes}) for nodes in bodies]
+    assert [status for status, _ in replies] == [200] * 4
+    assert len({round(reply["rows"][-1]["score"], 5) for _, reply in replies}) == 1
+
+
+def test_molecules_are_scored_over_http_as_from_a_table(tmp_path: Path) -> None:
+    pytest.importorskip("rdkit", reason="needs RDKit")
+    smiles = ("CCO", "CCCO", "CC(=O)C", "CCOC(=O)C", "CC(C)CO", "CNN", "Oc1ccccc1", "Nc1ccccc1")
+    for folder, lines in (("data", [f"{text},{at % 2}" for at, text in enumerate(smiles)]), ("new", ["CCN,", "CC,"])):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "graphs.csv").write_text("\n".join(["smiles,label", *lines]) + "\n")
+    data = {"name": "graphs", "path": str(tmp_path / "data")}
+    cut = {"name": "random", "clients": 2}
+    made(tmp_path / "run", FAST, data, 1, partition=cut, model={"name": "gin", "hidden": 4, "layers": 2})
+    scorer = scorer_at(tmp_path / "run")
+    expected = scorer.score(tmp_path / "new")["p_1"].to_pylist()
+    for more in ({}, {"nodes": [], "edges": []}):
+        body = {"graphs": [{"id": "a", "smiles": "CCN"}, {"id": "b", "smiles": "CC"}], **more}
+        assert [row["p_1"] for row in answered(scorer, body)] == pytest.approx(expected, abs=1e-6)
+    for odd, code in (
+        ({"graphs": [{"smiles": "C("}]}, "data.unlike"),
+        ({"graphs": [{"smiles": None}]}, "score.body"),
+        ({"graphs": [{}]}, "score.body"),
+        ({"graphs": []}, "score.body"),
+        ({"nodes": [{"id": "a"}]}, "score.column"),
+    ):
+        with refusal(code):
+            answered(scorer, odd)
+
+
+def answered(scorer: Scorer, body: object) -> Any:
+    from fedweave.export.serving import answer
+
+    return answer(scorer, json.dumps(body).encode())["rows"]
+
+
+def connected(server: Server, sent: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    connection.sendall(sent)
+    return connection
+
+
+def seconds_open(connection: socket.socket) -> float:
+    """How long a connection to which a letter is sent now and then stays open, 5 at most."""
+    began = time.monotonic()
+    with suppress(OSError):  # closed or reset, as the system has it
+        while time.monotonic() - began < 5:
+            connection.sendall(b"G")
+            time.sleep(0.1)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Slow: "])
+def test_silent_connections_block_nobody(server: Server, sent: bytes) -> None:
+    """Of more than the server takes, the oldest gives way."""
+    silent = [connected(server, sent) for _ in range(40)]
+    assert [server.ask("/health")[0] for _ in range(3)] == [200] * 3
+    assert seconds_open(silent[0]) < 3
+    for connection in silent:
+        connection.close()
+
+
+def test_a_header_has_a_time_limit(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the connection on, however slowly it trickles; also of a second request. A body has its own limit."""
+    monkeypatch.setattr("fedweave.export.serving.HEADER_PATIENCE", 0.4)
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    whole = head + b"\r\n"
+    for first in (b"", whole):
+        connection = connected(server, first)
+        if first:
+            assert connection.recv(4000).startswith(b"HTTP/1.1 200")
+        assert seconds_open(connection) < 3
+        connection.close()
+    body = connected(server, b"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n")
+    time.sleep(0.8)
+    body.sendall(b"{}")
+    assert body.recv(4000).startswith(b"HTTP/1.1 400")
+    body.close()
 
 
 def test_a_token_is_needed_where_there_is_one(bank: Path, tmp_path: Path) -> None:

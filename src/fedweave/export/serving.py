@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from fedweave.core.loopback import LOOPBACK, is_loopback, name_in
 from fedweave.core.types import Record
+from fedweave.datasets.schema import OF_EDGES
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import write_table
 from fedweave.experiment.runs.scorer import FORMAT, Scorer
@@ -28,7 +29,8 @@ CONSTANT = ("model", "run", "scored_at")  # columns that are the same in every r
 OPEN = "/health"  # what a probe may ask without a token
 LEAST_TOKEN = 16  # characters
 PATIENCE = 30.0  # seconds for the body of a request
-AT_ONCE = 32  # connections
+HEADER_PATIENCE = 5.0  # seconds for its line and headers, from the connection on
+AT_ONCE = 32  # connections; a further one takes the place of the one that has been silent for longest
 SPARE_COLUMNS = 200  # columns of a table beyond the model's
 SPARE_CELLS = 1_000_000  # empty cells that a table may have
 SHARED_MEMORY = Path("/dev/shm")  # on systems that have it; its files are not on a disk
@@ -124,9 +126,49 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 def server(app: App) -> Any:
     """The uvicorn server of `app`, which logs neither requests nor rows."""
     import uvicorn
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    silent = dict[Any, asyncio.TimerHandle]()  # connections without a whole head of a request, oldest first
+
+    class Connection(H11Protocol):
+        """Closes connections whose request does not arrive: uvicorn limits only the time after a reply."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self.wait()
+            if len(self.connections) > AT_ONCE and silent:
+                next(iter(silent)).close()
+
+        def data_received(self, data: bytes) -> None:
+            if self not in silent and (self.cycle is None or self.cycle.response_complete):
+                self.wait()  # for the next request of a connection
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.forget()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self.forget()
+            super().connection_lost(error)
+
+        def wait(self) -> None:
+            silent[self] = self.loop.call_later(HEADER_PATIENCE, self.close)
+
+        def forget(self) -> None:
+            if self in silent:
+                silent.pop(self).cancel()
+
+        def close(self) -> None:
+            self.forget()
+            self.transport.close()
 
     settings = uvicorn.Config(
-        app, access_log=False, log_level="warning", server_header=False, limit_concurrency=AT_ONCE, timeout_keep_alive=5
+        app,
+        http=Connection,
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        limit_concurrency=AT_ONCE + 1,
+        timeout_keep_alive=5,
     )
     return uvicorn.Server(settings)
 
@@ -255,20 +297,66 @@ def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
     Raises:
         Refused: it contains something else.
     """
+    small_graphs = scorer.form.example == "graph"
     shape = 'Send {"nodes": [{"id": …, …}, …], "edges": [{"source": …, "target": …}, …]}.'
+    if small_graphs:
+        shape = 'Send {"graphs": [{"id": …, …}, …]} with "nodes" and "edges", or of molecules with their smiles.'
     try:
         document = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is no JSON: {error}. {shape}", "score.body") from error
-    if not isinstance(document, dict) or not document.get("nodes") or (odd := document.keys() - {*TABLES}):
-        has_nodes = isinstance(document, dict) and document.get("nodes")
-        what = f"it has the key {min(odd)!r}" if has_nodes else "it has no nodes"
+    whole = isinstance(document, dict)
+    needed = "graphs" if small_graphs and whole and not document.get("nodes") else "nodes"
+    if not whole or not document.get(needed) or (odd := document.keys() - {*TABLES}):
+        has_rows = whole and document.get(needed)
+        what = f"it has the key {min(odd)!r}" if has_rows else f"it has no {needed}"
         raise Refused(400, f"the body has another form: {what}. {shape}", "score.body")
     most = SPARE_COLUMNS + 2 * len(scorer.before.columns)
-    tables = {name: _table(name, rows, most) for name, rows in document.items()}
-    if not document.get("edges"):
+    tables = {name: _table(name, rows, most) for name, rows in document.items() if rows}
+    tables = {name: _with_gaps(name, table, scorer) for name, table in tables.items()}
+    for name, table in tables.items():
+        _check_columns(name, table, scorer)
+    if "nodes" in tables and "edges" not in tables:
         tables["edges"] = _no_edges(scorer)
     return tables
+
+
+def _with_gaps(name: str, table: pa.Table, scorer: Scorer) -> pa.Table:
+    """The table with columns that may be empty and that no row has: most writers of JSON leave out what is null."""
+    settings, kinds = scorer.before.settings, {}
+    for entry in settings.get("missing") or ():
+        kinds[entry] = pa.float64()
+    for entry in settings.get("categories") or {}:
+        kinds[entry] = pa.string()
+    for entry, kind in kinds.items():
+        column, whose = entry.removeprefix(OF_EDGES), "edges" if entry.startswith(OF_EDGES) else "nodes"
+        if whose == name and column not in table.column_names:
+            table = table.append_column(column, pa.nulls(len(table), kind))
+    return table
+
+
+def _check_columns(name: str, table: pa.Table, scorer: Scorer) -> None:
+    """Refuse a table without a column that has a meaning for the model, by the name that its tables had.
+
+    Raises:
+        Refused: names the column.
+    """
+    settings = {**scorer.before.settings, **scorer.before.edge_settings}
+    called, features = settings.get("columns") or {}, settings.get("edge_features")
+    chosen = (settings.get("edge_weight"), settings.get("edge_time"))
+    of_edges = [*(features if isinstance(features, tuple) else ()), *filter(None, chosen)]
+    needed = {
+        "nodes": [called.get("id", "id"), *([called.get("graph", "graph")] if scorer.form.example == "graph" else [])],
+        "edges": [called.get("source", "source"), called.get("target", "target"), *of_edges],
+        "graphs": [],
+    }
+    if absent := [column for column in needed[name] if column not in table.column_names]:
+        raise Refused(
+            422,
+            f"{name}: no row has the column {absent[0]!r}. Give it in each row, as in the tables that the model was "
+            "trained on.",
+            "score.column",
+        )
 
 
 def _no_number(word: str) -> None:
@@ -284,6 +372,9 @@ def _table(name: str, rows: object, most: int) -> pa.Table:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Refused(400, f"{name} is no list of rows. Give each row as an object of columns.", "score.body")
     columns = dict.fromkeys(column for row in rows for column in row)
+    blank = (at for at, row in enumerate(rows) if all(cell is None for cell in row.values()))
+    if (at := next(blank, None)) is not None:  # a table's blank rows are skipped, and each row here gets a score
+        raise Refused(422, f"{name}: row {at} is empty. Leave it out, or give its columns.", "score.body")
     if odd := [column for column in columns if not column.isprintable()]:
         raise Refused(422, f"{name}: {odd[0]!r} is no name of a column.", "score.body")
     if len(columns) > most or len(columns) * len(rows) > SPARE_CELLS + 8 * sum(map(len, rows)):
