@@ -14,8 +14,8 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairgraphfl import AgentValue, MotifPrototypes, Payoff, ValueReward, embedding
 from fedweave.algorithms.fairgraphfl.motifs import HAVING, MOTIFS
 from fedweave.algorithms.parts import Composition, Normalised, Round
-from fedweave.algorithms.parts.part import is_recorded
 from fedweave.core import model as models
+from fedweave.core.algorithm import is_recorded
 from fedweave.core.graph import Graph
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, leaves, ravel, unravel

@@ -1,9 +1,10 @@
-"""Rounds that are recorded as a whole give what they give as written, and only what repeats is recorded."""
+"""Rounds that are recorded as a whole give what they give as written, and only what declares it is recorded."""
 
+import itertools
 import logging
 import math
-import pickle
 import random
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +14,28 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.parts import Part
+from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
+from fedweave.algorithms.parts import Part, Uniform
+from fedweave.algorithms.preset import preset_of
+from fedweave.cli.contract import verdict
+from fedweave.contract.laws import recorded_rounds_give_the_same_bits
 from fedweave.contract.subject import Subject, checkpoint, distance, everything
-from fedweave.core.algorithm import Round
-from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.algorithm import Evaluation, Round, recording_obstacle
+from fedweave.core.federation import Federation
+from fedweave.core.links import Links
 from fedweave.core.tree import Tree, decode, leaves, map_leaves, nest
+from fedweave.datasets.links import as_links
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import FedweaveError
+from fedweave.experiment.build import federation
 from fedweave.experiment.rounds import train
-from fedweave.ops.tape import Tape, ValueReads
+from fedweave.models import GCN
+from fedweave.models.links import OnPairs
+from fedweave.partition import Random
+from tests.links.test_links import random_data
 
-ROUNDS = 8  # as written, with steps recorded, twice the same, recorded as a whole, and played
-# Why a round is none: the server reads values, clients take turns, or its state counts rounds in Python.
-NOT_WHOLE = {"fairgfl", "fairfed", "fedpub", "fedtad", "fggp", "cffl", "fedego", "fedbuff", "adafgl", "fcfl", "gcfl"}
-NOT_WHOLE |= {"gcfl_plus", "glasu", "vfgnn", "standalone", "simulated_centralized", "pooled_gnn"}
+ROUNDS = 8  # as written, with steps recorded, recorded as a whole, and played
+LAW = recorded_rounds_give_the_same_bits.__name__  # `tests/contract` tries it on every algorithm
 
 
 def run(algorithm: Any, subject: Subject, record: str, rounds: int = ROUNDS, every: int = 1) -> tuple[Any, Any, Any]:
@@ -38,238 +46,129 @@ def run(algorithm: Any, subject: Subject, record: str, rounds: int = ROUNDS, eve
     return everything(step, fed), summaries, fed
 
 
-def whole(fed: Any) -> set[str]:
-    """The methods whose recording was played as a whole."""
-    made = [one for one in fed.recordings._computations.values() if one.recording is not None]
-    return {getattr(one.functions[0], "__name__", "") for one in made} & {"round", "evaluate"}
-
-
 def ledger(fed: Any) -> Any:
     return fed.ledger.table().drop_columns(["seconds", "at"])
 
 
-@pytest.mark.often("fedavg", "fairgraphfl")
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_recorded_round_gives_the_same_bits_and_the_same_ledger(name: str) -> None:
-    subject = Subject(ALGORITHMS[name])
-    (left, summaries, fed), (again, others, plain) = (run(subject.made(), subject, how) for how in ("always", "never"))
-    assert distance(left, again) == 0
-    assert summaries == others
-    assert ledger(fed).equals(ledger(plain))
-    assert (fed.ledger.table()["seconds"].to_numpy() >= 0).all()
-    assert ("round" in whole(fed)) == (name not in NOT_WHOLE)
+# --- what is shipped --------------------------------------------------------------------------------------------------
+
+# Algorithms whose rounds are not recorded: Python reads values, clients take turns, or a state counts rounds in Python.
+VARYING = {"fairgfl", "fairfed", "fedpub", "fedtad", "fggp", "cffl", "fedego", "glasu", "vfgnn", "standalone"}
+VARYING |= {"simulated_centralized", "pooled_gnn"}
+UNDECLARED = {"fedbuff", "adafgl", "fcfl", "gcfl", "gcfl_plus"}
+
+
+def test_what_the_shipped_algorithms_declare() -> None:
+    made = {name: Subject(ALGORITHMS[name]).made() for name in ALGORITHMS}
+    assert {name for name, own in made.items() if recording_obstacle(own.evaluate)} == UNDECLARED
+    assert {name for name, own in made.items() if recording_obstacle(own.round)} == UNDECLARED | VARYING
+
+
+# Settings under which algorithms have parts that none has by default, or do something else.
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "median": ("fedavg", {"parts": ("median",)}),
+    "trimmed mean": ("fedavg", {"parts": ("trimmed_mean",)}),
+    "krum": ("fedavg", {"parts": ("krum",)}),
+    "geometric median": ("fedavg", {"parts": ("geometric_median",)}),
+    "bulyan": ("fedavg", {"parts": ({"name": "bulyan", "malicious": 0},)}),
+    "centered clip": ("fedavg", {"parts": ("centered_clip",)}),
+    "norm bound": ("fedavg", {"parts": ("norm_bound",)}),
+    "top k": ("fedavg", {"parts": ("top_k",)}),
+    "top k, adam": ("fedadam", {"parts": ("top_k",)}),
+    "quantize": ("fedavg", {"parts": ("quantize",)}),
+    "secure sum": ("fedavg", {"parts": ("clip", "secure_sum")}),
+    "holders' sum": ("fedavg", {"parts": ("holders_sum",)}),
+    "own users": ("fede", {"parts": ("own_users",)}),
+    "mixed start": ("fedavg", {"parts": ("mixed_start",)}),
+    "class counts": ("fedavg", {"parts": ("class_counts",)}),
+    "trained model": ("fedavg", {"parts": ("trained_model",)}),
+    "proximal steps": ("fednova", {"mu": 0.1}),
+    "adaptive proximal": ("fedprox", {"adaptive": True}),
+    "nearest prototype": ("fedproto", {"model": {"name": "gcn", "linear": True}, "head": "prototype"}),
+    "nearest trained": ("fedtgp", {"model": {"name": "gcn", "linear": True}, "head": "prototype"}),
+    "ego-graphs": ("fedavg", {"model": {"name": "ego"}, "parts": ("ego_cross_entropy",)}),
+    "sampled neighborhoods": ("fedavg", {"parts": ({"name": "sampled_cross_entropy", "batch": 4},)}),
+    "batches of graphs": ("fedstar", {"parts": ({"name": "graph_cross_entropy", "batch": 3},)}),
+    "noise on examples": (
+        "fedavg",
+        {"model": {"name": "mlp"}, "parts": ({"name": "dp_examples", "clip": 1.0, "sigma": 1.0},)},
+    ),
+    "mini-batches": ("fedavg", {"batch_size": 4}),
+    "epochs": ("fedavg", {"local_epochs": 2, "batch_size": 4, "optimizer_state": "fresh"}),
+    "schedule": ("fedavg", {"schedule": "cosine", "warmup": 2}),
+    "schedule, local": ("local", {"schedule": "cosine"}),
+    "schedule, peers": ("dfedgnn", {"schedule": "linear"}),
+    "one shared layer": ("fedavg", {"share": ("0/*",)}),
+    "summed scores": ("fedavg", {"scores": "sum"}),
+    "no optimizer state": ("fedavg", {"optimizer_state": "fresh"}),
+    "sampled clients": ("fedavg", {"participation": 0.6}),
+    "sampled clients, scaffold": ("scaffold", {"participation": 0.6}),
+    "sampled clients, fedproto": ("fedproto", {"participation": 0.6}),
+    "sampled clients, pfedme": ("pfedme", {"participation": 0.6}),
+    "sampled clients, fedgta": ("fedgta", {"participation": 0.6}),
+    "all nodes": ("glasu", {"batch": 0}),
+    "all nodes, noise": ("glasu", {"batch": 0, "sigma": 0.1}),
+    "all nodes, exchanged gradients": ("glasu", {"batch": 0, "backward": "exchanged"}),
+    "all nodes, secure sum": ("glasu", {"batch": 0, "secure_sum": True}),
+    "all nodes, decay": ("glasu", {"batch": 0, "decay": 0.5, "decay_every": 2}),
+    "data that changes": ("fedavg", {"parts": ({"name": "drift", "share": 0.5},)}),
+    "coalitions": ("fedavg", {"parts": ("coalition_value",)}),
+}
+
+
+def subject_of(name: str, settings: dict[str, Any]) -> Subject:
+    values = {key: value for key, value in settings.items() if key != "model"}
+    if "parts" in values:
+        tables = [{"name": part} if isinstance(part, str) else part for part in values["parts"]]
+        values["parts"] = tuple(PARTS[table["name"]](**_without_name(table)) for table in tables)
+    return Subject(ALGORITHMS[name], values, settings.get("model", {}))
+
+
+def _without_name(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != "name"}
+
+
+@pytest.mark.often("median", "top k", "sampled clients", "schedule")
+@pytest.mark.parametrize("case", SETTINGS)
+def test_recorded_rounds_give_the_same_bits_with_other_settings(case: str) -> None:
+    recorded_rounds_give_the_same_bits(subject_of(*SETTINGS[case]))
+
+
+def test_links_are_predicted_the_same_in_recorded_rounds() -> None:
+    data = as_links(random_data(), Links())
+    cut, ends = Random(clients=3).cut(data, 0), []
+    algorithm = FedAvg(OnPairs(GCN(hidden=8)).build(5))
+    for record in ("always", "never"):
+        fed = federation(data, cut, algorithm, record=record)
+        *_, last = train(algorithm, fed, ROUNDS, 1)
+        ends.append(everything(last, fed))
+        assert fed.whole_methods == ({"round", "evaluate"} if record == "always" else set())
+    assert distance(*ends) == 0
+
+
+def test_every_part_that_declares_it_is_tried() -> None:
+    """By the law over algorithms, by the settings above or with links."""
+    subjects = [Subject(kind) for kind in ALGORITHMS.values()] + [subject_of(*case) for case in SETTINGS.values()]
+    tried = {type(part) for subject in subjects for part in subject.made().composed.values()}
+    left = [name for name, kind in PARTS.items() if "recorded" in vars(kind) and kind not in tried]
+    assert left == ["link_prediction"]
+
+
+# --- runs of what is declared -----------------------------------------------------------------------------------------
 
 
 def test_rounds_without_an_evaluation_are_recorded_too() -> None:
     subject = Subject(ALGORITHMS["scaffold"])
     (left, _, fed), (again, _, _) = (run(subject.made(), subject, how, every=4) for how in ("always", "never"))
     assert distance(left, again) == 0
-    assert whole(fed) == {"round"}
-
-
-@dataclass(frozen=True)
-class Reads(FedAvg):
-    """FedAvg whose next round depends on a value that Python reads."""
-
-    how: Callable[[Tensor], Any] = float
-
-    def round(self, state: Tree, fed: Federation) -> Tree:
-        """Turn the weights around in every second round."""
-        turns = state.get("turns", torch.zeros(1))
-        after = super().round({name: tree for name, tree in state.items() if name != "turns"}, fed)
-        odd = int(self.how(turns[0])) % 2
-        return after | {"turns": turns + 1, "w": map_leaves(lambda leaf: -leaf if odd else leaf, after["w"])}
-
-
-READS: dict[str, Callable[[Tensor], Any]] = {
-    "float": float,
-    "int": int,
-    "item": Tensor.item,
-    "tolist": Tensor.tolist,
-    "numpy": Tensor.numpy,
-    "array": lambda turns: turns.__array__(),
-    "if": lambda turns: 0 if turns % 2 == 0 else 1,
-    "equal": lambda turns: 1 - torch.equal(turns % 2, torch.tensor(0.0)),
-    "nonzero": lambda turns: len((turns % 2).reshape(1).nonzero()),
-    "mask": lambda turns: len(torch.ones(1)[turns.reshape(1) % 2 > 0]),
-    "str": lambda turns: str(turns.reshape(1))[8],
-    "repr": lambda turns: repr(turns)[7],
-    "format": lambda turns: f"{turns.reshape(1)}"[8],
-    "dlpack": lambda turns: np.from_dlpack(turns.reshape(1))[0],
-    "pickle": lambda turns: pickle.dumps(turns.reshape(1)) == pickle.dumps(torch.ones(1)),
-    "storage": lambda turns: turns.storage()[0],
-}
-# These make tensors of the values that they read.
-MAKES: dict[str, Callable[[Tensor], Tensor]] = {
-    "tensor": lambda turns: torch.tensor([turns, turns + 1])[0],
-    "nested": lambda turns: torch.tensor([[turns], [turns + 1]])[0, 0],
-    "as_tensor": lambda turns: torch.as_tensor([turns])[0],
-    "asarray": lambda turns: torch.asarray([turns])[0],
-    "new_tensor": lambda turns: turns.new_tensor([turns])[0],
-    "tensor_split": lambda turns: torch.ones(99).tensor_split(turns.long().reshape(1))[0].sum(),
-}
-
-
-def played_with_the_same_results(made: Any, subject: Subject) -> set[str]:
-    """The methods that were played as a whole, in a run that gives what the run as written gives."""
-    (left, summaries, fed), (again, others, _) = (run(made, subject, record) for record in ("always", "never"))
-    assert distance(left, again) == 0
-    assert summaries == others
-    return whole(fed)
-
-
-@pytest.mark.parametrize("how", READS)
-def test_a_round_that_reads_a_value_is_carried_out_as_written(how: str) -> None:
-    subject = Subject(ALGORITHMS["fedavg"])
-    made = Reads(subject.made().model, local_steps=1, how=READS[how])
-    assert played_with_the_same_results(made, subject) == {"evaluate"}
-
-
-SEEN = ["tolist", "numpy", "array", "item", "float", "int", "if"]
-SEEN += ["str", "repr", "format", "dlpack", "pickle", "storage"]
-
-
-@pytest.mark.parametrize("how", [*SEEN, *MAKES])
-def test_a_tape_sees_that_python_reads_a_value(how: str) -> None:
-    tensor = torch.ones(())
-    tape = Tape((), [tensor])
-    with tape, ValueReads(tape):
-        (READS | MAKES)[how](tensor)
-    assert tape.flaw is not None
-
-
-@dataclass(frozen=True)
-class Makes(FedAvg):
-    """FedAvg whose weights depend on a tensor that is made of another one's values."""
-
-    how: Callable[[Tensor], Tensor] = torch.clone
-
-    def round(self, state: Tree, fed: Federation) -> Tree:
-        """Shrink the weights, in each round more."""
-        turns = state.get("turns", torch.zeros(()))
-        after = super().round({name: tree for name, tree in state.items() if name != "turns"}, fed)
-        share = 1 - self.how(turns) / 100
-        return after | {"turns": turns + 1, "w": map_leaves(lambda leaf: leaf * share, after["w"])}
-
-
-@pytest.mark.parametrize("how", MAKES)
-def test_a_tensor_made_of_others_values_is_made_again_in_each_round(how: str) -> None:
-    subject = Subject(ALGORITHMS["fedavg"])
-    made = Makes(subject.made().model, local_steps=1, how=MAKES[how])
-    (left, _, _), (again, _, _) = (run(made, subject, record) for record in ("always", "never"))
-    assert distance(left, again) == 0
-
-
-def test_numbers_in_lists_do_not_count_as_values() -> None:
-    tape = Tape((), [torch.ones(())])
-    with tape, ValueReads(tape):
-        torch.tensor([1.0, 2.0])
-        torch.ones(4).tensor_split(2)
-    assert tape.flaw is None
-
-
-class Naive(FedAvg):
-    """An algorithm whose author forgets that it is a frozen value. Each `scale` differs from round to round."""
-
-    def round(self, state: Tree, fed: Federation) -> Tree:
-        """Scale the weights."""
-        after = super().round(state, fed)
-        scale = self.scale(fed)
-        return after | {"w": map_leaves(lambda leaf: leaf * (1 - scale / 100), after["w"])}
-
-    def scale(self, fed: Any) -> Any:
-        """The share, in percent, that is taken away."""
-        raise NotImplementedError
-
-
-class CountsInAttribute(Naive):
-    """Counts rounds in a new attribute."""
-
-    def scale(self, fed: Any) -> Any:
-        """The number of the round."""
-        self.__dict__["done"] = self.__dict__.get("done", 0) + 1
-        return self.__dict__["done"]
-
-
-class AddsToAList(Naive):
-    """Counts rounds by a list."""
-
-    def scale(self, fed: Any) -> Any:
-        """The length of the list."""
-        history = self.__dict__.setdefault("history", [])
-        history.append(0)
-        return len(history)
-
-
-class DrawsFromItsGenerator(Naive):
-    """Draws from a generator of its own."""
-
-    def scale(self, fed: Any) -> Any:
-        """A draw."""
-        return self.__dict__.setdefault("generator", np.random.default_rng(1)).random()
-
-
-class ReadsTheRound(Naive):
-    """Asks the engine for the round."""
-
-    def scale(self, fed: Any) -> Any:
-        """Its number."""
-        return fed.round
-
-
-class ReadsTheLedger(Naive):
-    """Asks how much was sent."""
-
-    def scale(self, fed: Any) -> Any:
-        """Megabytes."""
-        return fed.ledger.bytes_up / 1e6
-
-
-class DrawsFromPython(Naive):
-    """Draws from Python's own generator."""
-
-    def scale(self, fed: Any) -> Any:
-        """A draw."""
-        return random.random()
-
-
-class DrawsFromNumpy(Naive):
-    """Draws from NumPy's own generator."""
-
-    def scale(self, fed: Any) -> Any:
-        """A draw."""
-        return np.random.rand()  # noqa: NPY002
-
-
-class SeedsTorch(Naive):
-    """Seeds torch's own generator."""
-
-    def scale(self, fed: Any) -> Any:
-        """The same draw each time; other draws must not move it."""
-        torch.manual_seed(5)
-        return torch.rand(())
-
-
-NAIVE = [CountsInAttribute, AddsToAList, DrawsFromItsGenerator, ReadsTheRound, ReadsTheLedger]
-
-
-@pytest.mark.parametrize("kind", [*NAIVE, DrawsFromPython, DrawsFromNumpy, SeedsTorch])
-def test_a_round_that_depends_on_what_changes_in_python_is_carried_out_as_written(kind: type[FedAvg]) -> None:
-    subject, results = Subject(ALGORITHMS["fedavg"]), []
-    for record in ("always", "never"):
-        random.seed(0)
-        np.random.seed(0)  # noqa: NPY002
-        results.append(run(kind(subject.made().model, local_steps=1), subject, record))
-    (left, summaries, fed), (again, others, plain) = results
-    assert distance(left, again) == 0
-    assert summaries == others
-    assert ledger(fed).equals(ledger(plain))
-    assert "round" not in whole(fed)
+    assert fed.whole_methods == {"round"}
 
 
 @dataclass(frozen=True)
 class DifferentiatesAtTheServer(FedAvg):
     """FedAvg whose server takes a step of its own."""
+
+    recorded = True
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """A round, and a step down the gradient of half the weights' squares."""
@@ -280,50 +179,12 @@ class DifferentiatesAtTheServer(FedAvg):
         return after | {"w": nest({path: (leaf - slope / 10).detach() for (path, leaf), slope in steps})}
 
 
-def test_a_server_that_differentiates_is_recorded_too() -> None:
+def test_a_users_own_algorithm_is_recorded_where_it_declares_it() -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     made = DifferentiatesAtTheServer(subject.made().model, local_steps=1)
     (left, _, fed), (again, _, _) = (run(made, subject, record) for record in ("always", "never"))
     assert distance(left, again) == 0
-    assert "round" in whole(fed)
-
-
-@dataclass(frozen=True)
-class Grows(FedAvg):
-    """FedAvg whose state grows in each round."""
-
-    def round(self, state: Tree, fed: Federation) -> Tree:
-        """A round, whose mean weight is noted."""
-        before = state.get("history", torch.zeros(0))
-        after = super().round({name: tree for name, tree in state.items() if name != "history"}, fed)
-        return after | {"history": torch.cat([before, after["w"]["0"]["weight"].mean().reshape(1)])}
-
-
-@dataclass(frozen=True)
-class ClientsCount(FedAvg):
-    """FedAvg whose clients count their rounds in Python."""
-
-    @on_client(sends={"update": "nothing"}, hears={"w": "the global weights"})
-    def count(self, client: Client, message: Tree) -> Tree:
-        """A hundredth of the weights, as often as the client was called."""
-        client.state |= {"times": client.state.get("times", 0) + 1}
-        return {"update": map_leaves(lambda leaf: leaf * 0.01 * client.state["times"], message["w"])}
-
-    def round(self, state: Tree, fed: Federation) -> Tree:
-        """Add the mean."""
-        replies = fed.map(self.count, {"w": state["w"]})
-        share = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
-        return state | {"w": map_leaves(torch.add, state["w"], replies.weighted_sum("update", share))}
-
-
-@pytest.mark.parametrize("kind", [Grows, ClientsCount])
-def test_a_state_of_another_form_in_each_round_is_not_recorded_again_and_again(kind: type[FedAvg]) -> None:
-    subject = Subject(ALGORITHMS["fedavg"])
-    made = kind(subject.made().model, local_steps=1)
-    (left, _, fed), (again, _, _) = (run(made, subject, record, 12) for record in ("always", "never"))
-    assert distance(left, again) == 0
-    made_whole = [one for one in fed.recordings._computations.values() if one.functions[0] in (made.round,)]
-    assert not made_whole
+    assert fed.whole_methods == {"round", "evaluate"}
 
 
 @dataclass(frozen=True)
@@ -332,7 +193,6 @@ class WeighsByUpdate(Part):
 
     late: int = 3
     recorded = True
-    __module__ = "fedweave.tests"  # other parts' weights are read for a warning, so their rounds are not recorded
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The rounds so far."""
@@ -362,65 +222,6 @@ def test_weights_that_are_not_finite_are_refused_in_their_round(late: int) -> No
     assert said[0][2] == late
 
 
-@dataclass(frozen=True)
-class CountsInPython(FedAvg):
-    """FedAvg that does something else in every third round, by a number in its state."""
-
-    def round(self, state: Tree, fed: Federation) -> Tree:
-        """Halve the weights in every third round."""
-        done = int(state.get("done", 0))
-        after = super().round({name: tree for name, tree in state.items() if name != "done"}, fed)
-        return after | {"done": done + 1, "w": map_leaves(lambda leaf: leaf / (2 if done % 3 == 2 else 1), after["w"])}
-
-
-@dataclass(frozen=True)
-class AsksForKeysByRound(FedAvg):
-    """FedAvg whose server draws for a purpose that names the round."""
-
-    def round(self, state: Tree, fed: Federation) -> Tree:
-        """Add a draw to the weights."""
-        draw = fed.key(f"draw {int(state.get('done', 0))}").remainder(7)
-        after = super().round({name: tree for name, tree in state.items() if name != "done"}, fed)
-        return after | {"done": int(state.get("done", 0)) + 1, "w": map_leaves(lambda leaf: leaf + draw, after["w"])}
-
-
-@dataclass(frozen=True)
-class SaysLess(FedAvg):
-    """FedAvg whose message has another part in every second round."""
-
-    def round(self, state: Tree, fed: Federation) -> Tree:
-        """Train on the first two clients or on all, in turns, as the number of weights tells."""
-        many = state["w"]["0"]["weight"].shape[0] % 2 == 0 if "turn" not in state else not state["turn"]
-        replies = fed.map(self.train, {"w": state["w"]}, clients=fed.clients if many else fed.clients[:2])
-        share = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
-        update = replies.weighted_sum("update", share)
-        return state | {"w": map_leaves(torch.add, state["w"], update), "turn": bool(many)}
-
-
-@pytest.mark.parametrize("kind", [CountsInPython, AsksForKeysByRound, SaysLess])
-def test_a_round_that_differs_from_the_one_before_is_carried_out_as_written(kind: type[FedAvg]) -> None:
-    subject = Subject(ALGORITHMS["fedavg"])
-    made = kind(subject.made().model, local_steps=1)
-    assert "round" not in played_with_the_same_results(made, subject)
-
-
-def test_sampled_clients_are_carried_out_as_written() -> None:
-    subject = Subject(ALGORITHMS["fedavg"], {"participation": 0.6})
-    (left, _, fed), (again, _, _) = (run(subject.made(), subject, how) for how in ("always", "never"))
-    assert distance(left, again) == 0
-    assert "round" not in whole(fed)
-
-
-def test_what_keeps_a_round_from_being_recorded_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    subject = Subject(ALGORITHMS["fedavg"])
-    with caplog.at_level(logging.INFO, "fedweave"):
-        run(CountsInPython(subject.made().model, local_steps=1), subject, "always", 12)
-        run(Reads(subject.made().model, local_steps=1), subject, "always", 12)
-    reasons = [record.message for record in caplog.records if ".round is" in record.message]
-    assert [reason.split(" ")[0] for reason in reasons] == ["CountsInPython.round", "Reads.round"]
-    assert all(record.levelno == logging.INFO for record in caplog.records)
-
-
 def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
     subject = Subject(ALGORITHMS["scaffold"])
     (left, _, _) = run(subject.made(), subject, "always", 2 * ROUNDS)
@@ -432,7 +233,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
     later, tree = subject.federation(Simulation, torch.float32, mode="vmap", record="always"), decode(saved)
     later.restore(tree["clients"], tree.get("data"))
     (*_, last) = train(subject.made(), later, 2 * ROUNDS, 1, (ROUNDS, tree["state"]))
-    assert "round" in whole(later)
+    assert "round" in later.whole_methods
     assert (
         distance({"server": last.state, "clients": later.snapshot()}, {key: left[key] for key in ("server", "clients")})
         == 0
@@ -472,3 +273,396 @@ def test_divergence_is_said_in_the_same_words() -> None:
         said.append((refused.value.code, str(refused.value), fed.round))
     assert said[0] == said[1]
     assert said[0][0] == "diverged"
+
+
+# --- what its author has not declared ---------------------------------------------------------------------------------
+
+
+class Warmup:
+    """A schedule with a state."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def step(self) -> float:
+        """The next share."""
+        self.done += 1
+        return min(1.0, self.done / 6)
+
+
+class Sgd:
+    """An optimizer of PyTorch whose learning rate decays."""
+
+    def __init__(self) -> None:
+        self.inner = torch.optim.SGD([torch.zeros(1)], lr=8.0)
+
+    def step(self) -> float:
+        """The present rate."""
+        self.inner.param_groups[0]["lr"] *= 0.8
+        return float(self.inner.param_groups[0]["lr"])
+
+
+class Memory:
+    """What an author's code may keep between rounds: each method gives another number in each round."""
+
+    total = 0
+
+    def __init__(self) -> None:
+        type(self).total = 0
+        self.number, self.scalar, self.array = 0, np.float64(0), np.zeros(1)
+        self.members, self.counter, self.history = set[int](), Counter[str](), list[int]()
+        self.queue, self.table, self.nested = deque([1, 5, 2, 8], maxlen=4), {"done": 0}, {"a": [{"done": 0}]}
+        self.warmup, self.optimizer = Warmup(), Sgd()
+        self.generator, self.python = np.random.default_rng(1), random.Random(1)
+        self.torch = torch.Generator().manual_seed(1)
+        self.numbers = itertools.count(1)
+        self.tensor = torch.zeros(())
+        self.closure = self._closure()
+        self.stream = (number**2 % 7 for number in itertools.count(1))
+
+    def _closure(self) -> Callable[[], int]:
+        done = 0
+
+        def call() -> int:
+            nonlocal done
+            done += 1
+            return done
+
+        return call
+
+    def of_number(self) -> Any:
+        """An int."""
+        self.number += 1
+        return self.number
+
+    def of_scalar(self) -> Any:
+        """A scalar of NumPy."""
+        self.scalar += np.float64(1.5)
+        return float(self.scalar)
+
+    def of_array(self) -> Any:
+        """An array that is written into."""
+        self.array += 1
+        return float(self.array[0])
+
+    def of_set(self) -> Any:
+        """A set."""
+        self.members.add(len(self.members))
+        return len(self.members)
+
+    def of_counter(self) -> Any:
+        """A Counter."""
+        self.counter["rounds"] += 1
+        return self.counter["rounds"]
+
+    def of_list(self) -> Any:
+        """A list."""
+        self.history.append(0)
+        return len(self.history)
+
+    def of_deque(self) -> Any:
+        """A queue that turns."""
+        self.queue.rotate(1)
+        return self.queue[0]
+
+    def of_dict(self) -> Any:
+        """A dict."""
+        self.table["done"] += 1
+        return self.table["done"]
+
+    def of_nested(self) -> Any:
+        """A dict in a list in a dict."""
+        self.nested["a"][0]["done"] += 1
+        return self.nested["a"][0]["done"]
+
+    def of_warmup(self) -> Any:
+        """An object with a state."""
+        return self.warmup.step()
+
+    def of_optimizer(self) -> Any:
+        """The groups of an optimizer."""
+        return self.optimizer.step()
+
+    def of_numpys_generator(self) -> Any:
+        """A generator of NumPy."""
+        return self.generator.random()
+
+    def of_pythons_generator(self) -> Any:
+        """A generator of Python."""
+        return self.python.random()
+
+    def of_torchs_generator(self) -> Any:
+        """A generator of PyTorch, whose draw Python reads."""
+        return float(torch.rand((), generator=self.torch))
+
+    def of_iterator(self) -> Any:
+        """An iterator."""
+        return next(self.numbers)
+
+    def of_stream(self) -> Any:
+        """A generator function."""
+        return next(self.stream)
+
+    def of_closure(self) -> Any:
+        """A variable of an enclosing function."""
+        return self.closure()
+
+    def of_class(self) -> Any:
+        """An attribute of a class."""
+        type(self).total += 1
+        return self.total
+
+    def of_tensor(self) -> Any:
+        """A tensor that Python keeps, replaced in each round."""
+        self.tensor = self.tensor + 1
+        return self.tensor
+
+    def of_tensor_in_place(self) -> Any:
+        """A tensor that is written into."""
+        self.tensor += 1
+        return self.tensor
+
+
+MEMORIES = [name for name in vars(Memory) if name.startswith("of_")]
+
+
+@dataclass(frozen=True)
+class Naive(FedAvg):
+    """FedAvg whose author forgets that it is a frozen value: the weights shrink by another share in each round."""
+
+    how: str = "of_number"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "memory", Memory())
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Scale the weights."""
+        after = super().round(state, fed)
+        scale = getattr(self.memory, self.how)()  # type: ignore[attr-defined]
+        return after | {"w": map_leaves(lambda leaf: leaf * (1 - scale / 100), after["w"])}
+
+
+class DeclaredNaive(Naive):
+    """The same, which says that it does the same each time."""
+
+    recorded = True
+
+
+@dataclass(frozen=True)
+class NaiveWeights(Part):
+    """Clients count equally, and together by another sum in each round."""
+
+    how: str = "of_number"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memory", Memory())
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """Equal weights, float64 [P]."""
+        scale = getattr(self.memory, self.how)()  # type: ignore[attr-defined]
+        return torch.ones(len(round.at), dtype=torch.float64) / len(round.at) * (1 - scale / 100)
+
+
+class DeclaredWeights(NaiveWeights):
+    """The same, which says that it does the same each time."""
+
+    recorded = True
+
+
+@preset_of(NaiveWeights)
+class NaivePreset:
+    """FedAvg with such weights."""
+
+
+@preset_of(DeclaredWeights)
+class DeclaredPreset:
+    """FedAvg with such weights."""
+
+
+# What reads tensors past all kernels, of which no tape knows: from the number of rounds, a tensor [], to the same.
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "float": float,
+    "tolist": lambda turns: turns.reshape(1).tolist()[0],
+    "numpy": lambda turns: float(turns.numpy()),
+    "apply_": lambda turns: turns.clone().apply_(lambda value: value % 3),
+    "map_": lambda turns: torch.zeros(()).map_(turns, lambda _, value: value % 3),
+    "new": lambda turns: turns.new([turns])[0],
+    "nested lists": lambda turns: torch.arange(99.0)[[[turns.long()]]].reshape(()),
+    "data": lambda turns: _of_data(turns),
+    "set_": lambda turns: torch.zeros(()).set_(turns.clone()),
+    "tensor": lambda turns: torch.tensor([turns, turns + 1])[0],
+    "asarray": lambda turns: torch.asarray([turns])[0],
+    "tensor_split": lambda turns: torch.ones(99).tensor_split(turns.long().reshape(1))[0].sum(),
+    "repr": lambda turns: float(repr(turns)[7]),
+    "dlpack": lambda turns: float(np.from_dlpack(turns.reshape(1))[0]),
+    "if": lambda turns: 0 if turns % 2 == 0 else 3,
+}
+
+
+def _of_data(turns: Tensor) -> Tensor:
+    scale = torch.zeros(())
+    scale.data = turns.clone()
+    return scale * 1
+
+
+@dataclass(frozen=True)
+class Reads(FedAvg):
+    """FedAvg whose weights shrink by a share that it reads in another way than by kernels."""
+
+    how: str = "float"
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Scale the weights."""
+        turns = state.get("turns", torch.zeros(()))
+        after = super().round({name: tree for name, tree in state.items() if name != "turns"}, fed)
+        share = 1 - READS[self.how](turns) / 100
+        return after | {"turns": turns + 1, "w": map_leaves(lambda leaf: leaf * share, after["w"])}
+
+
+class OnTheEngine(Naive):
+    """Asks what is no input of a recording."""
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Scale the weights."""
+        after = FedAvg.round(self, state, fed)
+        return after | {"w": map_leaves(lambda leaf: leaf * (1 - self.scale(fed) / 100), after["w"])}
+
+    def scale(self, fed: Any) -> float:
+        """The number of the round."""
+        return float(fed.round)
+
+
+class OnTheLedger(OnTheEngine):
+    """Asks how much was sent."""
+
+    def scale(self, fed: Any) -> float:
+        """Megabytes."""
+        return float(fed.ledger.bytes_up) / 1e6
+
+
+class OnPython(OnTheEngine):
+    """Draws from Python's own generator."""
+
+    def scale(self, fed: Any) -> float:
+        """A draw."""
+        return random.random()
+
+
+class OnNumpy(OnTheEngine):
+    """Draws from NumPy's own generator."""
+
+    def scale(self, fed: Any) -> float:
+        """A draw."""
+        return float(np.random.rand())  # noqa: NPY002
+
+
+class Evaluates(FedAvg):
+    """FedAvg that scores other weights in every evaluation."""
+
+    def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
+        """The scores of scaled weights."""
+        done = self.__dict__["done"] = self.__dict__.get("done", 0) + 1
+        return super().evaluate(state | {"w": map_leaves(lambda leaf: leaf * (1 - done / 5), state["w"])}, fed)
+
+
+class CountsInState(FedAvg):
+    """FedAvg that halves its weights in every third round, by a number in its state."""
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """A round."""
+        done = int(state.get("done", 0))
+        after = super().round({name: tree for name, tree in state.items() if name != "done"}, fed)
+        return after | {"done": done + 1, "w": map_leaves(lambda leaf: leaf / (2 if done % 3 == 2 else 1), after["w"])}
+
+
+class DrawsByRound(FedAvg):
+    """FedAvg whose server draws for a purpose that names the round."""
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """Add a draw to the weights."""
+        done = self.__dict__["done"] = self.__dict__.get("done", 0) + 1
+        draw = fed.key(f"draw {done}").remainder(7)
+        after = super().round(state, fed)
+        return after | {"w": map_leaves(lambda leaf: leaf + draw, after["w"])}
+
+
+class TakesTurns(FedAvg):
+    """FedAvg that calls the first two clients or all, in turns."""
+
+    def round(self, state: Tree, fed: Federation) -> Tree:
+        """A round of some."""
+        done = self.__dict__["done"] = self.__dict__.get("done", 0) + 1
+        replies = fed.map(self.train, {"w": state["w"]}, clients=fed.clients if done % 2 else fed.clients[:2])
+        share = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64)
+        return state | {"w": map_leaves(torch.add, state["w"], replies.weighted_sum("update", share))}
+
+
+OTHERS = (OnTheEngine, OnTheLedger, OnPython, OnNumpy, Evaluates, CountsInState, DrawsByRound, TakesTurns)
+AWKWARD: dict[str, tuple[Any, dict[str, Any]]] = {f"algorithm, {how}": (Naive, {"how": how}) for how in MEMORIES}
+AWKWARD |= {f"part, {how}": (NaivePreset, {"how": how}) for how in MEMORIES}
+AWKWARD |= {f"reads, {how}": (Reads, {"how": how}) for how in READS}
+AWKWARD |= {kind.__name__: (kind, {}) for kind in OTHERS}
+
+
+MANY = [f"part, {how}" for how in ("of_number", "of_counter", "of_optimizer")]
+MANY += [f"algorithm, {how}" for how in ("of_set", "of_warmup", "of_scalar")]
+MANY += [f"reads, {how}" for how in ("apply_", "map_", "new", "data", "nested lists")]
+
+
+@pytest.mark.often(*MANY, "OnTheEngine", "Evaluates", "TakesTurns")
+@pytest.mark.parametrize("case", AWKWARD)
+def test_what_is_not_declared_runs_as_written(case: str) -> None:
+    kind, values = AWKWARD[case]
+    subject, ends = Subject(kind, values), []
+    for record in ("always", "never"):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        ends.append(run(subject.made(), subject, record))
+    (left, summaries, fed), (again, others, plain) = ends
+    assert distance(left, again) == 0
+    assert summaries == others
+    assert ledger(fed).equals(ledger(plain))
+    assert fed.whole_methods == set()
+
+
+class DeclaredReads(Reads):
+    """The same, which says that it does the same each time."""
+
+    recorded = True
+
+
+FALSE: dict[str, tuple[Any, dict[str, Any]]] = {how: (DeclaredNaive, {"how": how}) for how in MEMORIES}
+FALSE |= {f"part, {how}": (DeclaredPreset, {"how": how}) for how in MEMORIES}
+FALSE |= {f"reads, {how}": (DeclaredReads, {"how": how}) for how in READS if how != "set_"}  # a kernel after all
+FALSE |= {kind.__name__: (type(kind.__name__, (kind,), {"recorded": True}), {}) for kind in OTHERS}
+
+
+@pytest.mark.often("of_warmup", "part, of_number", "reads, data", "Evaluates", "OnTheLedger")
+@pytest.mark.parametrize("case", FALSE)
+def test_the_contract_says_what_is_declared_falsely(case: str) -> None:
+    assert verdict(Subject(*FALSE[case]), LAW).startswith("BROKEN")
+
+
+def test_a_subclass_declares_for_itself() -> None:
+    model = Subject(ALGORITHMS["fedavg"]).made().model
+    kind, part = type("Mine", (FedAvg,), {}), type("MyUniform", (Uniform,), {})
+    assert recording_obstacle(FedAvg(model).round) == ""
+    assert "Mine" in recording_obstacle(kind(model).round)
+    assert "MyUniform" in recording_obstacle(FedAvg(model, parts=(part(),)).evaluate)
+
+
+def test_it_is_logged_once_whether_rounds_are_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    subject = Subject(ALGORITHMS["fedavg"])
+    with caplog.at_level(logging.INFO, "fedweave"):
+        run(Naive(subject.made().model, local_steps=1), subject, "always", 12)
+        run(subject.made(), subject, "always", 12)
+    said = [record.message for record in caplog.records if "as a whole" in record.message]
+    heads = [" ".join(words.split(" ")[:3]) for words in said]
+    assert sorted(heads) == [
+        "FedAvg.evaluate is not",
+        "FedAvg.evaluate is recorded",
+        "FedAvg.round is recorded",
+        "Naive.round is not",
+    ]
+    assert all(record.levelno == logging.INFO for record in caplog.records)

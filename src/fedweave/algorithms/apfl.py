@@ -30,6 +30,7 @@ class MixedModel(Part):
 
     mix: Fraction = 0.5
     adaptive: bool = False
+    recorded = True
 
     @property
     def needs(self) -> Needs:

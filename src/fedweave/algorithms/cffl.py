@@ -32,6 +32,8 @@ class Credibility(TellsExamples):
     """
 
     a: Positive = 5.0
+    recorded = True
+    rounds_vary = True
     needs = Needs(data=("classes",), models=("whole",))
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -90,6 +92,8 @@ class Credibility(TellsExamples):
 class CredibilityReward(TellsExamples, SparseUpdates):
     """Client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude of every tensor of u_N, minus its own share of
     them, with q_i = c_i / max_j c_j · n_i / max_j n_j. It adds them to the weights that it trained."""
+
+    recorded = True
 
     def quota(self, round: Round) -> Tensor:
         """c / max · n / max."""

@@ -35,6 +35,7 @@ class DFedGNN(Local):
     """
 
     local_steps: int = 5
+    recorded = True
 
     @property
     def any_models(self) -> bool:

@@ -24,6 +24,7 @@ class PersonalModel(Part):
     """
 
     lam: NonNegative = 1.0
+    recorded = True
 
     @property
     def needs(self) -> Needs:

@@ -78,6 +78,7 @@ class FairPenalty(Part):
     """
 
     alpha: NonNegative = 1.0
+    recorded = True
     needs = Needs(data=("sensitive", "classes"))
 
     def recall(self, ctx: Context) -> Tree:

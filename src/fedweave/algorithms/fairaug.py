@@ -132,6 +132,7 @@ class FairAugmented(Part):
 
     mask: Fraction = 0.5
     keep: Fraction = 0.8
+    recorded = True
     needs = Needs(data=("sensitive", "nodes", "classes"), reads=("features",), supervised=True)
 
     def check(self, training: Training) -> None:

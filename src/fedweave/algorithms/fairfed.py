@@ -47,6 +47,8 @@ class FairFedWeights(Part):
 
     beta: NonNegative = 0.05
     gap: Gap = "eo"
+    recorded = True
+    rounds_vary = True
     needs = Needs(data=("sensitive", "classes"), reads=("graph",), statistics="home")
     sends: ClassVar = EXAMPLES | {
         "groups": Sends(

@@ -409,6 +409,8 @@ class OverlapWeights(Part):
     encoder_rounds: CountOrNone = 600
     renew: bool = False
     threshold: Fraction | None = None
+    recorded = True
+    rounds_vary = True
 
     # --- what leaves a client ----------------------------------------------------------------------------------------
 

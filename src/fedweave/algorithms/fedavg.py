@@ -152,6 +152,8 @@ class FedAvg(LocalTraining, SumsScores):
         fed = fedweave.federation(data, cut, algorithm, seed=0)
     """
 
+    recorded = True
+
     capabilities: ClassVar[Capabilities] = Capabilities(
         links=True, crossing=True, evaluation=("score", "score_personal", "score_sum")
     )
@@ -185,6 +187,11 @@ class FedAvg(LocalTraining, SumsScores):
         parts = [part.needs for part in self.composed.values()]
         measures = tuple(name for needs in parts for name in needs.measures)
         return replace(self.capabilities.asked(word for needs in parts for word in needs.data), measures=measures)
+
+    @property
+    def rounds_vary(self) -> bool:
+        """Whether clients are sampled."""
+        return self.participation < 1
 
     @property
     def most_rounds(self) -> int | None:

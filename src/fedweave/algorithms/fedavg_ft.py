@@ -24,6 +24,7 @@ class FineTuned(Part):
     """
 
     tune_steps: StepsOrNone = 5
+    recorded = True
     needs = Needs(personalizes="tuned")
 
     def personalize(self, ctx: Context) -> Tree:

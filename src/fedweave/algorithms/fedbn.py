@@ -17,6 +17,8 @@ from fedweave.core.types import Record
 class OwnNorms(Part):
     """The weights of normalization stay at their client, and so do batch norm's running statistics."""
 
+    recorded = True
+
     needs = Needs(private=("norm/*",))
 
     def check(self, training: Training) -> None:

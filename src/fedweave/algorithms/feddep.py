@@ -63,6 +63,7 @@ class MissingEmbeddings(Generates):
 
     exchanges: CountOrNone = 20
     clusters: Count = 5
+    recorded = True
 
     def layers(self, model: Model, on_clients: bool) -> Model:
         """The model with rows in the first layer for generated embeddings; unmended graphs have no columns for them.

@@ -96,6 +96,8 @@ class OwnUsers(Part):
     its own rows and sends only rows of its items, so that it does not reveal its users. Each user is at one client.
     """
 
+    recorded = True
+
     needs = Needs(data=("items",))
 
     def start(self, ctx: Context) -> Tree:
@@ -180,6 +182,8 @@ class HoldersSum(InSum):
     fraction: int = 32
     bits: Literal[32, 64] = 64
     count: Count = "uniform"
+    recorded = True
+    rounds_vary = True
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if `count` does not support the kind of examples."""

@@ -132,6 +132,8 @@ class FedEgo(Deployable):
     class_weight: ClassWeights = "none"
     focal: NonNegative = 0.0
     logit_adjustment: NonNegative = 0.0
+    recorded = True
+    rounds_vary = True  # the sizes of sampled ego-graphs depend on draws
 
     capabilities: ClassVar[Capabilities] = Capabilities(nodes=True, classes=True)
     exempt_laws: ClassVar[dict[str, str]] = {

@@ -141,6 +141,7 @@ class NeighborSums(Part):
     """
 
     hops: Literal[0, 1, 2] = 2
+    recorded = True
     within: ClassVar[SecureSum | None] = None  # the form of secure aggregation; None without it
 
     @property

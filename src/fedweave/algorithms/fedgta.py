@@ -50,6 +50,7 @@ class TopologyMix(Part):
     kind: Literal["hybrid", "raw", "central"] = "hybrid"
     hops: Count = 5
     alpha: Fraction = 0.5
+    recorded = True
     sends: ClassVar = {
         "moments": Sends(
             "how the predicted classes of the client's nodes are distributed, to high moments", within=Real(-1.0, 1.0)

@@ -49,6 +49,7 @@ class NormalisedSteps(OwnCount):
     batch: CountOrNone = 8
     max_local_steps: CountOrNone = 0
     momentum: BelowOne = 0.0
+    recorded = True
     counted = "the number of all training examples"
     sends: ClassVar = {
         "n": Sends("number of training examples", within=Whole()),
@@ -191,6 +192,7 @@ class ProximalSteps(NormalisedSteps):
     """
 
     mu: Positive = 0.01
+    recorded = True
 
     def __post_init__(self) -> None:
         if self.momentum:

@@ -17,6 +17,7 @@ class OwnHead(Part):
     """
 
     head: tuple[str, ...] = ("-1/*",)
+    recorded = True
 
     @property
     def needs(self) -> Needs:

@@ -42,6 +42,7 @@ class ClassPrototypes(Part):
     lam: NonNegative = 1.0
     how: Literal["size", "mean"] = "size"
     minimum: Count = 2
+    recorded = True
     needs = Needs(data=("classes",), models=("any",))
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's training examples",
@@ -92,6 +93,8 @@ class ClassPrototypes(Part):
 class NearestPrototype(ClassPrototypes):
     """`ClassPrototypes` whose clients predict the class of the nearest prototype, argmin_j ‖h − q_j‖₂: the last layer
     becomes 2 q, with the bias −‖q_j‖². Before there are prototypes they predict with their own last layer."""
+
+    recorded = True
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the model's last layer is not linear."""

@@ -33,6 +33,11 @@ class Proximal(Part):
     client_learns = "how strongly training is pulled to the received weights"
 
     @property
+    def recorded(self) -> bool:
+        """Not where μ adapts: the server compares losses in Python."""
+        return not self.adaptive
+
+    @property
     def needs(self) -> Needs:
         """A second step, for the term to act."""
         return Needs(steps=LocalSteps(several="the penalty has a gradient; this is FedAvg's training", pull=self.mu))

@@ -78,6 +78,8 @@ class FunctionalMix(Part):
     """
 
     tau: NonNegative = 3.0
+    recorded = True
+    rounds_vary = True
     needs = Needs(models=("personal",))
 
     def check(self, training: Training) -> None:
@@ -142,6 +144,7 @@ class SparseMasks(Part):
     l1: NonNegative = 1e-3
     pull: NonNegative = 1e-3
     threshold: NonNegative = 1e-3
+    recorded = True
     client_learns = "how strongly training is pulled to the received weights"
     needs = Needs(
         reads=("features",),

@@ -26,6 +26,7 @@ class HeadThenBody(OwnHead):
     """
 
     head_steps: StepsOrNone = 10
+    recorded = True
 
     def train(self, ctx: Context) -> Fit:
         """The steps on the head, then on the body, each with its own optimizer."""

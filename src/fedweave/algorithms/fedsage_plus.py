@@ -81,6 +81,7 @@ class MissingNeighbours(Generates):
     peers: CountOrNone = 3
     sample: Count = 64
     rounding: Literal["floor", "nearest", "random"] = "random"
+    recorded = True
     needs = Needs(data=("nodes", "classes"), steps=LocalSteps(bounds=("sample",)))
 
     def check(self, training: Training) -> None:

@@ -107,6 +107,8 @@ class Distilled(TellsExamples):
     diversity: float = 1.0
     pseudo: int = 100
     near: Count = 5
+    recorded = True
+    rounds_vary = True
     needs = Needs(data=("nodes", "classes"), models=("whole", "global"), statistics="none")
 
     def __post_init__(self) -> None:

@@ -59,6 +59,7 @@ class AugmentedView(Part):
     near: CountOrNone = 3
     tau: Positive = 0.5
     width: Count = 64
+    recorded = True
     needs = Needs(data=("nodes", "classes"), reads=("received", "features", "graph"), statistics="none")
 
     def check(self, training: Training) -> None:
@@ -122,6 +123,8 @@ class NearestCentres(Part):
 
     nearest: Count = 30
     minimum: Count = 2
+    recorded = True
+    rounds_vary = True
     sends: ClassVar = {
         "prototype": "of each class, the mean embedding of the client's nodes that have it or are predicted to have it"
     }

@@ -53,6 +53,7 @@ class SemanticStructure(Part):
     omega: Positive = 0.5
     others_only: bool = False
     variant: Literal["text", "authors", "openfgl"] = "text"
+    recorded = True
     needs = Needs(data=("nodes", "classes"), reads=("received", "features"), statistics="none")
 
     def check(self, training: Training) -> None:

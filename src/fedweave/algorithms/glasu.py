@@ -191,6 +191,16 @@ class GLASU(Algorithm):
         return PartySteps(split, how, release, labels, *training, returned, self.decay_every > 0, weighing(self))
 
     @property
+    def recorded(self) -> bool:
+        """Not where sums are secure, which Python opens, or where the rate decays, by a count of rounds in Python."""
+        return not (self.secure_sum or self.decay_every)
+
+    @property
+    def rounds_vary(self) -> bool:
+        """Whether neighbors are sampled: the sizes of their lists depend on draws."""
+        return self.batch > 0 and self.edges == "own"
+
+    @property
     def cuts(self) -> tuple[int, ...]:
         """I: the numbers of the model's layers after which the server aggregates."""
         return cuts(self.model, self.exchanges, self.at)

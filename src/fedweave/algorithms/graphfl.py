@@ -41,6 +41,7 @@ class MetaGradient(Part):
     examples: Count = 100
     meta_steps: Count = 1
     meta_lr: Positive = 0.1
+    recorded = True
     needs = Needs(steps=LocalSteps(bounds=("examples",)), personalizes="tuned", supervised=True, statistics="none")
 
     @property

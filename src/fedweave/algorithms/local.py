@@ -45,6 +45,7 @@ class Local(LocalTraining):
     participation: ClassVar[float] = 1.0  # type: ignore[misc]
     share: ClassVar[tuple[str, ...]] = ()  # type: ignore[misc]
     scores: ClassVar[Literal["each"]] = "each"  # type: ignore[misc]
+    recorded = True
 
     capabilities: ClassVar[Capabilities] = Capabilities(links=True)
 

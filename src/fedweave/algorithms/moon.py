@@ -34,6 +34,7 @@ class ModelContrast(Part):
     mu: NonNegative = 1.0
     tau: Positive = 0.5
     nodes: Literal["all", "train"] = "all"
+    recorded = True
     needs = Needs(reads=("received", "graph"))
 
     def check(self, training: Training) -> None:

@@ -34,6 +34,7 @@ class MoreauEnvelope(Part):
     outer_lr: Positive = 0.5
     inner_steps: Steps = 5
     beta: Positive = 1.0
+    recorded = True
 
     def __post_init__(self) -> None:
         if self.outer_lr * self.lam > 1:

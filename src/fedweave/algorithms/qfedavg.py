@@ -48,6 +48,7 @@ class FairByLoss(Part):
 
     q: NonNegative = 1.0
     lipschitz: Positive = 100.0
+    recorded = True
     needs = Needs(reads=("graph",), steps=LocalSteps(excludes=("schedule",)), statistics="home")
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 

@@ -6,6 +6,7 @@ hold either: the algorithm's class lists the law with a reason in `exempt_laws`.
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import pyarrow as pa
 import scipy.sparse as sp
@@ -25,13 +26,15 @@ from fedweave.contract.subject import (
     distance,
     everything,
 )
-from fedweave.core.algorithm import Algorithm, Engine, capabilities
+from fedweave.core.algorithm import Algorithm, Engine, capabilities, recording_obstacle
 from fedweave.core.federation import Step, is_step, step_name
 from fedweave.core.graph import TRAIN, Graph, graph_arrays
 from fedweave.core.tree import Tree, decode, leaves, map_leaves, nest
 from fedweave.core.types import Record, Values
+from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, ConfigError
 from fedweave.experiment.rounds import SERVER, RoundResult, train
+from fedweave.ops.recording import When
 
 # ----------------------------------------------------------------------------------------------------
 # One client's training, written out with PyTorch's own optimizers on dense matrices.
@@ -119,6 +122,7 @@ def _held(step: RoundResult, fed: Engine) -> Tree:
 ORDINARY = "one_client_is_ordinary_training"
 Law = Callable[[Subject], None]
 CHANGED, ABSENT, IDLE = 3, "site-1", 2
+REPEATS = 10  # the first rounds run as written and record their steps, then rounds are recorded as a whole and played
 
 
 class Broken(Exception):
@@ -151,6 +155,43 @@ def recorded_steps_give_the_same_bits(subject: Subject) -> None:
         raise Broken("nothing was played again")
     if run.warnings:
         raise Broken(f"some steps could not be recorded: {'; '.join(run.warnings)}")
+
+
+def recorded_rounds_give_the_same_bits(subject: Subject) -> None:
+    """Where the algorithm and its parts declare `recorded`, rounds and evaluations that are recorded as a whole leave
+    the same bits, summaries and ledger as those that run as written. Whether Python code does the same each time, only
+    its author can know; the law shows where it does not within the first `REPEATS` rounds."""
+    algorithm = subject.made()
+    obstacles = recording_obstacle(algorithm.round), recording_obstacle(algorithm.evaluate)
+    if all(obstacles):
+        return
+    whole, written = (_repeated(subject, record) for record in ("always", "never"))
+    what = "rounds recorded as a whole and as written"
+    _equal(whole.left, written.left, 0.0, what)
+    if whole.summaries != written.summaries:
+        raise Broken(f"{what} differ in their evaluations")
+    if not whole.ledger.equals(written.ledger):
+        raise Broken(f"{what} differ in their ledgers")
+    if not obstacles[0] and "round" not in whole.methods:
+        raise Broken("it declares `recorded`, but its rounds could not be recorded as a whole")
+
+
+class Repeated(NamedTuple):
+    """A run in which each round is evaluated: what it leaves, its summaries by round as texts, its ledger without
+    times, and the methods that were played from recordings."""
+
+    left: Tree
+    summaries: list[dict[str, str]]
+    ledger: pa.Table
+    methods: frozenset[str]
+
+
+def _repeated(subject: Subject, record: When) -> Repeated:
+    fed, summaries = subject.federation(Simulation, mode="vmap", record=record), list[dict[str, str]]()
+    for step in train(subject.made(), fed, REPEATS, 1):
+        summaries.append({name: str(value) for name, value in step.summary.items()})
+    ledger = fed.ledger.table().drop_columns(["seconds", "at"])
+    return Repeated(everything(step, fed), summaries, ledger, fed.whole_methods)
 
 
 def the_order_of_clients_does_not_matter(subject: Subject, mode: str = "vmap") -> None:
@@ -357,6 +398,7 @@ LAWS: dict[str, Law] = {
         clients_in_batches_give_the_loops_numbers,
         all_clients_at_once_do_in_double_precision,
         recorded_steps_give_the_same_bits,
+        recorded_rounds_give_the_same_bits,
         the_order_of_clients_does_not_matter,
         nothing_but_bytes_passes,
         shards_give_the_same_bits,

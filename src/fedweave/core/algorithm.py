@@ -17,7 +17,7 @@ from fedweave.core.model import Model
 from fedweave.core.replies import Replies
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import FedweaveError, UserError, listed
 
 
 class Evaluation(NamedTuple):
@@ -216,6 +216,22 @@ class Algorithm(Settings, ABC):
         """Sentences on settings that have no effect, or a bad one."""
         return ()
 
+    # Whether an engine may record it as a whole.
+
+    @property
+    def recorded(self) -> bool:
+        """Whether `round` and `evaluate` do the same each time: what they compute follows from the server's state, the
+        clients and `fed.key` alone, by tensors that Python does not read. An engine may then record them and play them
+        without running the Python code. A class variable or a property of the class itself: what a subclass adds is
+        not covered."""
+        return False
+
+    @property
+    def rounds_vary(self) -> bool:
+        """Whether, with these settings, rounds do not do the same each time, for example because clients are sampled;
+        then only evaluations are recorded."""
+        return False
+
     # What a site may be asked to do.
 
     def calls(self, clients: int) -> Calls | None:
@@ -240,8 +256,8 @@ class Algorithm(Settings, ABC):
         return {}
 
     def warnings(self, state: Tree) -> Sequence[str]:
-        """Sentences on what went wrong in the round, for the log; the round itself had better read no value of a
-        tensor, so that it can be recorded as a whole."""
+        """Sentences on what went wrong in the round, for the log; a round that is `recorded` reads no value of a
+        tensor."""
         return ()
 
     def pairs(self, state: Tree) -> Mapping[str, Tensor]:
@@ -267,6 +283,27 @@ class Algorithm(Settings, ABC):
         """Store the predictions of all nodes as "prediction" in clients' private states, for algorithms that predict
         jointly (`Capabilities.predicts`)."""
         raise NotImplementedError(f"{type(self).__name__} has no `predict`")
+
+
+def is_recorded(declaring: Any) -> bool:
+    """Whether the class of an algorithm or a part itself declares `recorded`; what it inherits says nothing of what it
+    adds."""
+    return "recorded" in vars(type(declaring)) and bool(declaring.recorded)
+
+
+def recording_obstacle(method: Callable[..., object]) -> str:
+    """Why an algorithm's `round` or `evaluate` runs as written each time; "" if it may be recorded as a whole."""
+    algorithm = getattr(method, "__self__", None)
+    if not isinstance(algorithm, Algorithm):
+        return "it is no method of an algorithm"
+    parts = (algorithm, *algorithm.composed.values())
+    silent = [type(part).__name__ for part in parts if not is_recorded(part)]
+    varying = [type(part).__name__ for part in parts if part.rounds_vary]
+    if silent:
+        return f"{listed(silent)} do{'es' * (len(silent) == 1)} not declare `recorded = True`"
+    if varying and method.__name__ == "round":
+        return f"with these settings the rounds of {listed(varying)} vary"
+    return ""
 
 
 class _Default:
@@ -416,7 +453,7 @@ class Engine(Federation):
     @property
     @abstractmethod
     def round(self) -> int:
-        """The number of the present round; an algorithm that reads it is not recorded as a whole."""
+        """The number of the present round."""
 
     @property
     def computes_on(self) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from fedweave.core.replies import ReplyBatch
 from fedweave.core.shown import Shown
 from fedweave.core.tree import Leaf, Tree, encoded_size, encoding, leaves, nest
 from fedweave.core.types import EVALUATION, FRAMING, HELD
-from fedweave.ops.tape import note_read
 from fedweave.ops.touched import Sparsified, TouchedRows
 
 
@@ -284,7 +283,6 @@ class Ledger(Shown):
 
     def _counted(self) -> list[Entry]:
         """The entries that are not written out yet."""
-        note_read("the ledger")
         if self._open:
             noted, self._entries, self._open = self._entries, [], False
             for item in noted:

@@ -33,7 +33,6 @@ from fedweave.engines.messages import LastSent, Messages, SumMeter, check_same_m
 from fedweave.errors import ConfigError
 from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.selection import Judging
-from fedweave.ops.tape import note_read
 
 
 @dataclass(frozen=True)
@@ -147,7 +146,6 @@ class ServerEngine(Engine):
     @property
     def round(self) -> int:
         """See `core.algorithm.Engine`."""
-        note_read("the number of the round")
         return self._round
 
     def begin(self, round: int) -> None:

@@ -130,6 +130,11 @@ class Simulation(LocalEngine):
         result: Result = self._whole.carry_out(method, state)
         return result
 
+    @property
+    def whole_methods(self) -> frozenset[str]:
+        """The methods of the algorithm that were played from a recording as a whole: "round", "evaluate"."""
+        return frozenset() if self._whole is None else frozenset(self._whole.played)
+
     def recording(self) -> AbstractContextManager[None]:
         """See `core.federation.Federation`."""
         return self.recordings.used()

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import count, islice
 from operator import itemgetter
-from random import getstate
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -218,11 +217,6 @@ def _drawn() -> Any:
     """The state of NumPy's own generator, which differs after each draw; draws nothing."""
     state = np.random.get_state()  # noqa: NPY002
     return (state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else repr(state)
-
-
-def draws() -> object:
-    """The states of Python's and NumPy's own generators, which differ after each draw; draws nothing."""
-    return getstate(), _drawn()
 
 
 def _without_matrix(leaf: object) -> Any:

@@ -9,7 +9,7 @@ clients' states twice.
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.ops.tape import Recording, Tape, Unrecordable, ValueReads, running, sizes
+from fedweave.ops.tape import Recording, Tape, running, sizes
 
 Results = tuple[Tensor, ...]
 
@@ -276,7 +276,7 @@ class Recordings:
             first = 1 if whole else self._first
             if tape is not None or computation.given_up or computation.calls < first:
                 return function(*operands)
-            return self._record(computation, function, roots, operands, whole)
+            return self._record(computation, function, roots, operands)
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         try:
             if tape is None:
@@ -353,19 +353,13 @@ class Recordings:
                 computation.captures.clear()
                 computation.buffers.clear()
 
-    def _record(
-        self, computation: _Computation, function: Callable[..., Any], roots: Roots, operands: Any, whole: bool
-    ) -> Any:
+    def _record(self, computation: _Computation, function: Callable[..., Any], roots: Roots, operands: Any) -> Any:
         # a tensor that occurs twice may be two different tensors in the next call
         arguments = [operand.detach() if isinstance(operand, Tensor) else operand for operand in operands]
         tape = Tape(roots, [operand for operand in arguments if isinstance(operand, Tensor)])
-        with tape, ValueReads(tape) if whole else nullcontext():
+        with tape:
             result = function(*arguments)
-        computation.recording = recording = tape.recording(computation.form.flat(result))
-        if whole and recording is not None and recording.changes_inputs:
-            tape.flaw = Unrecordable("it writes into values of the round before", expected=True)
-        if whole and recording is not None and not recording.pure:
-            tape.flaw = Unrecordable("it draws from torch's own generator", expected=True)
+        computation.recording = tape.recording(computation.form.flat(result))
         if tape.flaw is None:
             self.recorded += 1
         else:
@@ -402,8 +396,7 @@ def traced(
     operands: tensors, which may change from call to call, and numbers, which are part of the computation.
     lasting:  the operands that do not change; their name identifies a capture (`Capture`).
     forms:    `form_of` each operand, if that is known.
-    whole:    whether it is made of recorded computations, such as a round: then it is recorded at once, and only if
-        Python reads no value in it and it changes none of its operands.
+    whole:    whether it is made of recorded computations, such as a round: then it is recorded at once.
     """
     recordings = _ACTIVE.get()
     if recordings is None or torch._C._functorch.peek_interpreter_stack() is not None:

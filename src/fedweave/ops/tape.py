@@ -13,8 +13,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode, _pop_mode_temporarily
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -72,15 +70,13 @@ class Stamp(NamedTuple):
 
 def storage(tensor: Tensor) -> int:
     """A number of a tensor's storage; only the tensor and its views have it."""
-    with torch._C.DisableTorchFunction():  # no values are read (`ValueReads`)
-        number: int = tensor.untyped_storage()._cdata
+    number: int = tensor.untyped_storage()._cdata
     return number
 
 
 def address(tensor: Tensor) -> int:
     """The address of a tensor's storage, the same for all that share memory, also with NumPy."""
-    with torch._C.DisableTorchFunction():
-        return tensor.untyped_storage().data_ptr()
+    return tensor.untyped_storage().data_ptr()
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -542,45 +538,6 @@ class Tape(TorchDispatchMode):
             raise Unrecordable(f"it uses a {what} that is neither its argument nor derived from its graph")
         number: int = self._numbers(value)[value]
         return number
-
-
-_READS = {
-    *("tolist", "numpy", "item", "data_ptr", "__array__", "__bool__", "__float__", "__int__", "__index__"),
-    *("__complex__", "__contains__", "__repr__", "__format__", "__dlpack__", "storage", "untyped_storage"),
-}
-_MAKERS = {"tensor", "as_tensor", "asarray", "new_tensor"}  # they read tensors in lists past all kernels
-
-
-def note_read(what: str, tape: Tape | None = None) -> None:
-    """Note a flaw in the running tape, if it is `tape` or none is given: Python reads `what`, which is not the same
-    each time."""
-    now = running()
-    if now is not None and now.flaw is None and (tape is None or now is tape):
-        now.flaw = Unrecordable(f"Python reads {what}", expected=True)
-
-
-def _reads(name: str, args: Any, kwargs: Any) -> bool:
-    """Whether a function of torch reads values without a kernel."""
-    if name in _MAKERS:
-        data = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, list | tuple)]
-        return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(data))
-    return name in _READS or (name == "tensor_split" and any(isinstance(value, Tensor) for value in args[1:]))
-
-
-class ValueReads(TorchFunctionMode):
-    """Notes a flaw where Python reads a tensor's values while `tape` runs, for instance to decide what comes next.
-    What Python reads inside a kernel, and to derive a value once, does not count."""
-
-    def __init__(self, tape: Tape) -> None:
-        super().__init__()
-        self._tape = tape
-
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function of torch."""
-        name = getattr(function, "__name__", "")
-        if _reads(name, args, kwargs):
-            note_read(f"values of tensors ({name})", self._tape)
-        return function(*args, **(kwargs or {}))
 
 
 def _place(value: object) -> MemoryPlace:

@@ -30,7 +30,7 @@ from fedweave.algorithms.parts.part import (
     TryOut,
     Warns,
     has,
-    is_recorded,
+    is_traced,
 )
 from fedweave.algorithms.parts.sampled import GraphCrossEntropy
 from fedweave.algorithms.parts.secure_sum import SecureSum
@@ -44,6 +44,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, add, is_statistic, leaves, map_leaves, nest, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.learn import Fit, compute_on_server
+from fedweave.ops.tape import untaped
 from fedweave.partition.client_data import Precompute
 from fedweave.sampling.graphs import GraphBatches
 
@@ -161,8 +162,11 @@ class Composition(dict[str, Part]):
         foreign = not type(self[owner]).__module__.startswith("fedweave.")  # FairGFL's sum to more on purpose
         if not self.recorded:
             self.check_finite(weights, round.replies, foreign)
-        if foreign and (most := float(weights.sum(-1).max())) > 1.001:
-            self._note_large(owner, most)
+        if foreign:
+            with untaped():
+                largest_sum = float(weights.sum(-1).max())
+            if largest_sum > 1.001:
+                self._note_large(owner, largest_sum)
         return weights
 
     def check_finite(self, weights: Tensor, replies: Replies, waiting: bool = False) -> None:
@@ -329,7 +333,7 @@ class Composition(dict[str, Part]):
         """Whether all hooks at the server are traced as one (`Part.recorded`); False if they are only one weighted
         mean."""
         more = self.personal or any(has(part, hook) for part in self.values() for hook in ("update", "step"))
-        return more and all(map(is_recorded, self.values()))
+        return more and all(map(is_traced, self.values()))
 
     @property
     def teller(self) -> str:

@@ -36,6 +36,7 @@ class Clip(Part):
     """
 
     norm: Positive = 1.0
+    recorded = True
 
     @property
     def protection(self) -> Protection:
@@ -55,6 +56,7 @@ class Normalised(Part):
     """
 
     gamma: Positive = 0.5
+    recorded = True
     needs = Needs(statistics="home")
 
     @property
@@ -92,6 +94,7 @@ class MemberNoise(Part):
     epsilon: Annotated[Positive | None, Beside("target_rounds")] = None
     delta: Between = 1e-5
     target_rounds: Annotated[Count | None, Beside("epsilon")] = None
+    recorded = True
     needs = Needs(statistics="home")
 
     def __post_init__(self) -> None:
@@ -169,6 +172,7 @@ class ExampleNoise(MemberNoise):
 
     examples: Count = 100
     lr: Positive = 0.1
+    recorded = True
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the model passes messages between examples."""

@@ -40,6 +40,7 @@ class LinkPrediction(Part):
     margin: float = 9.0
     temperature: float = 1.0
     batch: CountOrNone = 0
+    recorded = True
     needs = Needs(supervised=True, links=True)
 
     def check(self, training: Training) -> None:

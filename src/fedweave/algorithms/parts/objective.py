@@ -187,6 +187,8 @@ _WITHIN, _SHARE, _COUNTS = "within", "share", "class counts"
 class CrossEntropy(Part):
     """Mean cross-entropy over the client's training examples."""
 
+    recorded = True
+
     needs = Needs(supervised=True)
 
     def objective(self, outputs: Outputs) -> Tensor:
@@ -202,6 +204,7 @@ class BatchCrossEntropy(CrossEntropy):
     """
 
     batch: Count = 32
+    recorded = True
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """{"chosen": bool [steps, e]}, the mini-batch of each step."""

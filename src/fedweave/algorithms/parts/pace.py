@@ -99,6 +99,7 @@ class LocalEpochs(Part):
     """
 
     batch: int = 32
+    recorded = True
     within: ClassVar[SecureSum | None] = None  # the form of secure aggregation; None without it
     client_learns: ClassVar = {"batches": "how many mini-batches any member's training examples make at most"}
 

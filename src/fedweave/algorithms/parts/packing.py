@@ -138,6 +138,8 @@ class TopK(Packs):
     """
 
     keep: Share = 0.1
+    recorded = True
+    rounds_vary = True
 
     def into(self, packing: Packing) -> Packing:
         """The packing with this share."""
@@ -166,6 +168,7 @@ class Quantize(Packs):
     """
 
     bits: Literal[8, 4] = 8
+    recorded = True
 
     def into(self, packing: Packing) -> Packing:
         """The packing with these bits."""

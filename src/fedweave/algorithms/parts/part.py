@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import model as models
-from fedweave.core.algorithm import Algorithm, Round
+from fedweave.core.algorithm import Algorithm, Round, is_recorded
 from fedweave.core.bounds import NonNegative
 from fedweave.core.federation import Client, Federation, Sends, Step
 from fedweave.core.graph import FOREIGN, TRAIN, Graph, GraphArrays
@@ -522,12 +522,25 @@ class Part(Settings):
                    nothing.
     needs:         what the part needs of data, training and other parts.
     protection:    what its `release` does to an update.
-    recorded:      True if the class's hooks at the server compute only with tensors, in the same way every round. An
-                   engine may then trace them and run the trace on a GPU. A subclass must set it again.
+    recorded:      True if the class's hooks do the same each time, and at the server compute only with tensors, of its
+                   `state` and the round's replies. An engine may then record them, and rounds that all parts declare.
+                   A subclass must declare it again.
+    rounds_vary:   whether its rounds do not do the same each time, for example because the server reads values; then
+                   only evaluations are recorded.
     """
 
     sends: ClassVar[Mapping[str, Sends | str]] = {}
     client_learns: ClassVar[str | Mapping[str, str]] = ""
+
+    @property
+    def recorded(self) -> bool:
+        """See the class; may be a class variable."""
+        return False
+
+    @property
+    def rounds_vary(self) -> bool:
+        """See the class; may be a class variable."""
+        return False
 
     @property
     def needs(self) -> Needs:
@@ -829,7 +842,7 @@ def counts_itself(part: Part) -> bool:
 _AT_SERVER = ("download", "observe", "limit", "weigh", "aggregate", "value", "update", "step")  # hooks of a round
 
 
-def is_recorded(part: Part) -> bool:
+def is_traced(part: Part) -> bool:
     """Whether a part's hooks at the server can be traced, or it has none."""
     computes = isinstance(part, TriesModels) or any(has(part, hook) for hook in _AT_SERVER)
-    return not computes or bool(type(part).__dict__.get("recorded", False))
+    return not computes or (is_recorded(part) and not part.rounds_vary)

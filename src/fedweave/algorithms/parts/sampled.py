@@ -35,6 +35,8 @@ class EgoCrossEntropy(Part):
     fan_out: Count = 6
     epochs: CountOrNone = 0
     share: Share = 1.0
+    recorded = True
+    rounds_vary = True
     needs = Needs(data=("nodes",), steps=LocalSteps(bounds=("batch", "epochs", "share")), supervised=True)
 
     @property
@@ -72,6 +74,8 @@ class GraphCrossEntropy(Part):
     """
 
     batch: Count = 128
+    recorded = True
+    rounds_vary = True
     needs = Needs(supervised=True)
 
     @property
@@ -110,6 +114,7 @@ class SampledCrossEntropy(Part):
 
     batch: Count = 32
     fan_out: Count = 5
+    recorded = True
     needs = Needs(supervised=True)
 
     @property

@@ -130,6 +130,8 @@ class SecureSum(InSum):
     """
 
     weights: Literal["size", "equal"] = "size"
+    recorded = True
+    rounds_vary = True
     weighing: ClassVar[OwnCount | None] = None  # the part that decides how clients count; `joined_in` sets it
 
     @property

@@ -25,6 +25,8 @@ class TrainedModel(Part):
     released code of FedEgo (Zhang et al. 2023) evaluates FedAvg and FedProx so. Before its first round a client uses
     the received model."""
 
+    recorded = True
+
     needs = Needs(personalizes="trained")
 
     def personalize(self, ctx: Context) -> Tree:
@@ -41,6 +43,7 @@ class MixedStart(Part):
     """
 
     alpha: Fraction = 0.5
+    recorded = True
 
     def start(self, ctx: Context) -> Tree:
         """The mix."""
@@ -76,6 +79,7 @@ class ClassCounts(Part):
     require_all: bool = True
     minimum: Annotated[int, Field(ge=2)] = 2
     accomplices: CountOrNone = 1
+    recorded = True
     needs = Needs(data=("classes",))
 
     client_learns: ClassVar[Mapping[str, str]] = {"classes": _REVEALS}

@@ -106,6 +106,9 @@ class Median(Uniform):
     """The median of the clients' updates in every coordinate (Yin et al. 2018, "Byzantine-robust distributed learning:
     towards optimal statistical rates", definition 1); with two middle values, their mean."""
 
+    recorded = True
+    rounds_vary = True
+
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """The medians."""
         return _of_sorted(round, lambda least: (least[(len(least) - 1) // 2] + least[len(least) // 2]) / 2)
@@ -120,6 +123,8 @@ class TrimmedMean(Uniform):
     """
 
     beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
+    recorded = True
+    rounds_vary = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Raise a UserError if there are too few clients."""
@@ -158,6 +163,8 @@ class Krum(Part):
 
     malicious: CountOrNone = 1
     keep: Count = 1
+    recorded = True
+    rounds_vary = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Raise a UserError if there are too few clients."""
@@ -212,6 +219,8 @@ class GeometricMedian(Part):
 
     nu: Positive = 1e-6
     iterations: Count = 8
+    recorded = True
+    rounds_vary = True
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """β_i / Σ β_k, 0 for updates of 0."""
@@ -236,6 +245,8 @@ class Bulyan(Uniform):
     """
 
     malicious: CountOrNone = 1
+    recorded = True
+    rounds_vary = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """Raise a UserError if there are too few clients."""
@@ -287,6 +298,8 @@ class CenteredClip(Uniform):
 
     tau: NonNegative = 0.0
     iterations: Count = 1
+    recorded = True
+    rounds_vary = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """{"center": v, 0 at first}."""
@@ -319,6 +332,8 @@ class NormBound(Part):
     """
 
     norm: NonNegative = 0.0
+    recorded = True
+    rounds_vary = True
     needs = Needs(alike=True)
 
     def limit(self, state: Tree, round: Round) -> Tensor:

@@ -19,6 +19,7 @@ class VFL(GLASU):
     at: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]
     edges: ClassVar[str] = "none"  # type: ignore[misc]
     fan_out: ClassVar[int] = 1  # type: ignore[misc]
+    recorded = GLASU.recorded
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class VFGNN(GLASU):
 
     exchanges: ClassVar[int] = 1  # type: ignore[misc]
     at: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]
+    recorded = GLASU.recorded
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Standalone(GLASU):
     delta: ClassVar[float] = 1e-5  # type: ignore[misc]
     label_epsilon: ClassVar[float | None] = None  # type: ignore[misc]
     secure_sum: ClassVar[bool] = False  # type: ignore[misc]
+    recorded = GLASU.recorded
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,7 @@ class SimulatedCentralized(GLASU):
     exchanges: ClassVar[int] = 0  # type: ignore[misc]
     at: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]
     steps: ClassVar[int] = 1  # type: ignore[misc]
+    recorded = GLASU.recorded
 
     @property
     def cuts(self) -> tuple[int, ...]:
@@ -71,3 +75,4 @@ class PooledGNN(Standalone):
     """
 
     capabilities: ClassVar[Capabilities] = replace(GLASU.capabilities, pooled=True)
+    recorded = GLASU.recorded
