@@ -5,7 +5,7 @@ keys, and what the server computes. A round that does the same each time is then
 its inputs are the round's keys, the server's state and the clients' states, and its outputs the new states. On a GPU it
 is captured as one graph, and rounds follow each other without waiting for the process.
 
-Nobody can see from outside whether Python code does the same each time. So the classes of the algorithm and of its
+Whether Python code does the same each time cannot be seen from outside. So the classes of the algorithm and of its
 parts declare it (`core.algorithm.Algorithm.recorded`), and the contract compares both ways. All others run as written.
 What is here only finds the inputs: the keys and the batches of clients that the call before took.
 """
