@@ -405,7 +405,7 @@ def test_damage_is_named(tmp_path: Path, name: str) -> None:
 def test_undefined_metrics_are_null(tmp_path: Path) -> None:
     class Fed:
         clients, members, computes_on = ("client-0",), (), ()
-        ledger = Ledger()
+        ledger, test = Ledger(), None
 
     data = Dataset("d", np.zeros((1, 1), np.float32), np.zeros((2, 0), np.int64), np.zeros(1, np.int64), 1)
     built = build.Built(data, Partition(()), None, cast(Any, Fed()))
