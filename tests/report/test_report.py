@@ -25,6 +25,7 @@ from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
+from fedweave.core.text import printable
 from fedweave.core.types import PREDICTION
 from fedweave.experiment.config import dumps
 from fedweave.privacy.accountant import bounds, over_rounds, states_bound
@@ -785,7 +786,7 @@ def test_names_from_data_stay_text(copied: Callable[..., Path], page: str) -> No
     hostile, plain = Page(render([read_run(directory)])), Page(page)
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
     assert not [name for _, attributes in hostile.elements for name in attributes if name.startswith("on")]
-    assert {row[0] for row in hostile.tables["split"][-1][1:]} == set(HOSTILE)
+    assert {row[0] for row in hostile.tables["split"][-1][1:]} == set(map(printable, HOSTILE))
     assert f"{HOSTILE[1]} on {HOSTILE[0]}" in hostile.texts
 
 

@@ -41,7 +41,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A whole document. number: its identifier, a digest of its contents. facts: its subject, as pairs."""
+    """A whole document. number: its identifier, a digest of its contents. facts: its subject, as pairs.
+
+    signer: the member whose data it is about and who has to sign it, by the name in its certificate; "" where it is no
+    single member's.
+    """
 
     title: str
     facts: tuple[tuple[str, str], ...] = ()
@@ -50,6 +54,7 @@ class Document:
     sections: tuple[Section, ...] = ()
     foot: str = ""
     number: str = ""
+    signer: str = ""
 
     @property
     def digest(self) -> str:

@@ -23,8 +23,10 @@ STYLE = files("fedweave.report").joinpath("templates/style.css").read_text("utf-
 
 
 def rendered(template: str, /, **values: object) -> str:
-    """The template of that name with these values, the version and the style of all pages."""
-    return _environment().get_template(template).render(values, style=STYLE, version=version("fedweave"))
+    """The template of that name with these values, the version and the style of all pages. Control characters, marks of
+    writing direction and lone surrogates are escaped, so that no text of a user changes how the rest reads."""
+    text = _environment().get_template(template).render(values, style=STYLE, version=version("fedweave"))
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def coded(words: str) -> Markup:
@@ -35,7 +37,7 @@ def coded(words: str) -> Markup:
 @cache
 def _environment() -> Environment:
     environment = Environment(loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined)
-    environment.filters |= {"coded": coded, "listed": listed, "plain": printable}
+    environment.filters |= {"coded": coded, "listed": listed}
     environment.filters |= {
         "panel": lambda it: Markup(drawing.panel(it)),
         "symbol": lambda it: Markup(drawing.symbol(it)),

@@ -384,7 +384,7 @@ def row_groups(file: Path | pa.OSFile, name: str) -> Iterator[pa.Table]:
     if isinstance(file, Path):
         with plain_errors(file, READABLE):
             _check_regular(file)
-            source = pa.OSFile(str(file))
+            source = pa.OSFile(os.fsencode(file))  # text may hold bytes that the locale cannot decode
     try:
         for table in parquet_groups(source, source.size()):  # type: ignore[union-attr]
             for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:

@@ -1,5 +1,6 @@
 """How a run is saved as it goes: its tables, which grow, and the checkpoint that counts their rows."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -178,7 +179,8 @@ class Growing:
         rows = self.rows
         write_tables(self._path, self._schema, _grouped(self.tables()))
         remove_parts(self._path)
-        self._files, self._old, self._gone = [pa.OSFile(str(self._path))], 0, 0  # also after another run replaced it
+        self._files = [pa.OSFile(os.fsencode(self._path))]  # also after another run replaced it
+        self._old, self._gone = 0, 0
         self._in_table = self._filed = rows
         self._held, self._new = 0, []
 

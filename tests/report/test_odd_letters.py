@@ -1,0 +1,43 @@
+"""Text of users on pages: letters that change how the rest reads, and names that the locale cannot decode."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedweave.report.document import Document, Section, grid
+from fedweave.report.pages import html
+from tests import commands
+
+BIDI = ("\u202e", "\u2066", "\u200f", "\u061c")  # override, isolate, marks
+CONTROL = ("\x1b", "\x07", "\x85", "\u2028", "\udcc3")
+
+
+@pytest.mark.parametrize("letter", [*BIDI, *CONTROL])
+def test_no_letter_of_a_page_changes_how_the_rest_reads(letter: str) -> None:
+    word = f"a{letter}b"
+    section = Section(word, (word,), (word,), grid([{word: word}], (word,)), (word,))
+    page = html(Document(word, ((word, word),), (word,), (word,), (section,), word, word, word))
+    assert letter not in page
+    page.encode()
+
+
+@pytest.mark.parametrize(
+    "words", [["report", "-o", "x.html"], ["report"], ["ledger"], ["predict"], ["compliance"], ["export"]]
+)
+def test_a_run_whose_name_the_locale_cannot_decode(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.toml").write_text(commands.SMALL)
+    commands.run("run", "e.toml", "--out", "r é", "-q")
+    line = [sys.executable, "-m", "fedweave", words[0], "r é", *words[1:]]
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = [*tmp_path.rglob("*.html")]
+    assert len(pages) == (words[0] in ("report", "compliance"))
+    for page in pages:
+        assert "<html" in page.read_text(encoding="utf-8")
