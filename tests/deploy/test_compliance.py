@@ -180,6 +180,33 @@ def test_a_report_stripped_of_its_signatures_is_refused_where_an_authority_is_na
     assert CliRunner().invoke(app, ["compliance", str(site), *ask[2:]]).exit_code == 2
 
 
+def test_another_member_cannot_sign_in_the_place_of_the_site(site: Path, tmp_path: Path) -> None:
+    """It alters the report, removes the site's signature and signs by itself; or names itself, or no one, as signer."""
+    kept, root = tmp_path / "report.json", site / "startup"
+    document = replace(of_site(site), lead=("Nothing has left the site.",))
+    cheat = site.parent / "bank-a"
+    for signer, by, code in [
+        ("bank-b", "", "report.unsigned"),
+        ("", "", "report.no-signer"),
+        ("", "bank-b", "report.unsigned"),
+        ("bank-a", "bank-b", "report.unsigned"),
+    ]:
+        report = Report(replace(document, signer=signer)).signed(cheat)
+        write_report(kept, report)
+        with refusal(code):
+            read_report(kept, root, by)
+        words = ["compliance", str(kept), "--authority", str(root), *(["--by", by] if by else [])]
+        assert CliRunner().invoke(app, words).exit_code == 2
+    write_report(kept, Report(replace(document, signer="bank-b")).signed(cheat))
+    page = tmp_path / "report.html"
+    assert CliRunner().invoke(app, ["compliance", str(kept), "-o", str(page)]).exit_code == 0
+    assert "bank-b, whose report this is, has not signed it" in page.read_text()
+    write_report(kept, Report(of_site(site)).signed(site).signed(cheat))
+    result = CliRunner().invoke(app, ["compliance", str(kept), "--authority", str(root), "--by", "bank-b"])
+    assert result.exit_code == 0
+    assert "a report of bank-b, signed by bank-b, bank-a" in result.output
+
+
 def test_a_statement_is_signed_by_who_issues_it_and_by_members(site: Path, tmp_path: Path) -> None:
     directory = test_pay.run(tmp_path)
     told = CliRunner().invoke(app, ["statement", str(directory), "--sign", str(site)])

@@ -33,9 +33,13 @@ def compliance(
         typer.Option(
             metavar="FOLDER",
             help="For a report's .json: accept only signatures by certificates that the rootCA.pem in this folder "
-            "issued and its revoked.pem, if there is one, does not list. Such as bank/bank-a/startup.",
+            "issued and its revoked.pem, if there is one, does not list; the site whose report it is has to have "
+            "signed. Such as bank/bank-a/startup.",
         ),
     ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="NAME", help="With --authority: the member who has to have signed the report.")
+    ] = "",
 ) -> None:
     """Report what left, for whom, what for and under which rules, to the person responsible for the data: a page, and
     the same as JSON with its signatures.
@@ -43,7 +47,7 @@ def compliance(
     A site's own report is signed with the site's key. With the JSON as DIR, anyone can check it, sign it, and write the
     page again.
     """
-    from fedweave.deploy.flare.audit import Report, of_site, read_report, write_report
+    from fedweave.deploy.flare.audit import Report, certified_name, of_site, read_report, write_report
     from fedweave.deploy.flare.journal import now
     from fedweave.experiment.runs.files import LEDGER
     from fedweave.report.compliance import of_run
@@ -52,13 +56,15 @@ def compliance(
 
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
     check_page(page)
+    if by and authority is None:
+        raise UserError("--by is checked with --authority: give both.", code="report.unsigned")
     if authority is not None and not directory.is_file():
         raise UserError(
             f"--authority checks the signatures of a report, and {directory} is none: name its .json.",
             code="report.unsigned",
         )
     if directory.is_file():
-        report = read_report(directory, authority)
+        report = read_report(directory, authority, by)
     elif (directory / "ledgers").is_dir() and not (directory / LEDGER).exists():
         report = Report(_dated(of_site(directory, run), now()))
         report = report.signed(directory) if (directory / "startup").is_dir() else report
@@ -70,7 +76,12 @@ def compliance(
             "part in a run, the directory of a run, or a report's .json."
         )
     else:
-        report = Report(_dated(of_run(read_run(directory)), now()))
+        signer = certified_name(sign[0]) if sign else ""
+        report = Report(replace(_dated(of_run(read_run(directory)), now()), signer=signer))
+    if authority is not None:
+        typer.echo(
+            f"a report of {report.document.signer or by}, signed by {', '.join(one.name for one in report.signatures)}"
+        )
     for folder in sign or ():
         report = report.signed(folder)
     report_file = directory if directory.is_file() else page.with_suffix(".json")

@@ -1,5 +1,6 @@
 """The command `fedweave forget`: a finished run without a client or without examples, and a site's report on it."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,7 @@ def forget(
     signed with its key.
     """
     from fedweave.deploy.flare import forgetting as at_site
-    from fedweave.deploy.flare.audit import Report, write_report
+    from fedweave.deploy.flare.audit import Report, certified_name, write_report
     from fedweave.experiment.runs import forgetting
     from fedweave.experiment.runs.files import write_page
     from fedweave.partition.forgetting import read_ids
@@ -92,7 +93,7 @@ def forget(
             (lambda: Terminal(console)) if not quiet else None,
         )
         signers = sign or []
-    page = document(result.record)
+    page = replace(document(result.record), signer=certified_name(signers[0]) if signers else "")
     write_page(result.directory / PAGE, html(page))
     paths = [forgetting.RECORD, PAGE]
     if signers:

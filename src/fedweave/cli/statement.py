@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated
@@ -103,7 +104,7 @@ def write_statement(
     Raises:
         UserError: see `payments.statements.account` and `payments.statements.check_free`; or the member has no lines.
     """
-    from fedweave.deploy.flare.audit import Report, write_report
+    from fedweave.deploy.flare.audit import Report, certified_name, write_report
     from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
     from fedweave.incentives.payoffs import of_member
     from fedweave.payments.statements import SEAL, account, check_free, document, write_copy
@@ -130,7 +131,7 @@ def write_statement(
     write_csv(paths[0], table, spreadsheet=True)
     write_table(paths[1], table)
     if sign:
-        report = Report(shown)
+        report = Report(replace(shown, signer=certified_name(sign[0])))  # who issues it
         for folder in sign:
             report = report.signed(folder)
         write_report(signed := out / f"{_stem(member)}-signed.json", report)

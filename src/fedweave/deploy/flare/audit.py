@@ -372,8 +372,13 @@ class Report:
         ]
         unsigned = "This report has no signature. Sign it with the key in a folder: --sign FOLDER."
         text = (_HOW_TO_CHECK if rows else unsigned,)
-        last = Section("Signatures", text, grid=grid(rows, tuple(rows[0]) if rows else ()), code=(f"SHA-256 {digest}",))
-        facts = (("number", number), *self.document.facts)
+        signer = self.document.signer
+        unknown = bool(signer) and bool(rows) and signer not in {one.name for one in self.signatures}
+        warnings = (f"{signer}, whose report this is, has not signed it: others could have changed it.",) * unknown
+        table = grid(rows, tuple(rows[0]) if rows else ())
+        last = Section("Signatures", text, warnings, table, (f"SHA-256 {digest}",))
+        signed_by = (("report of", signer),) if signer else ()
+        facts = (("number", number), *signed_by, *self.document.facts)
         return replace(self.document, number=number, facts=facts, sections=(*self.document.sections, last))
 
 
@@ -385,27 +390,36 @@ def write_report(path: Path, report: Report) -> None:
     """
     if path.exists():
         _unchecked(path)
-    text = json.dumps(asdict(report), indent=1, ensure_ascii=False)
+    text = json.dumps(asdict(report), indent=1)
     write(path, lambda file: file.write(text.encode() + b"\n"))
 
 
-def read_report(path: Path, authority: Path | None = None) -> Report:
+def read_report(path: Path, authority: Path | None = None, by: str = "") -> Report:
     """Read a report and check its signatures.
 
     authority: a folder with the certificate of the authority that must have issued the signers' certificates
-    (rootCA.pem), and with its list of revoked ones if there is one (revoked.pem).
+    (rootCA.pem), and with its list of revoked ones if there is one (revoked.pem). With it, the report's own signer
+    (`Document.signer`) has to have signed it, and so has `by`; a report that names no signer needs `by`.
 
     Raises:
         UserError: the file is no report; a signature does not fit the report, or its certificate is not from that
-            authority; or an `authority` is given and the report has no signature.
+            authority; or an `authority` is given and a signature is missing.
     """
     from fedweave.privacy.aggregation import read_root
 
     report, root = _unchecked(path), None if authority is None else read_root(authority)
-    if root is not None and not report.signatures:
+    required = sorted({report.document.signer, by} - {""})
+    missing = [name for name in required if name not in {one.name for one in report.signatures}]
+    if root is not None and not required:
         raise UserError(
-            f"{path} has no signature of a member of {authority}, so that anyone could have changed it. Ask the site "
-            "for the report that it signed.",
+            f"{path} names no site whose report it is, so that any member of {authority} could have written it. Give "
+            "--by NAME: the member who has to have signed it.",
+            code="report.no-signer",
+        )
+    if root is not None and missing:
+        raise UserError(
+            f"{path} has no signature of {listed(missing)}, so that others could have changed it. Ask for the "
+            "report that was signed there.",
             code="report.unsigned",
         )
     for one in report.signatures:
@@ -494,7 +508,15 @@ def of_site(folder: Path, run: str = "") -> Document:
             _refused(runs),
         ),
         foot=FOOT,
+        signer=certified_name(folder) or name,
     )
+
+
+def certified_name(folder: Path) -> str:
+    """The name in the certificate of the site in `folder`; "" without a certificate."""
+    from fedweave.privacy.aggregation import read_identity
+
+    return read_identity(folder).name if (folder / "startup").is_dir() else ""
 
 
 def _facts(
