@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 import typer
 
-from fedweave.cli import app
+from fedweave.cli import COMMANDS, app
 from fedweave.cli.export import Format
 from fedweave.experiment import config
 from fedweave.experiment.config.experiment import Metric, SimulationEngine
@@ -88,6 +88,29 @@ def test_what_is_not_there_is_found_by_its_name_and_is_not_there(term: str) -> N
         for name, kind in config.registry(section).items():
             known |= {name, *config.parameters(section, kind)}
     assert not [name for name in known if re.search(SOUGHT[term], name)], "it is there now; say so on the page"
+
+
+def test_what_is_there_is_not_listed_as_absent() -> None:
+    """The commands and the algorithm of what people search for most."""
+    absent = below("What is not there").lower()
+    for term, name, known in [
+        ("explanation", "explain", COMMANDS),
+        ("unlearning", "forget", COMMANDS),
+        ("drift", "drift", COMMANDS),
+        ("asynchronous", "fedbuff", config.registry("algorithm")),
+    ]:
+        assert name in known
+        assert term not in absent
+        assert f"`{name}`" in PAGE
+    assert column("After training", 1) <= set(COMMANDS)
+
+
+def test_the_number_of_public_data_sets_is_theirs() -> None:
+    """All but those that are generated or read from the user's own files."""
+    of_users = {"digits", "synthetic", "transfers", "folder", "graphs", "tu", "parties", "members", "domains", "npz"}
+    public = set(config.registry("data")) - of_users - {"triples"}
+    features = (ROOT / "docs/features.md").read_text(encoding="utf-8")
+    assert f"{len(public)} public graphs" in features
 
 
 def options() -> set[str]:
