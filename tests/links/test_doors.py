@@ -86,6 +86,17 @@ def test_relations_and_kinds_come_along() -> None:
     assert set(data.node_kinds) == {"user", "item"}
 
 
+@pytest.mark.parametrize("relation", [False, True])
+@pytest.mark.parametrize("categories", [("user", "item"), "auto"])
+def test_kinds_of_nodes_may_be_features_too(categories: Any, relation: bool) -> None:
+    nodes = pd.DataFrame({"id": range(6), "kind": ["user"] * 3 + ["item"] * 3})
+    edges = pd.DataFrame({"source": [0, 1, 2, 0], "target": [3, 4, 5, 5]})
+    edges = edges.assign(label=["buys", "views"] * 2) if relation else edges
+    data = datasets.from_frames(nodes, edges, task="links", categories={"kind": categories})
+    assert set(data.columns) == {"kind = user", "kind = item"}
+    assert set(data.node_kinds) == {"user", "item"}
+
+
 def test_a_public_graph_gives_links_in_python() -> None:
     data = datasets.load("synthetic", nodes=40, seed=3, task="links")
     assert data.links == Links(seed=3)

@@ -68,6 +68,11 @@ class Folder(NodeSettings, Tabular):
         return self.task == TASK
 
     @property
+    def _kind_is_feature(self) -> bool:
+        """Whether a setting of features names the column with the kinds of nodes, which it is then, too."""
+        return KIND in (self.categories or {}) or KIND in (self.missing or ())
+
+    @property
     def reserved(self) -> tuple[str, ...]:
         of_links = OF_LINKS if self.of_links else ()
         return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
@@ -81,14 +86,15 @@ class Folder(NodeSettings, Tabular):
         if KIND in nodes.columns:
             names = owners_of(nodes, KIND)
             kinds = {"node_labels": nodes.kinds(KIND, names), "node_kinds": names}
-            tables = tables._replace(nodes=replace(nodes, data=nodes.data.drop_columns([KIND])))
+            if not self._kind_is_feature:
+                tables = tables._replace(nodes=replace(nodes, data=nodes.data.drop_columns([KIND])))
         of_relations = "label" in tables.edges.columns
         kind = replace(self, task="edges") if of_relations else self
         return replace(kind.made(tables, root, labelled and of_relations), **kinds)
 
     @property
     def known(self) -> tuple[str, ...]:
-        more = (self.owner, self.node_time, KIND if self.of_links else None)
+        more = (self.owner, self.node_time, KIND if self.of_links and not self._kind_is_feature else None)
         return (*super().known, *(name for name in more if name is not None))
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:

@@ -931,10 +931,12 @@ def refuse_several(table: Table, key: str) -> None:
     bad = np.asarray(pc.is_in(cells, pa.array(odd, pa.string())))
     if (row := first(bad)) is not None:
         more = f" (and so are {int(bad.sum()) - 1:,} more of {table.rows:,} {table.counted})" if bad.sum() > 1 else ""
-        remedy = (
-            "An example has one class: keep one target, such as a column of it instead of label; if such cells "
-            f"are names, list all of them in data.{key}."
-        )
+        remedy = f"If such cells are names, list all of them in data.{key}."
+        if key == "labels":  # of the examples; labels of nodes and edges of small graphs are no targets
+            remedy = (
+                "Give each label a column of its own, 1 or 0, and set data.target = 'labels' and data.targets to these "
+                f"columns. {remedy}"
+            )
         table.refuse_at(row, f"label is {cells[row].as_py()!r}, several targets in one cell{more}", remedy)
 
 
