@@ -135,6 +135,10 @@ def test_ids_are_in_no_journal_and_no_reply(project: Path) -> None:
     [note] = [note for note in server.records().notes if note["note"] == "data"]
     assert len(note["left_out"]) == 12
     (project / SITE / "ledgers/marks.key").unlink()
+    refused = Cheat(project, CONFIG, "lost")
+    assert refused.join().refusal.startswith(MISTAKEN)
+    assert [note["code"] for note in refused.refusals()] == ["forget.key"]
+    set_policy(project, "min_nodes = 1")
     Cheat(project, CONFIG, "r2").join()
     [other] = [note for note in server.records("r2").notes if note["note"] == "data"]
     assert not {*note["left_out"]} & {*other["left_out"]}

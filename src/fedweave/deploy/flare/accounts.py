@@ -28,19 +28,20 @@ _LONGEST = 500  # characters of a reason
 class LeftOut(NamedTuple):
     """What a run leaves out of a site's data. data, rest: digests of the data with it and without it. examples: marks
     of what is left out (`holdings.left_out_of`). training: of those among them that runs would train on. seen: digests
-    by which a later run recognizes the data (`Accounts.known_as`)."""
+    by which a later run recognizes the data (`Accounts.known_as`). key: a hash of the key of the marks."""
 
     data: str
     rest: str
     examples: frozenset[str] = frozenset()
     training: frozenset[str] = frozenset()
     seen: frozenset[str] = frozenset()
+    key: str = ""
 
     @classmethod
     def of_note(cls, note: Record) -> "LeftOut":
         """What a journal's note of the kind `DATA` says."""
         examples, training, seen = (frozenset(map(str, note.get(key, ()))) for key in ("left_out", "training", "seen"))
-        return cls(note["data"], note["rest"], examples, training, seen)
+        return cls(note["data"], note["rest"], examples, training, seen, str(note.get("key", "")))
 
 
 class Accounts:
@@ -114,7 +115,8 @@ class Accounts:
         noted = [one for each in self.left_out.values() for one in each]
         before = {one.rest: one for one in noted if one.rest != one.data}
         while (one := before.get(now.data)) is not None:
-            now = LeftOut(one.data, now.rest, now.examples | one.examples, now.training | one.training, now.seen)
+            examples, training = now.examples | one.examples, now.training | one.training
+            now = now._replace(data=one.data, examples=examples, training=training)
         return now
 
     def earlier(self, now: LeftOut) -> list[LeftOut]:

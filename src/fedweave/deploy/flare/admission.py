@@ -516,6 +516,13 @@ def check_left_out(rules: Rules, now: LeftOut, earlier: Sequence[LeftOut]) -> No
         ConfigError: names the rule. The server hears only that the site's data or settings were refused: a reason would
             tell it that someone asked to be forgotten.
     """
+    if rules.min_nodes > 1 and any(now.examples and one.examples and one.key != now.key for one in earlier):
+        raise ConfigError(
+            "ledgers/marks.key is not the key with which earlier runs on the same data marked what they left out, so "
+            "that no list can be compared with theirs. Restore it from a backup of the site's folder, or accept this: "
+            "policy.min_nodes = 1",
+            code="forget.key",
+        )
     told_apart = (
         *_told_apart(now.examples, {one.examples for one in earlier}),
         *_told_apart(now.training, {one.training for one in earlier}),

@@ -30,7 +30,7 @@ from fedweave.datasets.features import OVER_NODES, compact, normalize, of_party,
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.accounts import Accounts, LeftOut
-from fedweave.deploy.flare.data_marks import data_digest, mark, site_key
+from fedweave.deploy.flare.data_marks import data_digest, key_mark, mark, site_key
 from fedweave.deploy.flare.holdings import (
     HASH,
     WIDTH,
@@ -271,7 +271,8 @@ class PartyData:
         key, trained = site_key(folder), np.asarray(self.data.public)[TRAIN]
         marks = {name: mark(key, b"aligned", name) for name in place.keys() - {*common.ids}}
         training = frozenset(one for name, one in marks.items() if trained[place[name]])
-        return LeftOut(data, data_digest(restricted(self.data, rows)), frozenset(marks.values()), training, seen)
+        rest, examples = data_digest(restricted(self.data, rows)), frozenset(marks.values())
+        return LeftOut(data, rest, examples, training, seen, key_mark(folder))
 
     def overlap(self, common: Dataset) -> str:
         """A line for the owner: how much of the party's data is common to all."""

@@ -38,6 +38,11 @@ def site_key(folder: Path) -> bytes:
     return read_secret(path)
 
 
+def key_mark(folder: Path) -> str:
+    """A hash of the site's key, by which journals show whether it is the key of earlier marks."""
+    return mark(site_key(folder), b"key", "")
+
+
 def mark(key: bytes, purpose: bytes, name: str, size: int = 8) -> str:
     """A keyed hash of what an example is called, `size` bytes as hexadecimal digits."""
     return hashlib.blake2b(purpose + name.encode(), key=key, digest_size=size).hexdigest()

@@ -33,7 +33,7 @@ from fedweave.datasets.npz import Archive
 from fedweave.datasets.settings import CommonSettings, DataSettings
 from fedweave.datasets.triples import Triples, holds_triples, learned
 from fedweave.deploy.flare.accounts import Accounts, LeftOut
-from fedweave.deploy.flare.data_marks import data_digest, files_digest, mark, site_key
+from fedweave.deploy.flare.data_marks import data_digest, files_digest, key_mark, mark, site_key
 from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
 from fedweave.errors import CallRefused, ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.config import Config
@@ -167,7 +167,7 @@ def left_out_of(site: SiteData, folder: Path, forgotten: Forgotten | None, accou
     if forgotten is None:
         return LeftOut(data, data, seen=seen)
     marks = forgotten.marks(forgotten.ids, folder, data), forgotten.marks(forgotten.training, folder, data)
-    return LeftOut(data, data_digest(without_ids(whole, forgotten.ids)), *marks, seen)
+    return LeftOut(data, data_digest(without_ids(whole, forgotten.ids)), *marks, seen, key_mark(folder))
 
 
 def recognized(whole: Dataset, path: Path, accounts: Accounts) -> tuple[str, frozenset[str]]:

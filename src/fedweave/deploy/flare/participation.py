@@ -270,7 +270,7 @@ class Participation:
                 known[journal].append(now)
                 marks = {"left_out": sorted(now.examples), "training": sorted(now.training), "seen": sorted(now.seen)}
                 begun = self.config.general.init_from or ""
-                self.ledger.note(DATA, data=now.data, rest=now.rest, init_from=begun, **marks)
+                self.ledger.note(DATA, data=now.data, rest=now.rest, init_from=begun, key=now.key, **marks)
 
     def begin(self, holdings: Holdings, width: int, scaling: str = "none") -> None:
         """Make the model and the algorithm, and precompute what the algorithm needs of the data. If the sites must
