@@ -128,7 +128,7 @@ def metered(fed: Any) -> Counter[tuple[Any, ...]]:
 
 # --- FedAvg
 
-PARTS = [{"name": "clip", "norm": 5.0}, {"name": "secure_sum", "everyone": False, "accomplices": 0}]
+PARTS = [{"name": "clip", "norm": 5.0}, {"name": "secure_sum", "require_all": False, "accomplices": 0}]
 
 
 def secure(**settings: Any) -> Any:

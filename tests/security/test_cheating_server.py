@@ -574,7 +574,7 @@ def test_noise_for_single_examples_is_none_where_scaling_moves_them_all(project:
     config = resolve(plain | {"model": {"name": "mlp"}})
     path = project / SITE / "site.toml"
     text = re.sub(r"(?m)^normalize = .*\n", "", path.read_text())
-    path.write_text(text.replace("[data]", f'[data]\nnormalise = "{how}"'))
+    path.write_text(text.replace("[data]", f'[data]\nnormalize = "{how}"'))
     answer = Cheat(project, config).join()
     assert bool(answer.blob) == (how == "none")
     if how != "none":

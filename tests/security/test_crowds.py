@@ -142,7 +142,7 @@ def test_keys_of_a_revoked_certificate_are_taken_by_no_site(project: Path, caplo
 
 def test_by_default_a_sum_protects_against_one_accomplice(kits: Path) -> None:
     """With two of three, one of whom tells the server its own term, the sum is the other's."""
-    settings = {"parts": [{"name": "secure_sum", "everyone": False}], "optimizer_state": "fresh", "local_steps": 1}
+    settings = {"parts": [{"name": "secure_sum", "require_all": False}], "optimizer_state": "fresh", "local_steps": 1}
     config, link = agreed(algorithm_settings=settings), InProcess(kits)
     fed = Flare(link, SITES, ledger=Ledger(), quorum=0.5)
     fed.join(config.plain(), "r1", -1)
@@ -155,7 +155,7 @@ def test_by_default_a_sum_protects_against_one_accomplice(kits: Path) -> None:
 
 @pytest.mark.parametrize(("least", "refused"), [(2, False), (3, True)])
 def test_a_site_can_ask_for_more_terms_than_the_algorithm_does(project: Path, least: int, refused: bool) -> None:
-    part = {"name": "secure_sum", "everyone": False, "accomplices": 0}
+    part = {"name": "secure_sum", "require_all": False, "accomplices": 0}
     settings = {"parts": [part], "optimizer_state": "fresh", "local_steps": 1}
     set_policy(project, f"min_summed = {least}")
     told = Cheat(project, agreed(algorithm_settings=settings)).join()

@@ -27,7 +27,7 @@ from tests.refusals import refusal
 from tests.security.cheating import agreed, reply, set_policy
 
 EVERYONE = agreed(algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
-SOME = {"name": "secure_sum", "everyone": False, "accomplices": 0}  # goes on with two of three
+SOME = {"name": "secure_sum", "require_all": False, "accomplices": 0}  # goes on with two of three
 LEFT_OUT: dict[str, Any] = {"parts": [SOME], "optimizer_state": "fresh"}
 CONFIG = agreed(algorithm_settings=LEFT_OUT | {"local_steps": 1})  # sums go on without who is missing
 
