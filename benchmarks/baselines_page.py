@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines_table import METHODS, Chosen, Runs, cell, chosen, table
-from fedweave.report.cells import LEAST_SEEDS, paired_differences
+from fedweave.reports.cells import LEAST_SEEDS, paired_differences
 
 SEEDS = 5
 LEVEL = 0.05

@@ -20,7 +20,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.papers.paper import PaperCell, PaperTable, changed
 from fedweave.papers.selection import PAPERS, PROTOCOLS
 from fedweave.papers.session import Session
-from fedweave.report.terminal import screen
+from fedweave.reports.terminal import screen
 
 METHODS = ("Local Only", "FedAvg", "FedEgo")
 LOCAL, GLOBAL = 4, 5  # tables

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from fedweave.algorithms import ALGORITHMS, GROUPS
 from fedweave.cli import app
 from fedweave.experiment import config
-from fedweave.report import terminal
+from fedweave.reports import terminal
 from fedweave.sweep.plan import planned
 from tests import commands
 

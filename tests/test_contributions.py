@@ -20,7 +20,7 @@ from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.incentives.shapley import copies, worth
 from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, over_rounds, withheld
-from fedweave.report.reading import read_run
+from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 
 ROUNDS = 3

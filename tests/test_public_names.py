@@ -300,6 +300,6 @@ def test_the_package_carries_the_experiments() -> None:
     assert starter.shipped().keys() == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fedweave"]
     edge_attrs = {path.name for pattern in data for path in (ROOT / "src/fedweave").glob(pattern)}
-    templates = {path.name for path in (ROOT / "src/fedweave/report/templates").iterdir()}
+    templates = {path.name for path in (ROOT / "src/fedweave/reports/templates").iterdir()}
     experiments = {path.name for path in (ROOT / "experiments").glob("*.toml")}
     assert edge_attrs == {"py.typed", "printed.toml", *templates, *experiments}

@@ -22,7 +22,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.config.experiment import override
 from fedweave.experiment.rounds import train
 from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION, best_validated, fairest, selection, validated
-from fedweave.report.notes import covered, notes
+from fedweave.reports.notes import covered, notes
 from tests.contract.federations import algorithm, federation, model
 from tests.refusals import refusal
 

@@ -12,7 +12,7 @@ from fedweave.cli.export import Format
 from fedweave.experiment import config
 from fedweave.experiment.config.experiment import Metric, SimulationEngine
 from fedweave.learn import OPTIMIZERS
-from fedweave.report.tracking import TRACKERS
+from fedweave.reports.tracking import TRACKERS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/scope.md").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from fedweave.core.bounds import limits
 from fedweave.core.settings import Settings, checked
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Parameter, own_parameters, parameters, registry, resolve
-from fedweave.report.listing import type_name
+from fedweave.reports.listing import type_name
 from tests.contract.federations import model
 from tests.refusals import refusal
 

@@ -26,7 +26,7 @@ LAYERS = (
     ("algorithms",),
     ("engines",),
     ("experiment",),
-    ("report", "contract"),
+    ("reports", "contract"),
     ("payments", "export"),
     ("papers", "python"),
     ("sweep",),
@@ -193,7 +193,7 @@ def test_the_package_never_uses(what: str) -> None:
     pattern = re.compile("|".join(FORBIDDEN[what]), re.MULTILINE)
     allowed = {
         "an address for a name": ("ops/tape.py",),
-        "print": ("cli/__init__.py", "report/terminal.py"),
+        "print": ("cli/__init__.py", "reports/terminal.py"),
         "a global generator": ("engines/vectorized.py",),  # looks whether a step draws from one
     }.get(what, ())
     found = [

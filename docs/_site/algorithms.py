@@ -13,7 +13,7 @@ from docstrings import listed
 
 from fedweave.algorithms import ALGORITHMS, GROUPS, PARTS
 from fedweave.experiment import config
-from fedweave.report.listing import meanings
+from fedweave.reports.listing import meanings
 
 DOCS = Path(__file__).parents[1]
 SYSTEMS = {  # algorithms that a page of their own explains further

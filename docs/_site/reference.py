@@ -20,7 +20,7 @@ from fedweave.core.callable import CallableModule
 from fedweave.datasets import describe
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import DEFAULT_NAMES, REGISTRIES
-from fedweave.report.listing import default_text, meanings, one_line, type_name
+from fedweave.reports.listing import default_text, meanings, one_line, type_name
 
 SECTIONS = {
     "data": "What the experiment is on. With `path`, your own folder or file ([Your own data](../data-format.md)).",

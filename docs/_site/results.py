@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fedweave
 from fedweave.metrics.selection import METRICS
-from fedweave.report import result_names
+from fedweave.reports import result_names
 
 PACKAGE = Path(fedweave.__file__).parent
 _KINDS = {"class": "classes", "number": "numbers", "labels": "labels"}

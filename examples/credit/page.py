@@ -9,10 +9,10 @@ from jinja2 import Environment, StrictUndefined
 from rich.filesize import decimal
 from training import Outcome
 
-from fedweave.report.drawing import Bars, Dots, Figure, LineSeries, Panel, legend_of, of_run, tone
-from fedweave.report.drawing import percent as share
-from fedweave.report.html import drawn
-from fedweave.report.pages import STYLE
+from fedweave.reports.drawing import Bars, Dots, Figure, LineSeries, Panel, legend_of, of_run, tone
+from fedweave.reports.drawing import percent as share
+from fedweave.reports.html import drawn
+from fedweave.reports.pages import STYLE
 
 TEMPLATE = Path(__file__).with_name("page.html")
 WAYS = {"local": "Alone", "fedavg": "Together", "f2gnn": "Together, fair"}

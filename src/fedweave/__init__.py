@@ -54,6 +54,7 @@ _HOME = {
     "federation": "fedweave.experiment.build",
     "global_test_graph": "fedweave.experiment.build",
     "load_run": "fedweave.python.training",
+    "report": "fedweave.python.comparing",
     "run": "fedweave.python.training",
     "train": "fedweave.python.training",
     "width": "fedweave.experiment.graphs",

@@ -19,8 +19,8 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.run import run
 from fedweave.privacy.accountant import bounds
 from fedweave.privacy.mechanisms import epsilon, noise, noise_multiplier
-from fedweave.report.compliance import disclose
-from fedweave.report.reading import read_run
+from fedweave.reports.compliance import disclose
+from fedweave.reports.reading import read_run
 from tests.contract.federations import distance, federation, graphs, model
 from tests.refusals import refusal
 

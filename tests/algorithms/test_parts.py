@@ -31,7 +31,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves, ravel, squared_distance
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ConfigError, StepFailed
 from fedweave.experiment.rounds import train
-from fedweave.report.listing import meanings
+from fedweave.reports.listing import meanings
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 from tests.refusals import refusal
 

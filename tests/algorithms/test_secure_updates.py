@@ -19,7 +19,7 @@ from fedweave.errors import FedweaveError
 from fedweave.experiment.rounds import train
 from fedweave.privacy.accountant import bounds
 from fedweave.privacy.secure_sum import BEYOND
-from fedweave.report.notes import notes
+from fedweave.reports.notes import notes
 from tests.contract.federations import distance, federation, model
 from tests.refusals import refusal
 

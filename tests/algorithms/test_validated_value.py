@@ -19,7 +19,7 @@ from fedweave.incentives.payoffs import impartial
 from fedweave.incentives.shapley import COPIED, measured_by
 from fedweave.payments.contributions import _heard
 from fedweave.payments.statements import account
-from fedweave.report.reading import read_run
+from fedweave.reports.reading import read_run
 from tests.algorithms.adversaries import AGENT
 from tests.algorithms.values_of_lies import CHEATS, prepared, rounds, share
 from tests.incentives.test_pay import run as paid_run

@@ -13,7 +13,7 @@ from fedweave.datasets import load
 from fedweave.datasets.features import normalize
 from fedweave.datasets.schema import odd_data, one_class, row_numbers
 from fedweave.datasets.table import alike, difference, plain
-from fedweave.report.notes import notes
+from fedweave.reports.notes import notes
 from tests.refusals import refusal
 
 CASES = Path(__file__).parents[1] / "cases"

@@ -23,8 +23,8 @@ from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
 from fedweave.privacy.aggregation import Identity, read_root
-from fedweave.report.document import Document, Grid
-from fedweave.report.listing import meanings
+from fedweave.reports.document import Document, Grid
+from fedweave.reports.listing import meanings
 from tests.deploy.projects import copied, experiment
 from tests.deploy.test_in_process import joined
 from tests.incentives import test_pay

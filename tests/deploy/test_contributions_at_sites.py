@@ -15,7 +15,7 @@ from fedweave.deploy.flare.journal import journal_path, read_journal
 from fedweave.errors import ClientsMissing
 from fedweave.experiment.rounds import train
 from fedweave.payments.contributions import measured
-from fedweave.report.reading import read_run
+from fedweave.reports.reading import read_run
 from tests.algorithms.cheats import Liar, impossible
 from tests.deploy.projects import SITES, experiment
 from tests.deploy.test_in_process import deny, joined, simulated

@@ -39,7 +39,7 @@ from fedweave.metrics.measured import ROUNDED_SCORES
 from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_of_form
 from fedweave.privacy.secure_sum import FixedPoint
-from fedweave.report.notes import notes
+from fedweave.reports.notes import notes
 from tests.contract.federations import distance
 from tests.deploy.projects import CUTS, SITES, VERTICAL, InProcess, call_request, experiment, join_request
 from tests.refusals import refusal

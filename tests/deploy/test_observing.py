@@ -13,7 +13,7 @@ from fedweave.deploy.sites.experiments import Observed
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
 from fedweave.python.training import Silent
-from fedweave.report.tracking import Observers, Tracked
+from fedweave.reports.tracking import Observers, Tracked
 from tests.reproduce.tiny import document
 
 DOCUMENT = document(rounds=5, eval_every=2, algorithm={"name": "dp_fedavg"})

@@ -25,7 +25,7 @@ from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.export import source
 from fedweave.export import source as card
 from fedweave.privacy.accountant import bounds
-from fedweave.report.reading import read_run
+from fedweave.reports.reading import read_run
 from tests.runs.test_edges_as_examples import DATA as OF_EDGES
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_predictions import COLUMNS, SYNTHETIC, bank, columns, made

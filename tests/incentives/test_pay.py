@@ -17,7 +17,7 @@ from fedweave.experiment.config import dumps, resolve
 from fedweave.incentives.payoffs import capped
 from fedweave.incentives.rules import PAYOFF, RULES
 from fedweave.payments.statements import account
-from fedweave.report.reading import read_run
+from fedweave.reports.reading import read_run
 from tests.algorithms import cheats
 from tests.refusals import refusal
 

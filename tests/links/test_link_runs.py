@@ -135,8 +135,8 @@ def test_references_stand_in_the_summary(run: tuple[Path, set[tuple[str, str]]])
 
 
 def test_a_page_shows_the_references(run: tuple[Path, set[tuple[str, str]]]) -> None:
-    from fedweave.report.html import render
-    from fedweave.report.reading import read_runs
+    from fedweave.reports.html import render
+    from fedweave.reports.reading import read_runs
 
     assert "Reference common neighbors Hits@10" in render(read_runs([run[0]]))
 

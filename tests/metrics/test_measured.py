@@ -12,7 +12,7 @@ from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import DIVERGED
 from fedweave.metrics.measured import MISSING, ROUNDED_SCORES, measure
 from fedweave.metrics.selection import Judging
-from fedweave.report.notes import caught, notes
+from fedweave.reports.notes import caught, notes
 from tests.refusals import refusal
 
 NAMES = ("a", "b", "c")

@@ -13,7 +13,7 @@ from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts, majority_classes, references
 from fedweave.metrics.measured import measure
-from fedweave.report.notes import RunFacts, notes
+from fedweave.reports.notes import RunFacts, notes
 from tests.contract.federations import federation, model
 
 nan = math.nan

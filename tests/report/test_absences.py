@@ -15,11 +15,11 @@ from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.runs.files import METRICS
 from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.report.absences import absent, faults, mostly
-from fedweave.report.html import render
-from fedweave.report.notes import notes, of_fairest
-from fedweave.report.reading import read_run
-from fedweave.report.terminal import Terminal, screen, show_result
+from fedweave.reports.absences import absent, faults, mostly
+from fedweave.reports.html import render
+from fedweave.reports.notes import notes, of_fairest
+from fedweave.reports.reading import read_run
+from fedweave.reports.terminal import Terminal, screen, show_result
 from tests.report.test_terminal import SUMMARY
 
 DOCUMENT: dict[str, Any] = {

@@ -25,11 +25,11 @@ from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import write_csv, write_table
 from fedweave.incentives.payoffs import Terms, chained, digest, hashes
 from fedweave.payments.statements import account, check_same, document, money
-from fedweave.report import tables
-from fedweave.report.compliance import of_run
-from fedweave.report.figures import Kinds, kinds_of, motif_drawing
-from fedweave.report.html import render
-from fedweave.report.reading import grouped, read_run
+from fedweave.reports import tables
+from fedweave.reports.compliance import of_run
+from fedweave.reports.figures import Kinds, kinds_of, motif_drawing
+from fedweave.reports.html import render
+from fedweave.reports.reading import grouped, read_run
 from tests.refusals import refusal
 
 ROUNDS = 5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedweave.report.clients import clients_table
+from fedweave.reports.clients import clients_table
 
 
 def lines(columns: dict[str, Any], width: int = 80, classes: tuple[str, ...] = (), **whole: int) -> list[str]:

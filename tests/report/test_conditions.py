@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from scipy.stats import friedmanchisquare, ttest_rel, wilcoxon
 
-from fedweave.report.compare import over_conditions
-from fedweave.report.conditions import UNDECIDED, Condition, conditions, overview, placed, ranks
-from fedweave.report.html import render
-from fedweave.report.reading import Run, grouped, read_run
+from fedweave.reports.compare import over_conditions
+from fedweave.reports.conditions import UNDECIDED, Condition, conditions, overview, placed, ranks
+from fedweave.reports.html import render
+from fedweave.reports.reading import Run, grouped, read_run
 from tests.report.test_report import Page, fedweave
 from tests.report.test_report import runs as runs
 

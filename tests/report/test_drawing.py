@@ -21,10 +21,10 @@ from rich.filesize import decimal
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
-from fedweave.report import drawing, figures
-from fedweave.report.drawing import Axis, Bars, Dots, Heat, LineSeries, Panel, percent
-from fedweave.report.pages import STYLE
-from fedweave.report.reading import Group, Run
+from fedweave.reports import drawing, figures
+from fedweave.reports.drawing import Axis, Bars, Dots, Heat, LineSeries, Panel, percent
+from fedweave.reports.pages import STYLE
+from fedweave.reports.reading import Group, Run
 
 LIGHT, DARK = drawing.PAPER
 ADVANCE = 0.56  # of a letter to the size of its text: the mean of sans-serif fonts' digits and letters

@@ -25,8 +25,8 @@ from fedweave.partition.base import Part, Partition
 from fedweave.partition.client_data import meter_scaling
 from fedweave.privacy.accountant import of_members
 from fedweave.privacy.mechanisms import epsilon
-from fedweave.report.compliance import sent
-from fedweave.report.ledger import flows, of_member, period, show_ledger
+from fedweave.reports.compliance import sent
+from fedweave.reports.ledger import flows, of_member, period, show_ledger
 from tests.refusals import refusal
 
 SENT = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(0.5, 2.0))), "n": "a count"})

@@ -12,12 +12,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.report import terminal
-from fedweave.report.cells import signed
-from fedweave.report.html import render
-from fedweave.report.notes import of_fairest
-from fedweave.report.reading import grouped, read_run, read_runs
-from fedweave.report.tables import between_groups, named_groups
+from fedweave.reports import terminal
+from fedweave.reports.cells import signed
+from fedweave.reports.html import render
+from fedweave.reports.notes import of_fairest
+from fedweave.reports.reading import grouped, read_run, read_runs
+from fedweave.reports.tables import between_groups, named_groups
 
 PEOPLE = """
 rounds = 3

@@ -18,8 +18,8 @@ from fedweave.models import MODELS
 from fedweave.papers import session
 from fedweave.partition import PARTITIONS
 from fedweave.python.comparing import Comparison, ReportPage, rows_of
-from fedweave.report.reading import grouped, read_runs
-from fedweave.report.tables import by_client, of_one
+from fedweave.reports.reading import grouped, read_runs
+from fedweave.reports.tables import by_client, of_one
 from fedweave.sweep.in_python import Sweep
 from tests.sweep.test_sweep import in_process
 

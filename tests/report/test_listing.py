@@ -5,7 +5,7 @@ import pytest
 from fedweave.algorithms import PARTS
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES, parameters
-from fedweave.report.listing import meanings, one_line, source, type_name
+from fedweave.reports.listing import meanings, one_line, source, type_name
 
 KINDS = {f"{section} {name}": kind for section in REGISTRIES for name, kind in config.registry(section).items()}
 KINDS |= {f"part {name}": kind for name, kind in PARTS.items()}

@@ -3,10 +3,10 @@
 import pytest
 
 from fedweave.metrics.selection import METRICS, OF_POSITIVE, rank
-from fedweave.report.cells import Cell, marked, signs
-from fedweave.report.compare import MARKS, verdict
-from fedweave.report.conditions import ranked
-from fedweave.report.notes import headline, intervals, notes
+from fedweave.reports.cells import Cell, marked, signs
+from fedweave.reports.compare import MARKS, verdict
+from fedweave.reports.conditions import ranked
+from fedweave.reports.notes import headline, intervals, notes
 
 SEEDS = (0, 1, 2, 3)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedweave.report.document import Document, Section, grid
-from fedweave.report.pages import html
+from fedweave.reports.document import Document, Section, grid
+from fedweave.reports.pages import html
 from tests import commands
 
 BIDI = ("\u202e", "\u2066", "\u200f", "\u061c")  # override, isolate, marks

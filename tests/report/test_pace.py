@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedweave.experiment import config
-from fedweave.report.clients import slow
+from fedweave.reports.clients import slow
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from fedweave.report.conditions import HEAD, on_same_examples
+from fedweave.reports.conditions import HEAD, on_same_examples
 
 
 def group(label: str, *tables: dict[str, list[Any]] | None) -> Any:

@@ -10,10 +10,10 @@ from fedweave.cli import app
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.runs.files import PAIRS, read_pairs
-from fedweave.report import figures
-from fedweave.report.compliance import disclose
-from fedweave.report.html import render
-from fedweave.report.reading import Run, read_run
+from fedweave.reports import figures
+from fedweave.reports.compliance import disclose
+from fedweave.reports.html import render
+from fedweave.reports.reading import Run, read_run
 from tests.refusals import refusal
 
 SMALL = """

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedweave.report import tables
-from fedweave.report import tables as gain
-from fedweave.report.drawing import LineSeries, Panel
-from fedweave.report.html import render
-from fedweave.report.reading import Run, grouped, read_run
-from fedweave.report.tables import beyond_noise, differs
+from fedweave.reports import tables
+from fedweave.reports import tables as gain
+from fedweave.reports.drawing import LineSeries, Panel
+from fedweave.reports.html import render
+from fedweave.reports.reading import Run, grouped, read_run
+from fedweave.reports.tables import beyond_noise, differs
 from tests.report.test_report import Page
 from tests.report.test_report import runs as runs
 

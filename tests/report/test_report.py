@@ -31,18 +31,18 @@ from fedweave.experiment.config import dumps
 from fedweave.privacy.accountant import bounds, over_rounds, states_bound
 from fedweave.privacy.mechanisms import epsilon
 from fedweave.python.comparing import paired_of
-from fedweave.report import drawing, figures, tables
-from fedweave.report import tables as gain
-from fedweave.report.cells import Cell, marked, measured, number, recipe, sign, signed, signs, unlike
-from fedweave.report.compare import VERDICTS, tradeoff
-from fedweave.report.compare import compared as compared_groups
-from fedweave.report.compliance import SENSITIVE, disclose, spent
-from fedweave.report.conditions import UNDECIDED, effect, ranked, standing, three
-from fedweave.report.drawing import Dots, Panel
-from fedweave.report.html import render
-from fedweave.report.ledger import POOLED
-from fedweave.report.reading import Group, Run, grouped, read_run, read_runs, spread
-from fedweave.report.result_names import RESULTS, better, readable
+from fedweave.reports import drawing, figures, tables
+from fedweave.reports import tables as gain
+from fedweave.reports.cells import Cell, marked, measured, number, recipe, sign, signed, signs, unlike
+from fedweave.reports.compare import VERDICTS, tradeoff
+from fedweave.reports.compare import compared as compared_groups
+from fedweave.reports.compliance import SENSITIVE, disclose, spent
+from fedweave.reports.conditions import UNDECIDED, effect, ranked, standing, three
+from fedweave.reports.drawing import Dots, Panel
+from fedweave.reports.html import render
+from fedweave.reports.ledger import POOLED
+from fedweave.reports.reading import Group, Run, grouped, read_run, read_runs, spread
+from fedweave.reports.result_names import RESULTS, better, readable
 from tests.commands import SMALL
 
 VOID = {"meta", "link", "img", "br", "input"}

@@ -17,8 +17,8 @@ from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import METRICS
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.report import terminal
-from fedweave.report.notes import RunFacts, notes
+from fedweave.reports import terminal
+from fedweave.reports.notes import RunFacts, notes
 
 SUMMARY: dict[str, Any] = {
     "rounds": 30,

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
-from fedweave.report import tracking
-from fedweave.report.tracking import Tracked, tracked
+from fedweave.reports import tracking
+from fedweave.reports.tracking import Tracked, tracked
 from tests.refusals import refusal
 
 DOCUMENT: dict[str, Any] = {

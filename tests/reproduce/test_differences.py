@@ -11,7 +11,7 @@ from scipy.stats import ttest_rel
 from fedweave.papers import grid
 from fedweave.papers.session import differences, save_differences
 from fedweave.papers.table import TableRow, assemble
-from fedweave.report.cells import interval, sign, surely_above
+from fedweave.reports.cells import interval, sign, surely_above
 from tests.reproduce.tiny import cell, finish, table
 
 

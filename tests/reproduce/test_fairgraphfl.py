@@ -22,7 +22,7 @@ from fedweave.papers.quantities import LEFT_OUT, contribution, fairness
 from fedweave.papers.table import assemble
 from fedweave.payments.contributions import measured
 from fedweave.python.training import Silent
-from fedweave.report.reading import read_run
+from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 from tests.report.test_accounts import write_graphs
 

@@ -37,7 +37,7 @@ from fedweave.papers.quantities import (
 from fedweave.papers.selection import PROTOCOLS
 from fedweave.papers.table import assemble, headings, shown
 from fedweave.python.training import Silent
-from fedweave.report.drawing import COLORS
+from fedweave.reports.drawing import COLORS
 from tests.reproduce.tiny import AllThere, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -6,7 +6,7 @@ import pytest
 
 from fedweave.papers import table
 from fedweave.papers.table import KEY, LETTER, NAME, Marker, Point, legend
-from fedweave.report.drawing import WIDTH
+from fedweave.reports.drawing import WIDTH
 
 NAMES = ["FairGFL", "FairGFL, normalized", "FedAvg", "FedAvg, FairGFL's mean step", "q-FedAvg", "Ditto", "FED-PUB"]
 

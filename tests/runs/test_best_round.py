@@ -15,7 +15,7 @@ from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.experiment.runs.run import run
 from fedweave.export.source import card, source
 from fedweave.python.training import Silent
-from fedweave.report.reading import read_run
+from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 
 

@@ -22,8 +22,8 @@ from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.predictions import Predicted, predictions_table
 from fedweave.export.source import card, source
 from fedweave.python.training import load_run
-from fedweave.report.html import render
-from fedweave.report.reading import read_run
+from fedweave.reports.html import render
+from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 
 SMALL = """

@@ -109,7 +109,7 @@ def test_a_runs_folder_scores_with_the_model_that_is_asked_for(bank: Path) -> No
     for asked in (("global", None), ("personal", "client-0")):
         same(scorer_at(bank / "run", *asked).score(bank / "new"), predictions(bank / "run", bank / "new", *asked))
     from fedweave.experiment.config import config_hash
-    from fedweave.report.reading import read_run
+    from fedweave.reports.reading import read_run
 
     assert scorer_at(bank / "alone").run == config_hash(read_run(bank / "run").config)
 

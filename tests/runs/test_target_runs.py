@@ -25,9 +25,9 @@ from fedweave.models.gine import GINE
 from fedweave.models.sage import SAGE
 from fedweave.partition.client_data import targets_apart
 from fedweave.payments.contributions import left_out
-from fedweave.report.html import render
-from fedweave.report.notes import notes
-from fedweave.report.reading import read_runs
+from fedweave.reports.html import render
+from fedweave.reports.notes import notes
+from fedweave.reports.reading import read_runs
 from tests.refusals import refusal
 from tests.targets import numbers, several_labels, split
 

@@ -21,8 +21,8 @@ from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.experiment.runs.warm import Earlier, begin, earlier_ledgers
 from fedweave.models import GCN
 from fedweave.partition import Random
-from fedweave.report.compliance import disclose
-from fedweave.report.reading import read_run
+from fedweave.reports.compliance import disclose
+from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 
 NOISED = {"name": "dp", "clip": 4.0, "epsilon": 8.0, "delta": 1e-5, "target_rounds": 2}

@@ -20,7 +20,7 @@ from fedweave.metrics.selection import RAREST
 from fedweave.partition import Random
 from fedweave.partition.base import Partition
 from fedweave.python.training import Silent
-from fedweave.report.notes import notes
+from fedweave.reports.notes import notes
 from tests.runs.test_predictions import made
 from tests.runs.test_target_files import nodes_folder, of_numbers
 from tests.targets import numbers, several_labels

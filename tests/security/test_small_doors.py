@@ -46,7 +46,7 @@ from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.runs import files
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.report.ledger import as_csv, as_rows
+from fedweave.reports.ledger import as_csv, as_rows
 from tests.deploy.projects import SITES, call_request
 from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy

@@ -18,7 +18,7 @@ from fedweave.cli import app
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES
 from fedweave.metrics.selection import METRICS
-from fedweave.report import result_names
+from fedweave.reports import result_names
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))

@@ -16,8 +16,8 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import read, resolve
 from fedweave.papers import session
 from fedweave.papers.table import Point
-from fedweave.report.conditions import in_words
-from fedweave.report.reading import Group
+from fedweave.reports.conditions import in_words
+from fedweave.reports.reading import Group
 from fedweave.sweep import choosing, results
 from fedweave.sweep import results as charts
 from fedweave.sweep import results as paper

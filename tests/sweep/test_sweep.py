@@ -13,7 +13,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.runs import run as runs
 from fedweave.papers import session
 from fedweave.papers.grid import PlannedRun
-from fedweave.report import terminal
+from fedweave.reports import terminal
 from fedweave.sweep.plan import planned
 from fedweave.sweep.results import lost
 

@@ -11,10 +11,10 @@ from fedweave.deploy.flare.journal import journal_path, read_journal
 from fedweave.errors import UserError
 from fedweave.experiment.config import load_saved
 from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, read_table
-from fedweave.report.document import Document, Section, grid, unmarked
-from fedweave.report.ledger import flow_table, row
-from fedweave.report.pages import check_page, write_document
-from fedweave.report.terminal import screen
+from fedweave.reports.document import Document, Section, grid, unmarked
+from fedweave.reports.ledger import flow_table, row
+from fedweave.reports.pages import check_page, write_document
+from fedweave.reports.terminal import screen
 
 _SHOWN = 20  # messages that are printed one by one
 _WORDS = ("what for", "to", "call and key", "what the receiver learns", "mechanism", "first, last (UTC)")

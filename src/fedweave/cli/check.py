@@ -26,9 +26,9 @@ from fedweave.experiment.runs.warm import begin
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import targets_apart
 from fedweave.partition.crossing import CrossingLinks
-from fedweave.report.clients import header
-from fedweave.report.notes import units_differ
-from fedweave.report.terminal import screen
+from fedweave.reports.clients import header
+from fedweave.reports.notes import units_differ
+from fedweave.reports.terminal import screen
 
 FEW = 3  # a class with fewer examples may be a misspelt name of another class
 SHOWN = 12  # targets whose facts are printed

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedweave.errors import UserError
-from fedweave.report.document import Document
+from fedweave.reports.document import Document
 
 STEM = "compliance"
 
@@ -50,9 +50,9 @@ def compliance(
     from fedweave.deploy.flare.audit import Report, certified_name, of_site, read_report, write_report
     from fedweave.deploy.flare.journal import now
     from fedweave.experiment.runs.files import LEDGER
-    from fedweave.report.compliance import of_run
-    from fedweave.report.pages import check_page, write_document
-    from fedweave.report.reading import read_run
+    from fedweave.reports.compliance import of_run
+    from fedweave.reports.pages import check_page, write_document
+    from fedweave.reports.reading import read_run
 
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
     check_page(page)

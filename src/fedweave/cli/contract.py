@@ -22,7 +22,7 @@ from fedweave.experiment.config import Config, check_name, load, override, read,
 from fedweave.experiment.runs.files import CONFIG
 from fedweave.experiment.runs.link_attack import Inferred, inferred
 from fedweave.experiment.runs.trained import finished, trained
-from fedweave.report.terminal import screen
+from fedweave.reports.terminal import screen
 
 
 def try_laws(

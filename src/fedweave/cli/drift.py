@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedweave.cli.options import Chosen, ModelRound, When
 from fedweave.errors import UserError
-from fedweave.report.document import unmarked
+from fedweave.reports.document import unmarked
 
 MOVED = 3  # exit code
 TOP = 10  # columns on a terminal
@@ -45,9 +45,9 @@ def drift(
     """
     from fedweave.experiment.runs.drift import drift as drift_of
     from fedweave.experiment.runs.files import write, write_page
-    from fedweave.report.drift import document, headline, notes, row
-    from fedweave.report.pages import html
-    from fedweave.report.terminal import screen
+    from fedweave.reports.drift import document, headline, notes, row
+    from fedweave.reports.pages import html
+    from fedweave.reports.terminal import screen
 
     if out is not None and out.suffix not in (".html", ".json"):
         raise UserError(f"--out {out}: name a file that ends in .html or .json.", code="drift.out")

@@ -65,8 +65,8 @@ def explain(
     """
     from fedweave.experiment.runs.files import write, write_page
     from fedweave.experiment.runs.reasons import explain as reasons_of
-    from fedweave.report.explanation import show, written
-    from fedweave.report.terminal import screen
+    from fedweave.reports.explanation import show, written
+    from fedweave.reports.terminal import screen
 
     if out is not None and out.suffix not in (".html", ".json"):
         raise UserError(f"--out {out}: name a file that ends in .html or .json.", code="explain.out")

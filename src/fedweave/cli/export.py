@@ -17,7 +17,7 @@ from fedweave.export.card import CardSettings, read_card
 from fedweave.export.programs import check_onnx, onnx_graph, torch_program, usage
 from fedweave.export.source import AT_SITES, Source, card, source
 from fedweave.models.exported import MODEL, WEIGHTS
-from fedweave.report.reading import read_run
+from fedweave.reports.reading import read_run
 
 
 def export_run(

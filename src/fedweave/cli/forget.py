@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedweave.deploy.flare.folder import SITE_FILE
 from fedweave.errors import UserError
-from fedweave.report.document import unmarked
+from fedweave.reports.document import unmarked
 
 PAGE, SIGNED = "forgetting.html", "forgetting-signed.json"
 
@@ -60,9 +60,9 @@ def forget(
     from fedweave.experiment.runs import forgetting
     from fedweave.experiment.runs.files import write_page
     from fedweave.partition.forgetting import read_ids
-    from fedweave.report.forgetting import document, headline, inference, quality, verdict
-    from fedweave.report.pages import html
-    from fedweave.report.terminal import Terminal, screen
+    from fedweave.reports.forgetting import document, headline, inference, quality, verdict
+    from fedweave.reports.pages import html
+    from fedweave.reports.terminal import Terminal, screen
 
     if (directory / SITE_FILE).is_file():
         if odd := [

@@ -12,7 +12,7 @@ import typer
 from fedweave.errors import UserError
 from fedweave.experiment import config
 from fedweave.experiment.config import check_name
-from fedweave.report.listing import Row, meanings, one_line, show_list, source
+from fedweave.reports.listing import Row, meanings, one_line, show_list, source
 
 SUFFIX = ".toml"
 HOLDERS = ("all", "holders")
@@ -91,7 +91,7 @@ def list_(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show parameters, defaults and meanings.")] = False,
 ) -> None:
     """List the algorithms, their parts, datasets, partitions, models or engines there are."""
-    from fedweave.report.terminal import screen
+    from fedweave.reports.terminal import screen
 
     section, console = SECTIONS[kind], screen()
     show_list(console, _rows(kind, section, name), verbose or name is not None, config.groups(section))

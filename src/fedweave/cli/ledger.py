@@ -24,9 +24,9 @@ def ledger(
     A site's own ledger shows what has left the site, over all runs; `fedweave audit` shows the same run by run, with
     all requests and rejections.
     """
-    from fedweave.report import ledger as shown
-    from fedweave.report.ledger import members
-    from fedweave.report.terminal import screen
+    from fedweave.reports import ledger as shown
+    from fedweave.reports.ledger import members
+    from fedweave.reports.terminal import screen
 
     if as_csv and as_json:
         raise UserError("--csv and --json are two forms of the same table; choose one of them.")
@@ -56,7 +56,7 @@ def _lost(directory: Path) -> list[str]:
 def _of_data(directory: Path, everyone: int) -> list[str]:
     """Data that was pooled without a message: all of it if one place trains on several members' data."""
     from fedweave.experiment.runs.files import CONFIG, PARTITION, read_table
-    from fedweave.report.ledger import pooled
+    from fedweave.reports.ledger import pooled
 
     if not (directory / CONFIG).exists():
         return []

@@ -44,7 +44,7 @@ from fedweave.experiment.runs.predictions import (
     right,
 )
 from fedweave.experiment.runs.trained import Trained, finished, here, trained
-from fedweave.report.terminal import screen
+from fedweave.reports.terminal import screen
 
 TOP = 10  # pairs of a node
 

@@ -21,9 +21,9 @@ def report(
     """Write a report about one or several runs: results, clients, fairness, partition, and what leaves a client."""
     from fedweave.experiment.runs.checkpoint import Checkpoint
     from fedweave.experiment.runs.files import CHECKPOINT, write_page
-    from fedweave.report.embeddings import check as check_embeddings
-    from fedweave.report.html import render
-    from fedweave.report.reading import read_runs
+    from fedweave.reports.embeddings import check as check_embeddings
+    from fedweave.reports.html import render
+    from fedweave.reports.reading import read_runs
 
     if embeddings:
         check_embeddings(embeddings)
@@ -45,13 +45,13 @@ def compare(
     Runs on several data sets or partitions are compared within each of these conditions, and ranked over all.
     """
     from fedweave.python.comparing import check_comparable, check_several
-    from fedweave.report.cells import unlike
-    from fedweave.report.compare import NOTE, compared, headlines, over_conditions
-    from fedweave.report.conditions import NOTE as OF_EXAMPLES
-    from fedweave.report.conditions import conditions, on_same_examples
-    from fedweave.report.reading import grouped, read_runs
-    from fedweave.report.tables import gains
-    from fedweave.report.terminal import screen, show_cells
+    from fedweave.reports.cells import unlike
+    from fedweave.reports.compare import NOTE, compared, headlines, over_conditions
+    from fedweave.reports.conditions import NOTE as OF_EXAMPLES
+    from fedweave.reports.conditions import conditions, on_same_examples
+    from fedweave.reports.reading import grouped, read_runs
+    from fedweave.reports.tables import gains
+    from fedweave.reports.terminal import screen, show_cells
 
     groups, console = grouped(read_runs(directories)), screen()
     check_several(groups)

@@ -42,8 +42,8 @@ def run(
     from fedweave.experiment.runs import run as runs
     from fedweave.experiment.runs.files import is_used
     from fedweave.experiment.runs.resuming import Interrupted, examine, recover
-    from fedweave.report.terminal import Terminal, screen, show_result
-    from fedweave.report.tracking import Observers, tracked
+    from fedweave.reports.terminal import Terminal, screen, show_result
+    from fedweave.reports.tracking import Observers, tracked
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")

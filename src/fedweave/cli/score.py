@@ -50,7 +50,7 @@ def score(
     """
     from fedweave.experiment.runs.files import write_csv, write_table
     from fedweave.experiment.runs.scorer import scorer_at
-    from fedweave.report.terminal import screen
+    from fedweave.reports.terminal import screen
 
     if out.exists():
         raise UserError(f"{out} exists. Name another file with --out, or remove it.", code="score.out")

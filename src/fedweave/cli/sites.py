@@ -30,7 +30,7 @@ from fedweave.core.types import Record
 from fedweave.deploy.flare import require_nvflare
 from fedweave.errors import UserError
 from fedweave.experiment.config import read
-from fedweave.report.notes import headline
+from fedweave.reports.notes import headline
 
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
 
@@ -190,8 +190,8 @@ def run(
     from fedweave.deploy.sites.project import own_reasons, read_project
     from fedweave.deploy.sites.running import sites_of
     from fedweave.experiment.runs.resuming import terminable
-    from fedweave.report.terminal import screen, show_result
-    from fedweave.report.tracking import tracked
+    from fedweave.reports.terminal import screen, show_result
+    from fedweave.reports.tracking import tracked
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")

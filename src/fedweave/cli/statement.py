@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fedweave.core.text import counted
 from fedweave.errors import UserError
-from fedweave.report.document import unmarked
+from fedweave.reports.document import unmarked
 
 
 def statement(
@@ -82,7 +82,7 @@ def statement(
 def _show(totals: pa.Table) -> None:
     """Print what each member is owed and fined over all rounds."""
     from fedweave.payments.statements import money
-    from fedweave.report.terminal import screen
+    from fedweave.reports.terminal import screen
 
     shown = Table(box=None, header_style="dim")
     for name in ("member", "rounds", "owed", "fined", "total"):
@@ -108,8 +108,8 @@ def write_statement(
     from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
     from fedweave.incentives.payoffs import of_member
     from fedweave.payments.statements import SEAL, account, check_free, document, write_copy
-    from fedweave.report.pages import check_page, write_document
-    from fedweave.report.reading import read_run
+    from fedweave.reports.pages import check_page, write_document
+    from fedweave.reports.reading import read_run
 
     if pdf:
         check_page(out / "statement.pdf")
@@ -147,7 +147,7 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     from fedweave.experiment.runs.files import LEDGER, RUN, read_table
     from fedweave.incentives.payoffs import of_member
     from fedweave.payments.statements import check_copy, check_in_run, read_seal
-    from fedweave.report.reading import read_run
+    from fedweave.reports.reading import read_run
 
     if not member:
         raise UserError("--check needs --member NAME: the member whose ledger is in the directory.")
@@ -211,8 +211,8 @@ def contributions(
     from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
     from fedweave.payments.contributions import COPIES, measured, over_rounds, withheld
     from fedweave.payments.statements import one_class
-    from fedweave.report.reading import read_run
-    from fedweave.report.terminal import screen
+    from fedweave.reports.reading import read_run
+    from fedweave.reports.terminal import screen
 
     with locked(directory) if directory.is_dir() else nullcontext():  # no other run may replace it meanwhile
         table = measured(directory, rounds, metric, permutations)

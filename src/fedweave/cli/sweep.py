@@ -68,7 +68,7 @@ def sweep(
     tests.
     """
     from fedweave.papers.session import run_unfinished
-    from fedweave.report.terminal import screen
+    from fedweave.reports.terminal import screen
     from fedweave.sweep import search as seek
     from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
     from fedweave.sweep.results import SweepOptions, finish, lost
@@ -144,7 +144,7 @@ def reproduce(
     from fedweave.papers import selection
     from fedweave.papers.selection import PAPERS, PROTOCOLS
     from fedweave.papers.session import Session, Stopped
-    from fedweave.report.terminal import screen
+    from fedweave.reports.terminal import screen
 
     console = screen()
     if paper is None:

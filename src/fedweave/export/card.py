@@ -16,9 +16,9 @@ from fedweave.experiment.config.plugins import checked_values
 from fedweave.experiment.config.toml import check_keys
 from fedweave.metrics.selection import lower, of_members, selection_metric_of, title_of
 from fedweave.privacy.accountant import bounds, remarks
-from fedweave.report.ledger import period
-from fedweave.report.reading import Run
-from fedweave.report.result_names import GAPS
+from fedweave.reports.ledger import period
+from fedweave.reports.reading import Run
+from fedweave.reports.result_names import GAPS
 
 Words = Annotated[str, Field(max_length=10_000)]
 

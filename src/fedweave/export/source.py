@@ -34,9 +34,9 @@ from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_of_form
 from fedweave.models.exported import ExportedModel
 from fedweave.models.registry import MODELS
-from fedweave.report.compliance import disclose
-from fedweave.report.notes import RunFacts, notes
-from fedweave.report.reading import Run
+from fedweave.reports.compliance import disclose
+from fedweave.reports.notes import RunFacts, notes
+from fedweave.reports.reading import Run
 
 AT_SITES = "sites"  # scaling of features that each site reads on its own
 HANDED_OUT = "handed out"  # scaling of features that `sites init --split` wrote

@@ -29,7 +29,7 @@ from fedweave.papers.paper import (
     unchanged,
 )
 from fedweave.papers.quantities import MB, accuracy, megabytes, minutes, summary
-from fedweave.report.reading import Run, read_run
+from fedweave.reports.reading import Run, read_run
 from fedweave.sampling.ego_graphs import positions
 
 PRINTED = printed_tables("fedego")

@@ -27,7 +27,7 @@ from fedweave.papers.paper import Quantity
 from fedweave.partition.overlap import Overlap
 from fedweave.privacy.attacks import majority_accuracy, repeated_queries
 from fedweave.privacy.mechanisms import flip_probability
-from fedweave.report.reading import Run, means, read_run, values_of
+from fedweave.reports.reading import Run, means, read_run, values_of
 
 # steps in a ledger that only evaluate; a preset has FedAvg's names
 EVALUATION = frozenset(

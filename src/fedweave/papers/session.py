@@ -36,7 +36,7 @@ from fedweave.papers import table as pictures
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.paper import PaperTable
 from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, TableRow, assemble, headings, markdown, save, shown
-from fedweave.report.cells import interval
+from fedweave.reports.cells import interval
 
 # ----------------------------------------------------------------------------------------------------
 # Runs of a table, each in a process of its own, so that one that fails or is killed takes nothing with it. The
@@ -49,7 +49,7 @@ _IMPORTED = [
     "fedweave.cli",
     "fedweave.experiment.build",
     "fedweave.experiment.rounds",
-    "fedweave.report.terminal",
+    "fedweave.reports.terminal",
     "fedweave.experiment.runs.run",
 ]
 

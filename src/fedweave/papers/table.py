@@ -17,8 +17,8 @@ from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import plain_errors, write, write_table
 from fedweave.papers.grid import PlannedCell, PlannedRun
 from fedweave.papers.paper import Quantity
-from fedweave.report import drawing
-from fedweave.report.drawing import CLASSES, COLORS, DASHES, Bars, Dots, LineSeries, Mark, Panel, legend_of, percent
+from fedweave.reports import drawing
+from fedweave.reports.drawing import CLASSES, COLORS, DASHES, Bars, Dots, LineSeries, Mark, Panel, legend_of, percent
 
 MEASURED = "measured"
 BEST = "best round, chosen on test"

@@ -42,7 +42,7 @@ from fedweave.incentives.shapley import (
     worth,
 )
 from fedweave.metrics.selection import METRICS, positive_of, selection_metric_of
-from fedweave.report.reading import read_run
+from fedweave.reports.reading import read_run
 
 REPEATED = 0.05  # allowed relative distance of a repetition's model, since machines round differently
 TRIED_AS = {  # column: measure

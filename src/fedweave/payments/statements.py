@@ -56,9 +56,9 @@ from fedweave.incentives.payoffs import (
 from fedweave.incentives.rules import PAYOFF, RULES, SIZE, TIMES, Basis, GainsRule, Rule, to_digits
 from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON, WEIGHT, measured_by
 from fedweave.metrics.selection import selection_metric_of, title_of
-from fedweave.report.document import Document, Grid, Section, grid
-from fedweave.report.ledger import period
-from fedweave.report.reading import Run
+from fedweave.reports.document import Document, Grid, Section, grid
+from fedweave.reports.ledger import period
+from fedweave.reports.reading import Run
 
 _CENT = 1 + 1e-6  # largest error of an amount: a largest remainder's rounding, and rounding of floats
 

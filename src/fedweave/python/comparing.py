@@ -17,16 +17,16 @@ from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import write, write_page
 from fedweave.python.training import SavedRun
-from fedweave.report.cells import interval, unlike
-from fedweave.report.compare import NOTE, compared, headlines, metrics_compared, over_conditions, verdicts
-from fedweave.report.conditions import conditions, incomparable
-from fedweave.report.drawing import Figure
-from fedweave.report.embeddings import check as check_embeddings
-from fedweave.report.embeddings import picture
-from fedweave.report.figures import accuracy_over_bytes, client_accuracy, curves, traffic
-from fedweave.report.html import drawn, render
-from fedweave.report.reading import Group, Run, grouped, read_runs
-from fedweave.report.tables import gains
+from fedweave.reports.cells import interval, unlike
+from fedweave.reports.compare import NOTE, compared, headlines, metrics_compared, over_conditions, verdicts
+from fedweave.reports.conditions import conditions, incomparable
+from fedweave.reports.drawing import Figure
+from fedweave.reports.embeddings import check as check_embeddings
+from fedweave.reports.embeddings import picture
+from fedweave.reports.figures import accuracy_over_bytes, client_accuracy, curves, traffic
+from fedweave.reports.html import drawn, render
+from fedweave.reports.reading import Group, Run, grouped, read_runs
+from fedweave.reports.tables import gains
 
 if TYPE_CHECKING:
     import pandas as pd

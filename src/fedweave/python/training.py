@@ -25,7 +25,7 @@ from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, S
 from fedweave.experiment.runs.warm import begin
 from fedweave.metrics.selection import Judging, selection_metric_of
 from fedweave.metrics.stopping import Stopping
-from fedweave.report.terminal import Terminal, screen
+from fedweave.reports.terminal import Terminal, screen
 
 if TYPE_CHECKING:
     from torch import nn

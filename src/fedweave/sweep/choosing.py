@@ -7,9 +7,9 @@ from typing import TypeGuard
 
 from fedweave.core.types import Values
 from fedweave.metrics.selection import BEST, PLAIN, RMSE, RMSE_OF_MEAN, lower, rank
-from fedweave.report.cells import Cell, ResultTable, measured, number
-from fedweave.report.conditions import in_words, short, values_of
-from fedweave.report.reading import Group, common_selection_metric, spread
+from fedweave.reports.cells import Cell, ResultTable, measured, number
+from fedweave.reports.conditions import in_words, short, values_of
+from fedweave.reports.reading import Group, common_selection_metric, spread
 from fedweave.sweep.plan import own_grid, range_of
 
 NEAR = 0.05  # share of a range's length (or of its logarithm) that counts as an end

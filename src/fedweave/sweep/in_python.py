@@ -14,9 +14,9 @@ from fedweave.experiment.runs.files import write
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.session import watched
 from fedweave.python.comparing import Results, clients_of, figures_of, rows_of, table_of
-from fedweave.report.conditions import conditions
-from fedweave.report.reading import Run, grouped
-from fedweave.report.terminal import screen
+from fedweave.reports.conditions import conditions
+from fedweave.reports.reading import Run, grouped
+from fedweave.reports.terminal import screen
 from fedweave.sweep import choosing, plan
 from fedweave.sweep import search as seek
 from fedweave.sweep.results import (

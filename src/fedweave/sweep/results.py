@@ -25,7 +25,7 @@ from fedweave.metrics.selection import METRICS, PLAIN, rank, title_of
 from fedweave.papers import table
 from fedweave.papers.grid import PlannedRun
 from fedweave.papers.table import Point, piped
-from fedweave.report.cells import (
+from fedweave.reports.cells import (
     LEAST_SEEDS,
     Cell,
     ResultTable,
@@ -36,14 +36,14 @@ from fedweave.report.cells import (
     signs,
     unlike,
 )
-from fedweave.report.compare import headlines, over_conditions
-from fedweave.report.conditions import Condition, Ranks, conditions, effect, in_words, placed, short
-from fedweave.report.drawing import COLORS, DASHES
-from fedweave.report.figures import mean_sent
-from fedweave.report.html import SelectedRuns, render
-from fedweave.report.reading import Group, Run, common_selection_metric, grouped, read_runs, spread
-from fedweave.report.tables import gains
-from fedweave.report.terminal import show_cells
+from fedweave.reports.compare import headlines, over_conditions
+from fedweave.reports.conditions import Condition, Ranks, conditions, effect, in_words, placed, short
+from fedweave.reports.drawing import COLORS, DASHES
+from fedweave.reports.figures import mean_sent
+from fedweave.reports.html import SelectedRuns, render
+from fedweave.reports.reading import Group, Run, common_selection_metric, grouped, read_runs, spread
+from fedweave.reports.tables import gains
+from fedweave.reports.terminal import show_cells
 from fedweave.sweep import choosing
 from fedweave.sweep.choosing import Chosen, is_number
 

@@ -13,7 +13,7 @@ from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import BEST, rank
 from fedweave.papers.grid import PlannedRun, planned_run
-from fedweave.report.reading import common_selection_metric, grouped, read_runs, spread
+from fedweave.reports.reading import common_selection_metric, grouped, read_runs, spread
 from fedweave.sweep.choosing import conditions
 from fedweave.sweep.plan import (
     algorithms_of,

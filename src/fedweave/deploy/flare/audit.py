@@ -32,10 +32,10 @@ from fedweave.deploy.flare.sitefile import Rules, read_site_file
 from fedweave.errors import CallRefused, ConfigError, UserError, listed
 from fedweave.experiment.config import Document as ConfigDocument
 from fedweave.experiment.runs.files import read, write
-from fedweave.report.compliance import FOOT, moved, sent
-from fedweave.report.document import Document, Section, grid
-from fedweave.report.ledger import SERVER, Flow, called, flows, period
-from fedweave.report.listing import meanings
+from fedweave.reports.compliance import FOOT, moved, sent
+from fedweave.reports.document import Document, Section, grid
+from fedweave.reports.ledger import SERVER, Flow, called, flows, period
+from fedweave.reports.listing import meanings
 
 if TYPE_CHECKING:
     from fedweave.privacy.aggregation import Authority, Identity

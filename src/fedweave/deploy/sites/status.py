@@ -15,7 +15,7 @@ from fedweave.deploy.flare.requests import ADMIN, SERVER
 from fedweave.deploy.sites.certificates import lasts
 from fedweave.deploy.sites.project import STATUS, Closed, Project, administer, barred, local_processes, reach
 from fedweave.errors import FedweaveError, UserError
-from fedweave.report.notes import headline
+from fedweave.reports.notes import headline
 
 SECONDS = 5.0  # time for the server's answer; the login takes more than one second
 UNHEARD = 60.0  # seconds without progress after which `sites run` does not watch a running job any more

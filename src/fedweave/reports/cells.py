@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from fedweave.core.types import Record
 from fedweave.experiment.config import differences, flat
 from fedweave.metrics.selection import BEST, CROSSING, OF_POSITIVE, PLAIN, REFERENCE, WITHOUT_GRAPH
-from fedweave.report.reading import Group, Run, spread
-from fedweave.report.result_names import better, note
+from fedweave.reports.reading import Group, Run, spread
+from fedweave.reports.result_names import better, note
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | tuple[None, None]:

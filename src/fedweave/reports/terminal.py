@@ -33,9 +33,9 @@ from fedweave.metrics.selection import (
     selection_metric_of,
     title_of,
 )
-from fedweave.report.absences import absent, mostly
-from fedweave.report.document import unmarked
-from fedweave.report.notes import (
+from fedweave.reports.absences import absent, mostly
+from fedweave.reports.document import unmarked
+from fedweave.reports.notes import (
     RunFacts,
     caught,
     compared_people,
@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
 
     from fedweave.experiment.runs.checkpoint import Checkpoint
     from fedweave.experiment.runs.saving import Ready
-    from fedweave.report.cells import ResultTable as Cells
+    from fedweave.reports.cells import ResultTable as Cells
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
@@ -87,7 +87,7 @@ class Terminal:
 
     def begin(self, config: Config, built: "Ready", directory: Path, done: int) -> None:
         """The header, the clients, and where training starts."""
-        from fedweave.report.clients import header  # imports torch, which the result of a run does not need
+        from fedweave.reports.clients import header  # imports torch, which the result of a run does not need
 
         self._rounds, self._done = config.general.rounds, done
         header(self._console, config, built)

@@ -15,7 +15,7 @@ from fedweave.core.types import Record, Values
 from fedweave.errors import listed
 from fedweave.experiment.config import flat
 from fedweave.metrics.selection import BEST, PLAIN, rank, title_of
-from fedweave.report.cells import (
+from fedweave.reports.cells import (
     LEAST_SEEDS,
     NONE,
     Cell,
@@ -27,8 +27,8 @@ from fedweave.report.cells import (
     signed,
     signs,
 )
-from fedweave.report.drawing import Dots, Figure, Panel, of_run
-from fedweave.report.reading import Group, Run, common_selection_metric, distinct, grouped, spread
+from fedweave.reports.drawing import Dots, Figure, Panel, of_run
+from fedweave.reports.reading import Group, Run, common_selection_metric, distinct, grouped, spread
 
 UNDECIDED = "No significant difference"
 TOO_FEW = f"an interval needs {LEAST_SEEDS} seeds"

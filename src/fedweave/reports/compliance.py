@@ -17,9 +17,9 @@ from fedweave.core.types import EVALUATION, FRAMING, PREDICTION, SETUP, TRAINING
 from fedweave.errors import listed
 from fedweave.experiment.config import config_hash
 from fedweave.privacy.accountant import Bound, bounds, of_members, remarks, states_bound
-from fedweave.report.cells import NONE, Cell, ResultTable, ends
-from fedweave.report.document import Document, Section, grid
-from fedweave.report.ledger import (
+from fedweave.reports.cells import NONE, Cell, ResultTable, ends
+from fedweave.reports.document import Document, Section, grid
+from fedweave.reports.ledger import (
     UNTOLD,
     WAYS,
     Flow,
@@ -35,7 +35,7 @@ from fedweave.report.ledger import (
     unbounded,
     who,
 )
-from fedweave.report.reading import Run
+from fedweave.reports.reading import Run
 
 # ----------------------------------------------------------------------------------------------------
 # The data flow, in plain words and in numbers: every statement follows from the ledger.

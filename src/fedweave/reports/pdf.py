@@ -16,7 +16,7 @@ from reportlab.platypus import CondPageBreak, Flowable, Paragraph, SimpleDocTemp
 
 from fedweave.core.text import printable
 from fedweave.core.types import Record
-from fedweave.report.document import Document, Grid, Section
+from fedweave.reports.document import Document, Grid, Section
 
 _PLAIN, _BOLD, _FIXED = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
 _MARGIN, _PAD = 45.0, 3.5  # points

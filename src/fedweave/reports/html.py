@@ -11,21 +11,21 @@ from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config import written
 from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, lower, selection_metric_of, title_of
-from fedweave.report import figures, tables
-from fedweave.report import notes as noting
-from fedweave.report import tables as gain
-from fedweave.report.absences import absent, mostly
-from fedweave.report.cells import ResultTable, leading, unlike
-from fedweave.report.compare import NOTE, compared, headlines, tradeoff
-from fedweave.report.compliance import disclose, ledger, spent
-from fedweave.report.conditions import Condition, conditions, incomparable, overview, picture, ranks, rounds
-from fedweave.report.drawing import Figure
-from fedweave.report.embeddings import picture as picture_of_embeddings
-from fedweave.report.figures import NUMBERS, kinds_of, motif_drawing
-from fedweave.report.notes import RunFacts, notes, of_fairest
-from fedweave.report.pages import rendered
-from fedweave.report.reading import Group, Run, common_selection_metric, distinct, grouped
-from fedweave.report.tables import NOISE, between_groups, favorable, named_groups
+from fedweave.reports import figures, tables
+from fedweave.reports import notes as noting
+from fedweave.reports import tables as gain
+from fedweave.reports.absences import absent, mostly
+from fedweave.reports.cells import ResultTable, leading, unlike
+from fedweave.reports.compare import NOTE, compared, headlines, tradeoff
+from fedweave.reports.compliance import disclose, ledger, spent
+from fedweave.reports.conditions import Condition, conditions, incomparable, overview, picture, ranks, rounds
+from fedweave.reports.drawing import Figure
+from fedweave.reports.embeddings import picture as picture_of_embeddings
+from fedweave.reports.figures import NUMBERS, kinds_of, motif_drawing
+from fedweave.reports.notes import RunFacts, notes, of_fairest
+from fedweave.reports.pages import rendered
+from fedweave.reports.reading import Group, Run, common_selection_metric, distinct, grouped
+from fedweave.reports.tables import NOISE, between_groups, favorable, named_groups
 
 Owner = tuple[Group, Run]
 FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "features", "reference", "best_val")

@@ -7,8 +7,8 @@ from fedweave.core.types import Record
 from fedweave.errors import listed
 from fedweave.experiment.runs.forgetting import EXACT, RECORD
 from fedweave.metrics.selection import lower, title_of
-from fedweave.report.cells import NONE
-from fedweave.report.document import Document, Section, grid
+from fedweave.reports.cells import NONE
+from fedweave.reports.document import Document, Section, grid
 
 
 def headline(record: Record) -> str:

@@ -11,10 +11,10 @@ from scipy.sparse.csgraph import shortest_path
 from fedweave.core.types import Record
 from fedweave.datasets.molecules import coordinates
 from fedweave.experiment.runs.reasons import Explanation, Reason, SmallGraph
-from fedweave.report.document import unmarked
-from fedweave.report.drawing import tone
-from fedweave.report.pages import rendered
-from fedweave.report.terminal import screen
+from fedweave.reports.document import unmarked
+from fedweave.reports.drawing import tone
+from fedweave.reports.pages import rendered
+from fedweave.reports.terminal import screen
 
 MOST = 200  # reasons on a page
 RAISES, LOWERS = tone("#D55E00"), tone("#0072B2")

@@ -24,7 +24,7 @@ from fedweave.core.types import FRAMING, PURPOSES, Record
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Document
 from fedweave.privacy.accountant import Bound, of_members, remarks
-from fedweave.report.document import unmarked
+from fedweave.reports.document import unmarked
 
 # ----------------------------------------------------------------------------------------------------
 # A ledger for an auditor: who sent what to whom, for which purpose, when, and what the receiver learned.

@@ -24,7 +24,7 @@ from fedweave.experiment.runs.saving import Ready
 from fedweave.models.blocks import unused as unused_of_edges
 from fedweave.partition import repeats, unused
 from fedweave.partition.base import client_ids, mean_cells, statistics, target_cells, totals
-from fedweave.report.document import unmarked
+from fedweave.reports.document import unmarked
 
 _ROWS = 20
 _NAMES = 60  # letters of all classes' names that a heading has room for

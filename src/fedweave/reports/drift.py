@@ -2,8 +2,8 @@
 
 from fedweave.core.text import counted
 from fedweave.experiment.runs.drift import Shift, TableDrift
-from fedweave.report.cells import NONE
-from fedweave.report.document import Document, Section, grid
+from fedweave.reports.cells import NONE
+from fedweave.reports.document import Document, Section, grid
 
 MOST = 200  # columns on a page
 OF = {"node": "column of nodes", "edge": "column of edges", "score": "score"}

@@ -16,7 +16,7 @@ from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.client_fairness import pearson, per_group
 from fedweave.metrics.selection import PLAIN, lower, near_constant, rank, title_of
-from fedweave.report.cells import (
+from fedweave.reports.cells import (
     MOST,
     NONE,
     Cell,
@@ -30,12 +30,12 @@ from fedweave.report.cells import (
     recipe,
     signed,
 )
-from fedweave.report.conditions import TOO_FEW, UNDECIDED, Effect, effect, incomparable, ranked, rounds, three, turned
-from fedweave.report.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
-from fedweave.report.figures import NAMED
-from fedweave.report.notes import compared_people
-from fedweave.report.reading import BY_FEATURES, Group, Run, common_selection_metric, distinct, spread
-from fedweave.report.result_names import GAPS, GROUPS, note, readable, whole
+from fedweave.reports.conditions import TOO_FEW, UNDECIDED, Effect, effect, incomparable, ranked, rounds, three, turned
+from fedweave.reports.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
+from fedweave.reports.figures import NAMED
+from fedweave.reports.notes import compared_people
+from fedweave.reports.reading import BY_FEATURES, Group, Run, common_selection_metric, distinct, spread
+from fedweave.reports.result_names import GAPS, GROUPS, note, readable, whole
 
 # ----------------------------------------------------------------------------------------------------
 # Many members in few numbers: percentiles of their values, and how many differ by more than the noise of their test

@@ -19,9 +19,9 @@ from fedweave.experiment.runs.files import KINDS
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import PLAIN, RMSE, RMSE_OF_MEAN, title_of
 from fedweave.privacy.accountant import over_rounds
-from fedweave.report import drawing
-from fedweave.report.drawing import CLASSES, Bars, Dots, Figure, Heat, Key, LineSeries, Panel, ink, legend_of, percent
-from fedweave.report.reading import Group, Run, common_selection_metric, spread
+from fedweave.reports import drawing
+from fedweave.reports.drawing import CLASSES, Bars, Dots, Figure, Heat, Key, LineSeries, Panel, ink, legend_of, percent
+from fedweave.reports.reading import Group, Run, common_selection_metric, spread
 
 TITLES = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
 

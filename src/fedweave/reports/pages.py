@@ -16,10 +16,10 @@ from markupsafe import Markup, escape
 from fedweave.core.text import printable
 from fedweave.errors import UserError, listed
 from fedweave.experiment.runs.files import write_page
-from fedweave.report import drawing
-from fedweave.report.document import Document
+from fedweave.reports import drawing
+from fedweave.reports.document import Document
 
-STYLE = files("fedweave.report").joinpath("templates/style.css").read_text("utf-8")
+STYLE = files("fedweave.reports").joinpath("templates/style.css").read_text("utf-8")
 
 
 def rendered(template: str, /, **values: object) -> str:
@@ -36,7 +36,7 @@ def coded(words: str) -> Markup:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(loader=PackageLoader("fedweave.report"), autoescape=True, undefined=StrictUndefined)
+    environment = Environment(loader=PackageLoader("fedweave.reports"), autoescape=True, undefined=StrictUndefined)
     environment.filters |= {"coded": coded, "listed": listed}
     environment.filters |= {
         "panel": lambda it: Markup(drawing.panel(it)),
@@ -68,7 +68,7 @@ def write_document(path: Path, document: Document) -> None:
     """
     check_page(path)
     if path.suffix.lower() == ".pdf":
-        from fedweave.report.pdf import pdf  # needs an extra
+        from fedweave.reports.pdf import pdf  # needs an extra
 
         write_page(path, pdf(document))
     else:

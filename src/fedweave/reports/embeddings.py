@@ -10,9 +10,9 @@ from fedweave.core.settings import nearest
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import EMBEDDINGS, read_table
-from fedweave.report import drawing
-from fedweave.report.drawing import Cloud, Figure, Panel, legend_of
-from fedweave.report.reading import Run
+from fedweave.reports import drawing
+from fedweave.reports.drawing import Cloud, Figure, Panel, legend_of
+from fedweave.reports.reading import Run
 
 MOST = 1000  # examples that are drawn
 _SYMBOLS = tuple(drawing.SMALL)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, lower, of_members, title_of
-from fedweave.report.cells import (
+from fedweave.reports.cells import (
     LEAST_SEEDS,
     NONE,
     Cell,
@@ -22,11 +22,11 @@ from fedweave.report.cells import (
     signed,
     signs,
 )
-from fedweave.report.conditions import Condition, incomparable, overview, ranks, standing
-from fedweave.report.notes import WHOSE, RunFacts, hits
-from fedweave.report.reading import Group, common_selection_metric, spread
-from fedweave.report.result_names import readable
-from fedweave.report.tables import Gain, alike, gains, headline, sentences
+from fedweave.reports.conditions import Condition, incomparable, overview, ranks, standing
+from fedweave.reports.notes import WHOSE, RunFacts, hits
+from fedweave.reports.reading import Group, common_selection_metric, spread
+from fedweave.reports.result_names import readable
+from fedweave.reports.tables import Gain, alike, gains, headline, sentences
 
 VERDICTS = ("between members", "between groups of people")
 _GAPS = ("groups/global/sp", "groups/global/eo")
