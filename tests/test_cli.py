@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from fedweave.algorithms import ALGORITHMS, GROUPS
 from fedweave.cli import app
+from fedweave.cli.options import command_line
 from fedweave.experiment import config
 from fedweave.reports import terminal
 from fedweave.sweep.plan import planned
@@ -278,14 +279,30 @@ def test_interrupted_run_tells_how_to_continue(
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr(terminal.Terminal, "step", stop_in_round_2)
-    code, _, err = fedweave("run", "small.toml", "--set", "algorithm.lr=0.5", "--out", "a b")
+    code, _, err = fedweave("run", "small.toml", "--set", "algorithm.lr=0.5", "-o", "a b", "--overwrite", "--verbose")
     assert code == exit_code
     assert "2 of 3 rounds saved" in err
     program, *again = shlex.split(err.partition("Continue with: ")[2])
     assert program == "fedweave"
+    assert again == ["run", "small.toml", "--set", "algorithm.lr=0.5", "--out", "a b", "--verbose", "--resume"]
     code, out, _ = fedweave(*again)
     assert code == 0
     assert "continuing after round 2 of 3" in out
+
+
+@pytest.mark.parametrize("name", ["run", "sweep", "reproduce"])
+def test_the_command_line_repeats_every_argument_and_option(name: str) -> None:
+    command = get_command(app).get_command(None, name)
+    words, names = [], []
+    for number, parameter in enumerate(command.params):
+        names.append(parameter.name)
+        option = [] if parameter.param_type_name == "argument" else parameter.opts[-1:]
+        value = [] if getattr(parameter, "is_flag", False) else [str(number + 1)]
+        words += (option + value) * (2 if getattr(parameter, "multiple", False) else 1)
+    first = command.make_context(name, words)
+    again = command.make_context(name, shlex.split(command_line(first))[2:])
+    assert again.params == first.params
+    assert {again.get_parameter_source(name).name for name in names} == {"COMMANDLINE"}
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_ctrl_c_says_how_to_continue(tiny: Path, monkeypatch: pytest.MonkeyPatch
     assert code == 130
     assert err == (
         "stopped; 0 of 1 run of this table done. Continue with: "
-        "fedweave reproduce tiny --quick --table 4 --out 'my runs' --jobs 2"
+        "fedweave reproduce tiny --table 4 --quick --out 'my runs' --jobs 2"
     )
 
 

@@ -1,6 +1,8 @@
 """Arguments that several commands share, and messages to the user."""
 
 import json
+import shlex
+from collections.abc import Container
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -77,6 +79,26 @@ Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A 
 def beginning(settings: list[str] | None, init_from: Path | None) -> list[str]:
     """The settings, with the earlier run that --init-from names."""
     return [*(settings or []), *([] if init_from is None else [f"init_from={json.dumps(str(init_from))}"])]
+
+
+def command_line(context: typer.Context, omit: Container[str] = ()) -> str:
+    """The command with its arguments and options as the user gave them, for a shell; without the parameters `omit`."""
+    words = ["fedweave", str(context.info_name)]
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if name in omit or source is None or source.name != "COMMANDLINE":
+            continue
+        value = context.params[name]
+        values = value if isinstance(value, list | tuple) else [value]
+        if parameter.param_type_name == "argument":
+            words += map(str, values)
+        elif isinstance(value, bool):
+            words.append(max(parameter.opts if value else parameter.secondary_opts, key=len))
+        else:
+            for text in values:
+                words += [max(parameter.opts, key=len), str(text)]
+    return shlex.join(words)
 
 
 def check_consent(config: Path, trust: bool) -> None:

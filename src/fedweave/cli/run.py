@@ -1,7 +1,6 @@
 """The command `fedweave run`; for its help it imports nothing slow."""
 
 import logging
-import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from fedweave.cli.options import Earlier, Experiment, Settings, beginning, escaped, say
+from fedweave.cli.options import Earlier, Experiment, Settings, beginning, command_line, escaped, say
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.config import read
 
 
 def run(
+    context: typer.Context,
     config: Experiment,
     settings: Settings = None,
     algorithm: Annotated[
@@ -55,11 +55,11 @@ def run(
 
     console = screen(quiet)
     recover(directory)
-    if resume and (done := examine(chosen, directory, resume)):
-        console.print(
-            f"this run is finished: {done['rounds']} of {counted(done['rounds'], 'round')} done", highlight=False
-        )
-        show_result(console, done, directory, verbose)
+    finished = examine(chosen, directory, resume) if resume else None
+    if finished:
+        total = counted(finished["rounds"], "round")
+        console.print(f"this run is finished: {finished['rounds']} of {total} done", highlight=False)
+        show_result(console, finished, directory, verbose)
         return
     if resume and not is_used(directory):
         console.print(f"note: {directory} holds nothing to continue; starting again", highlight=False, markup=False)
@@ -69,13 +69,8 @@ def run(
         with log_shown() if verbose else nullcontext():
             summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
     except Interrupted as error:
-        again = [
-            config,
-            *(f"--set={text}" for text in settings),
-            *(["--algorithm", algorithm] if algorithm else []),
-        ]
-        words = ["fedweave", "run", *map(str, again), *(["--out", str(out)] if out else []), "--resume"]
-        say(f"{escaped(error)} Continue with: {escaped(shlex.join(words))}")
+        words = command_line(context, omit=("overwrite", "resume"))
+        say(f"{escaped(error)} Continue with: {escaped(words)} --resume")
         raise typer.Exit(128 + error.signal) from error
     show_result(console, summary, directory, verbose)
 

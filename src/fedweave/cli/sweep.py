@@ -1,7 +1,5 @@
 """The commands `fedweave sweep` and `fedweave reproduce`: many runs, and a table of them."""
 
-import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,13 +8,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedweave.cli.options import Experiment, Settings
+from fedweave.cli.options import Experiment, Settings, command_line
 from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.config.toml import check_name
-from fedweave.papers.paper import CLEAN, Paper, PaperTable
+from fedweave.papers.paper import Paper, PaperTable
 
 
 def sweep(
+    context: typer.Context,
     config: Experiment,
     seeds: Annotated[str, typer.Option(metavar="0-4", help="Seeds, as a range or with commas between.")] = "0-4",
     algorithms: Annotated[str, typer.Option(metavar="A,B", help="Algorithms (the configuration's own).")] = "",
@@ -84,7 +83,7 @@ def sweep(
         seek.check(sampler)
         runs, failed, about = seek.searched(
             config, folder, seeds, algorithms, settings or [], grid or [], options.over, search, sampler,
-            lambda runs: _until_stopped(partial(run_unfinished, console, up_to_date(runs, overwrite), jobs)),
+            lambda runs: _until_stopped(context, partial(run_unfinished, console, up_to_date(runs, overwrite), jobs)),
         )  # fmt: skip
     else:
         runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
@@ -92,7 +91,7 @@ def sweep(
         console.print(f"note: {note}", highlight=False, markup=False)
     if not search:
         runs = up_to_date(share(runs, shard) if shard else runs, overwrite)
-        failed = _until_stopped(partial(run_unfinished, console, runs, jobs))
+        failed = _until_stopped(context, partial(run_unfinished, console, runs, jobs))
     if shard and not failed:
         _say(console, f"shard {shard} is done; once all are, give the same command without --shard")
     elif not shard:
@@ -106,18 +105,19 @@ def _say(console: Console, *lines: str) -> None:
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def _until_stopped(execute: Callable[[], dict[str, str]]) -> dict[str, str]:
+def _until_stopped(context: typer.Context, execute: Callable[[], dict[str, str]]) -> dict[str, str]:
     """What `execute` returns; where a signal stops it, the line that continues it."""
     from fedweave.papers.session import Stopped
 
     try:
         return execute()
     except Stopped as error:
-        typer.echo(f"{error} Continue with: {shlex.join(['fedweave', *sys.argv[1:]])}", err=True)
+        typer.echo(f"{error} Continue with: {command_line(context)}", err=True)
         raise typer.Exit(128 + error.signal) from error
 
 
 def reproduce(
+    context: typer.Context,
     paper: Annotated[
         str | None, typer.Argument(metavar="PAPER", help="The paper; without it, papers are listed.")
     ] = None,
@@ -160,12 +160,7 @@ def reproduce(
     try:
         done = [session.show(name, heading, it) for name, heading, it in chosen]
     except Stopped as error:
-        options = {"--table": table, "--figure": figure, "--data": data, "--seeds": seeds, "--out": out, "--jobs": jobs}
-        options |= {"--protocol": protocol} if protocol != CLEAN else {}
-        words = ["fedweave", "reproduce", paper, *["--quick"] * quick, *["--one-off"] * one_off]
-        words += [word for name in only or () for word in ("--only", name)]
-        words += [str(word) for option in options.items() if option[1] is not None for word in option]
-        typer.echo(f"{error} Continue with: {shlex.join(words)}", err=True)
+        typer.echo(f"{error} Continue with: {command_line(context)}", err=True)
         raise typer.Exit(128 + error.signal) from error
     if not all(done):
         raise typer.Exit(1)
