@@ -21,10 +21,10 @@ from fedweave.experiment.config import Document
 from fedweave.metrics.measured import FAIREST
 from fedweave.papers import grid
 from fedweave.papers.f2gnn import GRIDS, OURS, experiment
-from fedweave.papers.grid import PlannedRun
 from fedweave.papers.paper import PaperCell, PaperTable, Quantity
 from fedweave.papers.quantities import summary
-from fedweave.papers.session import Progression, execute
+from fedweave.sweep.runs import PlannedRun
+from fedweave.sweep.scheduler import Progression, execute
 
 NOTHING_READ = Quantity("", lambda run: None)
 

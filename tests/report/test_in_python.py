@@ -15,11 +15,11 @@ from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.preset import Preset
 from fedweave.errors import FedweaveError, UserError
 from fedweave.models import MODELS
-from fedweave.papers import session
 from fedweave.partition import PARTITIONS
 from fedweave.python.comparing import Comparison, ReportPage, rows_of
 from fedweave.reports.reading import grouped, read_runs
 from fedweave.reports.tables import by_client, of_one
+from fedweave.sweep import scheduler
 from fedweave.sweep.in_python import Sweep
 from tests.sweep.test_sweep import in_process
 
@@ -39,7 +39,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
     grid = {"algorithm.lr": [0.01, 0.1]}
     how: dict[str, Any] = {"seeds": [0, 1, 2], "algorithms": ["fedavg", "local"], "out": folder, "progress": False}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session, "execute", in_process)
+        patch.setattr(scheduler, "execute", in_process)
         found: Sweep = fedweave.sweep(DOCUMENT, grid=grid, **how)
     return found
 
@@ -63,7 +63,7 @@ def test_a_sweep_has_a_row_per_run(swept: Sweep) -> None:
 
 def test_a_sweep_has_what_papers_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two cuts, of which one has a setting that the other has not: table, LaTeX and figures."""
-    monkeypatch.setattr(session, "execute", in_process)
+    monkeypatch.setattr(scheduler, "execute", in_process)
     cuts = [{"name": "random", "clients": 3}, {"name": "dirichlet", "clients": 3, "alpha": 0.5}]
     how: dict[str, Any] = {"seeds": [0], "algorithms": ["fedavg", "local"], "out": tmp_path, "progress": False}
     found = fedweave.sweep(DOCUMENT | {"rounds": 1}, grid={"partition": cuts}, **how)

@@ -11,11 +11,12 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import selection, session
+from fedweave.papers import selection
 from fedweave.papers.paper import Paper, Protocol, Setting, changed
 from fedweave.papers.quantities import accuracy
-from fedweave.papers.session import Stopped
 from fedweave.python.training import Silent
+from fedweave.sweep import scheduler
+from fedweave.sweep.scheduler import Stopped
 from tests.reproduce.tiny import cell, table
 
 GOOD = cell("good", 0.5), cell("good", 0.6, "local")
@@ -130,7 +131,7 @@ def test_failures_are_reported_the_rest_is_measured_and_nothing_runs_twice(
     assert len(list((tiny / "reproduced/runs").glob("*.log"))) == 1  # of the failed run
     before = {path: path.stat().st_mtime_ns for path in (tiny / "reproduced/runs").rglob("*")}
 
-    monkeypatch.setattr(session, "execute", lambda *_: pytest.fail("something was run"))
+    monkeypatch.setattr(scheduler, "execute", lambda *_: pytest.fail("something was run"))
     code, out, _ = reproduce("tiny", "--table", "4")  # its only experiment is one of table 1
     assert code == 0
     assert "1 run, 1 of them done already" in out
@@ -148,7 +149,7 @@ def test_without_a_number_all_tables_and_figures_and_each_failed_run_once(
         tried.extend(run.name for run in runs)
         return {run.name: "it burnt" for run in runs}
 
-    monkeypatch.setattr(session, "execute", fail)
+    monkeypatch.setattr(scheduler, "execute", fail)
     code, out, _ = reproduce("tiny", "--quick", "--out", "there")
     assert code == 1
     assert len(tried) == len(set(tried)) == 2
@@ -164,7 +165,7 @@ def test_ctrl_c_says_how_to_continue(tiny: Path, monkeypatch: pytest.MonkeyPatch
     def stop(*_: Any) -> None:
         raise Stopped(signal.SIGINT)
 
-    monkeypatch.setattr(session, "execute", stop)
+    monkeypatch.setattr(scheduler, "execute", stop)
     code, _, err = reproduce("tiny", "--table", "4", "--quick", "--jobs", "2", "--out", "my runs")
     assert code == 130
     assert err == (
@@ -182,7 +183,7 @@ def test_one_off_shows_each_setting_beside_the_best_round(tiny: Path, monkeypatc
             runs.run(run.config, run.directory, Silent())
         return {}
 
-    monkeypatch.setattr(session, "execute", in_process)
+    monkeypatch.setattr(scheduler, "execute", in_process)
     code, out, _ = reproduce("tiny", "--protocol", "script", "--one-off", "--seeds", "3-4", "--data", "synthetic")
     assert code == 0
     assert "8 runs, 0 of them done already" in out

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import ttest_rel
 
 from fedweave.papers import grid
-from fedweave.papers.session import differences, save_differences
+from fedweave.papers.differences import differences, save_differences
 from fedweave.papers.table import TableRow, assemble
 from fedweave.reports.cells import interval, sign, surely_above
 from tests.reproduce.tiny import cell, finish, table

@@ -16,13 +16,13 @@ from benchmarks import fair_grid
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.papers import f2gnn, grid
-from fedweave.papers import table as pictures
+from fedweave.papers import f2gnn, grid, pictures
 from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
 from fedweave.papers.paper import PaperTable, Quantity
 from fedweave.papers.quantities import gap, median_gap, median_score, one_class, score, tradeoff
-from fedweave.papers.table import TableRow, assemble, averaged
+from fedweave.papers.table import TableRow, assemble, mean_and_spread
 from fedweave.python.training import Silent
+from fedweave.sweep.runs import PlannedRun
 from tests.reproduce.tiny import AllThere, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -123,7 +123,7 @@ def test_a_choice_of_its_own_is_used_and_told(monkeypatch: pytest.MonkeyPatch) -
     assert "F²GNN Bail alpha 0.25" in f2gnn._pareto().notes[0]
 
 
-def groups(run: grid.PlannedRun, **metrics: float) -> None:
+def groups(run: PlannedRun, **metrics: float) -> None:
     """A finished run whose summary has `metrics` ("_" for "/", "__" for "_"), and clients' scores of two rounds."""
     named = {name.replace("__", "?").replace("_", "/").replace("?", "_"): value for name, value in metrics.items()}
     finish(run, **{name: value for name, value in named.items() if "_" not in name})
@@ -166,17 +166,17 @@ def test_quantities_of_both_rounds_by_hand(tmp_path: Path) -> None:
 def test_a_trade_off_is_the_ratio_of_means_with_the_deviation_of_the_jackknife() -> None:
     rng = np.random.default_rng(0)
     above, below = rng.uniform(60, 80, 9), rng.uniform(0, 5, 9)
-    ours, spread = averaged(list(zip(above, below, strict=True)))
+    ours, spread = mean_and_spread(list(zip(above, below, strict=True)))
     assert ours == pytest.approx(above.mean() / below.mean())
     left_out = np.array([np.delete(above, at).mean() / np.delete(below, at).mean() for at in range(9)])
     error = np.sqrt(8 / 9 * ((left_out - left_out.mean()) ** 2).sum())  # Efron and Stein 1981
     assert spread == pytest.approx(3 * error)
-    assert averaged([(value, 1.0) for value in above]) == (
+    assert mean_and_spread([(value, 1.0) for value in above]) == (
         pytest.approx(above.mean()), pytest.approx(above.std(ddof=1))
     )  # fmt: skip
-    assert averaged([(70.0, 0.0), (60.0, 0.0)]) == (None, None)
-    assert averaged([(70.0, 0.0), (60.0, 2.0)]) == (65.0, None)
-    assert averaged([]) == (None, None)
+    assert mean_and_spread([(70.0, 0.0), (60.0, 0.0)]) == (None, None)
+    assert mean_and_spread([(70.0, 0.0), (60.0, 2.0)]) == (65.0, None)
+    assert mean_and_spread([]) == (None, None)
 
 
 def test_a_division_by_nothing_is_no_number_and_no_failure(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_pictures_have_a_panel_per_data_set_and_a_line_per_method(tmp_path: Path
     rows = [measured(name, column, value, 0.5) for name, both in numbers.items()
             for column, value in zip(("gap", "score"), both, strict=True)]  # fmt: skip
     rows += [measured("NBA, FedAvg", "gap", 1.0), measured("NBA, FedAvg", "score", None)]
-    found = pictures.places(("gap", "score"), rows)
+    found = pictures.markers_by_data_set(("gap", "score"), rows)
     assert {
         panel: {line: [it.label for it in spots] for line, spots in lines.items()} for panel, lines in found.items()
     } == {"Bail": {"F²GNN": ["0.1", "5"], "FedAvg": [""]}}

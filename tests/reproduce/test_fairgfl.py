@@ -10,10 +10,10 @@ import pytest
 from fedweave.datasets import DATASETS, load
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import fairgfl, grid, quantities, table
+from fedweave.papers import fairgfl, grid, pictures, quantities
+from fedweave.papers.differences import differences
 from fedweave.papers.fairgfl import FAIRGFL, NORMALIZED, OURS, PLAIN, SCALED, STEP, experiment
 from fedweave.papers.paper import NOTHING, PaperTable
-from fedweave.papers.session import differences
 from fedweave.papers.table import assemble
 from fedweave.partition.overlap import HIGH, LOW, NONE, Overlap
 from fedweave.python.training import Silent
@@ -145,7 +145,7 @@ def test_tables_and_figures_on_a_tiny_graph(tmp_path: Path) -> None:
 def _drawn(out: Path, by_overlap: list[Any]) -> None:
     """A picture for each data set and quantity, over rounds or overlaps; a curve ends at the table's number."""
     plan = planned(out, FAIRGFL.figures[7])
-    over_rounds = table.draw_curves(out / "7", "Privacy", "round", plan, [])
+    over_rounds = pictures.draw_curves(out / "7", "Privacy", "round", plan, [])
     units = ("accuracy", "loss", "variance", "entropy")
     assert [Path(file).name for file in over_rounds] == [f"7-cora-{unit}.svg" for unit in units]
     for it in plan:
@@ -153,7 +153,7 @@ def _drawn(out: Path, by_overlap: list[Any]) -> None:
         [run] = it.runs
         found = it.cell.quantity.curve(run.directory)
         assert found[max(found)] == it.cell.quantity.read(run.directory)
-    over_overlaps = table.draw_curves(out / "8", "Overlap", "overlap", [], by_overlap)
+    over_overlaps = pictures.draw_curves(out / "8", "Overlap", "overlap", [], by_overlap)
     assert [Path(file).name for file in over_overlaps][:2] == ["8-cora-accuracy.svg", "8-cora-variance.svg"]
     picture = Path(over_overlaps[0]).read_text()
     assert ">overlap<" in picture

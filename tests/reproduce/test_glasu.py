@@ -17,9 +17,8 @@ from fedweave.datasets import DATASETS
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.papers import glasu, grid
+from fedweave.papers import glasu, grid, pictures
 from fedweave.papers import glasu as glasu_script
-from fedweave.papers import table as pictures
 from fedweave.papers.glasu import DELAY, GLASU, experiment
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable, Printed
 from fedweave.papers.quantities import (
@@ -35,9 +34,11 @@ from fedweave.papers.quantities import (
     seconds_to,
 )
 from fedweave.papers.selection import PROTOCOLS
-from fedweave.papers.table import assemble, headings, shown
+from fedweave.papers.table import assemble, headings, row_texts
 from fedweave.python.training import Silent
 from fedweave.reports.drawing import COLORS
+from fedweave.reports.pictures import curves, mean_curve
+from fedweave.sweep.runs import PlannedRun
 from tests.reproduce.tiny import AllThere, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -187,7 +188,7 @@ def test_the_best_round_and_one_client_alone_by_hand(tmp_path: Path) -> None:
     assert (row.ours, row.best_on_test, row.status) == (50.0, pytest.approx(70), "measured")
     heads = headings([row])
     assert heads[heads.index("difference") + 1 :][:2] == ["best round, chosen on test", "its difference"]
-    assert shown(row, heads)[heads.index("best round, chosen on test")] == "70.0"
+    assert row_texts(row, heads)[heads.index("best round, chosen on test")] == "70.0"
 
 
 def test_a_rate_of_its_own_is_used_and_told() -> None:
@@ -233,7 +234,7 @@ def test_durations_by_hand() -> None:
     assert duration(ledger([])) == Duration(0.0, 0)
 
 
-def trained(run: grid.PlannedRun, accuracies: dict[int, tuple[float, ...]], faster: float = 1.0) -> None:
+def trained(run: PlannedRun, accuracies: dict[int, tuple[float, ...]], faster: float = 1.0) -> None:
     """A finished run: {round: accuracies of the clients} and LEDGER's times, so many times `faster`."""
     finish(run, local_accuracy=0.5)
     rows = [
@@ -316,11 +317,11 @@ def test_a_quick_look_is_evaluated_on_its_way() -> None:
 
 def test_the_picture_has_means_bands_and_escaped_names(tmp_path: Path) -> None:
     lines = {
-        "one <seed>": pictures.mean_curve([{10: 50.0, 20: 60.0}]),
-        "two": pictures.mean_curve([{10: 40.0, 20: 60.0, 30: 1.0}, {10: 50.0, 20: 80.0}]),
+        "one <seed>": mean_curve([{10: 50.0, 20: 60.0}]),
+        "two": mean_curve([{10: 40.0, 20: 60.0, 30: 1.0}, {10: 50.0, 20: 80.0}]),
     }
     assert lines["two"] == [(10, 45.0, pytest.approx(50**0.5)), (20, 70.0, pytest.approx(200**0.5))]
-    picture = ElementTree.fromstring(pictures.curves("Title & more", "%", lines))
+    picture = ElementTree.fromstring(curves("Title & more", "%", lines))
     space = {"s": "http://www.w3.org/2000/svg"}
     texts = [it.text for it in picture.findall(".//s:text", space)]
     assert texts[0] == "Title & more"
@@ -386,7 +387,7 @@ def test_the_tables_kinds_of_runs_on_a_tiny_graph(tmp_path: Path) -> None:
     saved = rows["PubMed, Saving", "K=1"].ours
     times = [rows["PubMed, Runtime", f"K={k}"].ours or 0 for k in (4, 1)]
     assert saved == pytest.approx(100 * (1 - times[1] / times[0]))
-    assert len(pictures.mean_curve([curve(plan[0].runs[0].directory)])) == 2
+    assert len(mean_curve([curve(plan[0].runs[0].directory)])) == 2
 
 
 def test_a_cell_of_absent_data_says_which_file_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedweave.papers import grid
-from fedweave.papers.session import Stopped, execute
+from fedweave.sweep.runs import PlannedRun
+from fedweave.sweep.scheduler import Stopped, execute
 from tests.reproduce.tiny import cell, table
 
 
@@ -22,10 +23,10 @@ class Log:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
-    def started(self, run: grid.PlannedRun) -> None:
+    def started(self, run: PlannedRun) -> None:
         self.told.append(("started", run.name))
 
-    def ended(self, run: grid.PlannedRun, seconds: float, failure: str) -> None:
+    def ended(self, run: PlannedRun, seconds: float, failure: str) -> None:
         self.told.append(("ended", run.name, failure))
 
     def stopping(self, number: int) -> None:

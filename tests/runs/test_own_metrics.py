@@ -13,7 +13,7 @@ import fedweave
 from fedweave.cli import app
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import function, measured
-from fedweave.papers import session
+from fedweave.sweep import scheduler
 from tests.refusals import refusal
 from tests.sweep.test_sweep import SMALL, in_process
 
@@ -74,7 +74,7 @@ def test_names(file: Path) -> None:
 
 def test_a_run_a_sweep_and_predictions(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The share of hits is the accuracy that the run itself measured."""
-    monkeypatch.setattr(session, "execute", in_process)
+    monkeypatch.setattr(scheduler, "execute", in_process)
     (tmp_path / "e.toml").write_text(SMALL)
     words = ["sweep", str(tmp_path / "e.toml"), "--out", str(tmp_path / "out"), "--seeds", "0", "--csv"]
     said = CliRunner().invoke(app, [*words, "--metric", f"{file}:hits"])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedweave.metrics.ranking import threshold
-from fedweave.papers import session
+from fedweave.sweep import scheduler
 from tests.runs.rare import accounts
 from tests.runs.test_cases_of_scores import called
 from tests.sweep.test_sweep import in_process
@@ -84,7 +84,7 @@ def test_comparing(runs: tuple[bool, Path, str]) -> None:
 @pytest.mark.often("0.04")
 def test_a_sweep(runs: tuple[bool, Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     rare, root, _ = runs
-    monkeypatch.setattr(session, "execute", in_process)
+    monkeypatch.setattr(scheduler, "execute", in_process)
     said = called("sweep", root / "e.toml", "--seeds", "0-1", "--out", root / "sweep")
     assert said.exit_code == 0, said.output
     for text in (said.output, (root / "sweep" / "sweep.md").read_text()):

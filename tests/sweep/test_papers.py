@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import read, resolve
-from fedweave.papers import session
-from fedweave.papers.table import Point
 from fedweave.reports.conditions import in_words
+from fedweave.reports.pictures import Point
 from fedweave.reports.reading import Group
-from fedweave.sweep import choosing, results
+from fedweave.sweep import choosing, results, scheduler
 from fedweave.sweep import results as charts
 from fedweave.sweep import results as paper
 from fedweave.sweep.plan import keys_of, planned, share, tries
@@ -288,7 +287,7 @@ def invoke(*words: Any) -> Any:
 def test_a_sweep_in_shards_ends_in_tables_and_charts(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "execute", in_process)
+    monkeypatch.setattr(scheduler, "execute", in_process)
     out = tmp_path / "out"
     words = [config, "--out", out, "--seeds", "0", "--grid", "noise.labels=0,0.5", "--set", "partition.val=0.3"]
     first = invoke(*words, "--shard", "1/2")
@@ -308,7 +307,7 @@ def test_the_page_is_of_the_settings_that_validation_chose(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The setting that is better on test after the last round is folded away where validation prefers another."""
-    monkeypatch.setattr(session, "execute", in_process)
+    monkeypatch.setattr(scheduler, "execute", in_process)
     out = tmp_path / "out"
     words = [config, "--out", out, "--seeds", "0", "--algorithms", "fedavg,local", "--set", "partition.val=0.3"]
     assert invoke(*words).exit_code == 0  # the grid of the file: lr = 0.01 or 0.1

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.experiment.runs import run as runs
-from fedweave.papers.grid import PlannedRun
 from fedweave.reports import terminal
+from fedweave.sweep.runs import PlannedRun
 from fedweave.sweep.search import SAMPLERS, Search, searched
 from tests.sweep.test_sweep import SMALL
 

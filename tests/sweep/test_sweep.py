@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.errors import ConfigError
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import session
-from fedweave.papers.grid import PlannedRun
 from fedweave.reports import terminal
+from fedweave.sweep import scheduler
 from fedweave.sweep.plan import planned
 from fedweave.sweep.results import lost
+from fedweave.sweep.runs import PlannedRun
 
 SMALL = """
 rounds = 2
@@ -136,7 +136,7 @@ def in_process(made: list[PlannedRun], jobs: int, watch: object) -> dict[str, st
 def test_a_sweep_ends_in_one_table_and_one_page_and_goes_on_where_it_was(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "execute", in_process)
+    monkeypatch.setattr(scheduler, "execute", in_process)
     words = ["sweep", str(config), "--out", str(tmp_path / "out"), "--seeds", "0-1"]
     first = CliRunner().invoke(app, [*words, "--algorithms", "fedavg"])
     assert first.exit_code == 0, first.output
@@ -168,7 +168,7 @@ def test_a_run_that_failed_is_told_with_its_values_of_the_grid(config: Path) -> 
 def test_runs_of_tables_that_have_changed_are_not_mixed_with_new_ones(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "execute", in_process)
+    monkeypatch.setattr(scheduler, "execute", in_process)
     rows = "".join(f"{at},{at % 2},{at}.5\n" for at in range(24))
     (tmp_path / "nodes.csv").write_text(f"id,label,f\n{rows}")
     (tmp_path / "edges.csv").write_text("source,target\n0,1\n2,3\n")
@@ -190,7 +190,7 @@ def test_after_an_edit_of_a_plug_in_its_runs_alone_are_done_anew(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without --overwrite they are named; the finished baselines stay as they are."""
-    monkeypatch.setattr(session, "execute", in_process)
+    monkeypatch.setattr(scheduler, "execute", in_process)
     file = tmp_path / "halved.py"
     file.write_text(HALVED)
     words = ["sweep", str(config), "--out", str(tmp_path / "out"), "--seeds", "0-1"]

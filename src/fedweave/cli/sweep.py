@@ -66,11 +66,11 @@ def sweep(
     It ends with one table, with each algorithm's setting chosen by validation, and one page with all runs and paired
     tests.
     """
-    from fedweave.papers.session import run_unfinished
     from fedweave.reports.terminal import screen
     from fedweave.sweep import search as seek
     from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
     from fedweave.sweep.results import SweepOptions, finish, lost
+    from fedweave.sweep.scheduler import run_unfinished
 
     folder, console = out or Path("sweeps") / config.stem, screen()
     tried = tries(config, settings or [], grid or [])
@@ -107,7 +107,7 @@ def _say(console: Console, *lines: str) -> None:
 
 def _until_stopped(context: typer.Context, execute: Callable[[], dict[str, str]]) -> dict[str, str]:
     """What `execute` returns; where a signal stops it, the line that continues it."""
-    from fedweave.papers.session import Stopped
+    from fedweave.sweep.scheduler import Stopped
 
     try:
         return execute()
@@ -143,8 +143,9 @@ def reproduce(
     """Run the tables of a paper and print its numbers next to ours; finished runs are used again."""
     from fedweave.papers import selection
     from fedweave.papers.selection import PAPERS, PROTOCOLS
-    from fedweave.papers.session import Session, Stopped
+    from fedweave.papers.session import Session
     from fedweave.reports.terminal import screen
+    from fedweave.sweep.scheduler import Stopped
 
     console = screen()
     if paper is None:

@@ -1,6 +1,7 @@
 """Words that came from others, made safe to show, and numbers with their nouns."""
 
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control and format characters, lone surrogates, separators of lines
 
@@ -22,3 +23,9 @@ def counted(number: int, noun: str) -> str:
 def cell(value: object) -> object:
     """Text that is safe in a cell of a table that a spreadsheet opens: what it would compute is marked as text."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def markdown_table(lines: Iterable[Sequence[str]]) -> str:
+    """Lines of cells as a table in Markdown: the heads, the rule below them, and the rows."""
+    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)

@@ -11,8 +11,6 @@ from fedweave.errors import UserError
 from fedweave.experiment.config import Config, Document, dumps
 from fedweave.experiment.config.toml import flat, inline
 from fedweave.experiment.runs.files import write
-from fedweave.papers.grid import PlannedRun
-from fedweave.papers.session import watched
 from fedweave.python.comparing import Results, clients_of, figures_of, rows_of, table_of
 from fedweave.reports.conditions import conditions
 from fedweave.reports.reading import Run, grouped
@@ -29,6 +27,8 @@ from fedweave.sweep.results import (
     latex,
     lost,
 )
+from fedweave.sweep.runs import PlannedRun
+from fedweave.sweep.scheduler import run_unfinished
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,20 +111,19 @@ def sweep(
     plan.check_over(options.over, options.keys)
     console = screen(quiet=not progress)
 
-    def done(runs: Sequence[PlannedRun]) -> dict[str, str]:
-        left = [run for run in runs if not run.finished()]
-        return watched(console, left, jobs, len(runs), lambda: [run for run in runs if not run.finished()])
+    def execute(runs: Sequence[PlannedRun]) -> dict[str, str]:
+        return run_unfinished(console, runs, jobs, announce=False)
 
     if search:
         seek.check(sampler)
         runs, failed, about = seek.searched(
             file, folder, numbers, names, changed, tried, options.over, search, sampler,
-            lambda runs: done(plan.up_to_date(runs, overwrite)),
+            lambda runs: execute(plan.up_to_date(runs, overwrite)),
         )  # fmt: skip
     else:
         runs, about = plan.planned(file, folder, numbers, names, changed, tried)
         runs = plan.up_to_date(runs, overwrite)
-        failed = done(runs)
+        failed = execute(runs)
     groups, chosen = finish(screen(quiet=True), folder, runs, failed, options)
     best = {one.group.runs[0].directory for one in chosen}
     first = {run.directory: group.runs[0].directory for group in groups for run in group.runs}

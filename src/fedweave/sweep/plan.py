@@ -33,7 +33,7 @@ from fedweave.experiment.config.plugins import DEFAULT_NAMES, accepts, lookup
 from fedweave.experiment.config.toml import inline
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
-from fedweave.papers.grid import PlannedRun, planned_run
+from fedweave.sweep.runs import PlannedRun, plan_run
 
 MOST = 10_000  # largest number of runs
 
@@ -62,7 +62,7 @@ def planned(
     numbers = numbers_of(seeds)
     if len(numbers) * len(documents) > MOST:
         raise UserError(f"these are {len(numbers) * len(documents):,} runs; ask for at most {MOST:,}.")
-    runs = [planned_run(document | {"seed": seed}, out / "runs") for seed in numbers for document in documents]
+    runs = [plan_run(document | {"seed": seed}, out / "runs") for seed in numbers for document in documents]
     for run in runs[: len(documents)]:
         run.config.check_made()
     return list({run.name: run for run in runs}.values()), notes

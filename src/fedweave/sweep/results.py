@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from fedweave.core.text import counted
+from fedweave.core.text import counted, markdown_table
 from fedweave.core.types import NUMBER, Record, Values
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, flat
@@ -22,9 +22,6 @@ from fedweave.experiment.runs.files import plain_errors, write
 from fedweave.experiment.runs.predictions import function, of_run
 from fedweave.metrics import selection
 from fedweave.metrics.selection import METRICS, PLAIN, rank, title_of
-from fedweave.papers import table
-from fedweave.papers.grid import PlannedRun
-from fedweave.papers.table import Point, piped
 from fedweave.reports.cells import (
     LEAST_SEEDS,
     Cell,
@@ -41,11 +38,13 @@ from fedweave.reports.conditions import Condition, Ranks, conditions, effect, in
 from fedweave.reports.drawing import COLORS, DASHES
 from fedweave.reports.figures import mean_sent
 from fedweave.reports.html import SelectedRuns, render
+from fedweave.reports.pictures import Point, curves, mean_curve, save_picture
 from fedweave.reports.reading import Group, Run, common_selection_metric, grouped, read_runs, spread
 from fedweave.reports.tables import gains
 from fedweave.reports.terminal import show_cells
 from fedweave.sweep import choosing
 from fedweave.sweep.choosing import Chosen, is_number
+from fedweave.sweep.runs import PlannedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -355,7 +354,7 @@ def _over(key: str, where: str, alike: Sequence[Chosen]) -> Chart:
 
 def over_rounds(choices: Sequence[Chosen]) -> list[Chart]:
     """The metric on test examples, mean over clients, by round, in every condition."""
-    return _curves(choices, "round", "rounds", lambda one: table.mean_curve(_tests(one)))
+    return _curves(choices, "round", "rounds", lambda one: mean_curve(_tests(one)))
 
 
 def over_bytes(choices: Sequence[Chosen]) -> list[Chart]:
@@ -363,7 +362,7 @@ def over_bytes(choices: Sequence[Chosen]) -> list[Chart]:
 
     def line(one: Chosen) -> list[Point]:
         sums = [run.sent() for run in one.group.runs]
-        points = table.mean_curve(_tests(one))
+        points = mean_curve(_tests(one))
         return [point._replace(at=mean_sent(sums, int(point.at)) / 1e6) for point in points]
 
     charts = _curves(choices, SENT_MB, "bytes", line)
@@ -392,8 +391,8 @@ def draw(pictures: Sequence[Chart], folder: Path) -> list[str]:
     files = []
     for chart in pictures:
         title = f"{chart.unit.capitalize()} over {chart.over}" + (f", {chart.where}" if chart.where else "")
-        svg = table.curves(title, chart.unit, chart.lines, chart.over)
-        files.append(table.save_picture(folder / f"{chart.name}.svg", svg))
+        svg = curves(title, chart.unit, chart.lines, chart.over)
+        files.append(save_picture(folder / f"{chart.name}.svg", svg))
     return files
 
 
@@ -580,7 +579,7 @@ def markdown(result: ResultTable, notes: Sequence[str], lost: Sequence[str], abo
 def rows_of(result: ResultTable) -> str:
     """A table as Markdown."""
     rule = ["---" if at < result.words else "---:" for at in range(len(result.head))]
-    return piped(result.head, rule, *([cell.text for cell in row] for row in result.rows))
+    return markdown_table([result.head, rule, *([cell.text for cell in row] for row in result.rows)])
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from fedweave.core.settings import nearest
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import BEST, rank
-from fedweave.papers.grid import PlannedRun, planned_run
 from fedweave.reports.reading import common_selection_metric, grouped, read_runs, spread
 from fedweave.sweep.choosing import conditions
 from fedweave.sweep.plan import (
@@ -27,6 +26,7 @@ from fedweave.sweep.plan import (
     taken,
     tries,
 )
+from fedweave.sweep.runs import PlannedRun, plan_run
 
 if TYPE_CHECKING:
     from optuna import Study, Trial
@@ -70,7 +70,7 @@ class Search:
         self.trial = self.study.ask(self.named)
         chosen = {key: f"{v:.3e}" if isinstance(v, float) else str(v) for key, v in self.trial.params.items()}
         [document] = combined(self.document, {key: [value] for key, value in chosen.items()})
-        self.runs = [planned_run(document | {"seed": seed}, out / "runs") for seed in seeds]
+        self.runs = [plan_run(document | {"seed": seed}, out / "runs") for seed in seeds]
         self.runs[0].config.check_made()
         return self.runs
 
