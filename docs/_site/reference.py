@@ -17,6 +17,7 @@ import fedweave
 from fedweave.algorithms.preset import Preset
 from fedweave.cli import app
 from fedweave.core.callable import CallableModule
+from fedweave.core.ledger_columns import COLUMNS, WORD
 from fedweave.datasets import describe
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import DEFAULT_NAMES, REGISTRIES
@@ -70,6 +71,7 @@ def pages() -> dict[str, str]:
         "reference/commands.md": commands(),
         "reference/errors.md": codes.page(),
         "reference/metrics.md": results.page(),
+        "reference/ledger.md": ledger(),
         **python(),
     }
 
@@ -91,6 +93,19 @@ def _plugins(section: str) -> Iterator[str]:
         yield f"## {name}\n\n{describe(name) if section == 'data' else about(kind)}"
         if own := config.parameters(section, kind):
             yield table(own, meanings(kind))
+
+
+def ledger() -> str:
+    """The columns of ledger.parquet."""
+    lines = ["| column | type | |", "| --- | --- | --- |"]
+    for column in COLUMNS:
+        kind = "text" if column.type == WORD else str(column.type)
+        lines.append(f"| `{column.name}` | {kind} | {_cell(column.meaning)} |")
+    about = (
+        "`ledger.parquet` has a row for each client and each part of every message. [Reading the ledger](../ledger.md) "
+        "is about its summary."
+    )
+    return "\n\n".join(["# Columns of the ledger", about, "\n".join(lines)]) + "\n"
 
 
 def shown(parameter: config.Parameter) -> tuple[str, str]:

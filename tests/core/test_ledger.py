@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.core.federation import Sends, StepInfo
-from fedweave.core.ledger import SCHEMA, Counts, Ledger
+from fedweave.core.ledger import Counts, Ledger
+from fedweave.core.ledger_columns import COLUMNS, SCHEMA, WORD, Entry, LedgerColumn, Line, schema, table_of, with_absent
 from fedweave.core.mechanism import Clipped, Gaussian, read_applied
 from fedweave.core.tree import Tree, encode
 from fedweave.core.types import EVALUATION, FRAMING
+from fedweave.experiment.runs.files import LEDGER, LEDGER_COLUMNS, read_table, write_table
 from fedweave.ops.touched import Sparsified, TouchedRows
 
 NOISE = (Clipped(0.5), Gaussian(2.0, 1.0, "client"))
@@ -188,3 +190,47 @@ def test_counts_are_read_with_the_ledger_and_stay_in_their_place() -> None:
     assert then.sizes() == now.sizes()
     assert then.table().drop(["at"]) == now.table().drop(["at"])
     assert then.table()["client"].to_pylist() == ["z", "z", "a", "a", "c", "c", "z", "z"]
+
+
+REGION = LedgerColumn("region", WORD, "test", lambda row: [row.line.shape] * 2, per_client=True, optional=True)
+
+
+def test_a_new_column_is_an_entry_of_the_table() -> None:
+    columns = (*COLUMNS, REGION)
+    entry = Entry(1, 0, "train", ("a", "b"), "up", (Line("w", "[2] float32", 8),), 30, 0.5)
+    table = table_of([entry], columns)
+    assert table.schema == schema(columns)
+    assert table["region"].to_pylist() == ["[2] float32"] * 2 + [""] * 2
+    assert table.select(SCHEMA.names) == table_of([entry])
+    assert with_absent(table_of([entry]), columns).select(table.column_names).schema == table.schema
+
+
+def test_a_file_without_optional_columns_is_read_and_continued(tmp_path: Path) -> None:
+    optional = [column.name for column in COLUMNS if column.optional]
+    assert optional == ["to", "applied", "at", "purpose"]
+    write_table(tmp_path / LEDGER, two_calls().table().drop_columns(optional))
+    table = read_table(tmp_path, LEDGER)
+    ledger = Ledger()
+    ledger.restore(table)
+    assert table.schema.names == SCHEMA.names
+    assert ledger.table().schema == SCHEMA
+    assert {table[name].null_count for name in optional} == {len(table)}
+
+
+def test_the_reader_of_files_knows_every_column() -> None:
+    known = {name: column.full for name, column in LEDGER_COLUMNS.items()}
+    assert known == {column.name: not column.optional for column in COLUMNS}
+    assert all(LEDGER_COLUMNS[column.name].kind.fits(column.type) for column in COLUMNS)
+    assert all(column.meaning for column in COLUMNS)
+
+
+def test_every_field_of_a_journal_reaches_a_column() -> None:
+    """A field that no column reads would be lost in ledger.parquet."""
+    line = Line("w", "[2] float32", 8, "clipped", "weights", "{}")
+    entry = Entry(1, 2, "train", ("a",), "peer", (line,), 30, 0.5, ("b",), 7.0, "training")
+    row = table_of([entry]).to_pylist()[0]
+    fields = vars(entry) | line._asdict()
+    plain = {key: value for key, value in fields.items() if key not in ("clients", "keys", "size", "to", "at")}
+    assert {key: row[key] for key in plain} == plain
+    assert (row["client"], row["to"], row["at"].timestamp()) == ("a", "b", 7.0)
+    assert len(row) == len(plain) + 3

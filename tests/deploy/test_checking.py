@@ -21,7 +21,7 @@ from fedweave.cli import app
 from fedweave.cli.init import shipped
 from fedweave.cli.sites import Teller
 from fedweave.core.algorithm import calls_of
-from fedweave.core.ledger import Entry
+from fedweave.core.ledger_columns import Entry
 from fedweave.datasets import load, npz
 from fedweave.deploy.flare.admission import refusals
 from fedweave.deploy.flare.member import LOG

@@ -14,7 +14,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.algorithms import parts
 from fedweave.core import random
 from fedweave.core.federation import Sends, StepInfo
-from fedweave.core.ledger import Entry, Line
+from fedweave.core.ledger_columns import Entry, Line
 from fedweave.core.mechanism import LDP, Clipped, Cost, Gaussian, Mixup, PrivacyAccount, SecureSum, read_applied
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare import participation

@@ -13,7 +13,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Sends, StepInfo, on_client
 from fedweave.core.graph import Graph, make_graph
-from fedweave.core.ledger import Entry, Line
+from fedweave.core.ledger_columns import Entry, Line
 from fedweave.core.mechanism import LDP, Applied, Clipped, Gaussian, Mixup, SecureSum
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare import policy

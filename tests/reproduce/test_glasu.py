@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave.core.ledger import SCHEMA
+from fedweave.core.ledger_columns import SCHEMA
 from fedweave.datasets import DATASETS
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave.core.ledger import SCHEMA
+from fedweave.core.ledger_columns import SCHEMA
 from fedweave.papers import grid
 from fedweave.papers.paper import Printed, Quantity, printed
 from fedweave.papers.quantities import MB, accuracy, megabytes, minutes

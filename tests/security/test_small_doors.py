@@ -30,7 +30,8 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
 from fedweave.cli.sites import Teller
 from fedweave.core import decompression
-from fedweave.core.ledger import Entry, Ledger, Line
+from fedweave.core.ledger import Ledger
+from fedweave.core.ledger_columns import Entry, Line
 from fedweave.core.text import printable
 from fedweave.datasets import npz, tu
 from fedweave.datasets import table as tables

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from fedweave.algorithms import ALGORITHMS, GROUPS
 from fedweave.cli import app
+from fedweave.core.ledger_columns import COLUMNS
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES
 from fedweave.metrics.selection import METRICS
@@ -48,6 +49,10 @@ def pages() -> dict[str, str]:
 def said(page: str, name: str) -> str:
     """The section of a page under this heading."""
     return page.split(f"\n## {name}\n")[1].split("\n## ")[0]
+
+
+def test_the_reference_has_every_column_of_the_ledger(pages: dict[str, str]) -> None:
+    assert all(f"| `{column.name}` |" in pages["reference/ledger.md"] for column in COLUMNS)
 
 
 @pytest.mark.parametrize("section", [*REGISTRIES, "part"])

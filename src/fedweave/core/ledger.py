@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from fedweave.core.federation import UNDECLARED, StepInfo
+from fedweave.core.ledger_columns import SCHEMA, Entry, Line, table_of, with_absent
 from fedweave.core.mechanism import Applied
 from fedweave.core.replies import ReplyBatch
 from fedweave.core.shown import Shown
 from fedweave.core.tree import Leaf, Tree, encoded_size, encoding, leaves, nest
-from fedweave.core.types import EVALUATION, FRAMING, HELD
+from fedweave.core.types import EVALUATION, HELD
 from fedweave.ops.touched import Sparsified, TouchedRows
 
 
@@ -67,41 +68,6 @@ def _form_of(shape: torch.Size, dtype: torch.dtype) -> tuple[str, int]:
     return f"{list(shape)} {str(dtype).removeprefix('torch.')}", shape.numel() * dtype.itemsize
 
 
-SCHEMA = pa.schema(
-    [
-        ("round", pa.int32()),
-        ("call", pa.int32()),
-        ("step", pa.dictionary(pa.int32(), pa.string())),
-        ("client", pa.dictionary(pa.int32(), pa.string())),
-        ("direction", pa.dictionary(pa.int32(), pa.string())),
-        ("key", pa.dictionary(pa.int32(), pa.string())),
-        ("shape", pa.dictionary(pa.int32(), pa.string())),
-        ("bytes", pa.int64()),
-        ("mechanism", pa.dictionary(pa.int32(), pa.string())),
-        ("reveals", pa.dictionary(pa.int32(), pa.string())),
-        ("seconds", pa.float64()),
-        ("to", pa.dictionary(pa.int32(), pa.string())),
-        ("applied", pa.dictionary(pa.int32(), pa.string())),
-        ("at", pa.timestamp("ms", "UTC")),
-        ("purpose", pa.dictionary(pa.int32(), pa.string())),
-    ]
-)
-
-
-class Line(NamedTuple):
-    """The ledger's columns for one leaf of a message.
-
-    mechanism: in words. applied: its form for programs (`Applied.text`); None where there is none.
-    """
-
-    key: str
-    shape: str
-    bytes: int
-    mechanism: str = "none"
-    reveals: str = ""
-    applied: str | None = None
-
-
 REPEATED = "which parts of its message have not changed since the last one, and are not sent again"
 
 
@@ -147,23 +113,6 @@ class Varied:
 
 
 WAYS = ("up", "down", "peer", EVALUATION)  # the keys of the byte counts
-
-
-@dataclass
-class Entry:
-    """Messages of one structure in one call: the same columns for each of `clients`."""
-
-    round: int
-    call: int
-    step: str
-    clients: tuple[str, ...]
-    direction: str  # "up" from the client, "down" to it, "peer" from it to another
-    keys: tuple[Line, ...]
-    size: int  # bytes of the whole message as serialized
-    seconds: float  # per client; 0 except on the way up
-    to: tuple[str, ...] = ()  # the peer to which each of `clients` sent; () where the server is the other end
-    at: float = 0.0  # seconds since 1970; 0 in journals of older versions, which lack it
-    purpose: str = ""  # one of `PURPOSES`; "" if the caller set none
 
 
 class Uncounted(NamedTuple):
@@ -302,7 +251,7 @@ class Ledger(Shown):
     def rows(self) -> int:
         """The number of rows."""
         if entries := self._counted():
-            self._written.append(_rows(entries))
+            self._written.append(table_of(entries))
             self._entries = []
         return self._filed[0] + sum(map(len, self._written))
 
@@ -340,23 +289,8 @@ class Ledger(Shown):
             (0, tuple),
             [],
             False,
-            [table.select(SCHEMA.names).cast(SCHEMA)],
+            [with_absent(table).select(SCHEMA.names).cast(SCHEMA)],
         )
         self._bytes = dict.fromkeys(WAYS, 0)
         for row in table.group_by(["direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
             self._count(row["direction"], row["purpose"], row["bytes_sum"])
-
-
-def _rows(entries: list[Entry]) -> pa.Table:
-    columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
-    for e in entries:
-        framing = e.size - sum(leaf.bytes for leaf in e.keys)
-        many = len(e.clients)
-        ends = {"client": e.clients, "to": e.to or [None] * many}
-        for i, leaf in enumerate([*e.keys, Line(FRAMING, "", framing)]):
-            seconds = e.seconds if i == 0 else 0.0
-            when = round(1000 * e.at) or None
-            row = (e.round, e.call, e.step, None, e.direction, *leaf[:5], seconds, None, leaf.applied, when, e.purpose)
-            for name, value in zip(SCHEMA.names, row, strict=True):
-                columns[name].extend(ends.get(name, [value] * many))
-    return pa.table({name: pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names}, SCHEMA)

@@ -11,7 +11,8 @@ from torch import Tensor
 from fedweave.core.algorithm import Engine
 from fedweave.core.federation import Call, Sent, Step, StepInfo
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import Entry, Ledger, Measured, Uncounted, measured
+from fedweave.core.ledger import Ledger, Measured, Uncounted, measured
+from fedweave.core.ledger_columns import Entry
 from fedweave.core.model import Model
 from fedweave.core.replies import Portion, Replies, by_size
 from fedweave.core.shown import Words, line

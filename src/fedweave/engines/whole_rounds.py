@@ -25,7 +25,8 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core.algorithm import Evaluation, recording_obstacle
 from fedweave.core.federation import Federation
-from fedweave.core.ledger import Entry, Uncounted
+from fedweave.core.ledger import Uncounted
+from fedweave.core.ledger_columns import Entry
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, nest
 from fedweave.engines.calls import KeyName, Keys

@@ -53,7 +53,7 @@ class Duration(NamedTuple):
 
 
 def duration(ledger: pa.Table, last_round: int | None = None) -> Duration:
-    """Of the training rounds 1, …, `last_round` (None: all) in `ledger` (`core.ledger.SCHEMA`); evaluation is not
+    """Of the training rounds 1, …, `last_round` (None: all) in `ledger` (`ledger_columns.SCHEMA`); evaluation is not
     counted, nor what the server computes between the calls."""
     last = pc.max(ledger["round"]).as_py() if last_round is None else last_round
     rounds, steps = ledger["round"], ledger["step"].cast(pa.string())

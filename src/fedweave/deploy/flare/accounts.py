@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
-from fedweave.core.ledger import Entry
+from fedweave.core.ledger_columns import Entry
 from fedweave.core.tree import Tree, leaves
 from fedweave.core.types import Record
 from fedweave.deploy.flare.chain import Chain

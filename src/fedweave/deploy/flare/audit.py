@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class SiteRun:
     """The content of a site's journal of one run. joined, lists, aligned, policy, refused, cut, data: its notes by
-    kind (`journal.Journal.note`). ledger: what left (`core.ledger.SCHEMA`). damaged: number of unreadable lines."""
+    kind (`journal.Journal.note`). ledger: what left (`ledger_columns.SCHEMA`). damaged: number of unreadable lines."""
 
     name: str
     joined: tuple[Record, ...]
@@ -73,8 +73,11 @@ class SiteRun:
 
 @dataclass(frozen=True)
 class Audit:
-    """All runs of a site, and the total of what has left it, also as a ledger (`core.ledger.SCHEMA`). rules: the site's
-    present policy, whose δ is used for all costs. lost: a sentence on missing accounts, "" if none is missing."""
+    """All runs of a site, and the total of what has left it, also as a ledger (`ledger_columns.SCHEMA`).
+
+    rules: the site's present policy, whose δ is used for all costs. lost: a sentence on missing accounts, "" if none is
+    missing.
+    """
 
     runs: tuple[SiteRun, ...]
     spent: Spent
@@ -144,7 +147,7 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     evaluation that only the ledger has, and the messages that only the journal has. If the two describe or protect a
     message differently, both lists have it.
 
-    run: the run's number. ledger: `core.ledger.SCHEMA`, from the user who started the run.
+    run: the run's number. ledger: `ledger_columns.SCHEMA`, from the user who started the run.
 
     Raises:
         UserError: the site has no journal of the run, or the ledger covers only another member.

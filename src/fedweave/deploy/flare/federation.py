@@ -10,7 +10,8 @@ import torch
 
 from fedweave.core.federation import Call, Declaration, Sends, Sent, StepInfo
 from fedweave.core.graph import SPLITS, TRAIN, VAL, Graph
-from fedweave.core.ledger import Entry, Ledger, line
+from fedweave.core.ledger import Ledger, line
+from fedweave.core.ledger_columns import Entry
 from fedweave.core.replies import Replies
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from fedweave.core.federation import Sent, StepInfo
-from fedweave.core.ledger import Entry
+from fedweave.core.ledger_columns import Entry
 from fedweave.core.mechanism import AGAIN, LDP, Gaussian, Mechanism
 from fedweave.core.tree import Tree, decode, leaves, not_finite, numbers
 from fedweave.core.types import Record

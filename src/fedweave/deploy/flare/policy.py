@@ -9,7 +9,7 @@ from fedweave.algorithms.scoring import TRIED
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, Graph
-from fedweave.core.ledger import Entry
+from fedweave.core.ledger_columns import Entry
 from fedweave.core.mechanism import Applied, Cost, Gaussian, Mechanism, Mixup, PrivacyAccount, SecureSum, read_applied
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves

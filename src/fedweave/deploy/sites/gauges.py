@@ -19,7 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
-from fedweave.core.ledger import Entry
+from fedweave.core.ledger_columns import Entry
 from fedweave.core.loopback import LOOPBACK, names_loopback
 from fedweave.core.types import FRAMING
 from fedweave.deploy.flare.folder import SITE_FILE, fields

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types
 
+from fedweave.core import ledger_columns
 from fedweave.core.decompression import (
     ARCHIVE_FAULTS,
     TABLE_FAULTS,
@@ -83,13 +84,15 @@ METRICS_COLUMNS = {
     "metric": TableColumn(_WORDS),
     "value": TableColumn(_NUMBERS),
 }
-LEDGER_COLUMNS = {
-    **dict.fromkeys(("round", "call", "bytes"), TableColumn(_WHOLE)),
-    **dict.fromkeys(("step", "client", "direction", "key", "shape", "mechanism", "reveals"), TableColumn(_WORDS)),
-    "seconds": TableColumn(_NUMBERS),
-    **dict.fromkeys(("to", "applied", "purpose"), TableColumn(_WORDS, full=False)),
-    "at": TableColumn(_TIMES, full=False),
-}
+
+
+def _kind(of: pa.DataType) -> ColumnKind:
+    """The kind of a column of that type."""
+    kinds = ((types.is_integer, _WHOLE), (types.is_floating, _NUMBERS), (types.is_timestamp, _TIMES))
+    return next((kind for is_of, kind in kinds if is_of(of)), _WORDS)
+
+
+LEDGER_COLUMNS = {each.name: TableColumn(_kind(each.type), not each.optional) for each in ledger_columns.COLUMNS}
 PARTITION_COLUMNS = {
     "client": TableColumn(_WORDS),
     **dict.fromkeys(("nodes", "edges_kept", "edges_cut", "train", "val", "test"), TableColumn(_WHOLE, full=False)),
@@ -219,9 +222,6 @@ _NAMES = ("classes", "targets", "groups", "devices")
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"
 READABLE = "It must be a file that this user may read (chmod u+r)"
-_DICTIONARY = pa.dictionary(pa.int32(), pa.string())
-# Columns of the ledger that older ones lack, in the order of `core.ledger.SCHEMA`.
-_LATER = {"to": _DICTIONARY, "applied": _DICTIONARY, "at": pa.timestamp("ms", "UTC"), "purpose": _DICTIONARY}
 
 
 def write(path: Path, fill: Callable[[BinaryIO], object], opener: Callable[[str, int], int] | None = None) -> None:
@@ -387,8 +387,8 @@ def row_groups(file: Path | pa.OSFile, name: str) -> Iterator[pa.Table]:
             source = pa.OSFile(os.fsencode(file))  # text may hold bytes that the locale cannot decode
     try:
         for table in parquet_groups(source, source.size()):  # type: ignore[union-attr]
-            for absent in [] if name != LEDGER else [column for column in _LATER if column not in table.column_names]:
-                table = table.append_column(absent, pa.nulls(len(table), _LATER[absent]))
+            if name in (LEDGER, EARLIER_LEDGER):
+                table = ledger_columns.with_absent(table)
             check_columns(table, name)
             yield table
     except (*TABLE_FAULTS, DecompressionBomb, Nested, ValueError) as error:

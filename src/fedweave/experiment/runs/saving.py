@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from torch import Tensor
 
 from fedweave.core.algorithm import Algorithm, Engine
-from fedweave.core.ledger import SCHEMA
+from fedweave.core.ledger_columns import SCHEMA
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Kind
 from fedweave.experiment.rounds import RoundResult
