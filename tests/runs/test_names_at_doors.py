@@ -34,15 +34,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = {
+    return trained(folder, tmp_path_factory.mktemp("run") / "run", task="links", rank_negatives=5)
+
+
+def trained(folder: Path, directory: Path, **data: object) -> Path:
+    """The folder of a run of one round on the nodes of `folder`."""
+    document = {
         "rounds": 1,
-        "data": {"name": "folder", "path": str(folder), "task": "links", "rank_negatives": 5},
+        "data": {"name": "folder", "path": str(folder), **data},
         "partition": {"name": "random", "clients": 1},
         "model": {"name": "gcn", "hidden": 4},
         "algorithm": {"name": "fedavg"},
     }
-    directory = tmp_path_factory.mktemp("run") / "run"
-    run_experiment(resolve(made), directory, Silent())
+    run_experiment(resolve(document), directory, Silent())
     return directory
 
 
@@ -69,6 +73,14 @@ def test_a_pair_of_explain(run: Path) -> None:
     for name, facts in OTHERS.items():
         with refusal("explain.no-id", repr(name), *facts):
             explain(run, ("7", name))
+
+
+def test_an_id_of_explain(folder: Path, tmp_path: Path) -> None:
+    of_nodes = trained(folder, tmp_path / "run")
+    assert explain(of_nodes, "7.0").score == explain(of_nodes, "7").score
+    for name, facts in OTHERS.items():
+        with refusal("explain.no-id", name, *facts):
+            explain(of_nodes, name)
 
 
 def test_ids_of_forget(folder: Path, tmp_path: Path) -> None:
