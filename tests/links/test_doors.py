@@ -126,9 +126,10 @@ def test_nodes_without_features_are_refused_where_they_are_the_examples() -> Non
 # A link on both sides of a split.
 
 
-def directed(splits: tuple[str, ...]) -> Dataset:
-    """Links 0 → 1, 1 → 0, 1 → 2 and 2 → 1 of one relation."""
+def directed(splits: tuple[str, ...], relations: tuple[str, ...] = ()) -> Dataset:
+    """Links 0 → 1, 1 → 0, 1 → 2 and 2 → 1; of one relation, or of these."""
     edges = pd.DataFrame({"source": [0, 1, 1, 2], "target": [1, 0, 2, 1], "split": splits})
+    edges = edges.assign(label=relations) if relations else edges
     return datasets.from_frames(IDS[:3], edges, task="links", directed=True)
 
 
@@ -163,10 +164,27 @@ def test_the_note_on_a_split_of_pytorch_geometric(undirected: bool) -> None:
     assert (f"train in the other direction: {count} of {len(test)}" in " ".join(data.notes)) == (count > 0)
 
 
-def test_relations_are_apart() -> None:
-    """The other direction of another relation is another statement."""
-    edges = pd.DataFrame({"source": [0, 1], "target": [1, 0], "label": ["a", "b"], "split": ["train", "test"]})
-    data = datasets.from_frames(IDS[:2], edges, task="links", directed=True)
+@pytest.mark.parametrize(
+    ("relations", "splits", "count"),
+    [
+        (("a", "b", "a", "b"), ("train", "test", "train", "test"), "2 of 2"),  # inverse relations
+        (("a", "a", "b", "b"), ("train", "test", "test", "test"), "1 of 3"),  # a symmetric relation
+        (("a", "b", "a", "b"), ("train", "train", "test", "test"), ""),
+    ],
+)
+def test_reversed_pairs_of_a_knowledge_graph_are_noted_with_another_remedy(
+    relations: tuple[str, ...], splits: tuple[str, ...], count: str
+) -> None:
+    """Its links have a direction by their nature, and undirected links would lose it."""
+    notes = " ".join(directed(splits, relations).notes)
+    assert ("test links that join a pair that trains in the other direction, by any relation" in notes) == bool(count)
+    assert count in notes
+    assert "directed = false" not in notes
+
+
+def test_a_link_of_a_node_to_itself_is_no_reverse() -> None:
+    edges = pd.DataFrame({"source": [0, 0], "target": [0, 0], "label": ["a", "b"], "split": ["train", "test"]})
+    data = datasets.from_frames(IDS[:1], edges, task="links", directed=True, loops="keep")
     assert "other direction" not in " ".join(data.notes)
 
 

@@ -136,22 +136,28 @@ def codes_of(attributes: EdgeAttributes, nodes: int) -> np.ndarray:
     return result
 
 
+_UNDIRECTED = "if direction says nothing, give undirected links (directed = false, is_undirected = True)"
+_INVERSE = (
+    "training gives such a link away where its relation is symmetric or the inverse of another, as in FB15k and WN18; "
+    "FB15k-237 and WN18RR leave inverse relations out"
+)
+
+
 def _odd_splits(data: Dataset, attributes: EdgeAttributes, public: np.ndarray) -> Iterator[str]:
     """A sentence on each kind of links to validate or test that training gives away, or says nothing about."""
     codes, relation = codes_of(attributes, data.nodes), relation_of(attributes)
     trained = np.zeros(data.nodes, bool)
     trained[attributes.ends[:, public[TRAIN]]] = True
     ends_known = trained[attributes.ends].all(0) | (not _has_vectors(data))
-    turned = codes_of(attributes._replace(ends=attributes.ends[::-1]), data.nodes)
-    turned = np.where(attributes.directed & (turned != codes), turned, -1)  # not of a node to itself
+    pairs, several = attributes._replace(y=None), len(np.unique(relation)) > 1
+    reverse = codes_of(pairs._replace(ends=pairs.ends[::-1]), data.nodes)
+    reverse_trains = np.isin(reverse, codes_of(pairs, data.nodes)[public[TRAIN]])
+    reverse_trains &= attributes.directed & (pairs.ends[0] != pairs.ends[1])
     faults = (
         ("also train", "such scores are of what a model was trained on", np.isin(codes, codes[public[TRAIN]])),
         ("have an end that no training link has", "its vector is not trained, and such scores count", ~ends_known),
-        (
-            "train in the other direction",
-            "if direction says nothing, give undirected links (directed = false, is_undirected = True)",
-            np.isin(turned, codes[public[TRAIN]]),
-        ),
+        ("train in the other direction", _UNDIRECTED, reverse_trains & (not several)),
+        ("join a pair that trains in the other direction, by any relation", _INVERSE, reverse_trains & several),
         (
             "have a relation that no training link has",
             "its weights are not trained, and such scores count",
