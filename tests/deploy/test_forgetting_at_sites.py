@@ -202,13 +202,14 @@ def test_a_site_alone_cannot_be_left_out_of_secure_sums(project: Path) -> None:
 
 def refusals(project: Path, config: Config, sites: tuple[str, ...] = SITES) -> list[tuple[str, str]]:
     """(site, rule) of each refusal that `sites check` foresees."""
-    notes = examine(project, replace(read_project(project), sites=sites), config).notes
+    faults = examine(project, replace(read_project(project), sites=sites), config).faults
     rules = "min_difference", "min_nodes"
-    return [(whose, rule) for whose, what in notes for rule in rules if whose in sites and f"policy.{rule}" in what]
+    return [(whose, rule) for whose, what in faults for rule in rules if whose in sites and f"policy.{rule}" in what]
 
 
-def test_the_check_foresees_that_a_run_differs_too_little(project: Path) -> None:
-    """By the journals of the sites that are here, and only where sums or lists differ."""
+def test_the_check_foresees_that_a_run_differs_too_little(project: Path, tmp_path: Path) -> None:
+    """By the journals of the sites that are here, and only where sums or lists differ. It is a fault, by the last line
+    and the exit code, too."""
     config = experiment(rounds=1, algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
     assert refusals(project, config) == []
     rounds(project, config)
@@ -218,6 +219,11 @@ def test_the_check_foresees_that_a_run_differs_too_little(project: Path) -> None
     assert refusals(project, experiment(), SITES[:2]) == []  # without sums
     forget(project, numbers(config, 1, 4)[0])
     assert refusals(project, experiment()) == [(SITE, "min_nodes")]
+    (tmp_path / "config.toml").write_text(written(experiment().plain()))
+    checked = CliRunner().invoke(app, ["sites", "check", str(project), str(tmp_path / "config.toml")])
+    assert checked.exit_code == 2
+    assert f"fault  {SITE}: a run that begins now would be refused: policy.min_nodes" in checked.output
+    assert "no fault found" not in checked.output
     assert (SITE, "min_difference") in refusals(project, config, SITES[:2])
     facts = examine(project, read_project(project), config).facts
     assert any(whose == SITE and "4 nodes left out" in what for whose, what in facts)

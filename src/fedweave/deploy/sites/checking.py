@@ -86,6 +86,7 @@ from fedweave.models.edges import model_of_form
 
 
 T = TypeVar("T")
+REFUSED_NOW = "a run that begins now would be refused: "
 
 
 @dataclass
@@ -99,24 +100,18 @@ class Findings:
     facts: list[tuple[str, str]] = field(default_factory=list)
     forms: dict[str, Record] = field(default_factory=dict)
 
-    def attempt(self, whose: str, look: Callable[[], T], file: Path | None = None) -> T | None:
-        """The result of `look`; None if it raises errors, which become faults, with the `file` that they concern."""
+    def attempt(self, whose: str, look: Callable[[], T], file: Path | None = None, before: str = "") -> T | None:
+        """The result of `look`; None if it raises errors, which become faults, with the `file` that they concern and
+        the words `before` them."""
         try:
             return look()
         except FedweaveError as error:
             lines = str(error).splitlines() if len(error.args) > 1 else [str(error)]
-            self.faults += [(whose, f"{file}: {line}" if file else line) for line in lines]
+            self.faults += [(whose, f"{file}: {before}{line}" if file else f"{before}{line}") for line in lines]
         except OSError as error:
             reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()
             self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))
         return None
-
-    def noted(self, whose: str, look: Callable[[], object], before: str) -> None:
-        """If `look` raises an error, note it after the words `before`."""
-        try:
-            look()
-        except FedweaveError as error:
-            self.notes.append((whose, f"{before}{error}"))
 
 
 def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
@@ -306,7 +301,7 @@ def _rehearse(
     algorithm.
 
     An evaluation sends only "own" on all data; a refusal of another field of an evaluation is a note. A cap that the
-    run would reach is a note, too, unless the run needs all sites.
+    run would reach is a note, too, unless the run needs all sites. What refuses a run at its begin is a fault.
 
     Raises:
         ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not declare its steps.
@@ -332,9 +327,9 @@ def _rehearse(
     findings.attempt(name, partial(_check_accounts, accounts), Path(SITE_FILE))
     spent, replied = accounts.spent, accounts.repeated(pin(config.plain(), list(sites)))
     for condition in conditions(rules, config, algorithm, calls, len(sites), spent, replied):
-        findings.noted(name, condition, "a run that begins now would be refused: ")
+        findings.attempt(name, condition, before=REFUSED_NOW)
     for condition in _differences(folder, dataset, rules, config, sites, calls, accounts):
-        findings.noted(name, condition, "a run that begins now would be refused: ")
+        findings.attempt(name, condition, before=REFUSED_NOW)
     for why in ending(rules, spent, calls, config.general):
         so = "Allow more, or run fewer rounds; --resume needs only the remaining replies."
         (findings.faults if needs_all(config, algorithm) else findings.notes).append(
