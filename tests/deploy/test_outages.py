@@ -16,6 +16,7 @@ from fedweave.deploy.sites import running
 from fedweave.deploy.sites.checking import survived
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.running import Outage
+from fedweave.deploy.sites.status import progress, watched
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
@@ -184,3 +185,37 @@ def test_a_check_says_what_outage_a_run_survives(sites: int, settings: dict[str,
     config = experiment("fedavg", **({"wait": 3600.0} | settings))
     algorithm = config.algorithm.make(MODELS["gcn"](hidden=4).build(3, 2))
     assert said in survived(config, algorithm, calls_of(algorithm, "fedavg", sites), sites)
+
+
+@pytest.mark.parametrize(
+    ("last", "away", "said"),
+    [
+        (FAILED, ["bank-b"], "waiting for bank-b, 60 s at most, 3 of 4 rounds done"),
+        ({}, ["bank-b", "bank-c"], "waiting for bank-b, bank-c, 60 s at most, 0 of 4 rounds done"),
+        (FAILED, [], "waiting for server, 60 s at most, 3 of 4 rounds done"),
+    ],
+)
+def test_status_says_that_a_run_waits_and_for_whom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], away: list[str], said: str
+) -> None:
+    (tmp_path / "admin").mkdir()
+    heard: list[dict[str, Any]] = []
+    news = running.ProgressFile(heard.append, tmp_path, tmp_path / "out", 0, 4)
+
+    def line() -> str:
+        return progress(watched(tmp_path) or {})
+
+    for error, end in ((KeyboardInterrupt(), "stopped"), (FedweaveError("nobody came"), "failed")):
+        with pytest.raises(type(error)), news:
+            if last:
+                news(last | {"rounds": 4})
+            news({"status": "paused", "sites": away, "seconds": 60.4})
+            assert f"out: {said}" in line()
+            assert "not watched" not in line()
+            raise error
+        assert f"out: {end}, {said.rpartition(', ')[2]}" in line()
+    assert heard[-1]["status"] == "paused"
+    news({"status": "paused", "sites": away, "seconds": -100.0})  # its process was killed long ago
+    assert "not watched here" in line()
+    news({"status": "submitted", "sites": ["bank-a"]})
+    assert "out: starting, " in line()

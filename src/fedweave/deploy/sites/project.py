@@ -339,6 +339,7 @@ def wait_until_open(server: SiteProcess, host: str, port: int, seconds: float = 
 
 FILE = "project.json"
 STATUS = "status.json"  # in the administrator's folder: the progress of the last watched job
+WAITING = "waiting"  # the status there of a run without a job, which waits until a site or the server is back
 IGNORED = ".gitignore"
 
 

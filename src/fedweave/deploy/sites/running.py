@@ -18,9 +18,9 @@ from fedweave.deploy.flare.folder import LOG
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.predicted import predicting
-from fedweave.deploy.flare.requests import ADMIN
+from fedweave.deploy.flare.requests import ADMIN, SERVER
 from fedweave.deploy.flare.server import ABORTED, Admin, ServerAway
-from fedweave.deploy.sites.project import STATUS, Project, administer, read_project
+from fedweave.deploy.sites.project import STATUS, WAITING, Project, administer, read_project
 from fedweave.errors import FedweaveError, UserError, listed
 from fedweave.experiment.config import Config, written
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
@@ -77,23 +77,63 @@ def run(
         check_replaceable(directory)
     elif finished := examine(config, directory, resume):
         return finished
-    with administer(project) as admin, locked(directory):
+    done = _saved_round(directory) if resume else 0
+    news = ProgressFile(notify, project, directory, done, config.general.rounds)
+    with administer(project) as admin, locked(directory), news:
         if resume or overwrite:
-            _end_earlier(admin, directory, notify)
+            _end_earlier(admin, directory, news)
         with replacing(directory) if overwrite else nullcontext():
             number = _number(project, about, directory, resume)
             outage = Outage(config.engine.values["wait"], directory, set(about.sites) - set(now.sites))
             follow = ""
             while True:
                 try:
-                    return _jobs(admin, config, about, number, project, directory, notify, patience, outage, follow)
+                    return _jobs(admin, config, about, number, project, directory, news, patience, outage, follow)
                 except ServerAway as error:
                     if not (left := outage.left()):
                         raise
-                    notify({"status": "no-server", "sites": [], "seconds": left, "error": str(error)})
+                    news({"status": "no-server", "sites": [], "seconds": left, "error": str(error)})
                     admin.connect_again(project, left)
                     if not (follow := _alive(admin, directory)):
-                        _end_earlier(admin, directory, notify)
+                        _end_earlier(admin, directory, news)
+
+
+class ProgressFile:
+    """Passes the news of a run on to `notify`, and keeps for `fedweave sites status` how far the run is, or whom it
+    waits for. A run that ends while it waits is kept as stopped or failed.
+
+    done, rounds: of the run in `directory`, before the first news.
+    """
+
+    def __init__(self, notify: Notify, project: Path, directory: Path, done: int, rounds: int) -> None:
+        self._notify, self._path = notify, project / ADMIN / STATUS
+        self._last: Record = {"round": done, "rounds": rounds, "out": str(directory.resolve())}
+        self._open = False  # whether what is kept says that the run goes on without a job that reports
+
+    def __call__(self, now: Record) -> None:
+        """Receive a job's progress, or a message on the sites: with the seconds for which the run waits for them."""
+        if "sites" not in now:
+            self._last |= now
+            self._keep()
+        elif "seconds" in now:
+            until = time.time() + now["seconds"]
+            self._keep(status=WAITING, waiting=now["sites"] or [SERVER], until=until)
+        elif now["status"] == "submitted":
+            self._keep(status="starting", waiting=())
+        self._notify(now)
+
+    def __enter__(self) -> None:
+        """Nothing is kept before the first news."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None and self._open:
+            failed = isinstance(error, FedweaveError)
+            self._keep(status="failed" if failed else "stopped", waiting=(), error=str(error))
+
+    def _keep(self, **changes: object) -> None:
+        self._open = changes.get("status") in (WAITING, "starting")
+        status = {key: value for key, value in self._last.items() if key != "recent"}
+        self._path.write_text(json.dumps({**status, **changes, "at": time.time()}))
 
 
 class Outage:
@@ -105,7 +145,7 @@ class Outage:
     """
 
     def __init__(self, seconds: float, directory: Path, removed: Collection[str] = ()) -> None:
-        self._seconds, self._path, self.removed = seconds, directory / CHECKPOINT, frozenset(removed)
+        self._seconds, self._directory, self.removed = seconds, directory, frozenset(removed)
         self._round, self._end = -1, math.inf
         self._away = set[str]()  # the sites that were lost since the last saved round
 
@@ -131,7 +171,7 @@ class Outage:
         self._away |= {*away}
 
     def _look(self) -> None:
-        reached = Checkpoint.load(self._path).round if self._path.exists() else 0
+        reached = _saved_round(self._directory)
         if reached > self._round:
             self._round, self._end = reached, time.monotonic() + self._seconds
             self._away = set()
@@ -157,7 +197,6 @@ def _jobs(
     """
     lost = set[str]()
     write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
-    noting = partial(_noting, project, directory, notify)
     if follow and not _begins(admin, follow, patience):
         notify({"status": "ending", "sites": []})
         _end(admin, follow, 0.0)
@@ -169,8 +208,8 @@ def _jobs(
         else:
             here = _gathered(admin, about, project, notify, patience, outage, lost)
             job = admin.submit(number, about.sites, config.plain())
-        last = _watch(admin, config, set(here), job, directory, noting)
-        noting(last)
+        last = _watch(admin, config, set(here), job, directory, notify)
+        notify(last)
         if last["status"] == "done":
             return read_summary(directory / SUMMARY)
         if last["status"] != "stopped":
@@ -227,20 +266,14 @@ def _gathered(
 def _reached(last: Record, directory: Path) -> str:
     """A sentence on the round from which the run can continue after a failed job, by its checkpoint: if the server's
     disk is full, a round can end without being saved."""
-    path = directory / CHECKPOINT
-    done = Checkpoint.load(path).round if last.get("round") and path.exists() else 0
+    done = _saved_round(directory) if last.get("round") else 0
     return f" What round {done} reached is saved; continue with the same command and --resume." if done else ""
 
 
-def _noting(project: Path, directory: Path, notify: Notify, now: Record) -> None:
-    """Pass on a job's progress, and keep it for `fedweave sites status`."""
-    _note(project, {**now, "out": str(directory.resolve())})
-    notify(now)
-
-
-def _note(project: Path, now: Record) -> None:
-    status = {key: value for key, value in now.items() if key != "recent"}
-    (project / ADMIN / STATUS).write_text(json.dumps({**status, "at": time.time()}))
+def _saved_round(directory: Path) -> int:
+    """The round of the run's checkpoint, 0 without one."""
+    path = directory / CHECKPOINT
+    return Checkpoint.load(path).round if path.exists() else 0
 
 
 def _number(project: Path, about: Project, directory: Path, resume: bool) -> str:

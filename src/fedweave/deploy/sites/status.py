@@ -13,7 +13,7 @@ from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
 from fedweave.deploy.flare.requests import ADMIN, SERVER
 from fedweave.deploy.sites.certificates import lasts
-from fedweave.deploy.sites.project import STATUS, Closed, Project, administer, barred, local_processes, reach
+from fedweave.deploy.sites.project import STATUS, WAITING, Closed, Project, administer, barred, local_processes, reach
 from fedweave.errors import FedweaveError, UserError
 from fedweave.reports.notes import headline
 
@@ -191,16 +191,19 @@ def progress(now: Record) -> str:
     known = headline(now.get("summary") or {})
     shown = f", {known}" if known else ""
     waiting = ", ".join(now.get("waiting") or ())
-    owed = f", waiting for {waiting}" if waiting and now.get("status") == "running" else ""
+    state, owed = now.get("status"), f", waiting for {waiting}" if waiting and now.get("status") == "running" else ""
     rounds = (
         f"{now.get('round')} of {counted(now['rounds'], 'round')} done"
         if now.get("rounds")
         else "before its first round"
     )
-    unheard = now.get("status") == "running" and ago > UNHEARD
+    unheard = state == "running" and ago > UNHEARD
+    if state == WAITING:  # and reports nothing until the wait is over
+        left = float(now.get("until", 0)) - time.time()
+        state, unheard = f"waiting for {waiting}, {max(0.0, left):.0f} s at most", left < -UNHEARD
     again = "; not watched here: `fedweave sites run … --resume` watches it" if unheard else ""
-    if now.get("status") == "stopped":
+    if state == "stopped":
         again = "; `fedweave sites run … --resume` goes on"
         if now.get("lost"):
             again = f"; `fedweave sites run` goes on with {', '.join(now['lost'])} as another job"
-    return printable(f"run {now.get('out')}: {now.get('status')}, {rounds}{shown}{owed} ({ago:.0f} s ago){again}")
+    return printable(f"run {now.get('out')}: {state}, {rounds}{shown}{owed} ({ago:.0f} s ago){again}")
