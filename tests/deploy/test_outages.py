@@ -206,12 +206,12 @@ def test_status_says_that_a_run_waits_and_for_whom(
         return progress(watched(tmp_path) or {})
 
     for error, end in ((KeyboardInterrupt(), "stopped"), (FedweaveError("nobody came"), "failed")):
+        if last:
+            news(last | {"rounds": 4})
+        news({"status": "paused", "sites": away, "seconds": 60.4})
+        assert f"out: {said}" in line()
+        assert "not watched" not in line()
         with pytest.raises(type(error)), news:
-            if last:
-                news(last | {"rounds": 4})
-            news({"status": "paused", "sites": away, "seconds": 60.4})
-            assert f"out: {said}" in line()
-            assert "not watched" not in line()
             raise error
         assert f"out: {end}, {said.rpartition(', ')[2]}" in line()
     assert heard[-1]["status"] == "paused"

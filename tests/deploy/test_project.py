@@ -39,8 +39,9 @@ from fedweave.deploy.sites.certificates import certificate as read_certificate
 from fedweave.deploy.sites.certificates import check_certificate
 from fedweave.deploy.sites.experiments import for_sites
 from fedweave.deploy.sites.project import Project, SiteProcess, administer, members, read_project
-from fedweave.deploy.sites.running import run
+from fedweave.deploy.sites.running import run, sites_of
 from fedweave.errors import ConfigError, UserError
+from fedweave.experiment.config import dumps
 from tests.deploy.projects import SITES, Ran, Refused, experiment, make_project, processes, until
 from tests.deploy.test_in_process import simulated
 from tests.refusals import refusal
@@ -290,6 +291,57 @@ def test_names_that_cannot_be_sites_are_refused(names: list[str], tmp_path: Path
     with refusal("user", "--sites"):
         provision(tmp_path / "p", names, "localhost", 1)
     assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"sites": ["bank-a", "../../bank-b"]}, "../../bank-b"),
+        ({"sites": ["bank-a", "/etc"]}, "/etc"),
+        ({"sites": ["..", "bank-b"]}, ".."),
+        ({"sites": ["bank-a", "bank-b\n"]}, "bank-b"),
+        ({"sites": ["bank-a", "server"]}, "server"),
+        ({"sites": ["bank-a", "bank-a"]}, "twice"),
+        ({"sites": []}, "no site"),
+        ({"host": "../../bank"}, "host ../../bank"),
+    ],
+)
+def test_a_project_with_a_name_that_leads_elsewhere_is_refused(
+    provisioned: Path, tmp_path: Path, changes: dict[str, Any], why: str
+) -> None:
+    with refusal("user", "project.json", why):
+        read_project(sent(provisioned, tmp_path / "sent", changes))
+
+
+def sent(provisioned: Path, project: Path, changes: dict[str, Any]) -> Path:
+    """The folder of an administrator who has got a changed project.json."""
+    project.mkdir()
+    (project / "admin").symlink_to(provisioned / "admin")
+    about = json.loads((provisioned / "project.json").read_text())
+    (project / "project.json").write_text(json.dumps(about | changes))
+    return project
+
+
+@pytest.mark.parametrize(
+    "words", ["check P", "start P", "status P", "jobs P", "add P bank-d", "remove P bank-a", "run C --sites P --out O"]
+)
+def test_each_command_refuses_such_a_project(provisioned: Path, tmp_path: Path, words: str) -> None:
+    """Whoever sends project.json could otherwise have commands read and write outside of the project."""
+    project = sent(provisioned, tmp_path / "sent", {"sites": ["bank-a", "../../bank-b"]})
+    (project / "server").symlink_to(provisioned / "server")
+    (tmp_path / "exp.toml").write_text(dumps(experiment().plain()))
+    places = {"P": str(project), "C": str(tmp_path / "exp.toml"), "O": str(tmp_path / "out")}
+    done = runner.invoke(app, ["sites", *(places.get(word, word) for word in words.split())])
+    assert done.exit_code == 2
+    assert "../../bank-b" in done.output
+    assert "no fault found" not in done.output
+
+
+@pytest.mark.parametrize("sites", [["../../bank-a"], ["bank-a", 3], "bank-a", [".."]])
+def test_a_run_folder_with_such_a_name_is_damaged(tmp_path: Path, sites: object) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "sites": sites}))
+    with refusal("file.damaged", "run.json"):
+        sites_of(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,7 @@ def check_names(clients: Sequence[str]) -> None:
     """
     if not clients:
         raise ConfigError("a federation needs at least one client.", code="config.no-clients")
-    if bad := [client for client in clients if not client or "/" in client]:
+    if bad := [client for client in clients if client in ("", ".", "..") or {"/", "\0"} & set(client)]:
         raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
     if reserved := sorted(TAKEN & set(clients)):
         raise ConfigError(

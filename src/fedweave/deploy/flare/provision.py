@@ -29,7 +29,7 @@ from nvflare.private.fed.utils.identity_utils import get_cn_from_cert
 
 from fedweave.core.types import Record
 from fedweave.deploy.flare.folder import replace_private
-from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, RESERVED, SERVER
+from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, RESERVED, SERVER, SITE
 from fedweave.deploy.flare.sitefile import IDS_KEY, SECRET
 from fedweave.errors import FedweaveError, UserError
 
@@ -39,7 +39,6 @@ STATE = "cert.json"  # in the authority's folder: its key and certificate
 ISSUED = "issued.json"  # in the same folder: its record of each certificate that it has signed (`note_issued`)
 BEFORE = timedelta(days=1)  # a certificate is valid from this much before its making: other clocks may be slow
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _WORD = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"{_WORD}(\.{_WORD})*")  # what NVFlare takes
 # The rights that a site grants to the submitter of a job; "byoc" is code that travels with a job.
@@ -65,8 +64,8 @@ _LAUNCHER = "fedweave.deploy.flare.doorkeeper.SiteLauncher"
 _INSIDE = {"internal": {"scheme": "tcp", "resources": {"host": "localhost", "connection_security": "mtls"}}}
 
 
-def check_names(sites: Sequence[str]) -> None:
-    """Refuse names that sites cannot have.
+def check_names(sites: Sequence[str], where: str = "--sites") -> None:
+    """Refuse names that sites cannot have. where: the option or file that lists them.
 
     Raises:
         UserError: a name is reserved, repeated or not of the right form; or there is no name.
@@ -74,25 +73,25 @@ def check_names(sites: Sequence[str]) -> None:
     bad = [name for name in sites if not is_name(name)]
     if bad or not sites or len(set(sites)) < len(sites):
         raise UserError(
-            f"--sites {','.join(sites)}: {', '.join(bad) or 'no site, or one named twice'}. A site's name has a-z, 0-9 "
+            f"{where} {','.join(sites)}: {', '.join(bad) or 'no site, or one named twice'}. A site's name has a-z, 0-9 "
             f"and '-', 63 at most, begins with no '-', is unique and not one of {', '.join(sorted(RESERVED))}."
         )
 
 
-def is_name(name: str) -> bool:
+def is_name(name: object) -> bool:
     """Whether a site can have this name."""
-    return bool(_NAME.fullmatch(name)) and name not in RESERVED
+    return isinstance(name, str) and re.fullmatch(SITE, name) is not None and name not in RESERVED
 
 
-def check_host(host: str) -> None:
-    """Refuse a `host` that is no address of a machine.
+def check_host(host: str, where: str = "--host") -> None:
+    """Refuse a `host` that is no address of a machine. where: the option or file that has it.
 
     Raises:
         UserError: it is neither a host's name nor an IPv4 address.
     """
     if not _HOST.fullmatch(host):
         raise UserError(
-            f"--host {host}: give the name of the server's machine, such as fl.example.org, or its IPv4 address: "
+            f"{where} {host}: give the name of the server's machine, such as fl.example.org, or its IPv4 address: "
             "letters, digits, '-' and dots, without https:// before it; the port is given by --port."
         )
 

@@ -67,11 +67,13 @@ PROTOCOL = 1
 
 ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
 RESERVED = TAKEN | {ADMIN, SERVER, AUTHORITY}  # provisioning makes folders or certificates for the last three
+SITE = r"[a-z0-9][a-z0-9-]{0,62}"  # the form of a site's name, which also names folders, files and certificates
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]
 _Epoch = Annotated[int, Field(ge=0, lt=2**53)]
 _Mark = Annotated[int, Field(ge=-1, lt=2**31)]  # a round, -1 before the first
 _Name = Annotated[str, Field(pattern=r"^[\w.-]{1,200}$")]
+_Site = Annotated[str, Field(pattern=f"^{SITE}$")]
 _Head = Annotated[str, Field(pattern=HEAD)]
 _Run = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{1,64}$")]  # it names a folder
 
@@ -95,7 +97,7 @@ class Join:
     run: _Run
     document: Record
     round: _Mark
-    sites: list[_Name]
+    sites: list[_Site]
     versions: dict[str, str]
     predict: bool = False
     data: dict[_Name, Version] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from fedweave.core.loopback import LOOPBACK
 from fedweave.core.text import printable
 from fedweave.deploy.flare.folder import LOG, LOG_FORMAT, metrics_port, private_file
 from fedweave.deploy.flare.gatekeeper import load_revoked
-from fedweave.deploy.flare.provision import close_inside, kind, settle
+from fedweave.deploy.flare.provision import check_host, check_names, close_inside, kind, settle
 from fedweave.deploy.flare.requests import ADMIN
 from fedweave.deploy.flare.server import Admin, logged_in
 from fedweave.deploy.sites.alive import PID, chosen, folders, process
@@ -359,10 +359,10 @@ class Project:
 
 
 def read_project(directory: Path) -> Project:
-    """Read what `Project.save` wrote.
+    """Read what `Project.save` wrote, or somebody has sent.
 
     Raises:
-        UserError: `directory` is no project.
+        UserError: `directory` is no project, or a site or the server's machine has a name that is not allowed.
     """
     try:
         record = json.loads((directory / FILE).read_text())
@@ -372,11 +372,13 @@ def read_project(directory: Path) -> Project:
         names = [*record["sites"], record["host"]]
         if not isinstance(record["sites"], list) or not all(isinstance(name, str) for name in names):
             raise ValueError("sites is a list of names, host a name")
-        return Project(tuple(record["sites"]), record["host"], port)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"{directory} is not a project: it has no readable {FILE}. Make one with `fedweave sites init`."
         ) from error
+    check_names(record["sites"], f"{directory / FILE}: sites")
+    check_host(record["host"], f"{directory / FILE}: host")
+    return Project(tuple(record["sites"]), record["host"], port)
 
 
 SECONDS = 2.0  # for the server to take a connection, and to answer

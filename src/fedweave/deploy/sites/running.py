@@ -18,6 +18,7 @@ from fedweave.deploy.flare.folder import LOG
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.predicted import predicting
+from fedweave.deploy.flare.provision import is_name
 from fedweave.deploy.flare.requests import ADMIN, SERVER
 from fedweave.deploy.flare.server import ABORTED, Admin, ServerAway
 from fedweave.deploy.sites.project import STATUS, WAITING, Project, administer, read_project
@@ -127,8 +128,8 @@ class ProgressFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None and self._open:
-            failed = isinstance(error, FedweaveError)
-            self._keep(status="failed" if failed else "stopped", waiting=(), error=str(error))
+            status = "failed" if isinstance(error, FedweaveError) else "stopped"
+            self._keep(status=status, waiting=(), error=str(error))
 
     def _keep(self, **changes: object) -> None:
         self._open = changes.get("status") in (WAITING, "starting")
@@ -303,8 +304,8 @@ def sites_of(directory: Path) -> list[str]:
         FedweaveError: that is damaged.
     """
     sites = _read_run(directory).get("sites", [])
-    if not isinstance(sites, list) or not all(isinstance(site, str) for site in sites):
-        raise damaged(directory / RUN, "its sites are no names")
+    if not isinstance(sites, list) or not all(map(is_name, sites)):
+        raise damaged(directory / RUN, "its sites are no names that sites can have")
     return sites
 
 
