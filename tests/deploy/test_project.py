@@ -500,7 +500,7 @@ def test_a_run_is_there_again_if_the_one_that_was_to_replace_it_reached_no_site(
 
     monkeypatch.setattr(running_module, "administer", lambda project: nullcontext(Nobody()))
     project, out = tmp_path / "project", tmp_path / "run"
-    project.mkdir()
+    (project / "admin").mkdir(parents=True)
     Project(("a", "b"), "localhost", 1).save(project)
     held = {"config.toml": "old", "metrics.parquet": "old", "run.json": '{"run": "1", "project": "p", "job": "j"}'}
     out.mkdir()

@@ -622,7 +622,7 @@ def test_names_that_files_have_for_others_than_clients_are_refused(
         Simulation({"a": graph, name: graph}, classes=3)
 
 
-@pytest.mark.parametrize("name", ["a/b", ""])
+@pytest.mark.parametrize("name", ["a/b", "", ".", "..", "a\0"])
 def test_client_names_that_no_checkpoint_could_hold_are_refused(
     make_graphs: Callable[..., dict[str, Graph]], name: str
 ) -> None:
