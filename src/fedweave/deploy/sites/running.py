@@ -78,8 +78,8 @@ def run(
         check_replaceable(directory)
     elif finished := examine(config, directory, resume):
         return finished
-    done = _saved_round(directory) if resume else 0
-    news = ProgressFile(notify, project, directory, done, config.general.rounds)
+    start = _saved_round(directory) if resume else 0
+    news = ProgressFile(notify, project, directory, start, config.general.rounds)
     with administer(project) as admin, locked(directory), news:
         if resume or overwrite:
             _end_earlier(admin, directory, news)
@@ -103,12 +103,12 @@ class ProgressFile:
     """Passes the news of a run on to `notify`, and keeps for `fedweave sites status` how far the run is, or whom it
     waits for. A run that ends while it waits is kept as stopped or failed.
 
-    done, rounds: of the run in `directory`, before the first news.
+    saved, rounds: of the run in `directory`, before the first news.
     """
 
-    def __init__(self, notify: Notify, project: Path, directory: Path, done: int, rounds: int) -> None:
+    def __init__(self, notify: Notify, project: Path, directory: Path, saved: int, rounds: int) -> None:
         self._notify, self._path = notify, project / ADMIN / STATUS
-        self._last: Record = {"round": done, "rounds": rounds, "out": str(directory.resolve())}
+        self._last: Record = {"round": saved, "rounds": rounds, "out": str(directory.resolve())}
         self._open = False  # whether what is kept says that the run goes on without a job that reports
 
     def __call__(self, now: Record) -> None:
@@ -117,8 +117,8 @@ class ProgressFile:
             self._last |= now
             self._keep()
         elif "seconds" in now:
-            until = time.time() + now["seconds"]
-            self._keep(status=WAITING, waiting=now["sites"] or [SERVER], until=until)
+            deadline = time.time() + now["seconds"]
+            self._keep(status=WAITING, waiting=now["sites"] or [SERVER], deadline=deadline)
         elif now["status"] == "submitted":
             self._keep(status="starting", waiting=())
         self._notify(now)

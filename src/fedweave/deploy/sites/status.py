@@ -199,7 +199,7 @@ def progress(now: Record) -> str:
     )
     unheard = state == "running" and ago > UNHEARD
     if state == WAITING:  # and reports nothing until the wait is over
-        left = float(now.get("until", 0)) - time.time()
+        left = float(now.get("deadline", 0)) - time.time()
         state, unheard = f"waiting for {waiting}, {max(0.0, left):.0f} s at most", left < -UNHEARD
     again = "; not watched here: `fedweave sites run … --resume` watches it" if unheard else ""
     if state == "stopped":
