@@ -254,6 +254,10 @@ def test_the_server_is_no_site(kits: Path) -> None:
         answer = InProcess(kits).members["bank-b"].answer(json.dumps(request), encode({}))
         assert answer.blob == b""
         assert f"names {own} as a site" in answer.refusal
+    for other in ("..", "../../bank-a", "bank_a", "Bank-a"):  # which no site can be called
+        request = json.loads(join_request(EVERYONE, "r2")) | {"sites": ["bank-b", other]}
+        answer = InProcess(kits).members["bank-b"].answer(json.dumps(request), encode({}))
+        assert (answer.blob, answer.refusal != "") == (b"", True)
     assert InProcess(kits).members["bank-b"].answer(join_request(EVERYONE, "r2"), encode({})).blob
 
 
