@@ -23,7 +23,7 @@ from fedweave.cli import app
 from fedweave.cli.options import command_line
 from fedweave.experiment import config
 from fedweave.reports import terminal
-from fedweave.sweep.plan import planned
+from fedweave.sweep.plan import plan_runs
 from tests import commands
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -200,7 +200,7 @@ def test_another_algorithm_trains_at_its_own_pace_unless_told_otherwise(small: P
         assert "qfedavg keeps local_steps = 1" in err
         assert config.read(small / name / "config.toml")[0].algorithm.values["lr"] == due
     assert f"lr = {own} (not 0.02)" in fedweave("check", "small.toml", "--algorithm", "qfedavg")[1]
-    runs, notes = planned(small / "small.toml", small / "s", "0", "fedavg,qfedavg", [], [])
+    runs, notes = plan_runs(small / "small.toml", small / "s", "0", "fedavg,qfedavg", [], [])
     assert [run.config.algorithm.values["lr"] for run in runs] == [0.02, own]
     assert f"lr = {own} (not 0.02)" in " ".join(notes)
 

@@ -20,7 +20,7 @@ from fedweave.datasets import Dataset
 from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.files import read_table
 from fedweave.partition import Partition
-from fedweave.sweep.plan import planned
+from fedweave.sweep.plan import plan_runs
 from tests.refusals import refusal
 
 DOCUMENT: dict[str, Any] = {
@@ -100,7 +100,7 @@ def test_commands_take_a_run_from_python(tmp_path: Path) -> None:
     ):
         done = command(*words)
         assert done.exit_code == 0, done.output
-    [swept], _ = planned(tmp_path / "one" / "config.toml", tmp_path / "sweep", "1", "", [], [])
+    [swept], _ = plan_runs(tmp_path / "one" / "config.toml", tmp_path / "sweep", "1", "", [], [])
     assert swept.config == fedweave.load_run(tmp_path / "one").config
 
 

@@ -17,10 +17,11 @@ from fedweave.experiment.config import read, resolve
 from fedweave.reports.conditions import in_words
 from fedweave.reports.pictures import Point
 from fedweave.reports.reading import Group
-from fedweave.sweep import choosing, results, scheduler
-from fedweave.sweep import results as charts
-from fedweave.sweep import results as paper
-from fedweave.sweep.plan import keys_of, planned, share, tries
+from fedweave.sweep import charts, choosing, results, scheduler
+from fedweave.sweep.captions import caption
+from fedweave.sweep.comparison import rank_algorithms, rows_by_condition
+from fedweave.sweep.latex import latex
+from fedweave.sweep.plan import grid_of_options, keys_of, plan_runs, share
 from tests.refusals import refusal
 from tests.sweep.test_sweep import SMALL, in_process
 
@@ -115,7 +116,7 @@ def test_nothing_is_chosen_without_validation_examples() -> None:
 
 
 def test_the_latex_table_has_a_caption_that_says_what_was_run() -> None:
-    text = paper.latex(choosing.choose(GROUPS, KEYS, APART))
+    text = latex(choosing.choose(GROUPS, KEYS, APART))
     assert r"\label{tab:sweep}" in text
     assert r"algorithm & clients = 5 & clients = 10 & mean rank \\" in text
     assert r"moon & 81.50 $\pm$ 2.12 & 60.00 $\pm$ 0.00 & 1.00 \\" in text  # two seeds make nothing bold
@@ -136,24 +137,24 @@ def test_a_caption_names_noise_and_what_was_not_tuned_and_bold_needs_seeds() -> 
         config["algorithm"] |= {"optimizer": optimizer, "local_steps": 3}
         config["noise"] = {"labels": rate, "labels_by": "flip"}
     found = choosing.choose([*made, noisy], ("algorithm.lr", "noise.labels"), ("noise.labels",))
-    text = paper.caption(found, "Test")
+    text = caption(found, "Test")
     assert "Noise: share of training labels flipped = 0 or 0.25." in text
     assert "local steps = 3; optimizer = adam (fedavg) or sgd (scaffold)" in text
     assert "; lr" not in text  # it was tuned
-    [chart] = charts.charts(found)
+    [chart] = charts.charts_over_keys(found)
     assert (chart.over, chart.name) == ("share of training labels flipped", "over-noise-labels")
-    assert "Bold" not in paper.latex(found)
-    assert "Bold" not in paper.latex(choosing.choose(GROUPS, KEYS, APART))
+    assert "Bold" not in latex(found)
+    assert "Bold" not in latex(choosing.choose(GROUPS, KEYS, APART))
     three = [
         group(name, 0.1, 5, [0.5] * 3, test) for name, test in (("fedavg", [0.4, 0.5, 0.6]), ("moon", [0.6, 0.7, 0.81]))
     ]
-    text = paper.latex(choosing.choose(three, KEYS, APART))
+    text = latex(choosing.choose(three, KEYS, APART))
     assert "Bold" in text
     assert r"moon & \textbf{70.33" in text
 
 
 def test_csv_has_a_line_per_run() -> None:
-    lines = [*csv.DictReader(paper.csv_of(GROUPS, choosing.choose(GROUPS, KEYS, APART), KEYS).splitlines())]
+    lines = [*csv.DictReader(results.runs_as_csv(GROUPS, choosing.choose(GROUPS, KEYS, APART), KEYS).splitlines())]
     assert len(lines) == sum(len(group.runs) for group in GROUPS)
     assert [line["chosen"] for line in lines[:4]] == ["1", "1", "0", "0"]
     assert lines[1] == {
@@ -171,7 +172,7 @@ def test_csv_has_a_line_per_run() -> None:
 
 def test_csv_of_conditions_has_ranks_and_paired_differences() -> None:
     found = choosing.choose(GROUPS, KEYS, APART)
-    lines = paper.by_condition(found)
+    lines = rows_by_condition(found)
     assert [(line["condition"], line["algorithm"], line["rank"]) for line in lines] == [
         ("clients = 5", "fedavg", 2),
         ("clients = 10", "fedavg", 2),
@@ -194,8 +195,8 @@ def test_each_condition_is_judged_by_its_own_metric() -> None:
     assert [(one.metric, one.values()[0]) for one in found] == [("average_precision", 0.3), ("accuracy", 0.6)] * 2
     [said] = results.describe_numbers(groups, found)
     assert "average precision (clients = 5), accuracy (clients = 10)" in said
-    assert results.describe_numbers(groups) == (results.APART,)
-    assert "Test average precision or accuracy in" in paper.latex(found)
+    assert results.describe_numbers(groups) == (results.NOTE_WITHOUT_COMMON_METRIC,)
+    assert "Test average precision or accuracy in" in latex(found)
 
 
 def test_the_setting_of_the_lowest_error_is_chosen_and_the_algorithm_of_the_lowest_ranks_first() -> None:
@@ -211,7 +212,7 @@ def test_the_setting_of_the_lowest_error_is_chosen_and_the_algorithm_of_the_lowe
     chosen = choosing.choose(groups, KEYS, APART)
     settings = [(one.algorithm, one.setting["algorithm.lr"]) for one in chosen]
     assert sorted(settings) == [("fedavg", 0.2)] * 2 + [("moon", 0.1)] * 2
-    [order] = [results.placed_over(chosen)]
+    [order] = [rank_algorithms(chosen)]
     assert order is not None
     assert dict(zip(order.names, order.places[0], strict=True)) == {"fedavg": 2, "moon": 1}
     assert "is lowest" in " ".join(choosing.describe_choices(chosen))
@@ -219,10 +220,10 @@ def test_the_setting_of_the_lowest_error_is_chosen_and_the_algorithm_of_the_lowe
 
 
 def test_a_chart_over_every_number_that_is_varied() -> None:
-    [chart] = charts.charts(choosing.choose(GROUPS, KEYS, APART))
+    [chart] = charts.charts_over_keys(choosing.choose(GROUPS, KEYS, APART))
     assert (chart.over, chart.name) == ("clients", "over-partition-clients")
     assert [(at, round(mean, 3)) for at, mean, _ in chart.lines["moon"]] == [(5, 0.815), (10, 0.6)]
-    both = charts.charts(choosing.choose(GROUPS, KEYS, choosing.conditions(KEYS, KEYS)))
+    both = charts.charts_over_keys(choosing.choose(GROUPS, KEYS, choosing.conditions(KEYS, KEYS)))
     assert [(chart.over, chart.where) for chart in both] == [
         ("lr", "clients = 5"),
         ("lr", "clients = 10"),
@@ -239,19 +240,19 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_tune_is_a_grid_of_the_algorithms_that_have_the_key(config: Path) -> None:
-    made, _ = planned(config, config.parent, "0", "fedavg,fedprox", [], ["algorithm.mu=1,2"])
+    made, _ = plan_runs(config, config.parent, "0", "fedavg,fedprox", [], ["algorithm.mu=1,2"])
     values = [(run.config.algorithm.name, run.config.algorithm.values) for run in made]
     assert [(name, own["lr"], own.get("mu")) for name, own in values] == [
         *(("fedavg", lr, None) for lr in (0.01, 0.1)),
         *(("fedprox", lr, mu) for lr in (0.01, 0.1) for mu in (1.0, 2.0)),  # --grid in the place of tune
     ]
-    tried = tries(config, [], ["algorithm.mu=1,2", "fedprox:algorithm.mu=3", "rounds=1,2"])
+    tried = grid_of_options(config, [], ["algorithm.mu=1,2", "fedprox:algorithm.mu=3", "rounds=1,2"])
     assert keys_of(tried) == ("algorithm.lr", "algorithm.mu", "rounds")
     cuts = '{name = "louvain", clients = 3},{name = "dirichlet", clients = 3, alpha = 0.1}'
-    tried = tries(config, [], [f"partition={cuts}", "algorithm.lr=1"])
+    tried = grid_of_options(config, [], [f"partition={cuts}", "algorithm.lr=1"])
     of_cut = ("partition.name", "partition.alpha")  # in what whole sections differ
     assert keys_of(tried) == ("algorithm.lr", "algorithm.mu", *of_cut)
-    made, _ = planned(config, config.parent, "0", "fedavg", [], [f"partition={cuts}"])
+    made, _ = plan_runs(config, config.parent, "0", "fedavg", [], [f"partition={cuts}"])
     assert [(run.config.partition.name, run.config.partition.values.get("alpha")) for run in made] == [
         ("louvain", None),
         ("dirichlet", 0.1),
@@ -265,13 +266,13 @@ def test_tune_is_a_grid_of_the_algorithms_that_have_the_key(config: Path) -> Non
 def test_tune_is_lists(wrong: str, tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text(SMALL.replace("local_steps = 1", f"tune = {wrong}"))
     with refusal("config.tune", "algorithm.tune:"):
-        planned(tmp_path / "e.toml", tmp_path, "0", "", [], [])
+        plan_runs(tmp_path / "e.toml", tmp_path, "0", "", [], [])
     with pytest.raises(ConfigError, match=r"algorithm.tune.*leave it out"):
         resolve({"data": {"name": "synthetic"}, "algorithm": {"tune": {"lr": [0.1]}}})
 
 
 def test_shards_are_all_runs_once(config: Path) -> None:
-    made, _ = planned(config, config.parent, "0-2", "", [], [])
+    made, _ = plan_runs(config, config.parent, "0-2", "", [], [])
     dealt = [share(made, f"{number}/4") for number in (1, 2, 3, 4)]
     assert sorted(run.name for own in dealt for run in own) == sorted(run.name for run in made)
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
@@ -341,14 +342,14 @@ def test_without_matplotlib_figures_are_refused_before_anything_runs(
 
 def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
-    from fedweave.sweep.results import save
+    from fedweave.sweep.figures import save_charts
 
-    found = charts.charts(choosing.choose(GROUPS, KEYS, APART))
-    files = [Path(one) for one in save(found, tmp_path / "figures")]
+    found = charts.charts_over_keys(choosing.choose(GROUPS, KEYS, APART))
+    files = [Path(one) for one in save_charts(found, tmp_path / "figures")]
     assert [path.suffix for path in files] == [".svg", ".pdf", ".tex"]
     assert files[1].read_bytes().startswith(b"%PDF")
     before = files[0].read_bytes()
-    save(found, tmp_path / "figures")
+    save_charts(found, tmp_path / "figures")
     assert files[0].read_bytes() == before  # the same picture, to the byte
     assert r"\includegraphics{over-partition-clients.pdf}" in files[2].read_text()
     assert r"Data: cora\_x" in files[2].read_text()
@@ -356,10 +357,10 @@ def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
 
 def test_many_lines_are_told_apart_and_named_below_them() -> None:
     pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
-    from fedweave.sweep.results import _drawn
+    from fedweave.sweep.figures import figure_of
 
     lines = {f"method-{at}": [Point(1, 0.5, 0.1), Point(2, 0.6, 0.1)] for at in range(10)}
-    figure = _drawn(charts.Chart("c", "test accuracy", "clients", "", "", lines))
+    figure = figure_of(charts.Chart("c", "test accuracy", "clients", "", "", lines))
     axes = figure.axes[0]
     drawn = [one.lines[0] for one in axes.containers]
     assert len({line.get_color() for line in drawn}) == 10
@@ -367,17 +368,17 @@ def test_many_lines_are_told_apart_and_named_below_them() -> None:
     assert len({line.get_xdata()[0] for line in drawn}) == 10
     assert max(abs(line.get_xdata()[0] - 1) for line in drawn) < 0.3
     assert (axes.get_legend(), len(figure.legends)) == (None, 1)
-    few = _drawn(charts.Chart("c", "test accuracy", "round", "", "", dict([*lines.items()][:3])))
+    few = figure_of(charts.Chart("c", "test accuracy", "round", "", "", dict([*lines.items()][:3])))
     assert (len(few.legends), few.axes[0].get_legend() is None) == (0, False)
 
 
 def test_files_of_a_number_and_of_its_negative_have_names_of_their_own() -> None:
-    assert paper.file_name("rounds epsilon = -1") != paper.file_name("rounds epsilon = 1")
+    assert charts.file_name("rounds epsilon = -1") != charts.file_name("rounds epsilon = 1")
 
 
 def test_a_grid_may_hold_lists(tmp_path: Path) -> None:
     (tmp_path / "e.toml").write_text(SMALL)
     wanted = ["algorithm.class_weight=[1.0,30.0],balanced"]
-    made, _ = planned(tmp_path / "e.toml", tmp_path, "0", "fedavg", [], wanted)
+    made, _ = plan_runs(tmp_path / "e.toml", tmp_path, "0", "fedavg", [], wanted)
     weights = [run.config.algorithm.values["class_weight"] for run in made]
     assert [own if isinstance(own, str) else [*own] for own in weights] == [[1.0, 30.0], "balanced"]

@@ -10,7 +10,7 @@ from fedweave.cli import app
 from fedweave.experiment.runs import run as runs
 from fedweave.reports import terminal
 from fedweave.sweep.runs import PlannedRun
-from fedweave.sweep.search import SAMPLERS, Search, searched
+from fedweave.sweep.search import SAMPLERS, Search, run_search
 from tests.sweep.test_sweep import SMALL
 
 pytest.importorskip("optuna")
@@ -43,14 +43,14 @@ def test_each_algorithm_is_sought_by_itself_and_the_same_again_finds_all_done(
 ) -> None:
     done: list[str] = []
     asked = (config, tmp_path, "3", "fedavg,fedprox", ["rounds=1"], [LR, MU], [], 2, sampler, here(done))
-    found, failed, _ = searched(*asked)
+    found, failed, _ = run_search(*asked)
     assert not failed
     assert sorted(done) == sorted(run.name for run in found)
     rates = [run.config.algorithm.values["lr"] for run in found]
     assert len(found) == 4
     assert all(1e-3 <= rate <= 1e-1 for rate in rates)
     assert {run.config.algorithm.values.get("mu") for run in found} <= {None, 0.1, 1.0}
-    again, *_ = searched(*asked)
+    again, *_ = run_search(*asked)
     assert [run.name for run in again] == [run.name for run in found]
     assert len(done) == 4
 
@@ -58,7 +58,7 @@ def test_each_algorithm_is_sought_by_itself_and_the_same_again_finds_all_done(
 def test_what_a_range_holds_is_as_the_setting_is_declared(config: Path, tmp_path: Path) -> None:
     """Numbers between of a float, though the ends are whole; whole ones of an int; each algorithm in its own range."""
     grid = ["algorithm.focal=0..4", "model.hidden=2..9", "fedprox:algorithm.focal=7..9"]
-    found, *_ = searched(
+    found, *_ = run_search(
         config,
         tmp_path,
         "0",
@@ -90,7 +90,7 @@ def test_what_did_better_on_validation_is_sought_near() -> None:
     late = tried[-15:]
     assert sum(0.002 < rate < 0.05 for rate in late) >= 10
     search.trial, search.runs = search.study.ask(space), [PlannedRun("a", None, Path())]  # type: ignore[arg-type]
-    search.tell({"a": "it failed"})
+    search.report({"a": "it failed"})
     assert search.study.trials[-1].state == optuna.trial.TrialState.FAIL
 
 

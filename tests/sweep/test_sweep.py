@@ -13,8 +13,8 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.runs import run as runs
 from fedweave.reports import terminal
 from fedweave.sweep import scheduler
-from fedweave.sweep.plan import planned
-from fedweave.sweep.results import lost
+from fedweave.sweep.plan import plan_runs
+from fedweave.sweep.results import failure_sentences
 from fedweave.sweep.runs import PlannedRun
 
 SMALL = """
@@ -42,7 +42,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_every_combination_that_an_algorithm_takes_is_planned_once(config: Path, tmp_path: Path) -> None:
-    found, notes = planned(
+    found, notes = plan_runs(
         config, tmp_path, "0-1,1", "fedavg,fedprox", ["rounds=3"], ["algorithm.mu=.01,1", "model.hidden=3,4"]
     )
     told = [
@@ -59,7 +59,7 @@ def test_every_combination_that_an_algorithm_takes_is_planned_once(config: Path,
 
 
 def test_settings_are_for_the_algorithms_that_have_them_and_the_others_are_named(config: Path, tmp_path: Path) -> None:
-    found, notes = planned(config, tmp_path, "0", "fedavg,fedprox", ["algorithm.mu=.5", "algorithm.lr=.2"], [])
+    found, notes = plan_runs(config, tmp_path, "0", "fedavg,fedprox", ["algorithm.mu=.5", "algorithm.lr=.2"], [])
     assert [run.config.algorithm.values.get("mu") for run in found] == [None, 0.5]
     assert {run.config.algorithm.values["lr"] for run in found} == {0.2}
     assert notes == ["fedavg does not take --set algorithm.mu=.5."]
@@ -67,7 +67,7 @@ def test_settings_are_for_the_algorithms_that_have_them_and_the_others_are_named
 
 def test_an_algorithm_may_have_values_of_its_own(config: Path, tmp_path: Path) -> None:
     grid = ["algorithm.lr=.01,.03", "scaffold:algorithm.lr=.1,.3,.5", "fedprox:algorithm.mu=1"]
-    found, _ = planned(config, tmp_path, "0", "fedavg,fedprox,scaffold", [], grid)
+    found, _ = plan_runs(config, tmp_path, "0", "fedavg,fedprox,scaffold", [], grid)
     values = [run.config.algorithm for run in found]
     assert [(one.name, one.values["lr"], one.values.get("mu")) for one in values] == [
         *(("fedavg", lr, None) for lr in (0.01, 0.03)),
@@ -98,7 +98,7 @@ def test_an_algorithm_may_have_values_of_its_own(config: Path, tmp_path: Path) -
 def test_mistakes_are_named_before_anything_runs(options: dict[str, object], said: str, config: Path) -> None:
     given = {"seeds": "0", "algorithms": "", "settings": [], "grid": []} | options
     with pytest.raises(ConfigError, match=said):
-        planned(config, config.parent, **given)  # type: ignore[arg-type]
+        plan_runs(config, config.parent, **given)  # type: ignore[arg-type]
 
 
 HALVED = """
@@ -160,8 +160,8 @@ def test_a_sweep_ends_in_one_table_and_one_page_and_goes_on_where_it_was(
 
 def test_a_run_that_failed_is_told_with_its_values_of_the_grid(config: Path) -> None:
     grid = ["algorithm.lr=1e30,0.1", "model.hidden=8"]
-    made, _ = planned(config, config.parent, "0", "", [], grid)
-    [said] = lost(made, {made[0].name: "training diverged."}, grid)
+    made, _ = plan_runs(config, config.parent, "0", "", [], grid)
+    [said] = failure_sentences(made, {made[0].name: "training diverged."}, grid)
     assert said == f"{made[0].name} (algorithm.lr = 1e+30, model.hidden = 8) failed: training diverged."
 
 

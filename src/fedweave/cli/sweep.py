@@ -67,26 +67,26 @@ def sweep(
     tests.
     """
     from fedweave.reports.terminal import screen
-    from fedweave.sweep import search as seek
-    from fedweave.sweep.plan import check_over, keys_of, planned, share, tries, up_to_date
-    from fedweave.sweep.results import SweepOptions, finish, lost
+    from fedweave.sweep.plan import check_over, grid_of_options, keys_of, plan_runs, share, up_to_date
+    from fedweave.sweep.results import SweepOptions, failure_sentences, finish
     from fedweave.sweep.scheduler import run_unfinished
+    from fedweave.sweep.search import check_sampler, run_search
 
     folder, console = out or Path("sweeps") / config.stem, screen()
-    tried = tries(config, settings or [], grid or [])
-    options = SweepOptions(keys_of(tried), tuple(over or ()), latex, csv, figures, tuple(metric or ()), tried)
+    whole_grid = grid_of_options(config, settings or [], grid or [])
+    options = SweepOptions(keys_of(whole_grid), tuple(over or ()), latex, csv, figures, tuple(metric or ()), whole_grid)
     check_over(options.over, options.keys)
     options.check()
     if search:
         if shard:
             raise ConfigError("--search: proposals depend on earlier results. Leave out --shard.")
-        seek.check(sampler)
-        runs, failed, about = seek.searched(
+        check_sampler(sampler)
+        runs, failed, about = run_search(
             config, folder, seeds, algorithms, settings or [], grid or [], options.over, search, sampler,
             lambda runs: _until_stopped(context, partial(run_unfinished, console, up_to_date(runs, overwrite), jobs)),
         )  # fmt: skip
     else:
-        runs, about = planned(config, folder, seeds, algorithms, settings or [], grid or [])
+        runs, about = plan_runs(config, folder, seeds, algorithms, settings or [], grid or [])
     for note in about:
         console.print(f"note: {note}", highlight=False, markup=False)
     if not search:
@@ -97,7 +97,7 @@ def sweep(
     elif not shard:
         finish(console, folder, runs, failed, options)
     if failed:
-        raise FedweaveError("; ".join(lost(runs, failed, options.keys)))
+        raise FedweaveError("; ".join(failure_sentences(runs, failed, options.keys)))
 
 
 def _say(console: Console, *lines: str) -> None:

@@ -1,7 +1,7 @@
 """Each algorithm's setting, chosen by validation, in every condition in which algorithms are compared."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -10,14 +10,14 @@ from fedweave.metrics.selection import BEST, PLAIN, RMSE, RMSE_OF_MEAN, lower, r
 from fedweave.reports.cells import Cell, ResultTable, measured, number
 from fedweave.reports.conditions import in_words, short, values_of
 from fedweave.reports.reading import Group, common_selection_metric, spread
-from fedweave.sweep.plan import own_grid, range_of
+from fedweave.sweep.plan import algorithm_grid, range_of
 
 NEAR = 0.05  # share of a range's length (or of its logarithm) that counts as an end
 _SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; keys of other sections are conditions
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenSetting:
     """An algorithm's setting that is best in a condition, by the mean of the selection metric on validation examples.
 
     metric:    the selection metric.
@@ -40,17 +40,17 @@ class Chosen:
     failing: tuple[str, ...] = ()
 
     @property
-    def shown(self) -> str:
+    def test_key(self) -> str:
         """The summaries' key of the metric on test examples, in the round that is best on validation examples."""
         return f"{BEST}/local/{self.metric}"
 
     def by_seed(self) -> dict[object, float]:
         """{seed: the metric on test examples}."""
-        return self.group.by_seed(self.shown)
+        return self.group.by_seed(self.test_key)
 
     def values(self) -> list[float | None]:
         """The metric on test examples of every run."""
-        return self.group.values(self.shown)
+        return self.group.values(self.test_key)
 
 
 def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]:
@@ -59,75 +59,97 @@ def conditions(keys: Sequence[str], over: Sequence[str] = ()) -> tuple[str, ...]
 
 
 def choose(
-    groups: Sequence[Group], keys: Sequence[str], apart: Sequence[str], grid: Mapping[str, Sequence[str]] | None = None
-) -> list[Chosen]:
+    groups: Sequence[Group],
+    keys: Sequence[str],
+    condition_keys: Sequence[str],
+    grid: Mapping[str, Sequence[str]] | None = None,
+) -> list[ChosenSetting]:
     """The best setting of every algorithm in each condition; none in a condition without validation examples, or
     without a common selection metric. A setting with fewer runs than others of the same algorithm, because some failed,
     is not chosen.
 
-    keys: keys of the grid. apart: the keys that are conditions.
+    keys: keys of the grid. condition_keys: those that are conditions.
     """
-    metrics = {
-        repr(values_of(alike[0], apart)): common_selection_metric(alike) for alike in by_condition(groups, apart)
-    }
     candidates: dict[tuple[str, str], list[Group]] = {}  # {(algorithm, condition): its settings}
+    metrics: dict[str, str] = {}  # {condition: its selection metric, "" without a common one}
+    for same_condition in groups_by_condition(groups, condition_keys):
+        metrics[repr(values_of(same_condition[0], condition_keys))] = common_selection_metric(same_condition)
     for group in groups:
-        condition = repr(values_of(group, apart))
+        condition = repr(values_of(group, condition_keys))
         if metrics[condition]:
             candidates.setdefault((_algorithm_of(group), condition), []).append(group)
-    best = (_best(alike, metrics[condition], keys, apart, grid or {}) for (_, condition), alike in candidates.items())
-    return [choice for choice in best if choice is not None]
+    choices = []
+    for (_, condition), its_groups in candidates.items():
+        choice = _best(its_groups, metrics[condition], keys, condition_keys, grid or {})
+        if choice is not None:
+            choices.append(choice)
+    return choices
 
 
-def by_condition(groups: Sequence[Group], apart: Sequence[str]) -> list[list[Group]]:
+def groups_by_condition(groups: Sequence[Group], condition_keys: Sequence[str]) -> list[list[Group]]:
     """The groups of each condition, which are compared with one another."""
-    together: dict[str, list[Group]] = {}
+    by_condition: dict[str, list[Group]] = {}
     for group in groups:
-        together.setdefault(repr(values_of(group, apart)), []).append(group)
-    return [*together.values()]
+        by_condition.setdefault(repr(values_of(group, condition_keys)), []).append(group)
+    return [*by_condition.values()]
 
 
 def _best(
-    alike: Sequence[Group], metric: str, keys: Sequence[str], apart: Sequence[str], grid: Mapping[str, Sequence[str]]
-) -> Chosen | None:
+    groups: Sequence[Group],
+    metric: str,
+    keys: Sequence[str],
+    condition_keys: Sequence[str],
+    grid: Mapping[str, Sequence[str]],
+) -> ChosenSetting | None:
     """The best of one algorithm's settings in one condition; None if none has the metric on validation examples."""
-    runs = max(len(group.runs) for group in alike)
-    means = [
-        spread(group.values(f"{BEST}/val/{metric}"))[0] if len(group.runs) == runs else math.nan for group in alike
-    ]
-    if all(map(math.isnan, means)):
+    # 1. The best group: the first of the highest rank among those with all their runs.
+    number_of_runs = max(len(group.runs) for group in groups)
+    best = None
+    best_rank = -math.inf
+    for group in groups:
+        mean = spread(group.values(f"{BEST}/val/{metric}"))[0]
+        complete = len(group.runs) == number_of_runs and not math.isnan(mean)
+        if complete and (best is None or rank(metric, mean) > best_rank):
+            best = group
+            best_rank = rank(metric, mean)
+    if best is None:
         return None
-    best = alike[max(range(len(alike)), key=lambda at: -math.inf if math.isnan(means[at]) else rank(metric, means[at]))]
-    setting_keys = [key for key in keys if key not in apart]
-    settings = [values_of(group, setting_keys) for group in alike]
+
+    # 2. Keys whose best value is at an end of what was tried.
+    setting_keys = [key for key in keys if key not in condition_keys]
     setting = values_of(best, setting_keys)
-    values = own_grid(grid, str(best.first.config["algorithm"]["name"]))
-    sizes = {
-        key: _size_if_at_end(setting.get(key), [one.get(key) for one in settings], values.get(key, ()))
-        for key in setting_keys
-    }
+    settings = [values_of(group, setting_keys) for group in groups]
+    ranges = algorithm_grid(grid, str(best.first.config["algorithm"]["name"]))
+    numbers_if_at_end = {}
+    for key in setting_keys:
+        tried = [one.get(key) for one in settings]
+        numbers_if_at_end[key] = _numbers_if_at_end(setting.get(key), tried, ranges.get(key, ()))
     fails = (metric == PLAIN and _below_constant(best)) or (metric == RMSE and _above_mean(best))
-    return Chosen(
+    return ChosenSetting(
         _algorithm_of(best),
         metric,
-        values_of(best, apart),
+        values_of(best, condition_keys),
         setting,
         best,
-        tried=len(alike),
-        edges=tuple(key for key, size in sizes.items() if size > 2),
-        failing=tuple(key for key, size in sizes.items() if fails and size > 1),
+        tried=len(groups),
+        edges=tuple(key for key, numbers in numbers_if_at_end.items() if numbers > 2),
+        failing=tuple(key for key, numbers in numbers_if_at_end.items() if fails and numbers > 1),
     )
 
 
-def _size_if_at_end(chosen: object, tried: Sequence[object], values: Sequence[str]) -> float:
+def _numbers_if_at_end(chosen: object, tried: Sequence[object], values: Sequence[str]) -> float:
     """How many numbers were tried, if the chosen one is the smallest or largest of them; infinite if it is near an end
     of the range `values`; else 0."""
     if not is_number(chosen):
         return 0
+    bounds = range_of(values) if values else None
+    if bounds is not None:
+        low, high, logarithmic = bounds
+        position = (chosen - low) / (high - low)
+        if logarithmic:
+            position = (math.log(chosen) - math.log(low)) / (math.log(high) - math.log(low))
+        return 0 if NEAR < position < 1 - NEAR else math.inf
     numbers = {value for value in tried if is_number(value)}
-    if values and (bounds := range_of(values)):
-        low, high, at = map(math.log, (*bounds[:2], chosen)) if bounds[2] else (*bounds[:2], chosen)
-        return 0 if NEAR < (at - low) / (high - low) < 1 - NEAR else math.inf
     return len(numbers) if chosen in (min(numbers), max(numbers)) else 0
 
 
@@ -155,45 +177,56 @@ def _algorithm_of(group: Group) -> str:
 _CONSTANT = {False: "the most frequent class", True: "the mean"}  # of training, by whether a lower metric is better
 
 
-def describe_choices(choices: Sequence[Chosen]) -> Iterator[str]:
+def describe_choices(choices: Sequence[ChosenSetting]) -> list[str]:
     """Notes on how settings were chosen, and on chosen values at an end of the grid."""
-    if any(one.tried > 1 for one in choices):
-        yield (
+    notes = []
+    if any(choice.tried > 1 for choice in choices):
+        notes.append(
             "For every algorithm the setting is chosen whose “best val”, the mean over seeds, is "
             f"{'lowest' if lower(choices[0].metric) else 'highest'}; no test example has an influence."
         )
-    if ends := _settings_text(choices, lambda one: [key for key in one.edges if key not in one.failing]):
-        yield f"At the edge of the grid, so that a value beyond may be better: {ends}."
-    if ends := _settings_text(choices, lambda one: one.failing):
-        yield (
+    at_edge: list[str] = []  # "fedavg with lr = 0.1"
+    failing: list[str] = []
+    for choice in choices:
+        at_edge += [_with_value(choice, key) for key in choice.edges if key not in choice.failing]
+        failing += [_with_value(choice, key) for key in choice.failing]
+    if at_edge:
+        settings = ", ".join(dict.fromkeys(at_edge))
+        notes.append(f"At the edge of the grid, so that a value beyond may be better: {settings}.")
+    if failing:
+        settings = ", ".join(dict.fromkeys(failing))
+        notes.append(
             f"At the edge of the grid, and worse than always predicting {_CONSTANT[lower(choices[0].metric)]} of "
-            f"training: {ends}. "
+            f"training: {settings}. "
             "Such an algorithm needs its own values: --grid NAME:algorithm.lr=value,value."
         )
+    return notes
 
 
-def _settings_text(choices: Sequence[Chosen], keys: Callable[[Chosen], Sequence[str]]) -> str:
-    """ "fedavg with lr = 0.1, …": each choice with its values of these keys."""
-    return ", ".join(
-        dict.fromkeys(
-            f"{one.algorithm} with {in_words({key: one.setting[key]})}" for one in choices for key in keys(one)
-        )
-    )
+def _with_value(choice: ChosenSetting, key: str) -> str:
+    return f"{choice.algorithm} with {in_words({key: choice.setting[key]})}"
 
 
-def table(choices: Sequence[Chosen], columns: Mapping[str, str]) -> ResultTable:
+def table(choices: Sequence[ChosenSetting], columns: Mapping[str, str]) -> ResultTable:
     """A row for each choice; columns: {metric: heading}."""
-    apart = list(dict.fromkeys(key for one in choices for key in one.condition))
-    has_settings = any(one.setting for one in choices)
-    shown = [name for name in columns if any(value is not None for one in choices for value in one.group.values(name))]
-    rows = [
-        (
-            Cell(one.algorithm),
-            *(Cell(str(one.condition.get(key, ""))) for key in apart),
-            *([Cell(in_words(one.setting) or "-")] if has_settings else []),
-            *(measured(one.group.values(name), number) for name in shown),
-        )
-        for one in choices
-    ]
-    words = ("algorithm", *map(short, apart), *(["setting, by validation"] if has_settings else []))
-    return ResultTable((*words, *(columns[name] for name in shown)), tuple(rows), words=len(words))
+    condition_keys = list(dict.fromkeys(key for choice in choices for key in choice.condition))
+    has_settings = any(choice.setting for choice in choices)
+    metrics = metrics_with_values([choice.group for choice in choices], columns)
+    rows = []
+    for choice in choices:
+        cells = [Cell(choice.algorithm), *(Cell(str(choice.condition.get(key, ""))) for key in condition_keys)]
+        if has_settings:
+            cells.append(Cell(in_words(choice.setting) or "-"))
+        cells += [measured(choice.group.values(metric), number) for metric in metrics]
+        rows.append(tuple(cells))
+    words = ("algorithm", *map(short, condition_keys), *(["setting, by validation"] if has_settings else []))
+    return ResultTable((*words, *(columns[metric] for metric in metrics)), tuple(rows), words=len(words))
+
+
+def metrics_with_values(groups: Sequence[Group], columns: Mapping[str, str]) -> list[str]:
+    """The metrics of the columns of which some group has a value."""
+    return [metric for metric in columns if any(_has_value(group, metric) for group in groups)]
+
+
+def _has_value(group: Group, metric: str) -> bool:
+    return any(value is not None for value in group.values(metric))

@@ -15,20 +15,19 @@ from fedweave.python.comparing import Results, clients_of, figures_of, rows_of, 
 from fedweave.reports.conditions import conditions
 from fedweave.reports.reading import Run, grouped
 from fedweave.reports.terminal import screen
-from fedweave.sweep import choosing, plan
-from fedweave.sweep import search as seek
+from fedweave.sweep import choosing, figures, plan
+from fedweave.sweep.comparison import rows_by_condition
+from fedweave.sweep.latex import latex
 from fedweave.sweep.results import (
     SweepOptions,
-    by_condition,
     compared_lines,
     describe_numbers,
-    figures,
+    failure_sentences,
     finish,
-    latex,
-    lost,
 )
 from fedweave.sweep.runs import PlannedRun
 from fedweave.sweep.scheduler import run_unfinished
+from fedweave.sweep.search import check_sampler, run_search
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,7 +42,7 @@ class Sweep(Results):
     directory: Path = Path()
     grid: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
-    choices: tuple[choosing.Chosen, ...] = ()
+    choices: tuple[choosing.ChosenSetting, ...] = ()
 
     @property
     def chosen(self) -> pa.Table:
@@ -54,7 +53,7 @@ class Sweep(Results):
     def conditions(self) -> pa.Table:
         """A row for each condition and algorithm: mean and deviation over seeds, in the round that is best on
         validation examples, rank, and the paired difference to the first algorithm with its 95 % interval."""
-        return rows_of(by_condition(self.choices))
+        return rows_of(rows_by_condition(self.choices))
 
     @property
     def latex(self) -> str:
@@ -67,7 +66,7 @@ class Sweep(Results):
         Raises:
             UserError: matplotlib is not installed, or the folder cannot be written.
         """
-        return figures(self.choices, Path(folder).expanduser())
+        return figures.save_figures(self.choices, Path(folder).expanduser())
 
 
 def sweep(
@@ -97,49 +96,60 @@ def sweep(
     Raises:
         UserError: a name, key or value is not valid. FedweaveError: all runs failed.
     """
-    stem, document = _named(experiment)
+    # 1. The options in the form of the command.
+    stem, document = _name_and_document(experiment)
     folder = Path("sweeps") / stem if out is None else Path(out).expanduser()
-    file = Path(experiment).expanduser() if isinstance(experiment, str | Path) else folder / "experiment.toml"
-    if not isinstance(experiment, str | Path):
+    if isinstance(experiment, str | Path):
+        file = Path(experiment).expanduser()
+    else:
+        file = folder / "experiment.toml"
         write_document(file, document)
-    changed = [f"{key}={_value(value)}" for key, value in (settings or {}).items()]
-    tried = [f"{key}={_values(key, values)}" for key, values in (grid or {}).items()]
-    names = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
-    numbers = seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
-    ranges = plan.tries(file, changed, tried)
-    options = SweepOptions(plan.keys_of(ranges), tuple(over), csv=True, grid=ranges)
+    setting_texts = [f"{key}={_as_toml(value)}" for key, value in (settings or {}).items()]
+    grid_texts = [f"{key}={_grid_values(key, values)}" for key, values in (grid or {}).items()]
+    algorithm_names = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
+    seed_text = seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
+    whole_grid = plan.grid_of_options(file, setting_texts, grid_texts)
+    options = SweepOptions(plan.keys_of(whole_grid), tuple(over), csv=True, grid=whole_grid)
     plan.check_over(options.over, options.keys)
+
+    # 2. The runs.
     console = screen(quiet=not progress)
 
     def execute(runs: Sequence[PlannedRun]) -> dict[str, str]:
-        return run_unfinished(console, runs, jobs, announce=False)
+        return run_unfinished(console, plan.up_to_date(runs, overwrite), jobs, announce=False)
 
     if search:
-        seek.check(sampler)
-        runs, failed, about = seek.searched(
-            file, folder, numbers, names, changed, tried, options.over, search, sampler,
-            lambda runs: execute(plan.up_to_date(runs, overwrite)),
-        )  # fmt: skip
+        check_sampler(sampler)
+        runs, failed, plan_notes = run_search(
+            file, folder, seed_text, algorithm_names, setting_texts, grid_texts, options.over, search, sampler, execute
+        )
     else:
-        runs, about = plan.planned(file, folder, numbers, names, changed, tried)
-        runs = plan.up_to_date(runs, overwrite)
+        runs, plan_notes = plan.plan_runs(file, folder, seed_text, algorithm_names, setting_texts, grid_texts)
         failed = execute(runs)
-    groups, chosen = finish(screen(quiet=True), folder, runs, failed, options)
-    best = {one.group.runs[0].directory for one in chosen}
-    first = {run.directory: group.runs[0].directory for group in groups for run in group.runs}
 
-    def known(run: Run) -> Record:
+    # 3. The results.
+    groups, choices = finish(screen(quiet=True), folder, runs, failed, options)
+    chosen = {run.directory for choice in choices for run in choice.group.runs}
+
+    def columns(run: Run) -> Record:
         values = flat(run.config)
-        return {**{key: values.get(key) for key in options.keys}, "chosen": first[run.directory] in best}
+        return {**{key: values.get(key) for key in options.keys}, "chosen": run.directory in chosen}
 
-    selected = bool(options.keys and chosen)
-    compared = grouped([run for one in chosen for run in one.group.runs]) if selected else groups
-    lines = compared_lines(compared, conditions(compared, choosing.conditions(options.keys, options.over), selected))
-    words = tuple(line for line in lines if isinstance(line, str))
-    notes = (*about, *choosing.describe_choices(chosen), *describe_numbers(groups, chosen))
-    failures = tuple(lost(runs, failed, options.keys))
-    table, shown, each = table_of(groups, known), figures_of(compared), clients_of(groups)
-    return Sweep(table, words, notes, shown, each, folder, options.keys, failures, tuple(chosen))
+    selected = bool(options.keys and choices)
+    compared = grouped([run for choice in choices for run in choice.group.runs]) if selected else groups
+    condition_keys = choosing.conditions(options.keys, options.over)
+    lines = compared_lines(compared, conditions(compared, condition_keys, selected))
+    return Sweep(
+        table_of(groups, columns),
+        tuple(line for line in lines if isinstance(line, str)),
+        (*plan_notes, *choosing.describe_choices(choices), *describe_numbers(groups, choices)),
+        figures_of(compared),
+        clients_of(groups),
+        folder,
+        options.keys,
+        tuple(failure_sentences(runs, failed, options.keys)),
+        tuple(choices),
+    )
 
 
 def write_document(file: Path, document: Document) -> None:
@@ -148,28 +158,30 @@ def write_document(file: Path, document: Document) -> None:
     write(file, lambda opened: opened.write(dumps(document).encode()))
 
 
-def _named(experiment: "str | Path | Document | Config") -> tuple[str, Document]:
+def _name_and_document(experiment: "str | Path | Document | Config") -> tuple[str, Document]:
+    """The experiment's name, by its file or its data; and the document, {} of a file."""
     if isinstance(experiment, Config):
         return experiment.data.label, experiment.plain()
-    if isinstance(experiment, Mapping):
-        data = experiment.get("data", {})
-        name = data.get("name") or Path(str(data.get("path", "data"))).stem if isinstance(data, Mapping) else "data"
-        return str(name), dict(experiment)
-    return Path(experiment).stem, {}
+    if not isinstance(experiment, Mapping):
+        return Path(experiment).stem, {}
+    data = experiment.get("data", {})
+    if not isinstance(data, Mapping):
+        return "data", dict(experiment)  # to be refused when it is read
+    return str(data.get("name") or Path(str(data.get("path", "data"))).stem), dict(experiment)
 
 
-def _values(key: str, values: Sequence[object] | str) -> str:
+def _grid_values(key: str, values: Sequence[object] | str) -> str:
     """Values of the grid in the form of the command.
 
     Raises:
-        UserError: they are no list.
+        UserError: they are not a list.
     """
     if not isinstance(values, Iterable):
         raise UserError(f"grid[{key!r}] = {values!r}: one value. Give a list of values to try.", code="user.value")
-    return values if isinstance(values, str) else ",".join(map(_value, values))
+    return values if isinstance(values, str) else ",".join(map(_as_toml, values))
 
 
-def _value(value: object) -> str:
+def _as_toml(value: object) -> str:
     """A value as TOML text.
 
     Raises:

@@ -15,10 +15,12 @@ from pathlib import Path
 from fedweave import datasets
 from fedweave.core import plugins
 from fedweave.core.text import counted
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import changes, digests
 from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.experiment.build import prepared
 from fedweave.experiment.config import (
+    Config,
     Document,
     Exchanged,
     load,
@@ -35,10 +37,10 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.sweep.runs import PlannedRun, plan_run
 
-MOST = 10_000  # largest number of runs
+MAX_RUNS = 10_000
 
 
-def planned(
+def plan_runs(
     config: Path, out: Path, seeds: str, algorithms: str, settings: Sequence[str], grid: Sequence[str]
 ) -> tuple[list[PlannedRun], list[str]]:
     """The runs in `out`/runs, each once: all combinations with the first seed, then all with the second, and so on.
@@ -53,31 +55,37 @@ def planned(
     Raises:
         ConfigError: a name, key or value is not valid. UserError: there are too many runs.
     """
-    tried = tries(config, settings, grid)
-    if ranges := [key for key, values in tried.items() if range_of(values)]:
-        raise ConfigError(f"--grid {ranges[0]}: a range needs --search N. Or list some values.")
-    base_documents, notes = algorithms_of(config, algorithms, settings)
-    check_scopes(tried, base_documents)
-    documents = [one for document in base_documents for one in combined(document, tried)]
-    numbers = numbers_of(seeds)
-    if len(numbers) * len(documents) > MOST:
-        raise UserError(f"these are {len(numbers) * len(documents):,} runs; ask for at most {MOST:,}.")
-    runs = [plan_run(document | {"seed": seed}, out / "runs") for seed in numbers for document in documents]
+    whole_grid = grid_of_options(config, settings, grid)
+    for key, values in whole_grid.items():
+        if range_of(values):
+            raise ConfigError(f"--grid {key}: a range needs --search N. Or list some values.")
+    base_documents, notes = algorithm_documents(config, algorithms, settings)
+    check_scopes(whole_grid, base_documents)
+    documents = [variant for document in base_documents for variant in combinations(document, whole_grid)]
+    seed_numbers = parse_seeds(seeds)
+    number_of_runs = len(seed_numbers) * len(documents)
+    if number_of_runs > MAX_RUNS:
+        raise UserError(f"these are {number_of_runs:,} runs; ask for at most {MAX_RUNS:,}.")
+    runs = [plan_run(document | {"seed": seed}, out / "runs") for seed in seed_numbers for document in documents]
     for run in runs[: len(documents)]:
         run.config.check_made()
     return list({run.name: run for run in runs}.values()), notes
 
 
-def tries(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[str, list[str]]:
+def grid_of_options(config: Path, settings: Sequence[str], grid: Sequence[str]) -> dict[str, list[str]]:
     """The grid of these options, with the values of [algorithm] tune for keys that it does not have.
 
     Raises:
         ConfigError: the grid has seeds.
     """
-    if seeded := [text for text in (*settings, *grid) if scoped(_key_of(text))[1] == "seed"]:
-        raise ConfigError(f"{seeded[0]}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
-    of_file = {f"algorithm.{key}": [inline(value) for value in values] for key, values in tuned(load(config)).items()}
-    return of_file | dict(_key_and_values(text) for text in grid)
+    for text in (*settings, *grid):
+        if scoped(_key_of(text))[1] == "seed":
+            raise ConfigError(f"{text}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
+    result = {f"algorithm.{key}": list(map(inline, values)) for key, values in tuned(load(config)).items()}
+    for text in grid:
+        key, values = _key_and_values(text)
+        result[key] = values
+    return result
 
 
 def _key_and_values(text: str) -> tuple[str, list[str]]:
@@ -99,7 +107,7 @@ def scoped(key: str) -> tuple[str, str]:
     return name, setting
 
 
-def own_grid(grid: Mapping[str, Sequence[str]], algorithm: str) -> dict[str, Sequence[str]]:
+def algorithm_grid(grid: Mapping[str, Sequence[str]], algorithm: str) -> dict[str, Sequence[str]]:
     """{key: values} of the grid for one algorithm: its own values replace the values for all algorithms."""
     result = {key: values for key, values in grid.items() if not scoped(key)[0]}
     for key, values in grid.items():
@@ -119,12 +127,12 @@ def check_scopes(grid: Mapping[str, Sequence[str]], documents: Sequence[Document
         name, setting = scoped(key)
         if not name:
             continue
-        wanted = lookup(f"--grid {key}", "algorithm", name)[0]
+        algorithm = lookup(f"--grid {key}", "algorithm", name)[0]
         names = [_algorithm(document)[0] for document in documents]
-        if wanted not in names:
+        if algorithm not in names:
             swept = ", ".join(dict.fromkeys(names))
             raise ConfigError(f"--grid {key}: {name} is not among the algorithms of this sweep: {swept}.")
-        if not takes(documents[names.index(wanted)], setting):
+        if not takes(documents[names.index(algorithm)], setting):
             raise ConfigError(f"--grid {key}: {name} has no such setting.")
 
 
@@ -148,11 +156,13 @@ def is_whole(document: Document, key: str) -> bool:
     return name in accepted and not accepts(accepted[name], 0.5)
 
 
-def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tuple[list[Document], list[str]]:
+def algorithm_documents(config: Path, algorithms: str, settings: Sequence[str]) -> tuple[list[Document], list[str]]:
     """The document of every algorithm, with the settings that it has; and notes on the settings that it lacks."""
-    base, documents, notes = load(config), list[Document](), list[str]()
+    base = load(config)
     tuned(base)  # removes the values to try, which are not a setting
     names = [name.strip() for name in algorithms.split(",")] if algorithms else [""]  # "": the configuration's own
+    documents = []
+    notes: list[str] = []
     for name in names:
         document, exchanged = with_algorithm(base, name, "--algorithms") if algorithms else (base, Exchanged())
         document = deepcopy(document)
@@ -161,17 +171,10 @@ def algorithms_of(config: Path, algorithms: str, settings: Sequence[str]) -> tup
             if text not in lacking:
                 override(document, text)
         documents.append(document)
-        notes += _sharing_notes(name, exchanged, lacking, document)
+        if lacking:
+            notes.append(f"{name} does not take {', '.join(f'--set {text}' for text in lacking)}.")
+        notes += [f"{note}." for note in exchanged.notes(name, resolve(document).algorithm.values)]
     return documents, notes
-
-
-def _sharing_notes(name: str, exchanged: Exchanged, lacking: Sequence[str], document: Document) -> list[str]:
-    """Notes on the settings of [algorithm] that the algorithm `name` keeps or lacks.
-
-    lacking: the texts of --set that it does not take.
-    """
-    unused = [f"{name} does not take {', '.join(f'--set {text}' for text in lacking)}"] if lacking else []
-    return [f"{note}." for note in (*unused, *exchanged.notes(name, resolve(document).algorithm.values))]
 
 
 def _algorithm(document: Document) -> tuple[str, type]:
@@ -199,30 +202,31 @@ def takes(document: Document, key: str, option: str = "--grid") -> bool:
     return False
 
 
-def taken(document: Document, grid: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+def grid_of(document: Document, grid: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
     """{key: values} of the grid for the document's algorithm, with the keys that it has."""
-    algorithm_grid = own_grid(grid, _algorithm(document)[0])
-    return {key: values for key, values in algorithm_grid.items() if takes(document, key)}
+    its_grid = algorithm_grid(grid, _algorithm(document)[0])
+    return {key: values for key, values in its_grid.items() if takes(document, key)}
 
 
-def combined(document: Document, grid: Mapping[str, Sequence[str]]) -> list[Document]:
+def combinations(document: Document, grid: Mapping[str, Sequence[str]]) -> list[Document]:
     """The document with every combination of values of the keys that it has."""
-    algorithm_grid, documents = taken(document, grid), list[Document]()
-    for chosen in itertools.product(*algorithm_grid.values()):
-        changed = deepcopy(document)
-        for key, value in zip(algorithm_grid, chosen, strict=True):
-            override(changed, f"{key}={value}")
-        documents.append(changed)
+    its_grid = grid_of(document, grid)
+    documents = []
+    for values in itertools.product(*its_grid.values()):
+        variant = deepcopy(document)
+        for key, value in zip(its_grid, values, strict=True):
+            override(variant, f"{key}={value}")
+        documents.append(variant)
     return documents
 
 
-def numbers_of(text: str) -> list[int]:
+def parse_seeds(text: str) -> list[int]:
     """ "0-2,7" as [0, 1, 2, 7]."""
     numbers: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,18})\s*(?:-\s*(\d{1,18})\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if last < first or last - first >= MOST:
+        if last < first or last - first >= MAX_RUNS:
             raise ConfigError(f"--seeds {text}: write seeds such as 0-4 or 0,3,7.")
         numbers += range(first, last + 1)
     return list(dict.fromkeys(numbers))
@@ -248,18 +252,24 @@ def keys_of(grid: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     keys in which the tables differ."""
     keys: list[str] = []
     for key, values in grid.items():
-        document: Document = {}
-        tables = []
-        for value in values if "." not in scoped(key)[1] else ():
-            override(document, f"{key}={value}")
-            tables.append(document[key])
-        if tables and all(isinstance(table, dict) for table in tables):
-            names = dict.fromkeys(name for table in tables for name in table)
-            differ = [name for name in names if any(table.get(name) != tables[0].get(name) for table in tables)]
-            keys += [f"{key}.{name}" for name in differ]
-        else:
-            keys.append(scoped(key)[1])
+        setting = scoped(key)[1]
+        tables = _section_tables(key, values) if "." not in setting else []
+        if not tables:
+            keys.append(setting)
+        for name in dict.fromkeys(name for table in tables for name in table):
+            if any(table.get(name) != tables[0].get(name) for table in tables):
+                keys.append(f"{key}.{name}")
     return tuple(dict.fromkeys(keys))
+
+
+def _section_tables(key: str, values: Sequence[str]) -> list[Document]:
+    """The values of a whole section; [] unless all are tables."""
+    document: Document = {}
+    tables = []
+    for value in values:
+        override(document, f"{key}={value}")
+        tables.append(document[key])
+    return tables if all(isinstance(table, dict) for table in tables) else []
 
 
 def check_over(over: Sequence[str], keys: Sequence[str]) -> None:
@@ -280,10 +290,14 @@ def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
     Raises:
         UserError: there are such runs, and `overwrite` is false; names the changes.
     """
-    known: dict[str, dict[str, str]] = {}
-    outdated = {run.name: changed for run in runs if (changed := _changed(run, known))}
+    digests_of_data: dict[str, dict[str, str]] = {}
+    outdated: dict[str, list[str]] = {}  # {name of a run: what has changed}
+    for run in runs:
+        run_changes = _changes(run, digests_of_data)
+        if run_changes:
+            outdated[run.name] = run_changes
     if outdated and not overwrite:
-        what = ", ".join(dict.fromkeys(one for changed in outdated.values() for one in changed))
+        what = ", ".join(dict.fromkeys(change for run_changes in outdated.values() for change in run_changes))
         finished = sum(run.finished() for run in runs if run.name not in outdated)
         raise UserError(
             f"{what} of {counted(len(outdated), 'run')} has changed since, such as of {next(iter(outdated))}. "
@@ -293,21 +307,28 @@ def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
     return [replace(run, outdated=run.name in outdated) for run in runs]
 
 
-def _changed(run: PlannedRun, known: dict[str, dict[str, str]]) -> list[str]:
-    """The tables and plug-ins that have changed since a run began; known: digests of data that has been read."""
-    data, folder, seed = run.config.data, run.config.folder, run.config.general.seed
-    code = plugins.digests(run.config.plain())
-    if (folder is None and not code) or not (run.directory / CHECKPOINT).exists():
+def _changes(run: PlannedRun, digests_of_data: dict[str, dict[str, str]]) -> list[str]:
+    """The tables and plug-ins that have changed since a run began.
+
+    digests_of_data: digests of data that has been read for other runs, to which this run's are added.
+    """
+    config = run.config
+    code = plugins.digests(config.plain())
+    has_tables = config.folder is not None
+    if (not has_tables and not code) or not (run.directory / CHECKPOINT).exists():
         return []
-    crossing = run.config.external != "refuse"  # then the data depends on more than its own settings
-    key = repr((run.config.plain() | {"rounds": 0} if crossing else data.plain(), folder, seed))
-    if key not in known:
-        if folder is None:
-            known[key] = {}
-        elif crossing:
-            known[key] = digests(prepared(run.config)[0])
-        else:
-            known[key] = digests(datasets.read(data.name, path=folder, seed=seed, **data.values))
+    known: dict[str, str] = {}
+    if has_tables:
+        crossing = config.external != "refuse"  # then the data depends on more than its own settings
+        settings = config.plain() | {"rounds": 0} if crossing else config.data.plain()
+        key = repr((settings, config.folder, config.general.seed))
+        if key not in digests_of_data:
+            digests_of_data[key] = digests(prepared(config)[0] if crossing else _read_data(config))
+        known = digests_of_data[key]
     with suppress(FedweaveError):  # the run itself will report a fault of its directory
-        return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known[key] | code)
+        return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known | code)
     return []
+
+
+def _read_data(config: Config) -> Dataset:
+    return datasets.read(config.data.name, path=config.folder, seed=config.general.seed, **config.data.values)

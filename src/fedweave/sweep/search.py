@@ -15,16 +15,16 @@ from fedweave.metrics.selection import BEST, rank
 from fedweave.reports.reading import common_selection_metric, grouped, read_runs, spread
 from fedweave.sweep.choosing import conditions
 from fedweave.sweep.plan import (
-    algorithms_of,
+    algorithm_documents,
     check_scopes,
-    combined,
+    combinations,
+    grid_of,
+    grid_of_options,
     is_whole,
     keys_of,
-    numbers_of,
+    parse_seeds,
     range_of,
     scoped,
-    taken,
-    tries,
 )
 from fedweave.sweep.runs import PlannedRun, plan_run
 
@@ -61,20 +61,22 @@ class Search:
         self.study = optuna.create_study(direction="maximize", sampler=sampler)
 
     @cached_property
-    def named(self) -> "dict[str, BaseDistribution]":
+    def distributions(self) -> "dict[str, BaseDistribution]":
         """{key: Optuna's distribution}."""
         return {key: _distribution(self.document, key, values) for key, values in self.space.items()}
 
     def propose(self, seeds: Sequence[int], out: Path) -> list[PlannedRun]:
         """The next setting's runs; a number from a range is rounded to four digits."""
-        self.trial = self.study.ask(self.named)
-        chosen = {key: f"{v:.3e}" if isinstance(v, float) else str(v) for key, v in self.trial.params.items()}
-        [document] = combined(self.document, {key: [value] for key, value in chosen.items()})
+        self.trial = self.study.ask(self.distributions)
+        setting = {}
+        for key, value in self.trial.params.items():
+            setting[key] = [f"{value:.3e}" if isinstance(value, float) else str(value)]
+        [document] = combinations(self.document, setting)
         self.runs = [plan_run(document | {"seed": seed}, out / "runs") for seed in seeds]
         self.runs[0].config.check_made()
         return self.runs
 
-    def tell(self, failed: Mapping[str, str]) -> None:
+    def report(self, failed: Mapping[str, str]) -> None:
         """Report the proposed setting's result to Optuna, the mean over seeds, or its failure if any run failed."""
         import optuna
 
@@ -90,19 +92,18 @@ class Search:
 
 
 def _distribution(document: Document, key: str, values: Sequence[str]) -> "BaseDistribution":
-    """Optuna's distribution of a setting."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     bounds = range_of(values)
     if bounds is None:
         return CategoricalDistribution(list(values))
-    least, most, log = bounds
+    low, high, log = bounds
     if is_whole(document, key):
-        return IntDistribution(math.ceil(least), math.floor(most), log=log)
-    return FloatDistribution(least, most, log=log)
+        return IntDistribution(math.ceil(low), math.floor(high), log=log)
+    return FloatDistribution(low, high, log=log)
 
 
-def check(sampler: str) -> None:
+def check_sampler(sampler: str) -> None:
     """Raise an error if the sampler is unknown or Optuna is not installed.
 
     Raises:
@@ -120,7 +121,7 @@ def check(sampler: str) -> None:
         raise UserError("--search needs Optuna: pip install 'fedweave[search]'.") from error
 
 
-def searched(
+def run_search(
     config: Path,
     out: Path,
     seeds: str,
@@ -132,33 +133,42 @@ def searched(
     sampler: str,
     execute: Execute,
 ) -> tuple[list[PlannedRun], dict[str, str], list[str]]:
-    """All runs of `count` settings of each algorithm in each condition, {name: why it failed}, and notes. A repeated
-    search proposes the same settings, and uses their finished runs.
+    """Run `count` settings of each algorithm in each condition; returns all runs, {name: why it failed}, and notes.
+
+    A repeated search proposes the same settings, and uses their finished runs.
 
     Raises:
         ConfigError: a name, key or value is not valid, or there is no key to search.
     """
-    tried = tries(config, settings, grid)
-    apart = conditions(keys_of(tried), over)
-    across = {key: values for key, values in tried.items() if scoped(key)[1] in apart}
-    if not (sought := {key: values for key, values in tried.items() if key not in across}):
+    # 1. Keys to search, and keys of conditions, in each of which there is a search.
+    whole_grid = grid_of_options(config, settings, grid)
+    condition_keys = conditions(keys_of(whole_grid), over)
+    condition_grid = {key: values for key, values in whole_grid.items() if scoped(key)[1] in condition_keys}
+    search_grid = {key: values for key, values in whole_grid.items() if key not in condition_grid}
+    if not search_grid:
         raise ConfigError("--search: give keys to search, such as --grid algorithm.lr=1e-3..1e-1,log, or values.")
-    if odd := [key for key, values in across.items() if range_of(values)]:
-        raise ConfigError(f"--grid {odd[0]}: algorithms are compared over this key. Give values, not a range.")
-    documents, notes = algorithms_of(config, algorithms, settings)
-    check_scopes(tried, documents)
-    numbers = numbers_of(seeds)
-    searches = [
-        Search(one, taken(one, sought), sampler, numbers[0])
-        for document in documents
-        for one in combined(document, across)
-    ]
-    runs, failed = dict[str, PlannedRun](), dict[str, str]()
+    for key, values in condition_grid.items():
+        if range_of(values):
+            raise ConfigError(f"--grid {key}: algorithms are compared over this key. Give values, not a range.")
+    documents, notes = algorithm_documents(config, algorithms, settings)
+    check_scopes(whole_grid, documents)
+    seed_numbers = parse_seeds(seeds)
+    searches = []
+    for document in documents:
+        for variant in combinations(document, condition_grid):
+            searches.append(Search(variant, grid_of(variant, search_grid), sampler, seed_numbers[0]))
+
+    # 2. A setting of every search at a time, so that their runs go side by side.
+    runs: dict[str, PlannedRun] = {}
+    failed: dict[str, str] = {}
     for number in range(count):
-        going = [search for search in searches if search.space or not number]
-        proposed = {run.name: run for search in going for run in search.propose(numbers, out)}
+        if number:  # an algorithm that has none of the keys runs once
+            searches = [search for search in searches if search.space]
+        proposed: dict[str, PlannedRun] = {}
+        for search in searches:
+            proposed |= {run.name: run for run in search.propose(seed_numbers, out)}
         failed |= execute(list(proposed.values()))
         runs |= proposed
-        for search in going:
-            search.tell(failed)
+        for search in searches:
+            search.report(failed)
     return list(runs.values()), failed, notes
