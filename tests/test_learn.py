@@ -20,8 +20,8 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, dot, map_leaves, materialize, nest, ravel, squared_distance, sub, unravel
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
-from fedweave.learn import OPTIMIZERS, Adam, Optimizer, Sgd, compute_on_server, fit, fitting
-from fedweave.learn.fitting import recorded
+from fedweave.learn import OPTIMIZERS, Adam, Optimizer, Sgd, compute_on_server, fit, recording
+from fedweave.learn.recording import record_part
 from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched import TouchedRows
 from tests.random_graphs import padded_alike
@@ -610,7 +610,7 @@ def test_recorded_parts_are_the_function(make_graphs: Callable[..., Any], when: 
         common = random.normal(random.key(number + 1), (4,)).double()
 
         def step(g: Graph, w: Tensor, key: Tensor, common: Tensor = common, n: int = number) -> tuple[Tree, Tensor]:
-            return recorded(part, g, {"own": {"w": w}, "common": common, "key": key, "n": n})
+            return record_part(part, g, {"own": {"w": w}, "common": common, "key": key, "n": n})
 
         with recordings.used():
             for _ in range(2):
@@ -627,7 +627,7 @@ def test_recorded_parts_have_no_gradient(make_graphs: Callable[..., Any]) -> Non
     (graph,) = make_graphs([5]).values()
     w = torch.ones(graph.x.shape[1], 4, dtype=torch.float64, requires_grad=True)
     given = {"own": {"w": w}, "common": torch.zeros(4), "key": KEY, "n": 1}
-    found, _ = recorded(part, graph, given)
+    found, _ = record_part(part, graph, given)
     assert not found["h"].requires_grad
 
 
@@ -648,7 +648,7 @@ def test_what_a_server_computes_is_captured_for_each_graph_that_it_holds(
         assert torch.equal(found["h"], (held[at].x @ given["weight"]).relu())
         assert torch.equal(found["y"], held[at].y)
     assert (len(calls), by.captured) == (1, 2)
-    monkeypatch.setattr(fitting, "_RECORDED", 17)  # of 18 numbers it is not recorded
+    monkeypatch.setattr(recording, "_MAX_ELEMENTS", 17)  # of 18 numbers it is not recorded
     with recordings.used():
         compute_on_server(reached, given, held[0])
     assert len(calls) == 2

@@ -26,7 +26,7 @@ from fedweave.engines.engine import Ran, Work
 from fedweave.engines.loop import Loop
 from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers, States
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
-from fedweave.learn.fitting import share_again
+from fedweave.learn.touched_features import restore_touched_rows
 from fedweave.metrics.ranking import inferred_outputs, split_examples
 from fedweave.ops.recording import Recordings, ResultForm, StableOperands, When, form_of, recorder_for, traced
 from fedweave.ops.sparse import Sparse, StackedCsr
@@ -188,7 +188,7 @@ def stacked_states(store: States, group: Group, graphs: Graph, copy: bool) -> Le
     if store.together(group) and not stale:
         return states
     whole = nest({path: materialize_stacked(leaf) for path, leaf in states.items()})
-    return dict(leaves(share_again(whole, graphs)))
+    return dict(leaves(restore_touched_rows(whole, graphs)))
 
 
 def batch_dims(inputs: object) -> tuple[int | None, ...]:

@@ -1,6 +1,6 @@
 """Local training: `fit`, the one loop that every algorithm trains with, and the optimizers it uses."""
 
-from fedweave.learn.fitting import Fit, Loss, Penalty, compute_on_server, fit, keep_trained
+from fedweave.learn.fitting import Fit, Loss, Penalty, fit, keep_trained
 from fedweave.learn.losses import PLAIN, ClassWeight, Criterion, NumberLoss, class_counts, cross_entropy
 from fedweave.learn.optimizers import (
     OPTIMIZERS,
@@ -12,6 +12,7 @@ from fedweave.learn.optimizers import (
     Sgd,
     optimizer_of,
 )
+from fedweave.learn.recording import compute_on_server
 
 __all__ = [
     "OPTIMIZERS",

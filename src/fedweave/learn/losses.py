@@ -123,10 +123,11 @@ class Criterion:
         numbers = kind_of(target) == NUMBER
         known = ~target.isnan() if numbers else target >= 0
         truth = torch.where(known, target, 0).to(outputs.dtype)
-        errors = (
-            number_errors(outputs, truth, self.number_loss, self.quantile) if numbers else label_errors(outputs, truth)
-        )
-        share = known * weight[:, None]
+        if numbers:
+            errors = number_errors(outputs, truth, self.number_loss, self.quantile)
+        else:
+            errors = label_errors(outputs, truth)
+        share = known * weight[:, None]  # [e, t]
         if of_labels is None:
             return (errors * share).sum() / share.sum().clamp(min=1)
         share = share * torch.where(truth > 0, of_labels[1], of_labels[0]).to(outputs.dtype)
@@ -139,7 +140,8 @@ class Criterion:
         if self.class_weight == "none" or y.is_floating_point():
             return None
         if self.class_weight == "balanced":
-            no, yes = (((y == value) & train[:, None]).to(torch.float64).sum(0) for value in (0, 1))
+            no = ((y == 0) & train[:, None]).to(torch.float64).sum(0)  # [t]
+            yes = ((y == 1) & train[:, None]).to(torch.float64).sum(0)
             return (no + yes) / (2 * no.clamp(min=1)), (no + yes) / (2 * yes.clamp(min=1))
         ones = torch.ones(y.shape[1], dtype=torch.float64, device=y.device)
         return ones, torch.stack([ones[0] * value for value in self._numbers(y.shape[1])])
@@ -181,10 +183,10 @@ class Criterion:
     def _numbers(self, classes: int) -> tuple[float, ...]:
         weights = self.class_weight
         if isinstance(weights, Mapping):
-            odd = [name for name in weights if not (name.isdecimal() and int(name) < classes)]
-            if odd:
+            unknown = [name for name in weights if not (name.isdecimal() and int(name) < classes)]
+            if unknown:
                 raise ConfigError(
-                    f"class_weight: there is no class {odd[0]!r}; give numbers from 0 to {classes - 1}.",
+                    f"class_weight: there is no class {unknown[0]!r}; give numbers from 0 to {classes - 1}.",
                     code="config.no-class",
                 )
             return tuple(weights.get(str(number), 1.0) for number in range(classes))
@@ -205,9 +207,10 @@ def by_number(weights: object, labels: Sequence[str], classes: int) -> object:
     if not isinstance(weights, Mapping):
         return weights
     names = [str(name) for name in labels] or [str(number) for number in range(classes)]
-    if odd := [name for name in weights if name not in names]:
+    unknown = [name for name in weights if name not in names]
+    if unknown:
         raise ConfigError(
-            f"algorithm.class_weight: there is no class {odd[0]!r}. The classes are {', '.join(names)}.",
+            f"algorithm.class_weight: there is no class {unknown[0]!r}. The classes are {', '.join(names)}.",
             code="config.no-class",
         )
     return tuple(float(weights.get(name, 1.0)) for name in names)

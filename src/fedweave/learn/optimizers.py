@@ -37,31 +37,31 @@ class Optimizer(ABC):
         """The state before the first step."""
         if not self.moments:
             return {}
-        return {name: map_leaves(torch.zeros_like, w) for name in self.moments} | {"steps": _none(w)}
+        return {name: map_leaves(torch.zeros_like, w) for name in self.moments} | {"steps": _zero_steps(w)}
 
     def update(self, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
         """The weights and the state after one step; the arguments are not changed. On clients, use `fit`."""
-        after, moments = _copied(w), {name: _copied(state[name]) for name in self.moments}
-        gradients, steps = _copied(gradient), (state["steps"] if state else _none(w)) + 1
-        self.move(
-            list(after.values()),
-            [gradients[path] for path in after],
-            {name: [tree[path] for path in after] for name, tree in moments.items()},
-            [steps.float()] * len(after),
-        )
-        return nest(after), {name: nest(tree) for name, tree in moments.items()} | ({"steps": steps} if moments else {})
+        weights, gradients = _copy(w), _copy(gradient)
+        moments = {name: _copy(state[name]) for name in self.moments}
+        steps = (state["steps"] if state else _zero_steps(w)) + 1
+        gradient_list = [gradients[path] for path in weights]
+        moment_lists = {name: [tree[path] for path in weights] for name, tree in moments.items()}
+        self.move(list(weights.values()), gradient_list, moment_lists, [steps.float()] * len(weights))
+        state_after: Tree = {name: nest(tree) for name, tree in moments.items()}
+        if moments:
+            state_after["steps"] = steps
+        return nest(weights), state_after
 
 
-def _none(w: Tree) -> Tensor:
-    """No steps yet."""
+def _zero_steps(w: Tree) -> Tensor:
     return torch.zeros((), dtype=torch.int64, device=device_of(w))
 
 
-def _copied(tree: Tree) -> dict[str, Tensor]:
+def _copy(tree: Tree) -> dict[str, Tensor]:
     return {path: materialize(leaf).clone(memory_format=torch.contiguous_format) for path, leaf in leaves(tree)}
 
 
-def _paced(lr: float, rate: Tensor | None) -> float | Tensor:
+def _learning_rate(lr: float, rate: Tensor | None) -> float | Tensor:
     """The learning rate of a step. A kernel reads a tensor's value when it runs, so that recordings hold no rate."""
     if rate is None:
         return lr
@@ -87,13 +87,12 @@ class Adam(Optimizer):
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """The means of gradients and of their squares."""
-        return "m", "v"
+        return "m", "v"  # the means of gradients and of their squares
 
     def move(self, weights: Tensors, gradients: Tensors, moments: Moments, steps: Tensors, rate: Rate = None) -> None:
         beta1, beta2 = self.betas
         self._kernel(
-            weights, gradients, moments["m"], moments["v"], [], steps, lr=_paced(self.lr, rate), beta1=beta1,
+            weights, gradients, moments["m"], moments["v"], [], steps, lr=_learning_rate(self.lr, rate), beta1=beta1,
             beta2=beta2, weight_decay=self.weight_decay, eps=self.eps, amsgrad=False, maximize=False,
         )  # fmt: skip
 
@@ -134,13 +133,13 @@ class Sgd(Optimizer):
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """The momentum, if there is any."""
         return ("momentum",) if self.momentum else ()
 
     def move(self, weights: Tensors, gradients: Tensors, moments: Moments, steps: Tensors, rate: Rate = None) -> None:
         torch._fused_sgd_(
-            weights, gradients, moments.get("momentum", []), lr=_paced(self.lr, rate), weight_decay=self.weight_decay,
-            momentum=self.momentum, dampening=0.0, nesterov=self.nesterov, maximize=False, is_first_step=False,
+            weights, gradients, moments.get("momentum", []), lr=_learning_rate(self.lr, rate),
+            weight_decay=self.weight_decay, momentum=self.momentum, dampening=0.0, nesterov=self.nesterov,
+            maximize=False, is_first_step=False,
         )  # fmt: skip
 
 
@@ -155,16 +154,16 @@ class _Elementwise(Optimizer):
     lr: float = 0.01
     weight_decay: float = 0.0
 
-    def way(self, gradients: Tensors, moments: Moments) -> Tensors:
+    def direction(self, gradients: Tensors, moments: Moments) -> Tensors:
         """d, in new tensors; moments are changed in place."""
         raise NotImplementedError
 
     def move(self, weights: Tensors, gradients: Tensors, moments: Moments, steps: Tensors, rate: Rate = None) -> None:
         if self.weight_decay:
             gradients = list(torch._foreach_add(gradients, weights, alpha=self.weight_decay))
-        way = self.way(gradients, moments)
-        torch._foreach_mul_(way, _paced(self.lr, rate))
-        torch._foreach_sub_(weights, way)
+        direction = self.direction(gradients, moments)
+        torch._foreach_mul_(direction, _learning_rate(self.lr, rate))
+        torch._foreach_sub_(weights, direction)
 
 
 @dataclass(frozen=True)
@@ -183,19 +182,17 @@ class RmsProp(_Elementwise):
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """The mean of the gradients' squares, and the momentum, if there is any."""
         return ("v", "momentum") if self.momentum else ("v",)
 
-    def way(self, gradients: Tensors, moments: Moments) -> Tensors:
-        """d."""
+    def direction(self, gradients: Tensors, moments: Moments) -> Tensors:
         torch._foreach_mul_(moments["v"], self.alpha)
         torch._foreach_addcmul_(moments["v"], gradients, gradients, 1 - self.alpha)
-        way = _divided(gradients, moments["v"], self.eps)
+        direction = _divide(gradients, moments["v"], self.eps)
         if self.momentum:
             torch._foreach_mul_(moments["momentum"], self.momentum)
-            torch._foreach_add_(moments["momentum"], way)
-            way = list(torch._foreach_mul(moments["momentum"], 1.0))
-        return way
+            torch._foreach_add_(moments["momentum"], direction)
+            direction = list(torch._foreach_mul(moments["momentum"], 1.0))
+        return direction
 
 
 @dataclass(frozen=True)
@@ -210,20 +207,18 @@ class Adagrad(_Elementwise):
 
     @property
     def moments(self) -> tuple[str, ...]:
-        """The sum of the gradients' squares."""
-        return ("v",)
+        return ("v",)  # the sum of the gradients' squares
 
-    def way(self, gradients: Tensors, moments: Moments) -> Tensors:
-        """g / (√v + ε)."""
+    def direction(self, gradients: Tensors, moments: Moments) -> Tensors:
         torch._foreach_addcmul_(moments["v"], gradients, gradients)
-        return _divided(gradients, moments["v"], self.eps)
+        return _divide(gradients, moments["v"], self.eps)
 
 
-def _divided(gradients: Tensors, squares: Tensors, eps: float) -> Tensors:
+def _divide(gradients: Tensors, squares: Tensors, eps: float) -> Tensors:
     """g / (√v + ε)."""
-    below = list(torch._foreach_sqrt(squares))
-    torch._foreach_add_(below, eps)
-    return list(torch._foreach_div(gradients, below))
+    denominators = list(torch._foreach_sqrt(squares))
+    torch._foreach_add_(denominators, eps)
+    return list(torch._foreach_div(gradients, denominators))
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
@@ -243,16 +238,16 @@ def optimizer_of(
     nesterov: bool = False,
     betas: tuple[float, float] = (0.9, 0.999),
 ) -> Optimizer:
-    """The optimizer `name` of `OPTIMIZERS`, with those settings that it has.
+    """The optimizer `name` of `OPTIMIZERS`, with the settings that it has.
 
     Raises:
-        ValueError: a setting is another than its default where the optimizer does not have it.
+        ValueError: a setting that the optimizer does not have differs from its default.
     """
     values = {"momentum": (momentum, 0.0), "nesterov": (nesterov, False), "betas": (tuple(betas), (0.9, 0.999))}
-    has = {field.name for field in fields(OPTIMIZERS[name])}  # type: ignore[arg-type]
+    supported = {field.name for field in fields(OPTIMIZERS[name])}  # type: ignore[arg-type]
     for setting, (value, default) in values.items():
-        if value != default and setting not in has:
-            takers = ", ".join(other for other, kind in OPTIMIZERS.items() if setting in kind.__dataclass_fields__)  # type: ignore[attr-defined]
-            shown = "local_momentum" if setting == "momentum" else setting
-            raise ValueError(f"{shown} = {value}: {name} has none. Leave it out, or take {takers}")
-    return OPTIMIZERS[name](lr, weight_decay, **{key: value for key, (value, _) in values.items() if key in has})
+        if value != default and setting not in supported:
+            names = [other for other, kind in OPTIMIZERS.items() if setting in kind.__dataclass_fields__]  # type: ignore[attr-defined]
+            key = "local_momentum" if setting == "momentum" else setting
+            raise ValueError(f"{key} = {value}: {name} has none. Leave it out, or take {', '.join(names)}")
+    return OPTIMIZERS[name](lr, weight_decay, **{key: value for key, (value, _) in values.items() if key in supported})

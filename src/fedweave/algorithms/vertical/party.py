@@ -30,7 +30,7 @@ from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import CallRefused
 from fedweave.learn import PLAIN, Criterion, Fit, Optimizer, fit
-from fedweave.learn.fitting import recorded
+from fedweave.learn.recording import record_part
 from fedweave.ops import hashing
 from fedweave.ops.sparse import gather_rows
 from fedweave.privacy.mechanisms import randomized_response
@@ -182,7 +182,7 @@ class PartySteps:
         """H+_m after a segment, for all nodes of the list."""
         now, segment = self._receive(client, message), message["segment"]
         inputs = self._joint(client.graph, now, segment, client.state["w"], message.get("h"))
-        outputs, count = recorded(self._segment, client.graph, _placed(inputs)), self._count(now, segment)
+        outputs, count = record_part(self._segment, client.graph, _placed(inputs)), self._count(now, segment)
         result = map_leaves(lambda out: out[:count], outputs)
         if segment == 0:
             now["kept"] = result["kept"]
