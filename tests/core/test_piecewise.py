@@ -6,8 +6,7 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from fedweave.core import model as models
-from fedweave.core import model as piecewise
-from fedweave.core import random
+from fedweave.core import piecewise, random
 from fedweave.core.graph import stack
 from fedweave.core.tree import map_leaves
 from fedweave.models.edges import OnEdges
@@ -28,7 +27,7 @@ def test_pieces_give_what_the_whole_graph_gives(name, until, monkeypatch):
         with torch.no_grad():
             whole = models.infer(model, w, own)[: m if own is graph else 20]
             with monkeypatch.context() as small:
-                small.setattr(piecewise, "MANY", 10)
+                small.setattr(piecewise, "MAX_WHOLE", 10)
                 small.setattr(piecewise, "AT_ONCE", 7)
                 pieces = models.infer(model, w, own)
                 batch = stack([own])

@@ -39,7 +39,7 @@ def one_by_one(net: Model, w: Tree, graph: Graph, query: Tensor, members: Tensor
 
     def score(pair: list[int]) -> float:
         pairs = torch.tensor(pair)[:, None].expand(3, 8)
-        return float(model.infer_as_seen(net, w, seen._replace(pairs=pairs))[0, 1])
+        return float(model.infer_split(net, w, seen._replace(pairs=pairs))[0, 1])
 
     total, own = 0.0, score(link)
     for node in members[1, members[0] == member].tolist():

@@ -152,7 +152,7 @@ def test_messages_of_a_test_link_may_go_along_those_of_validation() -> None:
     w = model.init(net, random.key(0))
     judged = model.infer(net, w, graph)
     for split in (VAL, TEST):
-        alone = model.infer_as_seen(net, w, graph.at(split))
+        alone = model.infer_split(net, w, graph.at(split))
         at = graph.masks[split]
         assert torch.equal(judged[at], alone[at])
         assert graph.ranks is not None

@@ -88,7 +88,7 @@ def score_of(run: Path, tables: Path, pair: tuple[str, str], relation: int = 0) 
     order = built.partition.parts[0].nodes.tolist()
     ends = [order.index(places[name]) for name in pair]
     graph = graphs_of(built.fed)[client].at(TEST)._replace(pairs=torch.tensor([[ends[0]], [ends[1]], [relation]]))
-    outputs = models.infer_as_seen(last.net_of(client), last.model_of("personal", client), graph)
+    outputs = models.infer_split(last.net_of(client), last.model_of("personal", client), graph)
     return float(torch.softmax(outputs, -1)[0, 1])
 
 

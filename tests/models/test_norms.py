@@ -254,7 +254,7 @@ def test_own_norms_needs_norms() -> None:
 def test_share_names_norms_together() -> None:
     """All but the norms is what fedbn shares."""
     model = MODELS["gcn"](norm="batch", hidden=4).build(6, 3)
-    named = [path for path, _ in leaves(models.init(model, random.key(0))) if models.named(model, path, ["norm/*"])]
+    named = [path for path, _ in leaves(models.init(model, random.key(0))) if models.matches(model, path, ["norm/*"])]
     assert named == [f"0/norm.{name}" for name in ("weight", "bias", "running_mean", "running_var")]
 
 

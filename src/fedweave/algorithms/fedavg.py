@@ -225,8 +225,8 @@ class FedAvg(LocalTraining, SumsScores):
     def _statistics(self) -> Literal["any", "home", "none"]:
         """Where running statistics are (`conflicts.Combination`)."""
         paths = models.statistics(self.model)
-        named, private = partial(models.named, self.model), self.composed.private
-        shared = any(named(path, self.share) and not named(path, private) for path in paths)
+        matches, private = partial(models.matches, self.model), self.composed.private
+        shared = any(matches(path, self.share) and not matches(path, private) for path in paths)
         return "any" if shared else "home" if paths else "none"
 
     @property
@@ -286,7 +286,8 @@ class FedAvg(LocalTraining, SumsScores):
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
         whole = models.init(self.trained, fed.key("init"), fed.dtype)
         w, paths = fed.started(self._shared(whole)), [path for path, _ in leaves(whole)]
-        vain = [pattern for pattern in self.share if not any(models.named(self.net, path, [pattern]) for path in paths)]
+        matches = partial(models.matches, self.net)
+        vain = [pattern for pattern in self.share if not any(matches(path, [pattern]) for path in paths)]
         if whole and (vain or (self.share and not w)):
             missing = vain[0] if vain else list(self.share)
             raise ConfigError(
@@ -550,6 +551,6 @@ class FedAvg(LocalTraining, SumsScores):
         """The leaves of `w` that are shared."""
         if self.share == ("*",) and not self.composed.private:
             return w
-        named, model, private = models.named, self.net, self.composed.private
-        shared = {path: leaf for path, leaf in leaves(w) if named(model, path, self.share)}
-        return nest({path: leaf for path, leaf in shared.items() if not named(model, path, private)})
+        matches, model, private = models.matches, self.net, self.composed.private
+        shared = {path: leaf for path, leaf in leaves(w) if matches(model, path, self.share)}
+        return nest({path: leaf for path, leaf in shared.items() if not matches(model, path, private)})

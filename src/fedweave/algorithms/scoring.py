@@ -338,7 +338,7 @@ def tried_pairs(model: Model, many: Tree, graph: Graph) -> Tree:
     graph = graph.at(TEST)
 
     def one(w: Tree) -> Tree:
-        pairs = counts(models.infer_as_seen(model, w, graph), graph.y, graph.masks[TEST][None])
+        pairs = counts(models.infer_split(model, w, graph), graph.y, graph.masks[TEST][None])
         return {name: pair[0] for name, pair in pairs.items() if name != "loss"}
 
     count = len(next(iter(leaves(many)))[1])  # one model after the other, because clients are already stacked

@@ -1,231 +1,19 @@
 """A model is a tuple of layers; splitting a model is slicing it."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fedweave.core import edge_attributes as carrying
 from fedweave.core import random
-from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
-from fedweave.core.edges import Edges, Incoming
+from fedweave.core.edge_attributes import OF_EXAMPLES
 from fedweave.core.graph import QUERIES, QUERY, TEST, TRAIN, VAL, Graph
-from fedweave.core.operators import POOLS, Operator
+from fedweave.core.operators import POOLS
+from fedweave.core.piecewise import apply_piecewise, is_large
 from fedweave.core.tree import Tree, is_statistic
-from fedweave.ops.linear import linear
-from fedweave.ops.sparse import Sparse
-
-# ----------------------------------------------------------------------------------------------------
-# A model of single edges on a graph whose messages are too many to fit into memory at once. It runs
-# piece by piece, by the nodes that messages reach, and by the examples where these are edges. Without gradients.
-
-
-MANY = 1 << 21  # edges of a client that are taken piece by piece
-AT_ONCE = 1 << 20  # messages, or examples, of a piece
-
-
-def is_large(graph: Graph) -> bool:
-    """Whether a single client's graph has more than `MANY` edges with attributes."""
-    members = graph.edges.members if isinstance(graph.edges, Edges) else ()
-    return len(members) == 1 and members[0].edge_attrs is not None and members[0].edge_attrs.total > MANY
-
-
-class PiecewiseLayer(Protocol):
-    """The interface of a layer (`core.model.Layer`); between layers there may be a tree, at the ends there is none."""
-
-    @property
-    def operator(self) -> str | None:
-        """See `core.model.Layer`."""
-
-    @property
-    def along(self) -> tuple[str, ...]:
-        """See `core.model.Layer`."""
-
-    @property
-    def apply(self) -> Callable[[Tree, Graph, object, None], Tensor]:
-        """See `core.model.Layer`."""
-
-
-def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> Tensor | Sparse:
-    """`core.model.apply` on a whole graph, without dropout."""
-    h = graph.x
-    for i, layer in enumerate(model):
-        if layer.operator in OF_EXAMPLES:
-            return _of_examples(model, w, graph, h, i)
-        weights, single = w.get(str(i), {}), carrying.kinds().get(str(layer.operator), ("", ""))[0] == "sum"
-        h = (
-            _of_nodes(layer, weights, graph, h)
-            if single and isinstance(h, Tensor)
-            else layer.apply(weights, graph, h, None)
-        )
-    return h
-
-
-def _of_nodes(layer: PiecewiseLayer, w: Tree, graph: Graph, h: Tensor) -> Tensor:
-    """The layer's rows of all nodes, piece by piece; the rows of a piece come first in the layer's input."""
-    tables = {way: graph.own_edges.incoming(way) for way in layer.along}
-    before = torch.stack([table.first for table in tables.values()]).sum(0)  # messages that reach earlier nodes
-    features, outputs, first = graph.own_edges.of_edges().features, [], 0
-    while first < len(h):
-        last = max(first + 1, int(torch.searchsorted(before, int(before[first]) + AT_ONCE)))
-        ways = {way: _reached(table, features.to(h.dtype), first, last) for way, table in tables.items()}
-        around = graph._replace(edges=Piece(ways))
-        outputs.append(layer.apply(w, around, torch.cat([h[first:last], h]), None))
-        first = last
-    return torch.cat(outputs)
-
-
-def _reached(table: Incoming, features: Tensor, first: int, last: int) -> "Reached":
-    degree = table.degree[first:last]
-    at = int(table.first[first])
-    whole = slice(at, at + int(degree.sum()))
-    target = torch.repeat_interleave(torch.arange(last - first, device=degree.device), degree)
-    source, edge = table.source[whole].long() + (last - first), table.edge[whole].long()
-    return Reached(source, target, features.index_select(0, edge), degree)
-
-
-def _of_examples(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph, h: Tensor | Sparse, read: int) -> Tensor:
-    """The logits of edges as examples from nodes' rows h, by the layers from `read` on, which reads both ends."""
-    tables, count, outputs = graph.own_edges.of_edges(examples=True), len(graph.y), list[Tensor]()
-    for first in range(0, count, AT_ONCE):
-        at = torch.arange(first, min(first + AT_ONCE, count), device=h.device).clamp(max=len(tables.ends) - 1)
-        source, target = tables.ends.index_select(0, at).unbind(1)
-        features = DenseMatrix(tables.features.index_select(0, at))
-        around = graph._replace(
-            edges=PrecomputedEdges({SOURCE: RowSelection(source), TARGET: RowSelection(target), OWN: features})
-        )
-        out = model[read].apply(w.get(str(read), {}), around, h, None)
-        for i, layer in enumerate(model[read + 1 :], read + 1):
-            out = layer.apply(w.get(str(i), {}), around, out, None)
-        outputs.append(out)
-    return torch.cat(outputs)
-
-
-@dataclass(frozen=True)
-class Reached:
-    """The m messages of one way that reach a piece's t targets.
-
-    source, target: int64 [m], the rows where each starts, targets first, and that it reaches, rising. features: [m, k],
-    of their edges. degree: int64 [t].
-    """
-
-    source: Tensor
-    target: Tensor
-    features: Tensor
-    degree: Tensor
-
-
-class Some(ABC):
-    """Edges that lead only to the first m of n nodes (a `core.operators.MessagePassing`)."""
-
-    shrinks = True
-
-    @abstractmethod
-    def operator(self, kind: str) -> Operator:
-        """The matrix of that name."""
-
-    def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """See `core.operators.MessagePassing`, for any matrix that `operator` knows."""
-        means = self.operator(kind)
-        return h[: means.shape[0]], means @ h
-
-
-@dataclass(frozen=True)
-class PrecomputedEdges(Some):
-    """Edges with some precomputed matrices, by name (a `core.operators.MessagePassing`)."""
-
-    operators: Mapping[str, Operator]
-
-    def operator(self, kind: str) -> Operator:
-        """The matrix of that name.
-
-        Raises:
-            ValueError: there is none; lists the names.
-        """
-        if kind not in self.operators:
-            raise ValueError(f"there is no operator {kind!r} here, only {', '.join(self.operators)}")
-        return self.operators[kind]
-
-
-@dataclass(frozen=True)
-class Piece(Some):
-    """The edges of a piece, a `Reached` for each way: the rows of `core.edge_attributes.EdgeMessages.matrix` for a few
-    targets."""
-
-    operators: Mapping[str, Reached]
-
-    def operator(self, kind: str) -> Operator:
-        """The matrix of a name of `core.edge_attributes.named`."""
-        what, way = carrying.kinds()[kind]
-        table = self.operators[way]
-        degree = table.degree.to(table.features.dtype)
-        if what == "scalers":
-            return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
-        if what == "features":
-            return DenseMatrix(table.features)
-        if what in ("from", "to"):
-            return RowSelection(table.source if what == "from" else table.target)
-        share = 1 / degree.clamp(min=1) if what != "sum" else torch.ones_like(degree)
-        into = ScatterSum(table.target, share)
-        return DenseMatrix(into @ table.features) if what == "feature_means" else into
-
-
-@dataclass(frozen=True)
-class DenseMatrix:
-    """A dense matrix [m, n], by its rows."""
-
-    rows: Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(m, n)."""
-        return tuple(self.rows.shape)
-
-    def __matmul__(self, dense: Tensor) -> Tensor:
-        return linear(self.rows.to(dense.dtype), dense)
-
-
-@dataclass(frozen=True)
-class RowSelection:
-    """[m, n] with a single 1 in each row, at the columns int64 [m]."""
-
-    columns: Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(m,)."""
-        return tuple(self.columns.shape)
-
-    def __matmul__(self, h: Tensor) -> Tensor:
-        return h.index_select(0, self.columns)
-
-
-@dataclass(frozen=True)
-class ScatterSum:
-    """[t, m]: adds up the messages that reach each of t targets, int64 [m], times the target's share [t]."""
-
-    target: Tensor
-    share: Tensor
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(t,)."""
-        return tuple(self.share.shape)
-
-    def __matmul__(self, sent: Tensor) -> Tensor:
-        whole = torch.index_add(sent.new_zeros(self.share.shape[0], sent.shape[1]), 0, self.target, sent)
-        return whole * self.share[:, None]
-
-    def largest(self, sent: Tensor) -> Tensor:
-        """`ops.attention.largest` of the messages [m, k]: [t, k]."""
-        least = sent.new_full((self.share.shape[0], sent.shape[1]), -torch.inf)
-        top = least.scatter_reduce(0, self.target[:, None].expand(-1, sent.shape[1]), sent, "amax")
-        return torch.where(top == -torch.inf, 0.0, top)
-
 
 PAIRS = "pairs"  # `Layer.operator` of a decoder, which reads the rows of both ends of `Graph.pairs`
 Reads = Literal["product", "entries", "graph"]
@@ -307,8 +95,12 @@ class Architecture(Protocol):
 def init(model: Model, key: Tensor, dtype: object = None) -> Tree:
     """Fresh weights {"0": layer 0's, "1": ...}, contiguous, as training lays them end to end; layers without weights
     are left out."""
-    weights = {str(i): layer.init(random.fold(key, "layer", i)) for i, layer in enumerate(model)}
-    return {i: {k: v.to(dtype or v.dtype).contiguous() for k, v in w.items()} for i, w in weights.items() if w}
+    weights: Tree = {}
+    for i, layer in enumerate(model):
+        tensors = layer.init(random.fold(key, "layer", i))
+        if tensors:
+            weights[str(i)] = {name: t.to(dtype or t.dtype).contiguous() for name, t in tensors.items()}
+    return weights
 
 
 def apply(
@@ -331,19 +123,19 @@ def apply(
 
 
 def infer(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """`infer_as_seen` of all examples, [e, c]. Where messages depend on the split (`Graph.timed`), each example gets
+    """`infer_split` of all examples, [e, c]. Where messages depend on the split (`Graph.timed`), each example gets
     only the messages of its split; an example in no split gets all messages."""
     if not graph.timed:
-        return infer_as_seen(model, w, graph)
-    first, second, last = (infer_as_seen(model, w, graph.at(split)) for split in (TRAIN, VAL, TEST))
+        return infer_split(model, w, graph)
+    by_split = [infer_split(model, w, graph.at(split)) for split in (TRAIN, VAL, TEST)]
     train, val, _ = graph.masks
     if graph.ranks is not None:  # a candidate gets the same messages as its link
         query = graph.ranks[QUERY]
         val = torch.where(query < 0, val, val.gather(0, query.clamp(min=0) // 2))
-    return torch.where(train[:, None], first, torch.where(val[:, None], second, last))
+    return torch.where(train[:, None], by_split[TRAIN], torch.where(val[:, None], by_split[VAL], by_split[TEST]))
 
 
-def infer_as_seen(model: Model, w: Tree, graph: Graph) -> Tensor:
+def infer_split(model: Model, w: Tree, graph: Graph) -> Tensor:
     """`apply` without dropout to all examples, [e, c], with the messages of the graph's split (`Graph.at`)."""
     whole = apply_piecewise if is_large(graph) else apply
     infer_all = next((layer.infer for layer in model if layer.infer is not None), whole)
@@ -357,13 +149,13 @@ def behind(model: Model, w: Tree, graph: Graph) -> Tensor | None:
     if QUERIES not in graph.extra or count is None:
         return None
 
-    def seen(graph: Graph) -> Tensor:
+    def count_above(graph: Graph) -> Tensor:
         h = apply_piecewise(model[:-1], w, graph) if is_large(graph) else apply(model[:-1], w, graph)
         return count(w.get(str(len(model) - 1), {}), graph, rows_of(h))
 
     if not graph.timed:
-        return seen(graph)
-    return torch.where(graph.masks[VAL][:, None], seen(graph.at(VAL)), seen(graph.at(TEST)))
+        return count_above(graph)
+    return torch.where(graph.masks[VAL][:, None], count_above(graph.at(VAL)), count_above(graph.at(TEST)))
 
 
 def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:
@@ -417,18 +209,22 @@ def example(model: Model) -> str:
     return "graph" if pools(model) else "node"
 
 
-def named(model: Model, path: str, patterns: Iterable[str]) -> bool:
-    """Whether a pattern names the weight at `path`. "0/*" names the first layer's, "-1/*" the last layer's, and
-    "norm/*" the weights of normalization in all layers."""
+def matches(model: Model, path: str, patterns: Iterable[str]) -> bool:
+    """Whether one of the patterns matches the weight at `path`. "0/*" matches the first layer's, "-1/*" the last
+    layer's, and "norm/*" the weights of normalization in all layers."""
     layer, _, name = path.partition("/")
     names = [path, f"{int(layer) - len(model)}/{name}"]
-    names += [f"norm/{name}"] if name in model[int(layer)].norms else []
-    return any(fnmatchcase(candidate, pattern) for pattern in patterns for candidate in names)
+    if name in model[int(layer)].norms:
+        names.append(f"norm/{name}")
+    return any(fnmatchcase(candidate, pattern) for pattern, candidate in product(patterns, names))
 
 
 def statistics(model: Model) -> tuple[str, ...]:
     """Paths of the model's running statistics (`core.tree.is_statistic`)."""
-    return tuple(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.norms if is_statistic(name))
+    paths = list[str]()
+    for i, layer in enumerate(model):
+        paths += [f"{i}/{name}" for name in layer.norms if is_statistic(name)]
+    return tuple(paths)
 
 
 def fan_in(layer: Layer) -> int:
@@ -443,4 +239,7 @@ def feature_rows(model: Model) -> frozenset[str]:
 
 def relation_rows(model: Model) -> frozenset[str]:
     """Paths of the weights whose rows are indexed by relations (`Layer.by_relation`)."""
-    return frozenset(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.by_relation)
+    paths = set[str]()
+    for i, layer in enumerate(model):
+        paths.update(f"{i}/{name}" for name in layer.by_relation)
+    return frozenset(paths)

@@ -387,9 +387,9 @@ def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, posi
     def evaluate(flat: Tree) -> Tensor:
         w = nest(flat)
         if metric not in PLAIN or graphs[0].target != CLASS:
-            value = tested([_pairs(models.infer_as_seen(model, w, graph), graph) for graph in graphs], metric, positive)
+            value = tested([_pairs(models.infer_split(model, w, graph), graph) for graph in graphs], metric, positive)
             return -value if lower(metric) else value
-        scores = [_score(models.infer_as_seen(model, w, graph), graph, metric) for graph in graphs]
+        scores = [_score(models.infer_split(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(scores, shares, strict=True)]).sum()
 
     def of(masks: Tensor) -> Tensor:

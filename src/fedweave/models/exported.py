@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from fedweave.core import model as models
 from fedweave.core.edge_attributes import OWN, SOURCE, TARGET, kinds
 from fedweave.core.graph import Graph
-from fedweave.core.model import DenseMatrix, Model, RowSelection, ScatterSum
+from fedweave.core.model import Model
 from fedweave.core.operators import Operator
+from fedweave.core.tensor_operators import DenseMatrix, RowSelection, ScatterSum
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record
 from fedweave.errors import UserError

@@ -24,8 +24,9 @@ from fedweave.core import random
 from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET, WAYS
 from fedweave.core.edges import Incoming, OfEdges
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.model import DenseMatrix, Hidden, Layer, Model, PrecomputedEdges, Some
+from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import MessagePassing, Operator
+from fedweave.core.tensor_operators import DenseMatrix, PrecomputedEdges, ShrinkingEdges
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.sparse import (
@@ -311,7 +312,7 @@ def _rows(table: Tensor, at: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class SampledMessages(Some):
+class SampledMessages(ShrinkingEdges):
     """The messages of one layer between sampled nodes; operators: the hop of one step, by way (see `reached`)."""
 
     operators: Mapping[str, Tree]

@@ -197,7 +197,7 @@ def _probability(net: Model, w: Tree, graph: Graph, pairs: torch.Tensor) -> np.n
     size = least_rows(pairs.shape[1])
     padded = torch.nn.functional.pad(pairs, (0, size - pairs.shape[1]))
     with torch.no_grad():
-        logits = models.infer_as_seen(net, w, graph.to(place).at(TEST)._replace(pairs=padded.to(place)))
+        logits = models.infer_split(net, w, graph.to(place).at(TEST)._replace(pairs=padded.to(place)))
     score: np.ndarray = torch.softmax(logits, -1)[: pairs.shape[1], 1].cpu().numpy()
     return score
 

@@ -1,0 +1,136 @@
+"""Evaluation of a model whose messages are too many to fit into memory at once, as single edges have them in a large
+graph: piece by piece, by the nodes that messages reach, and by the examples where these are edges. Without gradients.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedweave.core import edge_attributes
+from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
+from fedweave.core.edges import Edges, Incoming
+from fedweave.core.graph import Graph
+from fedweave.core.operators import Operator
+from fedweave.core.tensor_operators import DenseMatrix, PrecomputedEdges, RowSelection, ScatterSum, ShrinkingEdges
+from fedweave.core.tree import Tree
+from fedweave.ops.sparse import Sparse
+
+MAX_WHOLE = 1 << 21  # the most edges of a client that are computed as a whole
+AT_ONCE = 1 << 20  # messages, or examples, of a piece
+
+
+def is_large(graph: Graph) -> bool:
+    """Whether a single client's graph has more than `MAX_WHOLE` edges with attributes."""
+    members = graph.edges.members if isinstance(graph.edges, Edges) else ()
+    return len(members) == 1 and members[0].edge_attrs is not None and members[0].edge_attrs.total > MAX_WHOLE
+
+
+class PiecewiseLayer(Protocol):
+    """What evaluation needs of `core.model.Layer`. Between layers there may be a tree, at the ends a tensor."""
+
+    @property
+    def operator(self) -> str | None: ...
+
+    @property
+    def along(self) -> tuple[str, ...]: ...
+
+    @property
+    def apply(self) -> Callable[[Tree, Graph, object, None], Tensor]: ...
+
+
+def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> Tensor | Sparse:
+    """`core.model.apply` on a whole graph, without dropout."""
+    h = graph.x
+    for i, layer in enumerate(model):
+        if layer.operator in OF_EXAMPLES:
+            return _apply_to_examples(model, w, graph, h, i)
+        weights = w.get(str(i), {})
+        what, _ = edge_attributes.kinds().get(str(layer.operator), ("", ""))
+        if what == "sum" and isinstance(h, Tensor):  # messages along single edges
+            h = _apply_to_nodes(layer, weights, graph, h)
+        else:
+            h = layer.apply(weights, graph, h, None)
+    return h
+
+
+def _apply_to_nodes(layer: PiecewiseLayer, w: Tree, graph: Graph, h: Tensor) -> Tensor:
+    """The layer's rows of all nodes, piece by piece; the rows of a piece come first in the layer's input."""
+    tables = {way: graph.own_edges.incoming(way) for way in layer.along}
+    before = torch.stack([table.first for table in tables.values()]).sum(0)  # [n], messages that reach earlier nodes
+    features = graph.own_edges.of_edges().features
+    outputs, first = [], 0
+    while first < len(h):
+        end = max(first + 1, int(torch.searchsorted(before, int(before[first]) + AT_ONCE)))
+        ways = {way: _piece_messages(table, features.to(h.dtype), first, end) for way, table in tables.items()}
+        piece = graph._replace(edges=PieceEdges(ways))
+        outputs.append(layer.apply(w, piece, torch.cat([h[first:end], h]), None))
+        first = end
+    return torch.cat(outputs)
+
+
+def _piece_messages(table: Incoming, features: Tensor, first: int, end: int) -> "PieceMessages":
+    degree = table.degree[first:end]
+    start = int(table.first[first])
+    span = slice(start, start + int(degree.sum()))
+    target = torch.repeat_interleave(torch.arange(end - first, device=degree.device), degree)
+    source, edge = table.source[span].long() + (end - first), table.edge[span].long()
+    return PieceMessages(source, target, features.index_select(0, edge), degree)
+
+
+def _apply_to_examples(
+    model: Sequence[PiecewiseLayer], w: Tree, graph: Graph, h: Tensor | Sparse, readout: int
+) -> Tensor:
+    """The logits of edges as examples from nodes' rows h, by the layers from number `readout` on, which reads both
+    ends."""
+    tables, count = graph.own_edges.of_edges(examples=True), len(graph.y)
+    outputs = list[Tensor]()
+    for first in range(0, count, AT_ONCE):
+        at = torch.arange(first, min(first + AT_ONCE, count), device=h.device).clamp(max=len(tables.ends) - 1)
+        source, target = tables.ends.index_select(0, at).unbind(1)
+        features = DenseMatrix(tables.features.index_select(0, at))
+        operators = {SOURCE: RowSelection(source), TARGET: RowSelection(target), OWN: features}
+        piece = graph._replace(edges=PrecomputedEdges(operators))
+        out = model[readout].apply(w.get(str(readout), {}), piece, h, None)
+        for i, layer in enumerate(model[readout + 1 :], readout + 1):
+            out = layer.apply(w.get(str(i), {}), piece, out, None)
+        outputs.append(out)
+    return torch.cat(outputs)
+
+
+@dataclass(frozen=True)
+class PieceMessages:
+    """The m messages of one way that reach a piece's t targets.
+
+    source, target: int64 [m], the rows where each starts, targets first, and that it reaches, rising. features: [m, k],
+    of their edges. degree: int64 [t].
+    """
+
+    source: Tensor
+    target: Tensor
+    features: Tensor
+    degree: Tensor
+
+
+@dataclass(frozen=True)
+class PieceEdges(ShrinkingEdges):
+    """The edges of a piece, `PieceMessages` for each way: the rows of `core.edge_attributes.EdgeMessages.matrix` for a
+    few targets."""
+
+    ways: Mapping[str, PieceMessages]
+
+    def operator(self, kind: str) -> Operator:
+        what, way = edge_attributes.kinds()[kind]
+        messages = self.ways[way]
+        degree = messages.degree.to(messages.features.dtype)
+        if what == "scalers":
+            return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
+        if what == "features":
+            return DenseMatrix(messages.features)
+        if what in ("from", "to"):
+            return RowSelection(messages.source if what == "from" else messages.target)
+        share = 1 / degree.clamp(min=1) if what != "sum" else torch.ones_like(degree)
+        into = ScatterSum(messages.target, share)
+        return DenseMatrix(into @ messages.features) if what == "feature_means" else into
