@@ -200,7 +200,7 @@ def test_status_says_that_a_run_waits_and_for_whom(
 ) -> None:
     (tmp_path / "admin").mkdir()
     heard: list[dict[str, Any]] = []
-    news = running.ProgressFile(heard.append, tmp_path, tmp_path / "out", 0, 4)
+    news = running.ProgressFile(heard.append, tmp_path, tmp_path / "out", 0, 4, 60.4)
 
     def line() -> str:
         return progress(watched(tmp_path) or {})
@@ -208,6 +208,7 @@ def test_status_says_that_a_run_waits_and_for_whom(
     for error, end in ((KeyboardInterrupt(), "stopped"), (FedweaveError("nobody came"), "failed")):
         if last:
             news(last | {"rounds": 4})
+            assert "out: waiting for bank-b, 60 s at most, 3 of 4 rounds done" in line()
         news({"status": "paused", "sites": away, "seconds": 60.4})
         assert f"out: {said}" in line()
         assert "not watched" not in line()

@@ -79,7 +79,7 @@ def run(
     elif finished := examine(config, directory, resume):
         return finished
     start = _saved_round(directory) if resume else 0
-    news = ProgressFile(notify, project, directory, start, config.general.rounds)
+    news = ProgressFile(notify, project, directory, start, config.general.rounds, config.engine.values["wait"])
     with administer(project) as admin, locked(directory), news:
         if resume or overwrite:
             _end_earlier(admin, directory, news)
@@ -103,11 +103,11 @@ class ProgressFile:
     """Passes the news of a run on to `notify`, and keeps for `fedweave sites status` how far the run is, or whom it
     waits for. A run that ends while it waits is kept as stopped or failed.
 
-    saved, rounds: of the run in `directory`, before the first news.
+    saved, rounds: of the run in `directory`, before the first news. wait: [engine] wait.
     """
 
-    def __init__(self, notify: Notify, project: Path, directory: Path, saved: int, rounds: int) -> None:
-        self._notify, self._path = notify, project / ADMIN / STATUS
+    def __init__(self, notify: Notify, project: Path, directory: Path, saved: int, rounds: int, wait: float) -> None:
+        self._notify, self._path, self._wait = notify, project / ADMIN / STATUS, wait
         self._last: Record = {"round": saved, "rounds": rounds, "out": str(directory.resolve())}
         self._open = False  # whether what is kept says that the run goes on without a job that reports
 
@@ -115,7 +115,10 @@ class ProgressFile:
         """Receive a job's progress, or a message on the sites: with the seconds for which the run waits for them."""
         if "sites" not in now:
             self._last |= now
-            self._keep()
+            if now["status"] == "failed" and now.get("away") and self._wait:  # before its processes have ended
+                self._keep(status=WAITING, waiting=now["away"], deadline=time.time() + self._wait)
+            else:
+                self._keep()
         elif "seconds" in now:
             deadline = time.time() + now["seconds"]
             self._keep(status=WAITING, waiting=now["sites"] or [SERVER], deadline=deadline)
