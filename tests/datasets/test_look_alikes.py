@@ -270,7 +270,7 @@ def test_names_with_marks_in_them_are_names() -> None:
 
 def test_lists_that_would_fill_the_memory_are_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two hundred thousand equal numbers in lists take a few thousand bytes; of other numbers a limit says nothing."""
-    monkeypatch.setattr("fedweave.core.decompression.MOST_IN_LISTS", 1 << 20)
+    monkeypatch.setattr("fedweave.core.decompression.MAX_IN_LISTS", 1 << 20)
     edges = pd.DataFrame({"source": [0], "target": [1]})
     nodes = pd.DataFrame({"id": range(4), "label": [0, 1, 0, 1], "f": [0.5, 2, 1, 3]})
     path = folder(tmp_path, nodes, edges, True)

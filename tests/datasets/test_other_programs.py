@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave.core.decompression import plain
+from fedweave.core.arrow_types import plain
 from fedweave.datasets import from_frames, load
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData, read_site_file

@@ -442,7 +442,7 @@ class Engine(Federation):
     ledger: what crossed a boundary.
     trained: whether a training has begun on it; its clients then hold what they learnt.
     evaluated_clients: the clients of an evaluation that names none; () for all.
-    members: (member, its place) in the order of `core.replies.by_size`, where one client holds all members' data.
+    members: (member, its place) as by `core.replies.members_by_size`, where one client holds all members' data.
     """
 
     ledger: Ledger

@@ -1,4 +1,10 @@
-"""Replies of some clients, in any process, and sums over them; values that differ between clients, a row each."""
+"""Clients' replies to one call, and sums over them that depend neither on the order nor on the grouping of clients.
+
+An executor returns replies as portions (`Portion`): those of several clients at once, in this process (`ReplyBatch`) or
+in another. `Joint` makes one of several portions, `Replies` brings them into client order for the server, and `Stacked`
+holds values that differ between clients on their way to them. At the end: the members of a client that holds the data
+of all of them, each scored on its own.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,16 +60,6 @@ class Portion(Protocol):
         """Where its sums and stacks lie."""
 
 
-def here(portions: Sequence[Portion]) -> Tree | None:
-    """{number: the replies of a portion's clients, leaves stacked}; None where a reply is in another process, or a leaf
-    is no tensor."""
-    batches = [portion.flat for portion in portions if isinstance(portion, ReplyBatch)]
-    tensors = all(isinstance(leaf, Tensor) for flat in batches for leaf in flat.values())
-    return (
-        {str(at): nest(flat) for at, flat in enumerate(batches)} if tensors and len(batches) == len(portions) else None
-    )
-
-
 class ReplyBatch:
     """Replies that are in this process: `at` as in `Portion`, `tree` with leaves stacked [len(at), …] (numbers and
     strings as they are: equal for all of the batch)."""
@@ -73,28 +69,25 @@ class ReplyBatch:
         self.paths = tuple(self.flat)
 
     def one(self, row: int) -> Tree:
-        """See `Portion`."""
         return nest({path: row_of(leaf, row) for path, leaf in self.flat.items()})
 
     def stack(self, path: str) -> Tensor:
-        """See `Portion`."""
-        return _stacked(self.flat[path], len(self.at), self.device)
+        return _stack(self.flat[path], len(self.at), self.device)
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
-        """See `Portion`."""
         sums: dict[str, Tensor] = {}
-        if self.device.type != "cpu":  # where many launches take longer than the sums
-            sums = _weighted_together({path: self.flat[path] for path in paths}, weights)
-        sums |= {path: _weighted(self.flat[path], weights, self.device) for path in paths if path not in sums}
+        if self.device.type != "cpu":  # there many launches take longer than the sums
+            sums = _weighted_at_once({path: self.flat[path] for path in paths}, weights)
+        for path in paths:
+            if path not in sums:
+                sums[path] = _weighted(self.flat[path], weights, self.device)
         return lambda: sums
 
     def total(self, paths: Sequence[str]) -> Sums:
-        """See `Portion`."""
         sums = {path: self.stack(path).sum(0, dtype=torch.int64) for path in paths}
         return lambda: sums
 
     def dtype(self, path: str) -> torch.dtype:
-        """See `Portion`."""
         leaf = self.flat[path]
         if isinstance(leaf, Tensor | TouchedRows | Sparsified):
             return leaf.dtype
@@ -115,7 +108,6 @@ class Joint:
         return [(portion, row) for portion in self._portions for row in range(len(portion.at))]
 
     def one(self, row: int) -> Tree:
-        """See `Portion`."""
         portion, position = self._rows[row]
         return portion.one(position)
 
@@ -129,9 +121,9 @@ class Joint:
         if len(parts) == 1:
             return parts[0]
         if padding is not None:
-            most = max(part.shape[1] for part in parts)
-            beside = (0, 0) * (parts[0].dim() - 2)
-            parts = [F.pad(part, (*beside, 0, most - part.shape[1]), value=padding) for part in parts]
+            length = max(part.shape[1] for part in parts)
+            trailing = (0, 0) * (parts[0].dim() - 2)  # `F.pad` counts axes from the last one
+            parts = [F.pad(part, (*trailing, 0, length - part.shape[1]), value=padding) for part in parts]
         if len({part.shape[1:] for part in parts}) > 1:
             shapes = sorted({str(list(part.shape[1:])) for part in parts})
             raise FedweaveError(
@@ -141,39 +133,37 @@ class Joint:
         return torch.cat(parts)
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
-        """See `Portion`."""
         weight_parts = weights.split([len(portion.at) for portion in self._portions])
-        return _added([portion.weighted(paths, w) for portion, w in zip(self._portions, weight_parts, strict=True)])
+        pairs = zip(self._portions, weight_parts, strict=True)
+        return _add([portion.weighted(paths, part) for portion, part in pairs])
 
     def total(self, paths: Sequence[str]) -> Sums:
-        """See `Portion`."""
-        return _added([portion.total(paths) for portion in self._portions])
+        return _add([portion.total(paths) for portion in self._portions])
 
     def dtype(self, path: str) -> torch.dtype:
-        """See `Portion`."""
         return self._portions[0].dtype(path)
 
 
-def _added(sums: Sequence[Sums]) -> Sums:
-    """Partial sums added up in their order."""
+def _add(sums: Sequence[Sums]) -> Sums:
+    """Add partial sums in their order, once they are waited for."""
 
     def wait() -> dict[str, Tensor]:
-        first, *others = [partial_sum() for partial_sum in sums]
-        for other in others:
-            for path, total in first.items():
-                total += other[path]
-        return first
+        totals, *rest = [partial_sum() for partial_sum in sums]
+        for partial in rest:
+            for path, total in totals.items():
+                total += partial[path]
+        return totals
 
     return wait
 
 
-_TOGETHER = 1 << 27  # elements, at most, that are summed at once
+_MAX_AT_ONCE = 1 << 27  # elements that one product sums
 
 
-def _piece(device: torch.device) -> int:
-    """Elements converted to float64 at a time. On the CPU 8 MB, which stay in a processor's cache (measured: an eighth
-    of it takes 50 % longer, and much larger pieces are mapped again each time); on accelerators enough to use them
-    fully."""
+def _chunk_size(device: torch.device) -> int:
+    """Elements converted to float64 at a time."""
+    # 8 MB stay in a CPU's cache; an eighth of it takes 50 % longer, and much larger chunks are mapped again each time.
+    # An accelerator needs more to be used fully.
     return 1 << 20 if device.type == "cpu" else 1 << 26
 
 
@@ -183,33 +173,36 @@ def _weighted(leaf: Leaf, weights: Tensor, device: torch.device) -> Tensor:
         total = torch.zeros(leaf.shape, dtype=torch.float64, device=device)
         _add_touched(total, leaf, weights)
         return total
-    leaf = _stacked(leaf, len(weights), device)
+    leaf = _stack(leaf, len(weights), device)
     total = torch.zeros(leaf.shape[1:], dtype=torch.float64, device=device)
-    flat, out = leaf.reshape(len(weights), -1), total.reshape(-1)
-    width = max(1, _piece(device) // len(weights))
+    flat = leaf.reshape(len(weights), -1)  # [P, n]
+    out = total.reshape(-1)  # [n], a view
+    width = max(1, _chunk_size(device) // len(weights))
     for start in range(0, flat.shape[1], width):
         out[start : start + width] = weights @ flat[:, start : start + width].double()
     return total
 
 
-def _weighted_together(leaves: dict[str, Any], weights: Tensor) -> dict[str, Tensor]:
+def _weighted_at_once(leaves: dict[str, Any], weights: Tensor) -> dict[str, Tensor]:
     """Σ_i w_i · leaf_i in float64 for the plain tensors among `leaves`, by one product; {} if they are large."""
     plain = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point}
-    if not plain or sum(leaf.numel() for leaf in plain.values()) > _TOGETHER:
+    if not plain or sum(leaf.numel() for leaf in plain.values()) > _MAX_AT_ONCE:
         return {}
-    flat = torch.cat([leaf.reshape(len(weights), -1) for leaf in plain.values()], 1)
+    flat = torch.cat([leaf.reshape(len(weights), -1) for leaf in plain.values()], 1)  # [P, n]
     totals = (weights @ flat.double()).split([leaf.numel() // len(weights) for leaf in plain.values()])
     return {path: total.view(leaf.shape[1:]) for (path, leaf), total in zip(plain.items(), totals, strict=True)}
 
 
 def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
-    """Add Σ_i w_i · (own rows where touched, the shared row elsewhere)."""
+    """Add Σ_i w_i · (client i's row where it touched it, else the shared row)."""
     touched = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
     covered = total.new_zeros(len(total) + 1)
-    per = max(1, _piece(leaf.device) // max(1, leaf.values[0].numel()))
-    for start in range(0, len(weights), per):
-        w, rows = weights[start : start + per], leaf.rows[start : start + per]
-        values = leaf.values[start : start + per].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
+    clients = max(1, _chunk_size(leaf.device) // max(1, leaf.values[0].numel()))  # at a time
+    for start in range(0, len(weights), clients):
+        chunk = slice(start, start + clients)
+        w = weights[chunk]
+        rows = leaf.rows[chunk]
+        values = leaf.values[chunk].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
         touched.index_add_(0, rows.reshape(-1), values.flatten(0, 1))
         covered.index_add_(0, rows.reshape(-1), w.repeat_interleave(rows.shape[1]))
     untouched = (weights.sum() - covered[:-1]).view(-1, *[1] * (total.dim() - 1))
@@ -224,7 +217,7 @@ def row_of(leaf: Leaf, row: int | Tensor) -> Leaf:
         return Sparsified(leaf.dense[row])
     if not isinstance(leaf, Tensor):
         return leaf
-    return leaf.index_select(0, row) if isinstance(row, Tensor) else leaf[row]  # measured four times as fast
+    return leaf.index_select(0, row) if isinstance(row, Tensor) else leaf[row]  # four times as fast as indexing
 
 
 def as_row(leaf: Leaf) -> Leaf:
@@ -232,7 +225,7 @@ def as_row(leaf: Leaf) -> Leaf:
     return leaf[None] if isinstance(leaf, Tensor) else leaf
 
 
-def _stacked(leaf: object, count: int, device: torch.device) -> Tensor:
+def _stack(leaf: object, count: int, device: torch.device) -> Tensor:
     if isinstance(leaf, TouchedRows):
         result: Tensor = materialize_stacked(leaf)
         return result
@@ -242,9 +235,9 @@ def _stacked(leaf: object, count: int, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _rows(clients: tuple[str, ...], among: tuple[str, ...], device: torch.device) -> Tensor:
-    """int64 [P], the places of clients, cached: most rounds need the same, which then lie on the device already."""
-    place = {client: row for row, client in enumerate(among)}
+def _rows(clients: tuple[str, ...], all_clients: tuple[str, ...], device: torch.device) -> Tensor:
+    """int64 [P], the places of clients; cached because most rounds need the same ones on the device."""
+    place = {client: row for row, client in enumerate(all_clients)}
     return constant(torch.tensor([place[client] for client in clients], device=device))
 
 
@@ -268,11 +261,6 @@ class Stacked:
         return map_stored(lambda leaf: row_of(leaf, at), self.tree)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Clients' replies, and sums of them that depend neither on order nor on grouping. Where one client holds the data of
-# all members, its reply is divided, so that each member can be scored on its own.
-
-
 class Replies:
     """Replies in client order, which does not depend on the order of arrival.
 
@@ -287,8 +275,11 @@ class Replies:
         missing: Mapping[str, str],
         sums: Collection[str] = (),
     ) -> None:
-        self.clients, self.missing, self._sums = tuple(clients), dict(missing), tuple(sums)
-        self._portions, self._all = portions, Joint(portions)
+        self.clients = tuple(clients)
+        self.missing = dict(missing)
+        self._sums = tuple(sums)
+        self._portions = portions
+        self._all = Joint(portions)
 
     @classmethod
     def of(cls, replies: Mapping[str, Tree], missing: Mapping[str, str], sums: Collection[str] = ()) -> Self:
@@ -338,14 +329,20 @@ class Replies:
                 code="reply.no-client",
             )
         tree = self._all.one(self._row[client])
-        return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)}) if self._sums else tree
+        if not self._sums:
+            return tree
+        return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)})
 
-    def here(self) -> Tree | None:
-        """All replies, as a tree of tensors, so that a server may trace what it computes from them (`from_here`); None
-        where some reply is in another process, holds no tensor, or is in a secure sum."""
-        replied = here(self._portions) if self._portions and not self._sums else None
-        places = dict(zip(("at", "order"), self._places or (), strict=False))
-        return None if replied is None else {"replied": replied, "places": places}
+    def as_tree(self) -> Tree | None:
+        """All replies as a tree of tensors, so that what the server computes from them can be traced (`from_tree`).
+
+        None if a reply is in another process or in a secure sum, or a leaf is a number or a string.
+        """
+        batches = self.batches()
+        if not batches or not all(isinstance(leaf, Tensor) for batch in batches for leaf in batch.flat.values()):
+            return None
+        places = {} if self._places is None else dict(zip(("at", "order"), self._places, strict=True))
+        return {"replied": {str(at): nest(batch.flat) for at, batch in enumerate(batches)}, "places": places}
 
     def batches(self) -> list[ReplyBatch] | None:
         """The replies as batches of this process; None where some are in another process, or in a secure sum."""
@@ -353,9 +350,10 @@ class Replies:
         return None if self._sums or len(batches) < len(self._portions) else batches
 
     @classmethod
-    def from_here(cls, tree: Tree) -> Self:
-        """Undo `here`; the clients have no names."""
-        portions, count = list[Portion](), 0
+    def from_tree(cls, tree: Tree) -> Self:
+        """Undo `as_tree`; the clients have no names."""
+        portions: list[Portion] = []
+        count = 0
         for replied in tree["replied"].values():
             size = len(next(leaf for _, leaf in leaves(replied)))
             portions.append(ReplyBatch(tuple(range(count, count + size)), replied))
@@ -370,7 +368,8 @@ class Replies:
         Raises:
             FedweaveError: there is no such leaf, or the clients' shapes differ; iterate over the replies instead.
         """
-        if path not in (below := self._paths(path)):
+        below = self._paths(path)
+        if path not in below:
             raise FedweaveError(
                 f"{path!r} is a tree of {', '.join(below)}: stack one of these, or take its mean with "
                 f"`weighted_sum({path!r}, weights)`."
@@ -385,9 +384,8 @@ class Replies:
         Raises:
             FedweaveError: no reply has that key.
         """
-        totals = self._all.total(self._paths(key, shown=False))()
-        flat = {path: total.to(self._all.dtype(path)) for path, total in totals.items()}
-        return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
+        totals = self._all.total(self._paths(key, secret=True))()
+        return _below(key, {path: total.to(self._all.dtype(path)) for path, total in totals.items()})
 
     def matrix(self, key: str) -> Tensor:
         """All leaves at or under `key`, raveled as `core.tree.ravel` does: float64 [P, D], in client order.
@@ -406,17 +404,18 @@ class Replies:
         weights = weights.to(self.device, torch.float64)
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
-        totals = self._all.weighted(self._paths(key), weights if self._places is None else weights[self._places[0]])()
-        flat = {path: _rounded(total, self._all.dtype(path)) for path, total in totals.items()}
-        return flat[key] if key in flat else nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
+        if self._places is not None:
+            weights = weights[self._places[0]]
+        totals = self._all.weighted(self._paths(key), weights)()
+        return _below(key, {path: _round(total, self._all.dtype(path)) for path, total in totals.items()})
 
     def _hidden(self, path: str) -> bool:
         return any(f"{path}/".startswith(f"{key}/") for key in self._sums)
 
-    def _paths(self, key: str, shown: bool = True) -> list[str]:
-        """The leaves at or under `key`."""
+    def _paths(self, key: str, secret: bool = False) -> list[str]:
+        """The leaves at or under `key`. secret: also those of which the server learns only the sum."""
         paths = [path for path in self.paths if path == key or path.startswith(f"{key}/")]
-        if shown and any(map(self._hidden, paths)):
+        if not secret and any(map(self._hidden, paths)):
             raise FedweaveError(
                 f"{key!r} is in a secure sum: the server knows only its `total`, no single client's. Use `total`.",
                 code="reply.no-key",
@@ -428,16 +427,23 @@ class Replies:
         return paths
 
 
+def _below(key: str, flat: dict[str, Tensor]) -> Any:
+    """The leaf at `key`, or the tree of the leaves under it."""
+    if key in flat:
+        return flat[key]
+    return nest({path.removeprefix(f"{key}/"): leaf for path, leaf in flat.items()})
+
+
 @lru_cache(maxsize=16)
 def _places(at: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """See `Replies._places`; cached: most rounds need the same, which is then not copied to a device again."""
+    """See `Replies._places`; cached because most rounds need the same ones on the device."""
     order = sorted(range(len(at)), key=at.__getitem__)
     if order == [*range(len(at))]:
         return None
     return constant(torch.tensor(at, device=device)), constant(torch.tensor(order, device=device))
 
 
-def _rounded(total: Tensor, dtype: torch.dtype) -> Tensor:
+def _round(total: Tensor, dtype: torch.dtype) -> Tensor:
     """A sum as a number of `dtype`."""
     # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where the last
     # bit of the sum, hence the grouping, would decide. A nudge far below float32's resolution decides instead.
@@ -454,28 +460,35 @@ def on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
     for dtype in dict.fromkeys(tensor.dtype for tensor in tensors.values()):
         group = {name: tensor for name, tensor in tensors.items() if tensor.dtype == dtype}
         flat = torch.cat([tensor.reshape(-1) for tensor in group.values()])
-        # pinned memory, which torch reuses from round to round; other memory copies slowly, and its pages come first
-        there = torch.empty(flat.shape, dtype=dtype, device="cpu", pin_memory=flat.is_cuda).copy_(flat)
-        parts = there.split([tensor.numel() for tensor in group.values()])
+        # torch reuses pinned memory from round to round; other memory copies slowly, and its pages come first
+        host = torch.empty(flat.shape, dtype=dtype, device="cpu", pin_memory=flat.is_cuda).copy_(flat)
+        parts = host.split([tensor.numel() for tensor in group.values()])
         arrays |= {name: part.view(group[name].shape).numpy() for name, part in zip(group, parts, strict=True)}
     return arrays
 
 
-def by_size(members: Mapping[str, Tensor]) -> tuple[tuple[tuple[str, int], ...], tuple[Tensor, ...]]:
-    """(member, its place among all) and, in the same order, the examples of each, int64 [M, m] for the members of one
-    size, padded by -1."""
+def members_by_size(members: Mapping[str, Tensor]) -> tuple[tuple[tuple[str, int], ...], tuple[Tensor, ...]]:
+    """(member, its place among all) and, in the same order, the examples of each.
+
+    members: {member: int64 [m], the numbers of its examples}. The examples are int64 [M, m] for the members of one
+    size, padded by -1.
+    """
     sizes = size_classes([len(values) for values in members.values()])
     order = sorted(range(len(members)), key=sizes.__getitem__)
-    names, held = [*members], [*members.values()]
-    rows = [torch.nn.functional.pad(held[at], (0, sizes[at] - len(held[at])), value=-1) for at in order]
-    widths = dict.fromkeys(len(row) for row in rows)
-    classes = tuple(torch.stack([row for row in rows if len(row) == width]) for width in widths)
-    return tuple((names[at], at) for at in order), classes
+    names = list(members)
+    by_width: dict[int, list[Tensor]] = {}
+    for at in order:
+        examples = members[names[at]]
+        by_width.setdefault(sizes[at], []).append(F.pad(examples, (0, sizes[at] - len(examples)), value=-1))
+    return tuple((names[at], at) for at in order), tuple(torch.stack(rows) for rows in by_width.values())
 
 
-def of_members(replies: Replies, members: tuple[tuple[str, int], ...]) -> Replies:
-    """The replies of all members, from the one client that holds their data: its leaves [M, …] have a row for each, in
-    the order of `members` (`by_size`). Unchanged without members, or where the reply has no such rows."""
+def member_replies(replies: Replies, members: tuple[tuple[str, int], ...]) -> Replies:
+    """The replies of all members, from the one client that holds their data.
+
+    Its leaves [M, …] have a row for each member, in the order of `members` (`members_by_size`). Unchanged without
+    members, or if the reply has no such rows.
+    """
     if not members or not len(replies):
         return replies
     [client] = replies.clients

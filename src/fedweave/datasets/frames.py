@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedweave.core.decompression import plain
+from fedweave.core.arrow_types import plain
 from fedweave.core.links import Links
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import scipy.sparse as sp
 
-from fedweave.core.decompression import most_of
+from fedweave.core.decompression import max_unpacked
 from fedweave.core.text import counted
 from fedweave.datasets import public
 from fedweave.datasets.base import Dataset
@@ -348,7 +348,7 @@ def _optional(
         return None
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-            most = most_of(path.stat().st_size)
+            most = max_unpacked(path.stat().st_size)
             text = file.read(most + 1)
     except (OSError, EOFError, lzma.LZMAError) as error:
         refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", AGAIN, "damaged")

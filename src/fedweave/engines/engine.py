@@ -14,7 +14,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger, Measured, Uncounted, measured
 from fedweave.core.ledger_columns import Entry
 from fedweave.core.model import Model
-from fedweave.core.replies import Portion, Replies, by_size
+from fedweave.core.replies import Portion, Replies, members_by_size
 from fedweave.core.shown import Words, line
 from fedweave.core.tree import Tree
 from fedweave.core.types import EVALUATION, TAKEN
@@ -205,7 +205,7 @@ class LocalEngine(ServerEngine):
         self.device = executor.device
         self.held: Mapping[str, Graph] = with_test(held or {}, test)
         self.pairs: Mapping[str, Tensor] = dict(pairs or {})
-        self.members, _ = by_size(members or {})
+        self.members, _ = members_by_size(members or {})
         self.executor = executor
         self.ledger, self._last = Ledger(), LastSent(resend)
         self._sums, self._keys, self._absent = SumMeter(self.ledger), Keys(seed, self.device), absent

@@ -13,7 +13,7 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.ledger import measured_one
 from fedweave.core.model import Model
-from fedweave.core.replies import ReplyBatch, as_row, by_size
+from fedweave.core.replies import ReplyBatch, as_row, members_by_size
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.calls import carry_out, find_step, of_client, refuse_changes
 from fedweave.engines.data import ClientData
@@ -50,7 +50,7 @@ class Loop:
         self.clients, self.test = tuple(graphs), None if test is None else test.to(self.device)
         self.data = ClientData(graphs, classes, self.device)
         self._states, self._member_algorithms = States(self.device), member_algorithms or {}
-        _, rows = by_size(members or {})
+        _, rows = members_by_size(members or {})
         self._members = tuple(row.to(self.device) for row in rows)
 
     @property

@@ -14,7 +14,7 @@ from torch.nn.utils import get_total_norm
 from fedweave.core import types
 from fedweave.core.algorithm import Algorithm, Engine, give_defaults
 from fedweave.core.graph import TEST
-from fedweave.core.replies import of_members
+from fedweave.core.replies import member_replies
 from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
@@ -189,7 +189,7 @@ class _Referee:
             if not finite:
                 _refuse_divergence(number, state)
         # by member where one client holds what all do:
-        evaluation = evaluation._replace(clients=of_members(evaluation.clients, self.fed.members))
+        evaluation = evaluation._replace(clients=member_replies(evaluation.clients, self.fed.members))
         last = number == self.rounds
         rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
         progress = self.stopping.watched(number, validated, {**before, **measured})

@@ -570,7 +570,7 @@ class ServerHooks:
 
     def after(self, state: Tree, replies: Replies, fed: Federation, try_out: TryOut) -> Tree:
         """The entries of the server's state that a round changes: {"w" or "own": weights, "parts": states}."""
-        at, here = places(fed, replies.clients), replies.here() if self.composed.recorded else None
+        at, here = places(fed, replies.clients), replies.as_tree() if self.composed.recorded else None
         if here is None:
             after, _ = self._decided(state, replies, at, fed, try_out)
         else:
@@ -581,7 +581,7 @@ class ServerHooks:
         return after
 
     def _recorded(self, inputs: Tree) -> Tree:
-        replies = Replies.from_here(inputs["replies"])
+        replies = Replies.from_tree(inputs["replies"])
         after, round = self._decided(inputs["state"], replies, inputs["at"])
         return after | ({} if round.weights is None else {"weights": round.weights})
 
