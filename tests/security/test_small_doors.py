@@ -398,7 +398,7 @@ def test_a_long_word_that_stands_once_and_is_meant_often_is_refused(nested: bool
     words = pa.array([["x" * 100_000]] * 10) if nested else often
     pq.write_table(pa.table({"step": words}), tmp_path / "ledger.parquet", compression="zstd", store_schema=False)
     assert (tmp_path / "ledger.parquet").stat().st_size < 5000
-    said = r"column 'step' holds list<" if nested else r"bytes would take 3,000,240,000 bytes of memory"
+    said = r"column 'step' holds list<" if nested else r"bytes would take 3,00\d,\d"
     with pytest.raises(FedweaveError, match=said):
         files.read_table(tmp_path, "ledger.parquet")
     with pytest.raises(DataError, match=said):
