@@ -82,7 +82,7 @@ def test_mashing_by_hand() -> None:
 @pytest.mark.parametrize("batch", [2, 3, 5, 32])
 def test_every_train_node_is_in_one_batch(batch: int, least: int) -> None:
     least = min(least, batch)
-    algorithm = fedego(batch=batch, least=least, allow_raw_ego=least == 1)
+    algorithm = fedego(batch=batch, minimum=least, allow_raw_ego=least == 1)
     for count in (0, 1, 2, 3, 4, 5, 6, 31, 32, 33, 63, 64, 65, 70):
         train = list(range(3, 3 + count))
         graph = small(80, NOBODY, [0] * 80, train, np.ones((80, 1)))
@@ -124,12 +124,12 @@ def test_batches_are_shuffled_and_do_not_depend_on_padding() -> None:
 
 
 def test_raw_ego_graphs_and_single_nodes_are_refused() -> None:
-    for wrong in ({"mixup": False}, {"least": 1}, {"batch": 1, "least": 1}):
+    for wrong in ({"mixup": False}, {"minimum": 1}, {"batch": 1, "minimum": 1}):
         with pytest.raises(ValueError, match="set allow_raw_ego = true"):
             fedego(**wrong)
         fedego(**wrong, allow_raw_ego=True)
     with pytest.raises(ValueError, match="minimum = 9"):
-        fedego(batch=8, least=9)
+        fedego(batch=8, minimum=9)
 
 
 def test_without_mixup_the_upload_is_one_nodes_ego() -> None:

@@ -43,7 +43,7 @@ def of_clients(fed: Any) -> tuple[np.ndarray, np.ndarray, list[Any]]:
 
 @pytest.mark.parametrize("how", ["size", "mean"])
 def test_prototypes_are_those_of_the_reference(baselines: Any, how: Any) -> None:
-    last, fed = ended(how=how, least=1)
+    last, fed = ended(how=how, minimum=1)
     means, counts, all_of = of_clients(fed)
     for at, (h, y, train_nodes) in enumerate(all_of):
         mean, count = baselines.class_means(h[train_nodes], y[train_nodes], CLASSES)
@@ -80,7 +80,7 @@ def test_without_strength_it_is_local_training_from_common_weights() -> None:
 
 def test_a_class_that_nobody_sends_stays_as_it_was() -> None:
     part = ClassPrototypes()
-    last, _ = ended(least=10**6)
+    last, _ = ended(minimum=10**6)
     state = last.state["parts"]["ClassPrototypes"]
     assert not state["known"].any()
     assert not state["prototype"].any()
@@ -89,7 +89,7 @@ def test_a_class_that_nobody_sends_stays_as_it_was() -> None:
 
 def test_a_class_of_one_example_is_not_sent() -> None:
     """Its mean would be that example's embedding."""
-    _, fed = ended(least=2)
+    _, fed = ended(minimum=2)
     _, counts, _ = of_clients(fed)
     assert (counts == 1).any()  # otherwise this tests nothing
     fed.begin(3)

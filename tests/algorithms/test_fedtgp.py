@@ -84,7 +84,7 @@ def test_without_strength_it_is_local_training_from_common_weights() -> None:
 
 
 def test_where_nobody_sends_a_class_nothing_is_trained() -> None:
-    last, _ = ended(least=10**6)
+    last, _ = ended(minimum=10**6)
     state = last.state["parts"]["TrainedPrototypes"]
     assert not state["known"].any()
     assert distance(state["w"], first(state["key"], CLASSES, HIDDEN)) == 0

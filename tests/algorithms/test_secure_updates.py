@@ -55,7 +55,7 @@ def test_loop_and_vectorized_add_up_the_same_words() -> None:
 def test_those_who_replied_make_up_the_mean() -> None:
     """Of four of five clients, without one that counts much; two are fewer than half."""
     away = {"absent": lambda round, client: "away" if round == 2 and client == "site-3" else None}
-    exact = SecureSum(bits=64, fraction=48, everyone=False, accomplices=0)
+    exact = SecureSum(bits=64, fraction=48, require_all=False, accomplices=0)
     fed, other = federation(dtype=torch.float64, **away), federation(dtype=torch.float64, **away)
     options = SGD | {"quorum": 0.5}
     *_, secure = train(FedAvg(model(), parts=(exact,), **options), fed, 3)
@@ -135,7 +135,7 @@ def test_where_clients_may_be_missing_a_term_is_of_the_present_message_alone(
     """The others would remember what a server told them alone."""
     FedAvg(model(), parts=(*parts, SecureSum()), **settings)
     with pytest.raises(ValueError, match=said):
-        FedAvg(model(), parts=(*parts, SecureSum(everyone=False)), **settings)
+        FedAvg(model(), parts=(*parts, SecureSum(require_all=False)), **settings)
 
 
 @pytest.mark.often("vmap")
@@ -143,7 +143,7 @@ def test_where_clients_may_be_missing_a_term_is_of_the_present_message_alone(
 def test_where_clients_may_be_missing_a_part_finds_nothing_that_it_kept(mode: str) -> None:
     assert after(Remembering(), SecureSum(), mode=mode)
     with refusal("step-failed", "secure_sum"):
-        after(Remembering(), SecureSum(everyone=False), mode=mode)
+        after(Remembering(), SecureSum(require_all=False), mode=mode)
 
 
 @pytest.mark.often("loop")
@@ -152,7 +152,7 @@ def test_where_clients_may_be_missing_a_step_finds_no_state(mode: str) -> None:
     """Adam begins anew in each round, whatever it was asked to."""
     settings: dict[str, Any] = {"lr": 0.05, "local_steps": 2, "weight_decay": 0.0}
     fresh, forced = (
-        FedAvg(model(0.0), parts=(SecureSum(everyone=everyone),), optimizer_state="fresh", **settings)
+        FedAvg(model(0.0), parts=(SecureSum(require_all=everyone),), optimizer_state="fresh", **settings)
         for everyone in (True, False)
     )
     object.__setattr__(forced, "optimizer_state", "kept")
@@ -255,7 +255,7 @@ def test_the_count_of_what_was_cut_costs_no_epsilon_beside_the_noised_update() -
 
 
 def test_the_number_of_examples_is_in_a_sum_of_as_many_clients() -> None:
-    assert SecureSum(everyone=False, least=4).sends["n"].mechanisms == (Applied(4, False, 64, 0, 1),)
+    assert SecureSum(require_all=False, minimum=4).sends["n"].mechanisms == (Applied(4, False, 64, 0, 1),)
 
 
 def test_no_number_of_all_examples_makes_the_sum_one_clients() -> None:

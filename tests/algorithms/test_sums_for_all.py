@@ -182,8 +182,8 @@ def test_the_longest_pass_is_found_up_to_a_power_of_two(counts: list[int]) -> No
     [
         ("scaffold", {}, SecureSum(weights="equal"), ("weights = 'equal'", "uniform_trained", "scaffold itself")),
         ("scaffold", {"option": 1}, Clip(1.0), ("clip",)),
-        ("fedgcn", {}, SecureSum(everyone=False), ("require_all = false", "fedgcn itself")),
-        ("fedrep", {"optimizer": "sgd"}, SecureSum(everyone=False), ("require_all = false", "their own model")),
+        ("fedgcn", {}, SecureSum(require_all=False), ("require_all = false", "fedgcn itself")),
+        ("fedrep", {"optimizer": "sgd"}, SecureSum(require_all=False), ("require_all = false", "their own model")),
         ("fedsage_plus", {}, SecureSum(), ("changes clients' data", "fedsage_plus itself")),
     ],
 )
@@ -196,7 +196,7 @@ def test_what_a_sum_cannot_go_with_is_refused(name: str, settings: Any, parts: P
 def test_those_who_replied_make_up_the_mean(name: str) -> None:
     """Where nothing is remembered a sum may be of some."""
     away = {"absent": lambda round, client: "away" if round == 2 and client == "site-3" else None}
-    some = SecureSum(bits=64, fraction=40, bound=8.0, everyone=False, accomplices=0)
+    some = SecureSum(bits=64, fraction=40, bound=8.0, require_all=False, accomplices=0)
     settings = {"optimizer_state": "fresh", "quorum": 0.5, "dropout": 0.0}
     ends = []
     for parts in ((), (some,)):

@@ -743,7 +743,7 @@ REQUIREMENTS = (  # without a type, so that each entry is checked against its st
     Requirement(
         Loaded,
         "data.two-classes",
-        lambda f: f.needs.sensitive and not f.predicts,
+        lambda f: f.needs.sensitive and not f.predicts and f.data.target == CLASS,
         lambda f: f.data.classes == 2,
         lambda f: (
             f"{f.data.name} has {f.data.classes} classes: group fairness compares two. Make class 1 the favorable one."
