@@ -31,7 +31,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import fedweave
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.datasets import Dataset
-from fedweave.datasets.tables import skeleton
+from fedweave.datasets.edges import skeleton
 from fedweave.experiment.config import override, resolve
 from fedweave.experiment.config.toml import load
 from fedweave.metrics.selection import Judging

@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.datasets import from_frames, from_networkx, from_pyg, load, npz
 from fedweave.datasets.base import Dataset, undirected
-from fedweave.datasets.features import content
-from fedweave.datasets.tables import given_once
+from fedweave.datasets.contents import content
+from fedweave.datasets.edges import given_once
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal

@@ -15,10 +15,10 @@ from fedweave import datasets
 from fedweave.core.graph import graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
 from fedweave.datasets.check import check
-from fedweave.datasets.features import content
-from fedweave.datasets.schema import gaps_filled
+from fedweave.datasets.columns import gaps_filled
+from fedweave.datasets.contents import content
+from fedweave.datasets.edge_tables import times_of
 from fedweave.datasets.table import Table
-from fedweave.datasets.tables import times_of
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.build import client_graphs
 from fedweave.partition import Random

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedweave.core import decompression
-from fedweave.datasets import Dataset, from_frames, load, table
+from fedweave.datasets import Dataset, from_frames, load, table_files
 from fedweave.datasets.cells import amount, numbers_in, of_feature, of_number
 from tests.refusals import refusal
 
@@ -483,7 +483,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_unread(
 ) -> None:
     """Of two hundred thousand equal cells little is in the file; as many different ones have the memory they need."""
     monkeypatch.setattr(decompression, "OF_TABLES", decompression.OF_TABLES._replace(floor=1 << 22))
-    monkeypatch.setattr(table, "OF_TABLES", decompression.OF_TABLES)
+    monkeypatch.setattr(table_files, "OF_TABLES", decompression.OF_TABLES)
     rows, few = 200_000, pa.array(np.zeros(200_000, np.int32))
     words, ids = (pa.DictionaryArray.from_arrays(few, pa.array([word])) for word in ("w" * 50, "a"))
     draws = np.random.default_rng(0)
@@ -497,25 +497,25 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_unread(
         pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet", compression="zstd")
     for name in ("edges", "text"):
         with refusal("data.too-large", f"{name}.parquet", "bytes of memory"):
-            table.read(tmp_path / f"{name}.parquet")
-    assert table.read(tmp_path / "honest.parquet").rows == rows
+            table_files.read(tmp_path / f"{name}.parquet")
+    assert table_files.read(tmp_path / "honest.parquet").rows == rows
     (tmp_path / "parts.parquet").mkdir()
     for at in range(3):
         half = {"source": ids.slice(0, 30_000), "target": ids.slice(0, 30_000)}
         pq.write_table(pa.table(half), tmp_path / "parts.parquet" / f"part-{at}.parquet")
     with refusal("data.too-large", "parts.parquet"):
-        table.read(tmp_path / "parts.parquet")
+        table_files.read(tmp_path / "parts.parquet")
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
 def test_a_table_has_a_largest_width(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "MAX_COLUMNS", 5)
+    monkeypatch.setattr(table_files, "MAX_COLUMNS", 5)
     for columns, fits in ((5, True), (6, False)):
         held = pa.table({f"f{at}": [1.0] for at in range(columns)})
         path = tmp_path / f"nodes.{kind}"
         to_csv(held.to_pandas(), path) if kind == "csv" else pq.write_table(held, path)
         if fits:
-            assert len(table.read(path).columns) == 5
+            assert len(table_files.read(path).columns) == 5
         else:
             with refusal("data.too-large", "6 columns"):
-                table.read(path)
+                table_files.read(path)

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import from_frames, from_graph_frames, load
-from fedweave.datasets.folder import GraphFolder, check_named
+from fedweave.datasets.graph_folder import GraphFolder, check_named
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition import Column, GraphsIID, Random, unused
 from tests.refusals import refusal

@@ -14,8 +14,8 @@ import torch
 from torch_geometric.data import Data
 
 from fedweave.datasets import from_frames, from_graph_frames, from_networkx, from_pyg, load
-from fedweave.datasets.schema import odd_data
-from fedweave.datasets.table import alike, difference, plain
+from fedweave.datasets.name_matching import alike, difference, plain
+from fedweave.datasets.notes import odd_data
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.partition.divided import Column

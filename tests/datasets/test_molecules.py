@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import Dataset, from_graph_frames, load
-from fedweave.datasets.folder import GraphFolder, check_named
+from fedweave.datasets.graph_folder import GraphFolder, check_named
 from fedweave.datasets.molecules import ATOM, BOND, BONDS, ELEMENTS, repeats, scaffold, scaffolds_of
 from fedweave.partition import Random, Scaffolds
 from fedweave.partition import repeats as of_both

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.datasets.features import normalize
-from fedweave.datasets.schema import odd_data, one_class, row_numbers
-from fedweave.datasets.table import alike, difference, plain
+from fedweave.datasets.name_matching import alike, difference, plain
+from fedweave.datasets.notes import odd_data, one_class
+from fedweave.datasets.row_numbers import row_numbers
 from fedweave.reports.notes import notes
 from tests.refusals import refusal
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import from_frames, from_pyg, load
-from fedweave.datasets.schema import APART, odd_features
+from fedweave.datasets.notes import APART, odd_features
 
 DATA = load("synthetic", nodes=60, features=4, classes=2)
 

@@ -15,7 +15,7 @@ import torch
 
 from fedweave import datasets, partition
 from fedweave.datasets import load, npz
-from fedweave.datasets.features import content
+from fedweave.datasets.contents import content
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment import config
 from fedweave.experiment.build import build

@@ -12,7 +12,7 @@ from torch_geometric.transforms import RandomLinkSplit
 
 import fedweave
 from fedweave.datasets import from_pyg, load
-from fedweave.datasets.features import digests
+from fedweave.datasets.contents import digests
 from fedweave.errors import DataError
 from tests.refusals import refusal
 

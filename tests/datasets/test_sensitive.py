@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from fedweave import run
 from fedweave.datasets import Dataset, from_frames, from_graph_frames, from_pyg, load, npz
-from fedweave.datasets.features import repeated
+from fedweave.datasets.leakage import repeated
 from fedweave.errors import DataError
 from tests.refusals import refusal
 

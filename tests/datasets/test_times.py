@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import from_frames, from_networkx, load
-from fedweave.datasets.schema import odd_times
+from fedweave.datasets.edge_tables import times_of
+from fedweave.datasets.notes import odd_times
 from fedweave.datasets.table import Table
-from fedweave.datasets.tables import times_of
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.partition.divided import Column

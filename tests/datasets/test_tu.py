@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedweave.datasets import Dataset, tu
+from fedweave.datasets import Dataset, tu_files
 from fedweave.datasets.lookup import tu_names
 from fedweave.errors import DataError
 from tests.refusals import refusal
@@ -36,7 +36,7 @@ def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 
 
 def test_a_collection_worked_by_hand(tmp_path: Path) -> None:
-    data = tu.read(folder(tmp_path), "DS")
+    data = tu_files.read(folder(tmp_path), "DS")
     assert (data.name, data.nodes, data.examples, data.classes, data.example) == ("DS", 5, 2, 2, "graph")
     np.testing.assert_array_equal(data.graph_of, [0, 0, 0, 1, 1])
     np.testing.assert_array_equal(data.y, [1, 0])  # -1 < 7
@@ -46,14 +46,14 @@ def test_a_collection_worked_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dense(data.x), np.eye(4)[[2, 0, 2, 3, 0]])  # label 4 does not occur
     assert (data.columns, data.labels) == (tuple(f"label = {label}" for label in range(3, 7)), ("-1", "7"))
     assert (data.node_kinds, data.edge_kinds[:3]) == (("3", "4", "5", "6"), ("2", "3", "4"))
-    with_more = tu.read(tmp_path, "DS", attributes=True)
+    with_more = tu_files.read(tmp_path, "DS", attributes=True)
     assert with_more.columns == (*data.columns, "attribute 1", "attribute 2")
     attributes = [[0.5, 1], [10, 2], [-3.25, 3], [4, 4], [0, 5]]
     np.testing.assert_array_equal(dense(with_more.x), np.hstack([np.eye(4)[[2, 0, 2, 3, 0]], attributes]))
 
 
 def test_degrees_stand_in_for_labels(tmp_path: Path) -> None:
-    data = tu.read(folder(tmp_path, without=("node_labels", "edge_labels", "node_attributes")), "DS")
+    data = tu_files.read(folder(tmp_path, without=("node_labels", "edge_labels", "node_attributes")), "DS")
     np.testing.assert_array_equal(dense(data.x), np.eye(3)[[1, 2, 1, 1, 1]])  # the loop and the repeat do not count
     assert data.columns == ("degree = 0", "degree = 1", "degree = 2")
     assert data.node_labels is None
@@ -63,11 +63,11 @@ def test_degrees_stand_in_for_labels(tmp_path: Path) -> None:
 def test_compressed_files_and_windows_lines_are_the_same(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    plain = tu.read(folder(tmp_path / "a"), "DS")
+    plain = tu_files.read(folder(tmp_path / "a"), "DS")
     for stem, text in FILES.items():
         odd = (text + "\n").replace("\n", "\r\n").encode()
         (tmp_path / "b" / f"DS_{stem}.txt.xz").write_bytes(lzma.compress(odd))
-    same(plain, tu.read(tmp_path / "b", "DS"))
+    same(plain, tu_files.read(tmp_path / "b", "DS"))
 
 
 def same(a: Dataset, b: Dataset) -> None:
@@ -79,7 +79,7 @@ def same(a: Dataset, b: Dataset) -> None:
 
 
 def test_several_labels_a_node_are_side_by_side_and_one_kind_each(tmp_path: Path) -> None:
-    data = tu.read(folder(tmp_path, node_labels="0, 1\n1, 1\n0, 1\n1, 2\n1, 1\n"), "DS")
+    data = tu_files.read(folder(tmp_path, node_labels="0, 1\n1, 1\n0, 1\n1, 2\n1, 1\n"), "DS")
     np.testing.assert_array_equal(dense(data.x), [[1, 0, 1, 0], [0, 1, 1, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 1, 1, 0]])
     np.testing.assert_array_equal(data.node_labels, [0, 1, 0, 2, 1])
     assert data.columns == ("label 1 = 0", "label 1 = 1", "label 2 = 1", "label 2 = 2")
@@ -90,32 +90,32 @@ def test_whole_numbers_as_numpy_and_matlab_write_them(tmp_path: Path) -> None:
     """Their `savetxt` and `save -ascii`: 1.0000000e+00; the same data, and classes called 1 and 2."""
     (tmp_path / "plain").mkdir()
     (tmp_path / "floats").mkdir()
-    plain = tu.read(folder(tmp_path / "plain", graph_labels="2\n1\n"), "DS")
+    plain = tu_files.read(folder(tmp_path / "plain", graph_labels="2\n1\n"), "DS")
     for stem, text in (FILES | {"graph_labels": "2\n1\n"}).items():
         rows = np.array([[float(cell) for cell in line.split(",")] for line in text.splitlines()])
         np.savetxt(tmp_path / f"floats/DS_{stem}.txt", rows, fmt="%.7e", delimiter=", ")
-    floats = tu.read(tmp_path / "floats", "DS")
+    floats = tu_files.read(tmp_path / "floats", "DS")
     same(plain, floats)
     assert (floats.labels, floats.columns, floats.edge_kinds) == (("1", "2"), plain.columns, plain.edge_kinds)
     folder(tmp_path / "floats", graph_labels="1.0\n2.0\n")
-    assert tu.read(tmp_path / "floats", "DS").labels == ("1", "2")
+    assert tu_files.read(tmp_path / "floats", "DS").labels == ("1", "2")
 
 
 def test_labels_far_apart_stand_for_what_occurs(tmp_path: Path) -> None:
     """Not for all numbers between them, which would take gigabytes."""
     low, high = -(2**63), 2**63 - 1
     kinds = {"node_labels": f"0\n{low}\n0\n{high}\n0\n", "edge_labels": "0\n0\n2000000000\n2000000000\n7\n7\n9\n0\n"}
-    data = tu.read(folder(tmp_path, **kinds), "DS")
+    data = tu_files.read(folder(tmp_path, **kinds), "DS")
     assert data.columns == data_columns(data.node_kinds)
     assert data.node_kinds == (f"{low}", "0", f"{high}")
     np.testing.assert_array_equal(data.node_labels, [1, 0, 1, 2, 1])
     np.testing.assert_array_equal(dense(data.x), np.eye(3)[[1, 0, 1, 2, 1]])
     assert data.edge_kinds == ("0", "7", "9", "2000000000")  # a loop's, too
     np.testing.assert_array_equal(data.edge_labels, [0, 0, 3, 3, 1, 1])
-    wide = tu.read(folder(tmp_path, node_labels=f"0, 1\n{low}, 2\n0, 1\n0, {high}\n0, 1\n"), "DS")
+    wide = tu_files.read(folder(tmp_path, node_labels=f"0, 1\n{low}, 2\n0, 1\n0, {high}\n0, 1\n"), "DS")
     assert wide.columns == (f"label 1 = {low}", "label 1 = 0", "label 2 = 1", "label 2 = 2", f"label 2 = {high}")
     folder(tmp_path, graph_labels=f"{low}\n{high}\n")
-    assert tu.read(tmp_path, "DS").labels == (f"{low}", f"{high}")
+    assert tu_files.read(tmp_path, "DS").labels == (f"{low}", f"{high}")
 
 
 def data_columns(kinds: tuple[str, ...]) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def test_edge_labels_and_gaps_the_same_as_pyg_reads(tmp_path: Path) -> None:
 def as_pyg_reads(path: Path, name: str) -> None:
     from torch_geometric.io.tu import read_tu_data
 
-    data, (pyg, _, sizes) = tu.read(path, name), read_tu_data(str(path), name)
+    data, (pyg, _, sizes) = tu_files.read(path, name), read_tu_data(str(path), name)
     first = np.concatenate([[0], np.cumsum(np.bincount(data.graph_of))[:-1]])
     edges = pyg.edge_index.numpy() + first[data.graph_of[data.edges[0]]]  # PyG numbers each graph's nodes from 0
     np.testing.assert_array_equal(edges, data.edges)
@@ -184,7 +184,7 @@ BROKEN = {
 def test_refusals_name_file_and_line(what: str, tmp_path: Path) -> None:
     changed, message = BROKEN[what]
     with pytest.raises(DataError, match=message):
-        tu.read(folder(tmp_path, **changed), "DS")
+        tu_files.read(folder(tmp_path, **changed), "DS")
 
 
 @pytest.mark.parametrize(
@@ -197,56 +197,56 @@ def test_refusals_name_file_and_line(what: str, tmp_path: Path) -> None:
 )
 def test_numbers_of_graphs_may_have_gaps(tmp_path: Path, labels: str, y: list[int], said: str) -> None:
     path = folder(tmp_path, without=("node_attributes",), graph_indicator="1\n1\n1\n3\n3\n", graph_labels=labels)
-    data = tu.read(path, "DS")
+    data = tu_files.read(path, "DS")
     assert (data.y.tolist(), data.classes, data.ids, data.notes) == (y, 2, ("1", "3"), (said,))
     np.testing.assert_array_equal(data.graph_of, [0, 0, 0, 1, 1])
     (tmp_path / "DS_A.txt").write_text("3, 4\n4, 3\n")
     (tmp_path / "DS_edge_labels.txt").unlink()
     with refusal("data.line", "3", "4", "1", "3"):
-        tu.read(path, "DS")
+        tu_files.read(path, "DS")
 
 
 def test_numbers_for_each_graph_without_classes_are_told_apart_from_a_missing_file(tmp_path: Path) -> None:
     path = folder(tmp_path, without=("graph_labels",), graph_attributes="0.1\n0.2\n")
     with refusal("data.targets", "DS_graph_attributes.txt:", "DS_graph_labels.txt"):
-        tu.read(path, "DS")
+        tu_files.read(path, "DS")
 
 
 def test_files_that_are_not_used_are_noted(tmp_path: Path) -> None:
     path = folder(tmp_path, edge_attributes="1\n")
     (path / "DS_README.txt").write_text("not data")
-    used, other = tu.read(path, "DS").notes
+    used, other = tu_files.read(path, "DS").notes
     assert "DS_node_attributes.txt is not used; data.attributes = true" in used
     assert other == f"in {path}, DS_edge_attributes.txt is not read"
-    assert tu.read(path, "DS", attributes=True, pattern="DS_[!e]*").notes == ()
+    assert tu_files.read(path, "DS", attributes=True, pattern="DS_[!e]*").notes == ()
 
 
 def test_attributes_are_numbers_and_there(tmp_path: Path) -> None:
     broken = folder(tmp_path, node_attributes="1\n2\nnan\n4\n5\n")
-    tu.read(broken, "DS")  # unused ones are not looked at
+    tu_files.read(broken, "DS")  # unused ones are not looked at
     with refusal("data.line", "node_attributes.txt", "line 3"):
-        tu.read(broken, "DS", attributes=True)
+        tu_files.read(broken, "DS", attributes=True)
     folder(tmp_path, node_attributes="1, 1700000001\n2, 1700000001\n3, 1700000030\n4, 1700000002\n5, 1700000001\n")
     with refusal("data.line", "attributes.txt: line 5: attribute 2 is 1700000001.0, which float32"):
-        tu.read(broken, "DS", attributes=True)
+        tu_files.read(broken, "DS", attributes=True)
     folder(tmp_path, node_attributes="".join(f"{row}, {2**62 + 2 * row}\n" for row in range(5)))
     with pytest.raises(DataError, match=rf"line 2: attribute 2 is {2**62 + 2}, which .* Subtract {2**62} in every"):
-        tu.read(broken, "DS", attributes=True)
+        tu_files.read(broken, "DS", attributes=True)
     (tmp_path / "DS_node_attributes.txt").unlink()
     with refusal("data.attributes", "attributes = true", "DS_node_attributes.txt"):
-        tu.read(broken, "DS", attributes=True)
+        tu_files.read(broken, "DS", attributes=True)
 
 
 def test_missing_damaged_and_doubled_files(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with refusal("data.file-missing", "DS_graph_labels.txt nor DS_graph_labels.txt.xz"):
-        tu.read(folder(tmp_path / "a", without=("graph_labels",)), "DS")
+        tu_files.read(folder(tmp_path / "a", without=("graph_labels",)), "DS")
     whole = lzma.compress(FILES["A"].encode())
     (folder(tmp_path) / "DS_A.txt.xz").write_bytes(whole)
     with refusal("data.file-twice", "DS_A.txt and DS_A.txt.xz"):
-        tu.read(tmp_path, "DS")
+        tu_files.read(tmp_path, "DS")
     (tmp_path / "DS_A.txt").unlink()
     for damaged in (whole[:-20], whole[:12] + bytes([whole[12] ^ 255]) + whole[13:], b"1, 2\n"):
         (tmp_path / "DS_A.txt.xz").write_bytes(damaged)
         with refusal("data.damaged", "DS_A.txt.xz:"):
-            tu.read(tmp_path, "DS")
+            tu_files.read(tmp_path, "DS")

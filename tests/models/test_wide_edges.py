@@ -9,7 +9,7 @@ from fedweave.core import model as models
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
-from fedweave.datasets.tables import scaled
+from fedweave.datasets.edges import scaled
 from fedweave.models import GAT, GINE, PNA, OnEdges, blocks
 
 N, M, D, K = 30, 400, 4, 48

@@ -14,7 +14,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.settings import hints_of
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.tables import skeleton
+from fedweave.datasets.edges import skeleton
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve

@@ -12,7 +12,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.ledger import Ledger
 from fedweave.datasets import load, npz
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.tables import skeleton
+from fedweave.datasets.edges import skeleton
 from fedweave.errors import DataError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 from fedweave import datasets
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
-from fedweave.datasets import features, npz
-from fedweave.datasets.features import check_same, digests
+from fedweave.datasets import contents, npz
+from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import DataError
 from fedweave.experiment.config import read
 from fedweave.experiment.runs.data_form import read_form
@@ -251,7 +251,7 @@ def test_columns_that_nobody_named_are_found_by_their_values(
     change: Callable[[datasets.Dataset], datasets.Dataset], names: tuple[str, ...]
 ) -> None:
     plain = replace(datasets.load("tu", str(MOLECULES)), columns=(), node_kinds=())
-    assert features.names(change(plain)) == names
+    assert contents.names(change(plain)) == names
 
 
 def test_ids_and_classes_join_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

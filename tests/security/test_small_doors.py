@@ -33,8 +33,7 @@ from fedweave.core import decompression
 from fedweave.core.ledger import Ledger
 from fedweave.core.ledger_columns import Entry, Line
 from fedweave.core.text import printable
-from fedweave.datasets import npz, tu
-from fedweave.datasets import table as tables
+from fedweave.datasets import npz, table_files, tu_files
 from fedweave.deploy.flare.admission import known, read_checked
 from fedweave.deploy.flare.folder import log_to
 from fedweave.deploy.flare.journal import entries
@@ -388,7 +387,7 @@ def test_a_small_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, m
     (tmp_path / "DS_graph_labels.txt").write_text("0\n")
     (tmp_path / "DS_A.txt.xz").write_bytes(lzma.compress(b" " * (2 << 20)))
     with pytest.raises(DataError, match=r"bytes unpack to more than 1,048,576"):
-        tu.read(tmp_path, "DS")
+        tu_files.read(tmp_path, "DS")
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -402,7 +401,7 @@ def test_a_long_word_that_stands_once_and_is_meant_often_is_refused(nested: bool
     with pytest.raises(FedweaveError, match=said):
         files.read_table(tmp_path, "ledger.parquet")
     with pytest.raises(DataError, match=said):
-        tables.read(tmp_path / "ledger.parquet")
+        table_files.read(tmp_path / "ledger.parquet")
 
 
 def test_a_long_word_that_is_stored_as_the_one_before_is_refused(
@@ -416,7 +415,7 @@ def test_a_long_word_that_is_stored_as_the_one_before_is_refused(
     size = path.stat().st_size
     assert size < 5000
     with pytest.raises(DataError, match=rf"its {size:,} bytes hold more than 16,777,216 bytes of text"):
-        tables.read(path)
+        table_files.read(path)
 
 
 def test_a_page_replaces_files_alone(tmp_path: Path) -> None:
@@ -439,7 +438,7 @@ def test_a_small_table_that_would_fill_the_memory_is_refused(tmp_path: Path) -> 
     with pytest.raises(FedweaveError, match="bytes hold 90,000,000 rows"):
         files.read_table(tmp_path, "metrics.parquet")
     with pytest.raises(DataError, match="bytes hold 90,000,000 rows"):
-        tables.read(tmp_path / "metrics.parquet")
+        table_files.read(tmp_path / "metrics.parquet")
 
 
 def test_words_of_others_are_no_formulas_in_a_spreadsheet() -> None:

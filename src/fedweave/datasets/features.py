@@ -1,15 +1,10 @@
-"""How node features are stored and scaled. They are stored as float32, which merges values that are large
-and close to each other. The sensitive attribute is no feature unless the user asks for it.
-"""
+"""How features are stored and scaled. They are stored as float32, which merges values that are large and close."""
 
-import hashlib
-import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +13,7 @@ import scipy.sparse as sp
 
 from fedweave.core.graph import dense
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import refuse
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import ConfigError
 
 BLUR = 0.01  # of a column's standard deviation: rounding up to here loses nothing that a model could learn
 NOISE = 1e-12  # of a column's largest number: differences up to here are float64's own rounding
@@ -83,8 +77,6 @@ def refuse_merged(values: np.ndarray, name: str, refuse_at: Callable[[int, str, 
 
 
 CONSTANT = "constant"  # name of the only feature of nodes without features
-
-
 NO_FEATURES = "the nodes have no features: each has the constant 1"
 
 
@@ -109,7 +101,6 @@ NORMALIZE = ("none", "row", "binary", *BY_NODES)
 COUNT = 10  # the largest number of a column of indicators or small counts
 WORDY = 100  # the largest number of a column of words, which is 0 for some, at least one in `SOME`
 SOME = 20
-
 FILLED = 1 << 26  # cells that sparse features may have to be filled for `OVER_NODES`
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
 DENSE_FROM = 0.2
@@ -361,200 +352,3 @@ def widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.c
     if isinstance(x, sp.csr_matrix):
         return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))
     return np.pad(x, ((0, 0), (0, columns - x.shape[1]))) if columns > x.shape[1] else x
-
-
-def repeated(x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray) -> np.ndarray:
-    """int64, the columns of x [n, d] that number the groups `sensitive` int64 [n], over nodes of known group: one
-    value within each group, another in every other. None if there is only one group, or a group of one node."""
-    groups = [np.flatnonzero(sensitive == s) for s in np.unique(sensitive[sensitive >= 0])]
-    if len(groups) < 2 or min(map(len, groups)) < 2:
-        return np.zeros(0, np.int64)
-    low, high = (np.stack([_bound(x[group], bound) for group in groups]) for bound in (np.min, np.max))
-    apart = (np.diff(np.sort(low, 0), axis=0) > 0).all(0)
-    return np.flatnonzero((low == high).all(0) & apart)
-
-
-def apart(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, least: int) -> np.ndarray:
-    """int64, the columns of x [n, d] that separate the classes of y int64 [n] by disjoint ranges of numbers. None if
-    there is only one class, or one of fewer examples than `least`, where this may be chance."""
-    classes = [np.flatnonzero(y == c) for c in np.unique(y[y >= 0])]
-    if len(classes) < 2 or min(map(len, classes)) < least:
-        return np.zeros(0, np.int64)
-    low, high = (np.stack([_bound(x[rows], bound) for rows in classes]) for bound in (np.min, np.max))
-    order = np.argsort(low, 0)
-    low, high = (np.take_along_axis(bounds, order, 0) for bounds in (low, high))
-    return np.flatnonzero((low[1:] > high[:-1]).all(0))
-
-
-def _bound(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray | sp.csr_matrix]") -> np.ndarray:
-    """The least or largest number [d] of each column."""
-    result = bound(rows, axis=0)
-    return np.asarray(result if isinstance(result, np.ndarray) else result.toarray()[0])
-
-
-def refuse_repeated(
-    x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray | None, names: Sequence[str], where: str | Path
-) -> None:
-    """Reject features x [n, d] if a column is the sensitive attribute; `names` are the columns' names, or () to number
-    them from 0.
-
-    Raises:
-        DataError: names the file, the column and the remedy.
-    """
-    columns = np.zeros(0, np.int64) if sensitive is None else repeated(x, sensitive)
-    if len(columns):
-        called = repr(names[columns[0]]) if names else str(columns[0])
-        refuse(
-            where,
-            f"the feature column {called} equals the sensitive attribute (sens)",
-            "Remove it: the sensitive attribute is no input of a model. To train on it all the same, set [data] "
-            "sens_feature = true.",
-            "sens-repeated",
-        )
-
-
-def without_sens(data: Dataset, where: str | Path, sens_feature: bool) -> Dataset:
-    """`data`, if none of its features is the sensitive attribute, or `sens_feature` allows that. A small graph has the
-    groups of its nodes.
-
-    Raises:
-        DataError: see `refuse_repeated`.
-    """
-    if not sens_feature:
-        refuse_repeated(*_seen(data), where)
-    return data
-
-
-def has_sens(data: Dataset) -> bool:
-    """Whether one of the features is the sensitive attribute."""
-    x, sensitive, _ = _seen(data)
-    return sensitive is not None and len(repeated(x, sensitive)) > 0
-
-
-def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
-    """The features of nodes, the group of each or of its small graph, and the names of features; of edges, where
-    these are the examples."""
-    if data.edge_attrs is not None and data.edge_attrs.examples:
-        held = data.edge_attrs.features
-        return (
-            np.zeros((data.examples, 0), np.float32) if held is None else held,
-            data.sensitive,
-            data.edge_attrs.columns,
-        )
-    sensitive = data.sensitive if data.sensitive is None or data.graph_of is None else data.sensitive[data.graph_of]
-    return data.x, sensitive, data.columns
-
-
-# ----------------------------------------------------------------------------------------------------
-# Digests of data, to find out whether it is the same and which part has changed. And the meaning of each feature column
-# in any form of data: its name, and the value of a one-hot column. The name shows it: "label = C" and "degree = 3"
-# of small graphs' nodes ("label 2 = C" where nodes have several labels), "job = clerk" of a column of text. Other names
-# are columns of numbers; "column 3" has no name in the data.
-
-
-_ENCODED = re.compile(r"(label(?: \d+)?|degree) = (.*)", re.DOTALL)
-
-
-class DataColumn(NamedTuple):
-    """One column. kind: "number", "label", "degree" or "category"; except for numbers, it is 1 for `value` of `of` and
-    else 0."""
-
-    name: str
-    kind: str
-    of: str = ""
-    value: str = ""
-
-
-def column(name: str) -> DataColumn:
-    """The meaning of the column with this name."""
-    if match := _ENCODED.fullmatch(name):
-        return DataColumn(name, match[1].split()[0], match[1], match[2])
-    of, equals, value = name.partition(" = ")
-    return DataColumn(name, "category", of, value) if equals and of else DataColumn(name, "number")
-
-
-def names(data: Dataset) -> tuple[str, ...]:
-    """The names of the columns. Without names, columns of small graphs that encode nodes' labels or degrees are
-    recognized by their values, and others have their places from 0."""
-    if data.columns or data.graph_of is None:
-        return data.columns or unnamed(0, data.features)
-    if data.node_labels is not None and (data.node_labels >= 0).any():
-        count = int(data.node_labels.max()) + 1
-        called: Sequence[object] = data.node_kinds or range(count)
-        if len(called) <= data.features and _is_one_hot(data.x, data.node_labels, len(called)):
-            return (*(f"label = {name}" for name in called), *unnamed(len(called), data.features))
-    degrees = np.bincount(data.edges[0], minlength=data.nodes)
-    if degrees.max() < data.features and _is_one_hot(data.x, degrees, data.features):
-        return tuple(f"degree = {degree}" for degree in range(data.features))
-    return unnamed(0, data.features)
-
-
-def unnamed(first: int, end: int) -> tuple[str, ...]:
-    """The names of columns without names, from place `first` to before `end`."""
-    return tuple(f"column {place}" for place in range(first, end))
-
-
-def is_unnamed(name: str) -> bool:
-    """Whether the name is one of `unnamed`."""
-    return re.fullmatch(r"column \d+", name) is not None
-
-
-def _is_one_hot(x: "np.ndarray | sp.csr_matrix", numbers: np.ndarray, columns: int) -> bool:
-    """Whether the first `columns` of x [n, d] are nonzero exactly where the one-hot `numbers` are, however scaled."""
-    held = sp.csr_matrix(x[:, :columns] != 0)
-    return bool((held != (one_hot(numbers, columns) != 0)).nnz == 0)
-
-
-NAMES = "names of columns and classes"  # "names" in older runs, where TU folders and public tables had none
-
-
-def digests(data: Dataset) -> dict[str, str]:
-    """{what: SHA-256} of everything that a run depends on."""
-    x, parties = data.x, data.parties or ()
-    features = (x,) if isinstance(x, np.ndarray) else (x.data, x.indices, x.indptr)
-    held = {
-        "features": (np.array(x.shape), *features),
-        "edges": (data.edges, data.edge_labels),
-        "labels": (np.array(data.classes), data.y),
-        "published split": (data.public,),
-        "sensitive attribute": (data.sensitive,),
-        "small graphs": (data.graph_of, data.node_labels),
-        "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
-    }
-    if data.edge_attrs is not None:
-        held["what edges carry"] = tuple(data.edge_attrs.arrays().values())
-    if data.outside is not None:
-        named = np.array(data.outside.names, str)
-        held["edges to nodes elsewhere"] = (*data.outside.edge_attrs.arrays().values(), named)
-    names = json.dumps([data.columns, data.labels, data.owners]).encode()
-    return {what: _digest(arrays) for what, arrays in held.items()} | {NAMES: hashlib.sha256(names).hexdigest()}
-
-
-def content(data: Dataset) -> str:
-    """SHA-256 of all of it."""
-    return hashlib.sha256(json.dumps(digests(data), sort_keys=True).encode()).hexdigest()
-
-
-def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, remedy: str) -> None:
-    """Reject data, or files of plug-ins, that have changed since a run noted them; what it did not note may differ.
-
-    Raises:
-        UserError: names what has changed.
-    """
-    if changed := changes(before, now):
-        what = "code" if any(Path(one).suffix == ".py" for one in changed) else "data"
-        raise UserError(
-            f"the {what} of {run} has changed since it was begun: {', '.join(changed)}. {remedy}", code="user.changed"
-        )
-
-
-def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """The parts that differ from those that a run noted `before`."""
-    return [what for what in now if what in before and before[what] != now[what]]
-
-
-def _digest(arrays: tuple[np.ndarray | None, ...]) -> str:
-    hasher = hashlib.sha256()
-    for array in arrays:
-        hasher.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
-    return hasher.hexdigest()

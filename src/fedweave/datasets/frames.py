@@ -15,11 +15,12 @@ from fedweave.core.links import Links
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.folder import KIND, Folder, GraphFolder
+from fedweave.datasets.column_names import NODES
+from fedweave.datasets.edges import one_way
+from fedweave.datasets.folder import KIND, Folder
+from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.links import TASK, as_links, links_of
-from fedweave.datasets.schema import NODES
 from fedweave.datasets.table import Table, Tables
-from fedweave.datasets.tables import one_way
 from fedweave.errors import DataError
 
 _RENAME = "Give it another name, or list in `features` those that are."

@@ -10,7 +10,8 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
 from fedweave.core.links import OF_DATA, Links, hashes_of, pair_hashes, relation_of, split_of
 from fedweave.core.types import Values
-from fedweave.datasets.base import Dataset, bare
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.external import bare
 from fedweave.errors import ConfigError
 
 TASK = "links"

@@ -61,21 +61,16 @@ from fedweave.datasets.base import (
     SPLIT_TIMES,
     TARGETS,
     Dataset,
-    Outside,
     note_loops,
 )
 from fedweave.datasets.base import write as write
 from fedweave.datasets.check import check, check_array, first, refuse
-from fedweave.datasets.features import (
-    compact,
-    refuse_merged,
-    scaled_by_holders,
-    with_constant,
-    without_sens,
-)
-from fedweave.datasets.schema import refuse_stray
+from fedweave.datasets.edges import as_edges, once, scaled, skeleton
+from fedweave.datasets.external import Outside
+from fedweave.datasets.features import compact, refuse_merged, scaled_by_holders, with_constant
+from fedweave.datasets.labels import refuse_stray
+from fedweave.datasets.leakage import without_sens
 from fedweave.datasets.settings import ArraySettings, EdgeScaling
-from fedweave.datasets.tables import as_edges, once, scaled, skeleton
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 

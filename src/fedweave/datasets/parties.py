@@ -13,14 +13,9 @@ import pyarrow.compute as pc
 from fedweave.core.graph import dense
 from fedweave.datasets.base import Dataset, Party, undirected
 from fedweave.datasets.check import check, first, refuse
-from fedweave.datasets.features import compact, normalize, of_party, refuse_repeated
-from fedweave.datasets.lookup import named_folder, unread
-from fedweave.datasets.schema import (
+from fedweave.datasets.column_names import EDGES, NODES, check_columns
+from fedweave.datasets.columns import (
     AUTO,
-    EDGES,
-    NODES,
-    Classified,
-    check_columns,
     check_gaps,
     edges_of,
     feature_names,
@@ -30,14 +25,20 @@ from fedweave.datasets.schema import (
     group_names,
     ids_of,
     in_training,
-    labels_in,
     seen,
     sens_of,
     split_of,
     spread,
 )
-from fedweave.datasets.table import Table, as_whole, difference, find, plain, undotted
-from fedweave.datasets.tables import Carrying
+from fedweave.datasets.edge_tables import Carrying
+from fedweave.datasets.features import compact, normalize, of_party
+from fedweave.datasets.labels import labels_in
+from fedweave.datasets.leakage import refuse_repeated
+from fedweave.datasets.lookup import named_folder, unread
+from fedweave.datasets.name_matching import as_whole, difference, plain, undotted
+from fedweave.datasets.schema import Classified
+from fedweave.datasets.table import Table
+from fedweave.datasets.table_files import find
 
 _LOG = logging.getLogger(__name__)
 _LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes and edges; see docs/data-format.md."

@@ -20,7 +20,8 @@ from fedweave.datasets.features import AUTO, compact, normalize, scaled_by_holde
 from fedweave.datasets.lookup import Facts, PublishedFile, kinds_of
 from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.settings import Normalize
-from fedweave.datasets.table import WHOLE, Table, read
+from fedweave.datasets.table import WHOLE, Table
+from fedweave.datasets.table_files import read
 
 _DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError, EOFError)
 _AGAIN = "Take the file as it is released."

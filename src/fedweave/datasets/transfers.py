@@ -14,8 +14,8 @@ from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_settings
+from fedweave.datasets.edges import as_edges, skeleton
 from fedweave.datasets.lookup import NotHeld
-from fedweave.datasets.tables import as_edges, skeleton
 from fedweave.errors import ConfigError
 
 KINDS = ("fan_in", "fan_out", "cycle", "layering")

@@ -24,21 +24,15 @@ from fedweave.core.settings import Settings
 from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
+from fedweave.datasets.column_names import check_columns, check_naming, named
+from fedweave.datasets.columns import SPLIT_WORDS, names_in, owners_of, split_of
+from fedweave.datasets.edges import skeleton
 from fedweave.datasets.features import NO_FEATURES
 from fedweave.datasets.lookup import TABLES, Facts, PublishedFile, identify, named_folder, refuse_other_form, unread
-from fedweave.datasets.schema import (
-    SPLIT_WORDS,
-    alike_names,
-    check_columns,
-    check_naming,
-    named,
-    names_in,
-    owners_of,
-    split_of,
-)
+from fedweave.datasets.notes import alike_names
 from fedweave.datasets.settings import Normalize
-from fedweave.datasets.table import StackedTables, Table, find, first_line, read
-from fedweave.datasets.tables import skeleton
+from fedweave.datasets.table import StackedTables, Table
+from fedweave.datasets.table_files import find, first_line, read
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError, DataError, Faults
 

@@ -22,7 +22,8 @@ from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import size_classes
 from fedweave.core.target import CLASS
 from fedweave.core.types import PREDICT, Record, Values
-from fedweave.datasets.base import WIDENING, Dataset
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import OVER_NODES, normalize, scaled_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.triples import learned

@@ -30,7 +30,8 @@ from fedweave.core.plugins import maker_of, name_of
 from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind
 from fedweave.core.text import counted
 from fedweave.core.types import PREDICT, Values
-from fedweave.datasets.base import WIDENING, Dataset
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import AUTO, BY_NODES, OVER_NODES, amounts
 from fedweave.errors import ConfigError, DataError, UserError, listed
 from fedweave.experiment.config.plugins import CODE, FOREIGN_ENDS, PARTS, MemberModels, parameters, registry

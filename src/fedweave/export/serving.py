@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from fedweave.core.loopback import LOOPBACK, is_loopback, name_in
 from fedweave.core.types import Record
-from fedweave.datasets.schema import OF_EDGES
+from fedweave.datasets.column_names import OF_EDGES
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import write_table
 from fedweave.experiment.runs.scorer import FORMAT, Scorer

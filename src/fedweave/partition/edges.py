@@ -10,7 +10,7 @@ from fedweave.core.bounds import Clients
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.tables import skeleton
+from fedweave.datasets.edges import skeleton
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, divide, group
 from fedweave.partition.divided import Divided, by_time

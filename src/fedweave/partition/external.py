@@ -1,10 +1,11 @@
 """Edges between members: columns of features derived from them, before any algorithm runs.
 
-`"features"` are what a member can compute from its own edges (`datasets.base.summary`). `"exchange"` adds the exchange
-of FedGCN (Yao et al. 2023): for a node, the features of the nodes of other members that these members' own records join
-to it, as their number and mean for each direction. A member adds up the features of its own nodes at every end that it
-does not hold. Secure aggregation adds up the members' sums, and each total goes to the member that holds the end. So
-the member whose records name an edge decides what it sends about its nodes, and the holder of the other end gets it.
+`"features"` are what a member can compute from its own edges (`datasets.external.summary`). `"exchange"` adds the
+exchange of FedGCN (Yao et al. 2023): for a node, the features of the nodes of other members that these members' own
+records join to it, as their number and mean for each direction. A member adds up the features of its own nodes at every
+end that it does not hold. Secure aggregation adds up the members' sums, and each total goes to the member that holds
+the end. So the member whose records name an edge decides what it sends about its nodes, and the holder of the other end
+gets it.
 
 Here the partition knows all edges. Between organizations a private set intersection (`deploy.flare.parties.exchange`)
 matches the ends, with the same sums and the same rounding.
@@ -23,20 +24,9 @@ from fedweave.core.federation import Declaration, Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.types import SETUP, Record
-from fedweave.datasets.base import (
-    EXCHANGE,
-    Dataset,
-    Ends,
-    Outside,
-    bare,
-    before,
-    beside,
-    distinct,
-    ends_at,
-    summary,
-    ways,
-)
-from fedweave.datasets.features import names as columns_of
+from fedweave.datasets.base import Dataset, distinct
+from fedweave.datasets.contents import names as columns_of
+from fedweave.datasets.external import EXCHANGE, Ends, Outside, bare, before, beside, ends_at, summary, ways
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Part, Partition
 from fedweave.privacy.secure_sum import FixedPoint

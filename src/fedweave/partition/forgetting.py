@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from fedweave.core.settings import Settings
 from fedweave.core.target import unlabeled_like
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.table import look_alike, positions
-from fedweave.datasets.tables import skeleton
+from fedweave.datasets.edges import skeleton
+from fedweave.datasets.name_matching import look_alike, positions
 from fedweave.errors import ConfigError, listed
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.client_data import shares

@@ -15,9 +15,10 @@ import numpy as np
 
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.types import Record
-from fedweave.datasets.base import WIDENING, Dataset
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.edges import EdgeScaler, edge_scaler
+from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import by_holder, compact, rescaled, scaled_by_holders
-from fedweave.datasets.tables import EdgeScaler, edge_scaler
 from fedweave.partition.external import member_data
 
 
@@ -33,8 +34,8 @@ def model_data(
 ) -> ModelData:
     """The `raw` data of one holder as a model reads it.
 
-    external: see `datasets.base.EXTERNAL`. edges, nodes: the scaling of their features. arrange: brings the columns of
-    nodes into a model's order before they are scaled.
+    external: see `datasets.external.EXTERNAL`. edges, nodes: the scaling of their features. arrange: brings the
+    columns of nodes into a model's order before they are scaled.
     """
     unscaled = arrange(with_external_columns(with_scaled_edges(raw, edges), external))
     return ModelData(with_scaled_nodes(unscaled, nodes), replace(unscaled, edge_attrs=raw.edge_attrs))

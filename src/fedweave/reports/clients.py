@@ -14,7 +14,7 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted, printable
 from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.schema import odd_data, odd_features, odd_times, one_class
+from fedweave.datasets.notes import odd_data, odd_features, odd_times, one_class
 from fedweave.engines.sharded import Sharded
 from fedweave.experiment.build import Built, suited
 from fedweave.experiment.config import Config

@@ -16,7 +16,7 @@ from fedweave import datasets
 from fedweave.core import plugins
 from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import changes, digests
+from fedweave.datasets.contents import changes, digests
 from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.experiment.build import prepared
 from fedweave.experiment.config import (

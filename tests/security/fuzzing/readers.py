@@ -13,7 +13,8 @@ from fedweave.core.federation import step_info
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode
 from fedweave.datasets import npz
-from fedweave.datasets.folder import Folder, GraphFolder
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.parties import read_party
 from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.federation import Flare

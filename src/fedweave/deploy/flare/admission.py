@@ -24,7 +24,8 @@ from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, PrivacyAccount, release_of
 from fedweave.core.plugins import is_file
 from fedweave.core.tree import nest
-from fedweave.datasets.base import EXCHANGE, Dataset
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.external import EXCHANGE
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.deploy.flare.accounts import LeftOut
 from fedweave.deploy.flare.alignment import CLAIMING, MEETING

@@ -24,10 +24,12 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.datasets import npz
-from fedweave.datasets.base import BARE, Dataset, Outside, beside, ways
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import OVER_NODES, compact, normalize, of_party, without_sens
+from fedweave.datasets.external import BARE, Outside, beside, ways
+from fedweave.datasets.features import OVER_NODES, compact, normalize, of_party
 from fedweave.datasets.folder import Folder
+from fedweave.datasets.leakage import without_sens
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.accounts import Accounts, LeftOut
 from fedweave.deploy.flare.data_marks import data_digest, key_mark, mark, site_key

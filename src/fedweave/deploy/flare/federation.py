@@ -16,8 +16,8 @@ from fedweave.core.replies import Replies
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, PREDICTION, SETUP, Kind, Record, Values
-from fedweave.datasets.base import EXCHANGE
 from fedweave.datasets.check import refuse
+from fedweave.datasets.external import EXCHANGE
 from fedweave.deploy.flare.alignment import BLINDING, CLAIMING, HEARD, MEETING, Ask, matched, meet
 from fedweave.deploy.flare.alignment import INFO as SHARING
 from fedweave.deploy.flare.chain import Heads, behind, heads_in

@@ -13,7 +13,8 @@ from torch import Tensor
 from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph
 from fedweave.core.target import CLASS
 from fedweave.core.types import Record
-from fedweave.datasets.base import REFUSE, Dataset
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.external import REFUSE
 from fedweave.deploy.flare.accounts import DATA, Accounts, LeftOut
 from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.folder import SITE_FILE, private_folder

@@ -23,10 +23,12 @@ from fedweave.core.text import counted
 from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, LABELS, NUMBER, Kind, Record
 from fedweave.datasets import npz
-from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import first, refuse
-from fedweave.datasets.features import content
-from fedweave.datasets.folder import Folder, GraphFolder, check_named, is_of_graphs
+from fedweave.datasets.contents import content
+from fedweave.datasets.external import EXCHANGE, REFUSE
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import as_links, has_split
 from fedweave.datasets.npz import Archive

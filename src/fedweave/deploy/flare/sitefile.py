@@ -10,7 +10,7 @@ from pydantic import Field
 from fedweave.core.links import Links
 from fedweave.core.settings import Beside
 from fedweave.core.types import CLASS, Record
-from fedweave.datasets.base import REFUSE, WIDENING, check_external
+from fedweave.datasets.external import REFUSE, WIDENING, check_external
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.settings import DataSettings
 from fedweave.deploy.flare.folder import SITE_FILE as SITE_FILE

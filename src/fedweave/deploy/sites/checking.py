@@ -24,8 +24,8 @@ from fedweave.core.text import counted
 from fedweave.core.types import CLASS, Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import repeats
-from fedweave.datasets.schema import odd_data, odd_features, odd_times
-from fedweave.datasets.table import not_composed
+from fedweave.datasets.name_matching import not_composed
+from fedweave.datasets.notes import odd_data, odd_features, odd_times
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.admission import (
     check_algorithm,

@@ -16,8 +16,10 @@ from fedweave.core.links import Links
 from fedweave.core.text import counted
 from fedweave.core.types import CLASS, NUMBER, Record
 from fedweave.datasets import npz
-from fedweave.datasets.base import EXCHANGE, REFUSE, Dataset
-from fedweave.datasets.features import by_holder, has_sens
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.external import EXCHANGE, REFUSE
+from fedweave.datasets.features import by_holder
+from fedweave.datasets.leakage import has_sens
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import by_relation
 from fedweave.deploy.flare.requests import SERVER

@@ -292,7 +292,7 @@ def of_edges(table: Values) -> Record:
     Raises:
         ConfigError: a value is not valid.
     """
-    from fedweave.datasets.base import REFUSE, check_external
+    from fedweave.datasets.external import REFUSE, check_external
 
     external, least = table.get("external", REFUSE), table.get("min_external", 1)
     try:

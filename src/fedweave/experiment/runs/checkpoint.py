@@ -37,7 +37,7 @@ class Checkpoint:
     state:   the server's state.
     fed:     the clients' states (`snapshot`).
     data:    the changes to the clients' data (`snapshot_data`); empty as long as it is as loaded.
-    source:  digests of the loaded data (`datasets.features`); empty where sites hold it.
+    source:  digests of the loaded data (`datasets.contents`); empty where sites hold it.
     best:    the models of the round that was best on validation examples: "round", "state" and, where the state does
              not determine all models, "fed"; empty if that is this round, or if there is none.
     """

@@ -18,16 +18,19 @@ from fedweave import datasets
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.target import CLASS, LABELS, LOG, NUMBER
 from fedweave.core.types import Record, Values
-from fedweave.datasets import features as contents
-from fedweave.datasets import npz, tu
-from fedweave.datasets.base import EDGE_ARRAYS, EXCHANGE, WIDENING, Dataset
+from fedweave.datasets import contents, npz, tu_files
+from fedweave.datasets.base import EDGE_ARRAYS, Dataset
 from fedweave.datasets.check import first, refuse
-from fedweave.datasets.features import BY_NODES, OVER_NODES, scaling
-from fedweave.datasets.folder import Folder, GraphFolder, Members
+from fedweave.datasets.column_names import OF_EDGES
+from fedweave.datasets.columns import AUTO, Seen
+from fedweave.datasets.external import EXCHANGE, WIDENING
+from fedweave.datasets.features import BY_NODES, NORMALIZE, OVER_NODES, compact, scaling
+from fedweave.datasets.folder import Folder
+from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.lookup import identify, tu_names
-from fedweave.datasets.schema import AUTO, OF_EDGES, Seen
+from fedweave.datasets.members import Members
 from fedweave.datasets.settings import CommonSettings, DataSettings, GraphSettings
-from fedweave.datasets.table import find, read
+from fedweave.datasets.table_files import find, read
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import DataError
 from fedweave.experiment.build import cut_as, prepared, seen_by
@@ -80,7 +83,7 @@ class DataForm:
         """How features of edges are scaled, by the numbers of training."""
         scaling: Record = {} if self.edges is None else self.edges.get("scaling", {})
         how = scaling.get("how", "none")
-        if how not in contents.NORMALIZE or (how in OVER_NODES and "shift" not in scaling):
+        if how not in NORMALIZE or (how in OVER_NODES and "shift" not in scaling):
             return {**scaling, "how": "none"}  # as they are handed to a site; or training had no edges
         return scaling
 
@@ -148,7 +151,7 @@ def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
 
 
 def write_form(directory: Path, form: DataForm) -> None:
-    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.features`), shift, divisor."""
+    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.contents`), shift, divisor."""
     columns = [contents.column(name) for name in form.columns or contents.unnamed(0, form.features)]
     empty = [None] * form.features
     table = pa.table(
@@ -230,7 +233,7 @@ class Before:
     """How new data becomes data of the form that a run was trained on.
 
     settings: the settings of [data], of a simulation or of a site, by which tables are read. external: see
-    `datasets.base.EXTERNAL`. form: as the run noted it. edge_attrs: the edge attributes, any or none of them.
+    `datasets.external.EXTERNAL`. form: as the run noted it. edge_attrs: the edge attributes, any or none of them.
     numbered, kinds: see `DataForm`.
     """
 
@@ -326,12 +329,12 @@ def prepare(before: Before, path: Path, lenient: bool = False) -> ModelData:
             "note: %s: other members are not asked about new nodes here; what they know counts as nothing", path
         )
     form = before.form
-    scaling = form.scaling if form.scaling["how"] in contents.NORMALIZE else {"how": "none"}  # as handed to a site
+    scaling = form.scaling if form.scaling["how"] in NORMALIZE else {"how": "none"}  # as handed to a site
 
     def arrange(data: Dataset) -> Dataset:
         return replace(
             data,
-            x=contents.compact(_matched(data, before, path)),
+            x=compact(_matched(data, before, path)),
             y=_classes(data, form, path) if form.targets is None else _targets(data, form, path),
             classes=form.classes,
             labels=tuple(form.labels),
@@ -379,7 +382,7 @@ def _read(before: Before, path: Path, lenient: bool) -> Dataset:
         return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**targets))
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in before.columns)
-        return tu.read(path, tu_names(path)[0], attributes, labelled=False, target=Targeted(**targets))
+        return tu_files.read(path, tu_names(path)[0], attributes, labelled=False, target=Targeted(**targets))
     settings: Record = {"labels": tuple(form.labels)} if form.labels else {"classes": form.classes}
     settings = settings if form.targets is None else targets
     of_graphs = "graphs" in kinds or (form.example == "graph" and not kinds)

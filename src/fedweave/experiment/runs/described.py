@@ -21,7 +21,7 @@ from fedweave.core.model import Model
 from fedweave.core.plugins import maker_of
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import content
+from fedweave.datasets.contents import content
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.build import Built, Origin
 from fedweave.experiment.config import Config, General, SimulationEngine, lookup, own_parameters

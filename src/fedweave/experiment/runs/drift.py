@@ -21,11 +21,11 @@ from pydantic import TypeAdapter, ValidationError
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.shown import Shown, page
 from fedweave.core.types import Record
-from fedweave.datasets import features as contents
+from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.cells import is_gap
-from fedweave.datasets.table import find
-from fedweave.datasets.table import read as read_rows
+from fedweave.datasets.table_files import find
+from fedweave.datasets.table_files import read as read_rows
 from fedweave.errors import UserError
 from fedweave.experiment.build import tables_of
 from fedweave.experiment.runs.checkpoint import When

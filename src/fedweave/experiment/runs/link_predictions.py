@@ -20,7 +20,9 @@ from fedweave.core.model import Model
 from fedweave.core.sizes import least_rows
 from fedweave.core.tree import Tree, device_of, map_leaves
 from fedweave.core.types import Record
-from fedweave.datasets.table import NameIndex, Table, look_alike, positions, read
+from fedweave.datasets.name_matching import NameIndex, look_alike, positions
+from fedweave.datasets.table import Table
+from fedweave.datasets.table_files import read
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import chosen_models, link_names
 from fedweave.experiment.runs.trained import Trained, check_finite

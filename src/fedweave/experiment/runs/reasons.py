@@ -28,9 +28,9 @@ from fedweave.core.target import CLASS, NUMBER
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, device_of
 from fedweave.core.types import Record
-from fedweave.datasets import features as contents
+from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.table import look_alike, positions
+from fedweave.datasets.name_matching import look_alike, positions
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of, links_of

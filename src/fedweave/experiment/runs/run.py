@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from fedweave.core import plugins
 from fedweave.core.graph import TEST
 from fedweave.core.types import CLASS, Record
-from fedweave.datasets.features import check_same, digests
+from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, written

@@ -16,7 +16,7 @@ from fedweave.core.model import Model
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves, not_finite, to
 from fedweave.core.types import Record
-from fedweave.datasets.features import check_same, digests
+from fedweave.datasets.contents import check_same, digests
 from fedweave.engines.devices import CPU, usable
 from fedweave.errors import UserError, listed
 from fedweave.experiment.build import Built, build

@@ -17,7 +17,7 @@ from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Engine
 from fedweave.core.model import Model, feature_rows
 from fedweave.core.tree import Tree, leaves, nest, not_finite
-from fedweave.datasets import features as contents
+from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
 from fedweave.engines.engine import LocalEngine
 from fedweave.errors import UserError, listed

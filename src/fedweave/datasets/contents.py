@@ -1,0 +1,127 @@
+"""What a data set contains: digests by which changes show, and the meaning of each feature column.
+
+The name of a column shows its meaning: "label = C" and "degree = 3" of small graphs' nodes ("label 2 = C" where nodes
+have several labels), "job = clerk" of a column of text. Other names are columns of numbers; "column 3" has no name in
+the data.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import one_hot
+from fedweave.errors import UserError
+
+_ENCODED = re.compile(r"(label(?: \d+)?|degree) = (.*)", re.DOTALL)
+
+
+class DataColumn(NamedTuple):
+    """One column. kind: "number", "label", "degree" or "category"; except for numbers, it is 1 for `value` of `of` and
+    else 0."""
+
+    name: str
+    kind: str
+    of: str = ""
+    value: str = ""
+
+
+def column(name: str) -> DataColumn:
+    """The meaning of the column with this name."""
+    if match := _ENCODED.fullmatch(name):
+        return DataColumn(name, match[1].split()[0], match[1], match[2])
+    of, equals, value = name.partition(" = ")
+    return DataColumn(name, "category", of, value) if equals and of else DataColumn(name, "number")
+
+
+def names(data: Dataset) -> tuple[str, ...]:
+    """The names of the columns. Without names, columns of small graphs that encode nodes' labels or degrees are
+    recognized by their values, and others have their places from 0."""
+    if data.columns or data.graph_of is None:
+        return data.columns or unnamed(0, data.features)
+    if data.node_labels is not None and (data.node_labels >= 0).any():
+        count = int(data.node_labels.max()) + 1
+        called: Sequence[object] = data.node_kinds or range(count)
+        if len(called) <= data.features and _is_one_hot(data.x, data.node_labels, len(called)):
+            return (*(f"label = {name}" for name in called), *unnamed(len(called), data.features))
+    degrees = np.bincount(data.edges[0], minlength=data.nodes)
+    if degrees.max() < data.features and _is_one_hot(data.x, degrees, data.features):
+        return tuple(f"degree = {degree}" for degree in range(data.features))
+    return unnamed(0, data.features)
+
+
+def unnamed(first: int, end: int) -> tuple[str, ...]:
+    """The names of columns without names, from place `first` to before `end`."""
+    return tuple(f"column {place}" for place in range(first, end))
+
+
+def is_unnamed(name: str) -> bool:
+    """Whether the name is one of `unnamed`."""
+    return re.fullmatch(r"column \d+", name) is not None
+
+
+def _is_one_hot(x: "np.ndarray | sp.csr_matrix", numbers: np.ndarray, columns: int) -> bool:
+    """Whether the first `columns` of x [n, d] are nonzero exactly where the one-hot `numbers` are, however scaled."""
+    held = sp.csr_matrix(x[:, :columns] != 0)
+    return bool((held != (one_hot(numbers, columns) != 0)).nnz == 0)
+
+
+NAMES = "names of columns and classes"  # "names" in older runs, where TU folders and public tables had none
+
+
+def digests(data: Dataset) -> dict[str, str]:
+    """{what: SHA-256} of everything that a run depends on."""
+    x, parties = data.x, data.parties or ()
+    features = (x,) if isinstance(x, np.ndarray) else (x.data, x.indices, x.indptr)
+    held = {
+        "features": (np.array(x.shape), *features),
+        "edges": (data.edges, data.edge_labels),
+        "labels": (np.array(data.classes), data.y),
+        "published split": (data.public,),
+        "sensitive attribute": (data.sensitive,),
+        "small graphs": (data.graph_of, data.node_labels),
+        "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
+    }
+    if data.edge_attrs is not None:
+        held["what edges carry"] = tuple(data.edge_attrs.arrays().values())
+    if data.outside is not None:
+        named = np.array(data.outside.names, str)
+        held["edges to nodes elsewhere"] = (*data.outside.edge_attrs.arrays().values(), named)
+    names = json.dumps([data.columns, data.labels, data.owners]).encode()
+    return {what: _digest(arrays) for what, arrays in held.items()} | {NAMES: hashlib.sha256(names).hexdigest()}
+
+
+def content(data: Dataset) -> str:
+    """SHA-256 of all of it."""
+    return hashlib.sha256(json.dumps(digests(data), sort_keys=True).encode()).hexdigest()
+
+
+def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, remedy: str) -> None:
+    """Reject data, or files of plug-ins, that have changed since a run noted them; what it did not note may differ.
+
+    Raises:
+        UserError: names what has changed.
+    """
+    if changed := changes(before, now):
+        what = "code" if any(Path(one).suffix == ".py" for one in changed) else "data"
+        raise UserError(
+            f"the {what} of {run} has changed since it was begun: {', '.join(changed)}. {remedy}", code="user.changed"
+        )
+
+
+def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The parts that differ from those that a run noted `before`."""
+    return [what for what in now if what in before and before[what] != now[what]]
+
+
+def _digest(arrays: tuple[np.ndarray | None, ...]) -> str:
+    hasher = hashlib.sha256()
+    for array in arrays:
+        hasher.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
+    return hasher.hexdigest()

@@ -1,0 +1,204 @@
+"""Edges with attributes as arrays: parallel edges are merged, reverse edges matched, features scaled."""
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.check import refuse
+from fedweave.datasets.features import (
+    OVER_NODES,
+    rescaled,
+    scaler_of,
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+class EdgeScaler(NamedTuple):
+    """A scaling of features of edges. pairs: see `EdgeAttributes.scaling`. features: of features [m, k], the scaled
+    ones."""
+
+    pairs: tuple[tuple[float, float], ...]
+    features: "Callable[[np.ndarray], np.ndarray | sp.csr_matrix]"
+
+    @classmethod
+    def of_numbers(cls, how: str, shift: Sequence[float] = (), divisor: Sequence[float | None] = ()) -> "EdgeScaler":
+        """The scaling by known numbers (`features.rescaled`)."""
+        pairs = zip(shift, (by or 0.0 for by in divisor), strict=True)
+        return cls(tuple(pairs), lambda values: rescaled(values, how, shift, divisor))
+
+    def apply(self, edge_attrs: EdgeAttributes) -> EdgeAttributes:
+        """The attributes with scaled features."""
+        if edge_attrs.features is None:
+            return edge_attrs
+        features = np.ascontiguousarray(self.features(edge_attrs.features), np.float32)
+        return edge_attrs._replace(features=features, scaling=self.pairs)
+
+
+def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, end: float = math.inf) -> EdgeScaler:
+    """The scaling of features of edges as `datasets.features.normalize` does, over all edges `among` up to `end`.
+
+    Raises:
+        DataError: there is no edge until then.
+    """
+    if how not in OVER_NODES:
+        return EdgeScaler.of_numbers(how)
+    early = [one if one.time is None else one.taken(one.time <= end) for one in among]
+    each = [one.features for one in early if one.features is not None]
+    over = each[0] if len(each) == 1 else np.concatenate(each)
+    times = [one.time for one in among if one.time is not None and one.total]
+    if times and not len(over):
+        what = f"{min(map(np.min, times)):.10g} is the first, and training ends at {end:.10g}"
+        remedy = 'Let training end later (train_until), or set edge_normalize = "none".'
+        refuse(where, f"no edge is early enough to scale features of edges by: {what}", remedy, "no-early-edges")
+    if not len(over):
+        return EdgeScaler((), lambda values: values)
+    shift, divisor, apply = scaler_of(over, how)
+    pairs = zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True)
+    return EdgeScaler(tuple(pairs), apply)
+
+
+def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path) -> EdgeAttributes:
+    """The attributes with features scaled by all edges."""
+    return edge_attrs if how == "none" else edge_scaler([edge_attrs], how, where).apply(edge_attrs)
+
+
+def merged(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:
+    """The attributes with edges of the same ends merged by `parallel`; in the order of the last edge of each pair."""
+    if parallel == "keep" or not edge_attrs.total:
+        return edge_attrs
+    index = edge_attrs.ends if edge_attrs.directed else np.sort(edge_attrs.ends, 0)
+    codes = index[0] * (int(index.max()) + 1) + index[1]
+    order = np.arange(edge_attrs.total) if edge_attrs.time is None else np.argsort(edge_attrs.time, kind="stable")
+    group = np.unique(codes[order], return_inverse=True)[1]
+    last = np.zeros(int(group.max()) + 1, np.int64)
+    last[group] = order  # of what is assigned twice, the later stays
+    rows = np.sort(last)
+    place = np.empty(len(last), np.int64)
+    place[np.argsort(last)] = np.arange(len(last))
+    of = np.empty(edge_attrs.total, np.int64)
+    of[order] = place[group]
+    result = edge_attrs.taken(rows)
+    if parallel == "count":
+        return result._replace(weight=np.bincount(of, minlength=len(rows)).astype(np.float32))
+    if parallel == "last":
+        return result
+    weight, features = (_summed(values, of, len(rows)) for values in (edge_attrs.weight, edge_attrs.features))
+    return result._replace(weight=weight, features=features)
+
+
+def _summed(values: np.ndarray | None, of: np.ndarray, count: int) -> np.ndarray | None:
+    if values is None:
+        return None
+    out = np.zeros((count, *values.shape[1:]), np.float64)
+    np.add.at(out, of, values)
+    return out.astype(np.float32)
+
+
+def skeleton(index: np.ndarray, nodes: int) -> np.ndarray:
+    """int64 [2, E]: who is joined to whom, in the form of `Dataset.edges`."""
+    apart = index[0] != index[1]
+    return undirected(index[0, apart], index[1, apart], nodes)
+
+
+def once(edge_attrs: EdgeAttributes, where: str | Path) -> EdgeAttributes:
+    """Undirected edges that are listed in both directions, each once.
+
+    Raises:
+        DataError: one lacks its reverse.
+    """
+    if edge_attrs.directed:
+        return edge_attrs
+    if not mirrored(edge_attrs.ends):
+        refuse(where, "an edge lacks its reverse", "List every edge in both directions, or set directed to true.")
+    if not alike_both_ways(edge_attrs):
+        what = "an edge has another weight, other features or another time than its reverse"
+        refuse(where, what, "Give both the same, or set directed to true.", "reverse")
+    return edge_attrs.taken(edge_attrs.ends[0] <= edge_attrs.ends[1])
+
+
+def alike_both_ways(edge_attrs: EdgeAttributes) -> bool:
+    """Whether every edge is listed in both directions with the same values."""
+    return bool(_both(edge_attrs, np.zeros(edge_attrs.total, np.int64))[0].all())
+
+
+def given_once(edge_attrs: EdgeAttributes, table: np.ndarray, where: str | Path) -> EdgeAttributes:
+    """Undirected edges; each once where the table lists all in both directions with the same values, in the direction
+    that comes first. Warns where it lists most of them so, or where edges are the examples, which all stay.
+
+    table: int64 [M], which table each edge is from.
+    """
+    if edge_attrs.directed or not edge_attrs.total:
+        return edge_attrs
+    both, opens = _both(edge_attrs, table)
+    loop = edge_attrs.ends[0] == edge_attrs.ends[1]
+    whole = np.bincount(table, ~both & ~loop)[table] == 0
+    twice = both & ~loop & (~whole | edge_attrs.examples)
+    if twice.any() and (twice.sum() >= _MOSTLY * (~loop).sum()):
+        are = "is two examples" if edge_attrs.examples else "counts twice"
+        problem = f"{twice.sum():,} of {edge_attrs.total:,} rows list an edge in both directions with the same values"
+        _LOG.warning("note: %s: %s, which %s; list it once, or set directed = true", where, problem, are)
+    return edge_attrs if edge_attrs.examples else edge_attrs.taken(~whole | loop | opens)
+
+
+_MOSTLY = 0.5  # share of the edges
+
+
+def _both(edge_attrs: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """bool [M], whether an edge is listed as often in the other direction with the same values in the same table, as
+    loops are; and bool [M], whether it has the direction of the first row with its ends and values."""
+    low, high = np.sort(edge_attrs.ends, 0)
+    way = np.sign(edge_attrs.ends[1] - edge_attrs.ends[0])
+    pair = np.unique(low << 31 | high, return_inverse=True)[1]
+    ahead, back = (np.bincount(pair[way == one], minlength=len(pair)) for one in (1, -1))
+    both, opens = way == 0, np.ones(edge_attrs.total, bool)
+    at = np.flatnonzero(((ahead > 0) & (back > 0))[pair])
+    values = [column[at] for column in (edge_attrs.weight, edge_attrs.time) if column is not None]
+    values += [] if edge_attrs.features is None else list(edge_attrs.features[at].T)
+    order = np.lexsort([*values, pair[at], table[at]])
+    new = np.ones(len(at), bool)
+    new[1:] = np.any([np.diff(key[order]) != 0 for key in (*values, pair[at], table[at])], 0)
+    group = np.empty(len(at), np.int64)
+    group[order] = np.cumsum(new) - 1
+    both[at] = np.bincount(group, way[at])[group] == 0
+    opens[at] = way[at] == way[at][order[new]][group]  # `lexsort` keeps the order of equal rows
+    return both, opens
+
+
+def one_way(attributes: EdgeAttributes | None, both: bool, directed: bool | None) -> tuple[str, ...]:
+    """A note on one-way edges of other programs' graphs, which count both ways here unless the user sets `directed`."""
+    if attributes is not None or both or directed is not None:
+        return ()
+    return ("the edges' directions are not used; set directed = True to use them, or False to silence this note",)
+
+
+def mirrored(index: np.ndarray) -> bool:
+    """Whether edges int64 [2, M] are listed in both directions."""
+    source, target = index
+    codes = np.minimum(source, target) << 31 | np.maximum(source, target)
+    ahead, back = (np.sort(codes[one_way]) for one_way in (source < target, source > target))
+    return np.array_equal(ahead, back)
+
+
+def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
+    """The graph with its edges as the examples, by their classes, with the names `labels`, and their split.
+
+    Raises:
+        DataError: its edges have no classes of their own.
+    """
+    attributes = data.edge_attrs
+    if attributes is None or attributes.y is None:
+        refuse(data.name, "its edges have no classes", "Set task = 'nodes', or give edge_y.")
+    split = None if attributes.split is None else (attributes.split == np.arange(3)[:, None]) & (attributes.y >= 0)
+    y, classes = attributes.y, max(len(labels), int(attributes.y.max(initial=-1)) + 1)
+    examples = attributes._replace(examples=True, y=None, split=None)
+    fields = {"labels": labels, "ids": (), "node_ids": data.ids, "sensitive": None, "groups": ()}
+    return replace(data, edge_attrs=examples, y=y, classes=classes, public=split, **fields)  # type: ignore[arg-type]

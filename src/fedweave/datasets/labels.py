@@ -1,0 +1,101 @@
+"""The column of labels: whole numbers that count classes, or names. Other numbers are refused."""
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.datasets.cells import DECIMAL_COMMA, NUMBER
+from fedweave.datasets.check import first
+from fedweave.datasets.table import WHOLE, Table
+
+FEW = 1000  # classes, which may be empty as far as there are rows for them
+FILLED = 0.01  # the least share of more classes that has a row
+
+
+def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
+    """Reject classes int64 [m], -1 is unlabeled, if the highest would leave nearly all below it empty; calls
+    `refuse_at` with the row and the problem.
+
+    Raises:
+        DataError: by `refuse_at`.
+    """
+    classes = int(y.max(initial=-1)) + 1
+    if classes <= len(y) and classes <= FEW:
+        return
+    occurring = len(np.unique(y[y >= 0]))
+    if classes > len(y) or occurring < FILLED * classes:
+        row = int(y.argmax())
+        refuse_at(row, f"label {y[row]} would make {classes:,} classes; only {occurring:,} occur among {len(y):,} rows")
+
+
+def labels_in(table: Table, key: str) -> pa.Array:
+    """The cells of the column "label" as strings, null where empty; `key` in [data] can list what they are.
+
+    Raises:
+        DataError: the column holds fractions, in a type of numbers; names file and row.
+    """
+    return table.texts("label", _remedy(key))
+
+
+# "[0, 1, 0]", "[0 1 0]", "0;1;0", "3|7", "0,1,0", "0 1 0": one decimal comma is none of them
+SEVERAL = (
+    r"^\s*([\[({]\s*(.*[,;|].*|\d+(\s+\d+)+)\s*[\])}]|\d+(\s*[;|]\s*\d+)+|\d+(\s*,\s*\d+){2,}|\d+(\s+\d+){2,})\s*$"
+)
+
+
+def refuse_several(table: Table, key: str) -> None:
+    """Refuse several targets in one cell of the column "label", where `key` in [data] lists no names: each combination
+    would be a class of its own. Targets are numbers, a list in brackets, or names that other cells hold by themselves.
+
+    Raises:
+        DataError: names file, row and how many there are.
+    """
+    cells = labels_in(table, key)
+    names = set(cells.drop_null().unique().to_pylist())
+    pieces = {name: re.split(r"\s*[,;|]\s*", name) for name in names}
+    odd = [
+        name
+        for name, parts in pieces.items()
+        if re.match(SEVERAL, name) or (len(parts) > 1 and names.issuperset(parts))
+    ]
+    bad = np.asarray(pc.is_in(cells, pa.array(odd, pa.string())))
+    if (row := first(bad)) is not None:
+        more = f" (and so are {int(bad.sum()) - 1:,} more of {table.rows:,} {table.counted})" if bad.sum() > 1 else ""
+        remedy = f"If such cells are names, list all of them in data.{key}."
+        if key == "labels":  # of the examples; labels of nodes and edges of small graphs are no targets
+            remedy = (
+                "Give each label a column of its own, 1 or 0, and set data.target = 'labels' and data.targets to these "
+                f"columns. {remedy}"
+            )
+        table.refuse_at(row, f"label is {cells[row].as_py()!r}, several targets in one cell{more}", remedy)
+
+
+def refuse_numerals(table: Table, key: str) -> None:
+    """Refuse numbers in the column "label" that are not written as whole ones, where `key` in [data] lists no names:
+    each would be a name of its own, next to which 1 and 1.0 are two.
+
+    Raises:
+        DataError: names file, row and how many there are.
+    """
+    cells = labels_in(table, key)
+    forms = "|".join((NUMBER, DECIMAL_COMMA))
+    number, whole = (np.asarray(pc.match_substring_regex(cells, form).fill_null(False)) for form in (forms, WHOLE))
+    bad = number & ~whole
+    if (row := first(bad)) is not None:
+        more = int(bad.sum()) - 1
+        rest = (
+            f" (and so {'are' if more > 1 else 'is'} {more:,} more of {table.rows:,} {table.counted})" if more else ""
+        )
+        what = f"label is {cells[row].as_py()!r}, a number, but not one like 0, 1 or 2{rest}"
+        table.refuse_at(row, what, _remedy(key))
+
+
+def _remedy(key: str) -> str:
+    predicted = 'To predict numbers: [data] target = "number". To predict classes: ' if key == "labels" else ""
+    return (
+        f"{predicted}Round or bin such numbers into whole ones from 0; if they are names, give them as text and list "
+        f"all of them in data.{key}."
+    )

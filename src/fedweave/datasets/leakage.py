@@ -1,0 +1,92 @@
+"""Feature columns that give away the sensitive attribute or the class of an example."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import refuse
+
+
+def repeated(x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray) -> np.ndarray:
+    """int64, the columns of x [n, d] that number the groups `sensitive` int64 [n], over nodes of known group: one
+    value within each group, another in every other. None if there is only one group, or a group of one node."""
+    groups = [np.flatnonzero(sensitive == s) for s in np.unique(sensitive[sensitive >= 0])]
+    if len(groups) < 2 or min(map(len, groups)) < 2:
+        return np.zeros(0, np.int64)
+    low, high = (np.stack([_bound(x[group], bound) for group in groups]) for bound in (np.min, np.max))
+    apart = (np.diff(np.sort(low, 0), axis=0) > 0).all(0)
+    return np.flatnonzero((low == high).all(0) & apart)
+
+
+def apart(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, least: int) -> np.ndarray:
+    """int64, the columns of x [n, d] that separate the classes of y int64 [n] by disjoint ranges of numbers. None if
+    there is only one class, or one of fewer examples than `least`, where this may be chance."""
+    classes = [np.flatnonzero(y == c) for c in np.unique(y[y >= 0])]
+    if len(classes) < 2 or min(map(len, classes)) < least:
+        return np.zeros(0, np.int64)
+    low, high = (np.stack([_bound(x[rows], bound) for rows in classes]) for bound in (np.min, np.max))
+    order = np.argsort(low, 0)
+    low, high = (np.take_along_axis(bounds, order, 0) for bounds in (low, high))
+    return np.flatnonzero((low[1:] > high[:-1]).all(0))
+
+
+def _bound(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray | sp.csr_matrix]") -> np.ndarray:
+    """The least or largest number [d] of each column."""
+    result = bound(rows, axis=0)
+    return np.asarray(result if isinstance(result, np.ndarray) else result.toarray()[0])
+
+
+def refuse_repeated(
+    x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray | None, names: Sequence[str], where: str | Path
+) -> None:
+    """Reject features x [n, d] if a column is the sensitive attribute; `names` are the columns' names, or () to number
+    them from 0.
+
+    Raises:
+        DataError: names the file, the column and the remedy.
+    """
+    columns = np.zeros(0, np.int64) if sensitive is None else repeated(x, sensitive)
+    if len(columns):
+        called = repr(names[columns[0]]) if names else str(columns[0])
+        refuse(
+            where,
+            f"the feature column {called} equals the sensitive attribute (sens)",
+            "Remove it: the sensitive attribute is no input of a model. To train on it all the same, set [data] "
+            "sens_feature = true.",
+            "sens-repeated",
+        )
+
+
+def without_sens(data: Dataset, where: str | Path, sens_feature: bool) -> Dataset:
+    """`data`, if none of its features is the sensitive attribute, or `sens_feature` allows that. A small graph has the
+    groups of its nodes.
+
+    Raises:
+        DataError: see `refuse_repeated`.
+    """
+    if not sens_feature:
+        refuse_repeated(*_seen(data), where)
+    return data
+
+
+def has_sens(data: Dataset) -> bool:
+    """Whether one of the features is the sensitive attribute."""
+    x, sensitive, _ = _seen(data)
+    return sensitive is not None and len(repeated(x, sensitive)) > 0
+
+
+def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
+    """The features of nodes, the group of each or of its small graph, and the names of features; of edges, where
+    these are the examples."""
+    if data.edge_attrs is not None and data.edge_attrs.examples:
+        held = data.edge_attrs.features
+        return (
+            np.zeros((data.examples, 0), np.float32) if held is None else held,
+            data.sensitive,
+            data.edge_attrs.columns,
+        )
+    sensitive = data.sensitive if data.sensitive is None or data.graph_of is None else data.sensitive[data.graph_of]
+    return data.x, sensitive, data.columns

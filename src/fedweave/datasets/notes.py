@@ -1,0 +1,202 @@
+"""Notes on data that is valid but probably not what its owner intended."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import scipy.sparse as sp
+
+from fedweave.core.graph import dense
+from fedweave.core.target import CLASS, LABELS, where_known
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import by_holder
+from fedweave.datasets.leakage import apart, repeated
+from fedweave.datasets.name_matching import alike, difference
+from fedweave.datasets.row_numbers import FEWEST, row_numbers
+
+_LINE = 1e-9  # below 1, of the correlation of two columns that are a straight line
+_MOST_CELLS = 10**8  # of features that are looked at for that
+LEAST = 5  # examples of a class from which on disjoint ranges of numbers are no chance
+APART = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
+
+
+def odd_features(data: Dataset) -> Iterator[str]:
+    """A sentence for each kind of odd column, with the columns' names, or their numbers from 0."""
+    if data.example == "node":
+        yield from _read_off(data, data.x, lambda columns: column_names(data, columns), "feature")
+    elif data.example == "edge" and data.edge_attrs is not None and data.edge_attrs.features is not None:
+        called = data.edge_attrs.columns or tuple(map(str, range(data.edge_attrs.width)))
+        yield from _read_off(data, data.edge_attrs.features, lambda columns: _few(called, columns), "edge feature")
+    largest = _largest(by_holder(data).x)
+    usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
+    if usual and len(far := np.flatnonzero(largest > APART * usual)):
+        yield (
+            f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times the median column's, "
+            "which hides the others from a model; scale features, by data.normalize or before"
+        )
+
+
+def _read_off(
+    data: Dataset, x: "np.ndarray | sp.csr_matrix", names: Callable[[np.ndarray], str], what: str
+) -> Iterator[str]:
+    """A sentence on the columns of the examples' features x [e, d] that give away the target."""
+    if data.target == CLASS:
+        yield from _labels_read_off(x, data.y, names, what)
+        return
+    has_target = where_known(data.y)
+    for target, y, rows in zip(data.targets or map(str, range(data.outputs)), data.y.T, has_target.T, strict=True):
+        columns = _proportional(x[rows], y[rows].astype(np.float64))
+        if len(columns):
+            verb = "has" if len(columns) == 1 else "have"
+            yield (
+                f"the {what}{'' if len(columns) == 1 else 's'} {names(columns)} {verb} the same differences as the "
+                f"{'label' if data.target == LABELS else 'number'} {target}, so that a model reads it off; leave out "
+                "what is not known before"
+            )
+
+
+def _proportional(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarray:
+    """int64, the columns of x [n, d] that are a straight line over y float64 [n], up to rounding."""
+    if len(y) < FEWEST or x.shape[0] * x.shape[1] > _MOST_CELLS or np.ptp(y) == 0:
+        return np.zeros(0, np.int64)
+    wide = dense(x).astype(np.float64)
+    wide -= wide.mean(0)
+    other = y - y.mean()
+    size = np.sqrt((wide**2).sum(0) * (other**2).sum())
+    return np.flatnonzero((np.abs(other @ wide) > (1 - _LINE) * size) & (size > 0))
+
+
+def _labels_read_off(
+    x: "np.ndarray | sp.csr_matrix", y: np.ndarray, names: Callable[[np.ndarray], str], what: str
+) -> Iterator[str]:
+    """A sentence on the columns that equal the label, and one on columns with disjoint ranges for the classes."""
+    same = repeated(x, y)
+    ranges = np.setdiff1d(apart(x, y, LEAST), same)
+    for columns, how in ((same, "one value for each class"), (ranges, "numbers in a separate range for each class")):
+        if len(columns):
+            verb = f"{what} {names(columns)} has" if len(columns) == 1 else f"{what}s {names(columns)} have"
+            yield (
+                f"the {verb} {how}, so that a model reads the label off; leave out what is not known before the "
+                "label is"
+            )
+
+
+def _largest(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+    """The largest absolute number [d] of each column."""
+    result = abs(x).max(axis=0)
+    return result.toarray()[0] if sp.issparse(result) else np.asarray(result)
+
+
+def column_names(data: Dataset, columns: np.ndarray) -> str:
+    """The names of features int64 [m], with the party's in front, or their numbers from 0; only the first of many."""
+    party_columns = {
+        at: f"{p.name}/{name}"
+        for p in data.parties or ()
+        for at, name in zip(p.columns.tolist(), p.names, strict=False)
+    }
+    names = data.columns or tuple(party_columns.get(at, str(at)) for at in range(data.features))
+    return _few(names, columns)
+
+
+def _few(names: Sequence[str], columns: np.ndarray) -> str:
+    """The names at int64 places `columns`; only the first of many."""
+    texts = [names[at] for at in columns.tolist()]
+    return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
+
+
+def _columns(data: Dataset, columns: np.ndarray) -> str:
+    """Who they are, and the verb that fits: "the feature age has", for what follows."""
+    shown = column_names(data, columns)
+    return f"the feature {shown} has" if len(columns) == 1 else f"the features {shown} have"
+
+
+_SHOWN = 3  # pairs of names
+
+
+def odd_data(data: Dataset) -> Iterator[str]:
+    """A sentence for each kind of names that look alike, and for columns that number the rows."""
+    kinds = {"classes": data.labels, "groups": data.groups, "owners": data.owners}
+    kinds |= {"kinds of nodes": data.node_kinds, "kinds of edges": data.edge_kinds}
+    kinds |= {"relations": () if data.links is None else data.links.relations}
+    yield from alike_names(kinds)
+    if len(numbered := row_numbers(data.x)):
+        few, shown = len(numbered) == 1, column_names(data, numbered)
+        yield (
+            f"the feature{'' if few else 's'} {shown} {'numbers' if few else 'number'} the rows, so a model learns "
+            f"the place of an example in the table; leave {'it' if few else 'them'} out (ignore in [data]) unless "
+            "the order means something"
+        )
+
+
+def alike_names(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A sentence for each kind of names, {what they are: the names}, that has names that look alike."""
+    for what, names in kinds.items():
+        pairs = list(alike(names))
+        text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
+        more = f", and {len(pairs) - _SHOWN:,} more pairs" if pairs[_SHOWN:] else ""
+        if pairs:
+            question = "are they meant to be different? If not, write them the same way in all tables"
+            yield f"of the {what}, {text}{more}; {question}"
+
+
+UNITS = 1000.0  # from which factor on times of two clients are not in one unit; a day has 86,400 seconds
+
+
+def odd_times(data: Dataset, split_times: tuple[float, float] | None, held: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """A sentence for each way in which a split by time lacks one unit of time, or edges that are early enough.
+
+    split_times: the ends of training and of validation; None where the split is not by time. held: the nodes of each
+    client, int64, by its name.
+    """
+    if split_times is None or data.edge_attrs is None or data.edge_attrs.time is None or not data.edge_attrs.total:
+        return
+    edges, nodes, names = data.edge_attrs.time, data.node_time, list(held)
+    if nodes is not None and (nodes.min() > edges.max() or nodes.max() < edges.min()):
+        yield (
+            f"the nodes' times, {_span(nodes)}, and the edges' times, {_span(edges)}, do not overlap; are both in one "
+            "unit? Dates are days since 1970"
+        )
+    holder = np.full(data.nodes, len(names))  # of the nodes of no client, and of edges between two
+    for at, rows in enumerate(held.values()):
+        holder[rows] = at
+    source, target = holder[data.edge_attrs.ends]
+    client = np.where(source == target, source, len(names))
+    for what, times, whose in (("nodes", nodes, holder), ("edges", edges, client)):
+        last = np.zeros(len(names) + 1)
+        np.maximum.at(last, whose, 0.0 if times is None else np.abs(times))
+        last[last == 0] = np.nan
+        if np.nanmax(last[:-1], initial=0) > UNITS * np.nanmin(last[:-1], initial=np.inf):
+            low, high = int(np.nanargmin(last[:-1])), int(np.nanargmax(last[:-1]))
+            span = f"{last[low]:.10g} at {names[low]} and {last[high]:.10g} at {names[high]}"
+            yield f"the {what}' times go up to {span}; are all in one unit? Dates are days since 1970"
+    total, early = (
+        np.bincount(rows, minlength=len(names) + 1)[:-1] for rows in (client, client[edges <= split_times[0]])
+    )
+    late = np.flatnonzero((total > 0) & (early == 0))
+    if edges.min() > split_times[0]:
+        yield (
+            f"no edge is early enough for training: the first is at {edges.min():.10g}, and training ends at "
+            f"{split_times[0]:.10g}"
+        )
+    elif len(late):
+        verb = "has" if len(late) == 1 else "have"
+        yield (
+            f"{_few(names, late)} {verb} edges, and none that is early enough for training, which ends at "
+            f"{split_times[0]:.10g}"
+        )
+
+
+def _span(times: np.ndarray) -> str:
+    return f"{times.min():.10g} to {times.max():.10g}"
+
+
+def one_class(data: Dataset) -> Iterator[str]:
+    """A sentence if all labeled examples are of one class; not for links, where pairs that are no links are drawn."""
+    if data.target != CLASS:
+        return
+    classes = np.unique(data.y[data.y >= 0])
+    if len(classes) == 1 and data.links is None:
+        label = data.labels[classes[0]] if data.labels else classes[0]
+        yield (
+            f"all labeled {data.example}s are of one class, {label}: a model that always predicts it is right, and "
+            "scores mean nothing"
+        )
