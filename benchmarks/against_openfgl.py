@@ -31,7 +31,7 @@ from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.metrics.measured import GLOBAL
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 Cells = dict[tuple[str, str], list[dict[str, Any]]]  # of a data set and an algorithm, what each seed's cell found
 SIDES = ("fedweave", "OpenFGL")

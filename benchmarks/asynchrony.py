@@ -19,7 +19,7 @@ from fedweave.core.types import Record
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 CLIENTS, WAITS, EVERY = 10, (10, 3), {10: 1, 3: 5}
 SHARES = (1 / 8, 1 / 4, 1 / 2, 1)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines_table import METHODS, Chosen, Runs, cell, chosen, table
-from fedweave.reports.cells import LEAST_SEEDS, paired_differences
+from fedweave.reports.paired import MIN_SEEDS, paired_differences
 
 SEEDS = 5
 LEVEL = 0.05
@@ -52,10 +52,10 @@ def everything(runs: Runs, seeds: int = SEEDS) -> dict[Place, dict[str, Chosen]]
 
 def chance(found: Sequence[float]) -> float:
     """How probable differences with a mean as far from 0 as these are if their expectation is 0, by Student's t; 1 of
-    fewer than `LEAST_SEEDS`."""
+    fewer than `MIN_SEEDS`."""
     from scipy.stats import t
 
-    if len(found) < LEAST_SEEDS:
+    if len(found) < MIN_SEEDS:
         return 1.0
     mean, deviation = statistics.fmean(found), statistics.stdev(found)
     if not deviation:

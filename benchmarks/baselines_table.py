@@ -30,7 +30,7 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.reports.cells import interval, paired_differences
+from fedweave.reports.paired import interval, paired_differences
 
 Grid = Sequence[Mapping[str, Any]]
 

@@ -20,7 +20,7 @@ import torch
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.reports.cells import interval, paired_differences
+from fedweave.reports.paired import interval, paired_differences
 
 HOPS = {f"FedGCN, {hops} hops": {"name": "fedgcn", "hops": hops} for hops in (0, 1, 2)}
 SGD = {"local_steps": 3, "optimizer": "sgd", "weight_decay": 5e-4}

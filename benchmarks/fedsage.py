@@ -18,7 +18,7 @@ import torch
 from fedweave.experiment.build import build
 from fedweave.experiment.config import read
 from fedweave.experiment.rounds import train
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 METHODS = ("fedsage", "fedsage_plus")

@@ -14,7 +14,7 @@ import torch
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 PARTS: dict[str, list[Any]] = {
     "as they are": [],

@@ -36,7 +36,7 @@ from fedweave.experiment.config import override, resolve
 from fedweave.experiment.config.toml import load
 from fedweave.metrics.selection import Judging
 from fedweave.partition import Random, cut
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 EXPERIMENT = Path(fedweave.__file__).parent / "experiments" / "fraud.toml"
 WAYS = {

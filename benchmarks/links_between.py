@@ -51,7 +51,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.link_references import link_references
 from fedweave.metrics.classification import values
 from fedweave.ops.sparse import dense, gather_rows
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 ROUNDS, EVERY, HIDDEN, LR, DECAY = 40, 5, 32, 0.01, 5e-4
 DECODERS = ("dot", "mlp")  # one is chosen for each method and set, by validation over all seeds

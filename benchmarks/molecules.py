@@ -38,7 +38,7 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.datasets import Dataset, load
 from fedweave.datasets.features import by_holder
 from fedweave.partition import Partition, Scaffolds
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 ASSAYS = (
     *("NR-AR", "NR-AR-LBD", "NR-AhR", "NR-Aromatase", "NR-ER", "NR-ER-LBD", "NR-PPAR-gamma"),

@@ -34,7 +34,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run
 from fedweave.metrics.selection import WITHOUT_GRAPH, Judging
 from fedweave.partition import Dirichlet, Louvain, Partition, Random
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 HOWS = ("auto", "none", "standard")
 SPLIT = {"train": 0.4, "val": 0.2, "test": 0.4}

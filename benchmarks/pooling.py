@@ -18,7 +18,7 @@ from itertools import product
 from pathlib import Path
 
 import fedweave
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 SETS = {"mutag": "tu", "proteins": "tu", "bace": "graphs"}
 MODELS, POOLS = ("gin", "gcn", "sage"), ("sum", "mean")

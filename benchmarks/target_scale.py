@@ -30,7 +30,7 @@ from rdkit import RDConfig
 
 import fedweave
 from benchmarks.optimizer_state import spread
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 HOWS = ("own", "all", "none")
 COLUMNS = ("set", "how", "seed", "pooled", "within", "of_mean", "apart")

@@ -11,7 +11,7 @@ from training import Outcome
 
 from fedweave.reports.drawing import Bars, Dots, Figure, LineSeries, Panel, legend_of, of_run, tone
 from fedweave.reports.drawing import percent as share
-from fedweave.reports.html import drawn
+from fedweave.reports.html import figure_html
 from fedweave.reports.pages import STYLE
 
 TEMPLATE = Path(__file__).with_name("page.html")
@@ -42,9 +42,9 @@ def render(outcomes: Outcomes) -> str:
         better={way: better(outcomes["local"], outcomes[way]) for way in ("fedavg", "f2gnn")},
         close={way: verdict(outcome) for way, outcome in outcomes.items()},
         judged=list(dict.fromkeys(it.reveals for it in outcomes["f2gnn"].sent if it.judged)),
-        scores=drawn(lenders(outcomes, order), "lenders"),
-        people=drawn(people(outcomes), "people"),
-        gaps=drawn(gaps(outcomes), "gaps"),
+        scores=figure_html(lenders(outcomes, order), "lenders"),
+        people=figure_html(people(outcomes), "people"),
+        gaps=figure_html(gaps(outcomes), "gaps"),
     )
 
 

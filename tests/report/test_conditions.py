@@ -12,8 +12,10 @@ import pytest
 from scipy.stats import friedmanchisquare, ttest_rel, wilcoxon
 
 from fedweave.reports.compare import over_conditions
-from fedweave.reports.conditions import UNDECIDED, Condition, conditions, overview, placed, ranks
+from fedweave.reports.conditions import Condition, conditions, overview
+from fedweave.reports.effects import UNDECIDED
 from fedweave.reports.html import render
+from fedweave.reports.ranks import rank_means, ranks
 from fedweave.reports.reading import Run, grouped, read_run
 from tests.report.test_report import Page, fedweave
 from tests.report.test_report import runs as runs
@@ -104,7 +106,7 @@ def test_ranks_by_hand_and_their_tests_by_scipy() -> None:
         "b": {"x": 0.5, "y": 0.5, "z": 0.4},
         "c": {"x": 0.1, "y": 0.2, "z": 0.3},
     }
-    found = placed(means | {"d": {"x": 0.9, "y": 0.8}}, ["x", "y", "z"], 4)
+    found = rank_means(means | {"d": {"x": 0.9, "y": 0.8}}, ["x", "y", "z"], 4)
     assert found.places.tolist() == [[1, 2, 3], [1.5, 1.5, 3], [3, 2, 1]]
     assert found.means == pytest.approx({"x": 5.5 / 3, "y": 5.5 / 3, "z": 7 / 3})
     columns = [[own[name] for own in means.values()] for name in "xyz"]
@@ -113,11 +115,13 @@ def test_ranks_by_hand_and_their_tests_by_scipy() -> None:
     assert "Left out, without a number of all: d." in found.sentence()
     rng = np.random.default_rng(0)
     two = {str(at): {"x": value + 0.1, "y": value} for at, value in enumerate(rng.random(8))}
-    tested = placed(two, ["x", "y"], 4)
+    tested = rank_means(two, ["x", "y"], 4)
     assert tested.p == pytest.approx(wilcoxon(np.full(8, 0.1) + rng.random(8) * 1e-9).pvalue)
     assert tested.sentence().startswith("Mean ranks over 8 conditions, 1 is best, differ (Wilcoxon's signed-rank test")
     assert "of 4 data sets, so that p is lower than it should be" in tested.sentence()
-    assert placed({"a": {"x": 1.0, "y": 1.0}, "b": {"x": 1.0, "y": 1.0}, "c": {"x": 0.0, "y": 0.0}}, "xy", 3).p == 1.0
+    assert (
+        rank_means({"a": {"x": 1.0, "y": 1.0}, "b": {"x": 1.0, "y": 1.0}, "c": {"x": 0.0, "y": 0.0}}, "xy", 3).p == 1.0
+    )
 
 
 def test_the_order_of_runs_does_not_matter_for_ranks(several: list[Run]) -> None:

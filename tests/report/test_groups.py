@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.reports import terminal
 from fedweave.reports.cells import signed
+from fedweave.reports.group_fairness import fairness_table, names_sentence
 from fedweave.reports.html import render
 from fedweave.reports.notes import of_fairest
 from fedweave.reports.reading import grouped, read_run, read_runs
-from fedweave.reports.tables import between_groups, named_groups
 
 PEOPLE = """
 rounds = 3
@@ -83,10 +83,10 @@ def test_the_page_has_a_section_with_the_noise_floor_beside_every_gap(runs: list
 
 def test_rows_of_a_group_of_people_have_its_name(runs: list[Path]) -> None:
     run = read_run(runs[0])
-    titles = [row[0].text for row in between_groups(grouped([run])).rows]
+    titles = [row[0].text for row in fairness_table(grouped([run])).rows]
     assert "Accuracy of group 0" in titles
     named = replace(run, summary=run.summary | {"groups": ["f", "m"]})
-    rows = between_groups(grouped([named])).rows
+    rows = fairness_table(grouped([named])).rows
     assert "Accuracy of “f”" in [row[0].text for row in rows]
     assert next(row[0].note for row in rows if row[0].text == "SP, signed") == "“m” minus “f”"
     assert not any("group 0" in row[0].text for row in rows)
@@ -195,5 +195,5 @@ def test_the_page_says_which_group_is_which_where_they_have_names() -> None:
     def of(*names: str) -> Any:
         return SimpleNamespace(first=SimpleNamespace(summary={"groups": list(names)}))
 
-    assert named_groups([of("f", "m"), of("f", "m")]) == "Group 0 is “f”, group 1 is “m”."
-    assert named_groups([of("f", "m"), of("m", "f")]) == named_groups([of()]) == ""
+    assert names_sentence([of("f", "m"), of("f", "m")]) == "Group 0 is “f”, group 1 is “m”."
+    assert names_sentence([of("f", "m"), of("m", "f")]) == names_sentence([of()]) == ""

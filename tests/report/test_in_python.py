@@ -18,7 +18,7 @@ from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 from fedweave.python.comparing import Comparison, ReportPage, rows_of
 from fedweave.reports.reading import grouped, read_runs
-from fedweave.reports.tables import by_client, of_one
+from fedweave.reports.tables import by_client, item_title
 from fedweave.sweep import scheduler
 from fedweave.sweep.in_python import Sweep
 from tests.sweep.test_sweep import in_process
@@ -128,10 +128,10 @@ def test_a_page_of_several_runs_shows_clients_side_by_side_and_names_classes(swe
     assert table.rows[1][2].text.startswith(f"{mean:.4f} ± ")
     assert not by_client(groups[:1]).rows
     first = groups[0].first
-    assert of_one(first, "per_class/f1/1") == "F1 of class 1"  # digits have no other names
+    assert item_title(first, "per_class/f1/1") == "F1 of class 1"  # digits have no other names
     named = replace(first, summary=first.summary | {"classes": ["no", "fraud"], "targets": ["logS"]})
-    assert of_one(named, "per_class/f1/1") == "F1 of fraud"
-    assert of_one(named, "per_target/rmse/0") == "RMSE of logS"
+    assert item_title(named, "per_class/f1/1") == "F1 of fraud"
+    assert item_title(named, "per_target/rmse/0") == "RMSE of logS"
 
 
 def test_data_frames_are_those_of_pandas(swept: Sweep) -> None:

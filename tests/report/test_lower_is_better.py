@@ -3,10 +3,10 @@
 import pytest
 
 from fedweave.metrics.selection import METRICS, OF_POSITIVE, rank
-from fedweave.reports.cells import Cell, marked, signs
-from fedweave.reports.compare import MARKS, verdict
-from fedweave.reports.conditions import ranked
+from fedweave.reports.cells import Cell, direction, mark_best
+from fedweave.reports.effects import ranking
 from fedweave.reports.notes import headline, intervals, notes
+from fedweave.reports.paired import paired_tests
 
 SEEDS = (0, 1, 2, 3)
 
@@ -17,21 +17,21 @@ def by_seed(value: float) -> dict[object, float]:
 
 @pytest.mark.parametrize(("name", "best"), [("rmse", 0), ("worst_nrmse", 0), ("r2", 1), ("accuracy", 1), ("loss", 0)])
 def test_the_better_value_is_starred(name: str, best: int) -> None:
-    cells = marked([Cell("a"), Cell("b")], [by_seed(1.0), by_seed(2.0)], name, "rmse" if name != "accuracy" else name)
+    cells = mark_best(
+        [Cell("a"), Cell("b")], [by_seed(1.0), by_seed(2.0)], name, "rmse" if name != "accuracy" else name
+    )
     assert [cell.best for cell in cells] == [best == 0, best == 1]
 
 
 def test_a_difference_upwards_is_worse_of_errors() -> None:
-    up, down = signs([[1.0, 1.1, 0.9]])[0], signs([[-1.0, -1.1, -0.9]])[0]
-    assert MARKS[verdict("local/rmse", up, "rmse")] == "▽ "
-    assert MARKS[verdict("local/rmse", down, "rmse")] == "★ "
-    assert MARKS[verdict("local/r2", up, "rmse")] == "★ "
-    assert MARKS[verdict("local/accuracy", up, "rmse")] == ""
+    up, down = paired_tests([[1.0, 1.1, 0.9]])[0], paired_tests([[-1.0, -1.1, -0.9]])[0]
+    assert (up, down) == (1, -1)
+    assert [direction(name, "rmse") for name in ("local/rmse", "local/r2", "local/accuracy")] == [-1, 1, 0]
 
 
 def test_the_lowest_error_comes_first() -> None:
-    assert ranked({"a": 2.0, "b": 1.0}, "{:.0f}".format, "rmse") == "1 (b), 2 (a)"
-    assert ranked({"a": 2.0, "b": 1.0}, "{:.0f}".format, "auc") == "2 (a), 1 (b)"
+    assert ranking({"a": 2.0, "b": 1.0}, "{:.0f}".format, "rmse") == "1 (b), 2 (a)"
+    assert ranking({"a": 2.0, "b": 1.0}, "{:.0f}".format, "auc") == "2 (a), 1 (b)"
     assert rank("global/mae", 2.0) < rank("global/mae", 1.0)
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from fedweave.reports.conditions import HEAD, on_same_examples
+from fedweave.reports.paired_examples import example_differences
 
 
 def group(label: str, *tables: dict[str, list[Any]] | None) -> Any:
@@ -35,9 +35,9 @@ def test_differences_are_over_the_examples_that_both_predict() -> None:
     split = ["test", "test", "test", "test", "train", "test"]
     alone = predicted([0.8, 0.2, 0.7, 0.4, 0.9, 0.5], true, split=split)
     joint = predicted([0.9, 0.6, 0.2, 0.6, 0.9, 0.5], true, split=split)
-    table = on_same_examples([group("alone", alone), group("joint", joint)])
+    table = example_differences([group("alone", alone), group("joint", joint)])
     [row] = table.rows
-    told = dict(zip(HEAD, row, strict=True))
+    told = dict(zip(table.head, row, strict=True))
     assert [cell.text for cell in row[:5]] == ["joint", "bank", "4", "0.500", "0.750"]
     right = [0, 1, 1, -1]
     assert float(told["difference"].exact) == pytest.approx(0.25)
@@ -50,11 +50,11 @@ def test_differences_are_over_the_examples_that_both_predict() -> None:
 def test_examples_of_several_seeds_count_once() -> None:
     """Node 0 is wrong, then right in two seeds of one run, and always right in the other: 0.5 of one example."""
     wrong, right = predicted([0.2, 0.9], ["yes", "yes"]), predicted([0.9, 0.9], ["yes", "yes"])
-    [row] = on_same_examples([group("alone", wrong, right), group("joint", right, right)]).rows
+    [row] = example_differences([group("alone", wrong, right), group("joint", right, right)]).rows
     assert [cell.text for cell in row[2:5]] == ["2", "0.750", "1.000"]
 
 
 def test_without_predictions_there_is_nothing_to_pair() -> None:
     own = predicted([0.2], ["yes"])
-    assert not on_same_examples([group("alone", None), group("joint", own)]).rows
-    assert not on_same_examples([group("alone", own), group("joint", predicted([0.2], ["yes"], split=["val"]))]).rows
+    assert not example_differences([group("alone", None), group("joint", own)]).rows
+    assert not example_differences([group("alone", own), group("joint", predicted([0.2], ["yes"], split=["val"]))]).rows

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedweave.reports import gains as gain
 from fedweave.reports import tables
-from fedweave.reports import tables as gain
 from fedweave.reports.drawing import LineSeries, Panel
 from fedweave.reports.html import render
+from fedweave.reports.percentiles import count_beyond_noise, difference_sign
 from fedweave.reports.reading import Run, grouped, read_run
-from fedweave.reports.tables import beyond_noise, differs
 from tests.report.test_report import Page
 from tests.report.test_report import runs as runs
 
@@ -34,15 +34,20 @@ def many(run: Run, accuracies: np.ndarray, tested: int = TESTED) -> Run:
 
 def test_what_is_beyond_noise_by_hand() -> None:
     """18 of 20 and 10 of 20: 19/22 - 11/22 = .364 is more than 1.96 √(.00535 + .01136) = .253; 14 of 20 is not."""
-    assert [differs(0.9, 0.5, 20), differs(0.5, 0.9, 20), differs(0.7, 0.5, 20), differs(1.0, 0.0, 1)] == [1, -1, 0, 0]
-    assert [differs(0.5, 0.5, count) for count in (1, 10, 1000)] == [0, 0, 0]
-    assert differs(0.52, 0.5, 100_000) == 1
+    assert [
+        difference_sign(0.9, 0.5, 20),
+        difference_sign(0.5, 0.9, 20),
+        difference_sign(0.7, 0.5, 20),
+        difference_sign(1.0, 0.0, 1),
+    ] == [1, -1, 0, 0]
+    assert [difference_sign(0.5, 0.5, count) for count in (1, 10, 1000)] == [0, 0, 0]
+    assert difference_sign(0.52, 0.5, 100_000) == 1
 
 
 @pytest.mark.parametrize(("share", "tested"), [(0.5, 20), (0.9, 30), (0.1, 200)])
 def test_noise_alone_is_rarely_beyond_noise(share: float, tested: int) -> None:
     draws = np.random.default_rng(0).binomial(tested, share, (4000, 2)) / tested
-    ways = np.array([differs(one, other, tested) for one, other in draws.tolist()])
+    ways = np.array([difference_sign(one, other, tested) for one, other in draws.tolist()])
     assert [(ways == way).mean() < 0.035 for way in (1, -1)] == [True, True]
 
 
@@ -52,9 +57,9 @@ def test_a_page_of_many_members_has_percentiles_and_who_gains_beyond_noise(runs:
     after = base.copy()
     after[:30], after[30:40], after[40:60] = 1.0, 0.0, 0.55  # the last by two examples of forty
     found = [many(joined, after), many(alone, base)]
-    assert beyond_noise(*found) == (30, 10)
+    assert count_beyond_noise(*found) == (30, 10)
     [own] = gain.gains(grouped(found))
-    assert own.beyond == (30, 10)
+    assert own.beyond_noise == (30, 10)
     assert "; beyond the noise of test examples, 30 gain and 10 lose." in gain.sentences([own])[0]
     page = Page(render(found))
     wanted = [f"{value:+.4f}" for value in np.percentile(after - base, (5, 10, 50, 90))]
@@ -71,7 +76,7 @@ def test_a_page_of_many_members_has_percentiles_and_who_gains_beyond_noise(runs:
 
 def test_what_is_not_known_is_not_counted(runs: dict[str, Path]) -> None:
     joined, alone = read_run(runs["s0"]), read_run(runs["alone"])
-    assert beyond_noise(*(replace(one, partition=None) for one in (joined, alone))) is None
-    assert beyond_noise(many(joined, np.ones(90), 0), many(alone, np.zeros(90), 0)) is None
+    assert count_beyond_noise(*(replace(one, partition=None) for one in (joined, alone))) is None
+    assert count_beyond_noise(many(joined, np.ones(90), 0), many(alone, np.zeros(90), 0)) is None
     few = gain.gains(grouped([joined, alone]))
     assert (gain.member_spreads(few).rows, "beyond" in gain.sentences(few)[0]) == ((), False)

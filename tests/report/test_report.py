@@ -32,16 +32,18 @@ from fedweave.privacy.accountant import bounds, over_rounds, states_bound
 from fedweave.privacy.mechanisms import epsilon
 from fedweave.python.comparing import paired_of
 from fedweave.reports import drawing, figures, tables
-from fedweave.reports import tables as gain
-from fedweave.reports.cells import Cell, marked, measured, number, recipe, sign, signed, signs, unlike
-from fedweave.reports.compare import VERDICTS, tradeoff
-from fedweave.reports.compare import compared as compared_groups
+from fedweave.reports import gains as gain
+from fedweave.reports.cells import Cell, mark_best, mean_cell, number, signed
+from fedweave.reports.compare import comparison_table as compared_groups
+from fedweave.reports.compare import tradeoff
 from fedweave.reports.compliance import SENSITIVE, disclose, spent
-from fedweave.reports.conditions import UNDECIDED, effect, ranked, standing, three
 from fedweave.reports.drawing import Dots, Panel
+from fedweave.reports.effects import UNDECIDED, comparison_sentence, effect, ranking, three_digits
 from fedweave.reports.html import render
 from fedweave.reports.ledger import POOLED
+from fedweave.reports.paired import paired_test, paired_tests
 from fedweave.reports.reading import Group, Run, grouped, read_run, read_runs, spread
+from fedweave.reports.recipes import recipe, training_differences
 from fedweave.reports.result_names import RESULTS, better, readable
 from tests.commands import SMALL
 
@@ -174,13 +176,13 @@ def test_seeds_are_grouped_as_mean_and_deviation(compared: Page, summaries: Any)
 def test_only_what_a_paired_test_over_seeds_calls_better_is_marked() -> None:
     cells = [Cell("a"), Cell("b"), Cell("c")]
     clear = [{0: 0.80, 1: 0.81, 2: 0.82}, {0: 0.70, 1: 0.71, 2: 0.73}, {0: 0.60, 1: 0.62, 2: 0.61}]
-    assert [cell.best for cell in marked(cells, clear, "accuracy")] == [True, False, False]
-    assert [cell.best for cell in marked(cells, clear, "loss")] == [False, False, True]
-    assert not any(cell.best for cell in marked(cells, clear, "seconds"))
+    assert [cell.best for cell in mark_best(cells, clear, "accuracy")] == [True, False, False]
+    assert [cell.best for cell in mark_best(cells, clear, "loss")] == [False, False, True]
+    assert not any(cell.best for cell in mark_best(cells, clear, "seconds"))
     noisy = [{0: 0.80, 1: 0.60, 2: 0.90}, {0: 0.70, 1: 0.71, 2: 0.73}, clear[2]]
-    assert not any(cell.best for cell in marked(cells, noisy, "accuracy"))
-    assert not any(cell.best for cell in marked(cells, [{0: 0.9}, {0: 0.1}, {0: 0.1}], "accuracy"))
-    assert not any(cell.best for cell in marked(cells[:1], clear[:1], "accuracy"))
+    assert not any(cell.best for cell in mark_best(cells, noisy, "accuracy"))
+    assert not any(cell.best for cell in mark_best(cells, [{0: 0.9}, {0: 0.1}, {0: 0.1}], "accuracy"))
+    assert not any(cell.best for cell in mark_best(cells[:1], clear[:1], "accuracy"))
 
 
 def with_accuracy(run: Run, seed: int, accuracy: float, label: str) -> Run:
@@ -218,8 +220,8 @@ def test_the_level_is_for_all_groups_together(seed: int) -> None:
     adjusted = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
     wanted = np.zeros(len(p), int)
     wanted[order] = np.where(adjusted <= 0.05, np.sign([np.mean(several[at]) for at in order]), 0)
-    assert signs([*several, [5.0, 5.1]]) == [*wanted, 0]  # two seeds are not tested, and count for nothing
-    assert [signs([found])[0] for found in several] == [sign(found) for found in several]
+    assert paired_tests([*several, [5.0, 5.1]]) == [*wanted, 0]  # two seeds are not tested, and count for nothing
+    assert [paired_tests([found])[0] for found in several] == [paired_test(found) for found in several]
 
 
 def test_python_and_the_page_have_one_verdict(runs: dict[str, Path]) -> None:
@@ -246,7 +248,7 @@ def test_a_page_of_several_runs_begins_with_one_sentence_and_pictures(compared: 
     assert [row[0].text for row in odd.rows] == ["fedavg", "local"]
     assert not {*odd.head} & {row[0].text for row in alike.rows}
     many = {f"run{at}": at / 20 for at in range(20)}
-    assert ranked(many, str).count("run") < len(many) / 2
+    assert ranking(many, str).count("run") < len(many) / 2
 
 
 def test_compare_is_a_command(runs: dict[str, Path]) -> None:
@@ -257,16 +259,16 @@ def test_compare_is_a_command(runs: dict[str, Path]) -> None:
 
 def test_algorithms_that_train_with_other_settings_are_named(runs: dict[str, Path], tmp_path: Path) -> None:
     alike = grouped(read_runs(list(runs.values())))
-    assert unlike(alike) == []
+    assert training_differences(alike) == []
     assert "The algorithms do not train in the same way" not in render(read_runs(list(runs.values())))
     other = shutil.copytree(runs["alone"], tmp_path / "other")
     config = (other / "config.toml").read_text()
     (other / "config.toml").write_text(config.replace("local_steps = 1", "local_steps = 5"))
     found = read_runs([runs["s0"], other])
-    [said] = unlike(grouped(found))
+    [said] = training_differences(grouped(found))
     assert "fedavg with adam, lr 0.01, 1 step of all examples; local with adam, lr 0.01, 5 steps of all" in said
     assert "The algorithms do not train in the same way" in render(found)
-    assert unlike(grouped([*found, *read_runs([runs["alone"]])])) == [], "they have one way in common"
+    assert training_differences(grouped([*found, *read_runs([runs["alone"]])])) == [], "they have one way in common"
     ego = replace(found[0], config={"algorithm": {"optimizer": "adam", "batches": 5, "epochs": 4, "batch": 32}})
     assert recipe(ego) == "adam, 20 steps of 32 examples"
 
@@ -277,7 +279,9 @@ def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clien
     longer = shutil.copytree(runs["alone"], tmp_path / "longer")
     (longer / "config.toml").write_text((longer / "config.toml").read_text().replace("rounds = 3", "rounds = 9"))
     groups = grouped(read_runs([runs["s0"], longer]))
-    assert unlike(groups) == ["local has rounds = 9 where the other has 3: a difference to fedavg may come from that."]
+    assert training_differences(groups) == [
+        "local has rounds = 9 where the other has 3: a difference to fedavg may come from that."
+    ]
     [said] = gain.sentences(gain.gains(groups))
     assert "(one seed, not tested; alone: rounds = 9 where the other has 3)" in said
     other = shutil.copytree(runs["s1"], tmp_path / "other")
@@ -336,9 +340,9 @@ def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Pa
     one, alone = read_run(runs["s0"]).clients("accuracy"), read_run(runs["alone"]).clients("accuracy")
     groups = grouped(read_runs(list(runs.values())))
     [found] = gain.gains(groups)
-    assert found.of_clients == {client: one[client] - alone[client] for client in alone}
+    assert found.by_client == {client: one[client] - alone[client] for client in alone}
     assert compared.row("gain", "fedavg")[0] == "0"
-    helped = [value for value in found.of_clients.values() if value > 0]
+    helped = [value for value in found.by_client.values() if value > 0]
     [said] = [text for text in compared.texts if text.startswith("With fedavg: joining ")]
     assert f" on average (one seed, not tested); {len(helped)} of 3 members gain" in said
     assert compared.row("gain", "fedavg")[1] == f"{len(helped)} of 3"
@@ -355,7 +359,7 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
     config.write_text(text.replace("\nlr = 0.01\n", "\nlr = 0.2\n"))
     groups = grouped(read_runs([quick, runs["s0"], runs["alone"]]))
     [found] = gain.gains(groups)
-    assert found.beside == "local, algorithm.lr=0.01"
+    assert found.baseline == "local, algorithm.lr=0.01"
     assert "on average (one seed, not tested; alone: local, algorithm.lr=0.01); " in gain.sentences([found])[0]
     run = groups[1].first
     assert (reference := gain.local_run(run, groups)) is not None
@@ -372,7 +376,7 @@ def test_a_run_between_sites_is_told_from_its_simulation_by_a_word(runs: dict[st
 @pytest.mark.parametrize(("partition", "missing"), [("louvain", "local"), ("vertical", "standalone")])
 def test_what_to_run_to_see_what_joining_brings(page: str, runs: dict[str, Path], partition: str, missing: str) -> None:
     run = read_run(runs["s0"])
-    assert gain.missing(replace(run, config={"partition": {"name": partition}})) == missing
+    assert gain.baseline_algorithm(replace(run, config={"partition": {"name": partition}})) == missing
     assert "Give a run of <code>local</code> with the same seed and split as well" in page
 
 
@@ -462,7 +466,7 @@ def test_a_sentence_claims_no_more_than_its_interval_shows() -> None:
 def test_three_significant_digits() -> None:
     values = (0.076, 0.4400, -0.28791, 1.0, 12.345, 123.4, 12345.6, 0.0, 0.00012345, 1e-12)
     wanted = ["0.0760", "0.440", "-0.288", "1.00", "12.3", "123", "12,346", "0", "0.000123", "0"]
-    assert [three(value) for value in values] == wanted
+    assert [three_digits(value) for value in values] == wanted
 
 
 def test_the_best_run_is_ahead_only_where_a_paired_test_says_so(runs: dict[str, Path]) -> None:
@@ -470,7 +474,7 @@ def test_the_best_run_is_ahead_only_where_a_paired_test_says_so(runs: dict[str, 
 
     def told(**values: Sequence[float]) -> str:
         made = [with_accuracy(run, at, value, label) for label, own in values.items() for at, value in enumerate(own)]
-        return standing(grouped(made), name, "accuracy")
+        return comparison_sentence(grouped(made), name, "accuracy")
 
     assert told(one=[0.5, 0.52, 0.51], two=[0.7, 0.71, 0.72]).startswith("two is ahead of one by 0.200 (95 % interval ")
     assert told(one=[0.5, 0.9, 0.51], two=[0.7, 0.71, 0.72]).startswith(
@@ -517,7 +521,7 @@ def test_which_run_is_fairer_is_said_with_its_price() -> None:
     plain = of_seeds("plain", [0.4, 0.4, 0.4], [0.3, 0.4, 0.5], [0.8, 0.8, 0.8], 1000)
     fair = of_seeds("fair", [0.5, 0.5, 0.5], [0.2, 0.2, 0.2], [0.7, 0.75, 0.8], 1500)
     told = tradeoff_of(plain, fair)
-    members, people = VERDICTS
+    members, people = "between members", "between groups of people"
     assert (told[members].text, told[people].text) == ("fairer", "no significant difference")
     assert (told["worst-off member's accuracy"].text, told["SP + EO"].text) == ("+0.1000", "\N{MINUS SIGN}0.2000")
     assert told["SP + EO"].note == "\N{MINUS SIGN}0.4484 to +0.0484"
@@ -914,16 +918,16 @@ def test_numbers_are_written_so_that_they_can_be_compared() -> None:
     assert spread([1.0, None, 3.0, math.nan]) == (2.0, math.sqrt(2), 2)
     assert [number(value) for value in (4.07e-4, 3.1e-6, -2.04e-5)] == ["0.00041", "0.0000031", "-0.000020"]
     assert signed(4.07e-4) == "+0.00041"
-    assert [measured(own, tables.counted_number).text for own in ([5.9, 6.0], [2000, 2010])] == [
+    assert [mean_cell(own, tables.count_text).text for own in ([5.9, 6.0], [2000, 2010])] == [
         "6.0 ± 0.1",
         "2,005 ± 7",
     ]
-    assert measured([2e-5, 2.2e-5], number).text == "0.000021 ± 0.000001"
-    assert measured([0.5, 0.50001], number).text == "0.5000 ± <0.0001"
-    assert measured([0.5, 0.5], number).text == "0.5000 ± 0"
-    assert measured([0.5, 0.7], number).text == "0.6000 ± 0.1414"
-    assert (measured([0.5, None], number).text, measured([0.5, None], number).note) == ("0.5000", "in 1 of 2 runs")
-    assert measured([None], number).text == "-"
+    assert mean_cell([2e-5, 2.2e-5], number).text == "0.000021 ± 0.000001"
+    assert mean_cell([0.5, 0.50001], number).text == "0.5000 ± <0.0001"
+    assert mean_cell([0.5, 0.5], number).text == "0.5000 ± 0"
+    assert mean_cell([0.5, 0.7], number).text == "0.6000 ± 0.1414"
+    assert (mean_cell([0.5, None], number).text, mean_cell([0.5, None], number).note) == ("0.5000", "in 1 of 2 runs")
+    assert mean_cell([None], number).text == "-"
 
 
 def test_rounds_without_an_evaluation_do_not_hide_the_last_one(tmp_path: Path) -> None:

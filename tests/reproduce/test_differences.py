@@ -11,7 +11,7 @@ from scipy.stats import ttest_rel
 from fedweave.papers import grid
 from fedweave.papers.differences import differences, save_differences
 from fedweave.papers.table import TableRow, assemble
-from fedweave.reports.cells import interval, sign, surely_above
+from fedweave.reports.paired import interval, paired_test, significantly_above
 from tests.reproduce.tiny import cell, finish, table
 
 
@@ -41,17 +41,17 @@ def test_intervals_are_those_of_the_paired_test() -> None:
 def test_what_is_surely_above_is_so_over_common_seeds_and_never_where_runs_are_equal() -> None:
     """Differences of .10, .11 and .12 are .11, give or take 2.5 of .01."""
     low, high = {0: 0.5, 1: 0.6, 4: 0.3, 2: 0.9}, {1: 0.7, 4: 0.42, 0: 0.61, 3: 0.1}
-    assert surely_above(high, low)
-    assert not surely_above(low, high)
-    assert not surely_above(low, low)
-    assert not surely_above({0: 0.9}, {0: 0.1})
+    assert significantly_above(high, low)
+    assert not significantly_above(low, high)
+    assert not significantly_above(low, low)
+    assert not significantly_above({0: 0.9}, {0: 0.1})
 
 
 def test_fewer_than_three_seeds_say_nothing_even_where_their_differences_are_equal() -> None:
     assert interval([0.25, 0.25]) == (0.25, 0.25)
-    assert [sign([0.25] * n) for n in range(4)] == [0, 0, 0, 1]
-    assert [sign([-0.25] * n) for n in range(4)] == [0, 0, 0, -1]
-    assert sign([0.1, 0.2, -0.1]) == 0
+    assert [paired_test([0.25] * n) for n in range(4)] == [0, 0, 0, 1]
+    assert [paired_test([-0.25] * n) for n in range(4)] == [0, 0, 0, -1]
+    assert paired_test([0.1, 0.2, -0.1]) == 0
 
 
 def test_seeds_without_one_of_the_numbers_are_left_out_of_pairs() -> None:

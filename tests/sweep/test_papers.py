@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import read, resolve
-from fedweave.reports.conditions import in_words
+from fedweave.reports.conditions import settings_text
 from fedweave.reports.pictures import Point
 from fedweave.reports.reading import Group
 from fedweave.sweep import charts, choosing, results, scheduler
@@ -84,7 +84,7 @@ def test_keys_over_which_algorithms_are_compared_are_not_chosen() -> None:
 
 
 def test_keys_in_words() -> None:
-    told = in_words({"algorithm.lr": 0.1, "noise.labels": 0.2, "model.name": "gcn", "rounds": 3})
+    told = settings_text({"algorithm.lr": 0.1, "noise.labels": 0.2, "model.name": "gcn", "rounds": 3})
     assert told == "lr = 0.1, noise labels = 0.2, model = gcn, rounds = 3"
 
 

@@ -45,15 +45,16 @@ def compare(
     Runs on several data sets or partitions are compared within each of these conditions, and ranked over all.
     """
     from fedweave.python.comparing import check_comparable, check_several
-    from fedweave.reports.cells import unlike
-    from fedweave.reports.compare import NOTE, compared, headlines, over_conditions
-    from fedweave.reports.conditions import NOTE as OF_EXAMPLES
-    from fedweave.reports.conditions import conditions, on_same_examples
+    from fedweave.reports.compare import NOTE, comparison_table, headlines, over_conditions
+    from fedweave.reports.conditions import conditions
+    from fedweave.reports.gains import gains
+    from fedweave.reports.paired_examples import EXAMPLES_NOTE, example_differences
     from fedweave.reports.reading import grouped, read_runs
-    from fedweave.reports.tables import gains
+    from fedweave.reports.recipes import training_differences
     from fedweave.reports.terminal import screen, show_cells
 
-    groups, console = grouped(read_runs(directories)), screen()
+    console = screen()
+    groups = grouped(read_runs(directories))
     check_several(groups)
     comparison = conditions(groups)
     if len(comparison) > 1:
@@ -62,16 +63,18 @@ def compare(
                 console.print(line, highlight=False, markup=False)
             else:
                 show_cells(console, line)
-        for note in (NOTE, *(one for alike in comparison for one in unlike(alike.groups))):
-            console.print(note, highlight=False, markup=False)
+        console.print(NOTE, highlight=False, markup=False)
+        for condition in comparison:
+            for note in training_differences(condition.groups):
+                console.print(note, highlight=False, markup=False)
         return
     check_comparable(groups)
-    table = compared(groups)
     for sentence in headlines(groups, gains(groups)):
         console.print(sentence, highlight=False, markup=False)
-    show_cells(console, table)
-    if (paired := on_same_examples(groups)).rows:
-        show_cells(console, paired)
-        console.print(OF_EXAMPLES, highlight=False, markup=False)
-    for note in (NOTE, *unlike(groups)):
+    show_cells(console, comparison_table(groups))
+    by_example = example_differences(groups)
+    if by_example.rows:
+        show_cells(console, by_example)
+        console.print(EXAMPLES_NOTE, highlight=False, markup=False)
+    for note in (NOTE, *training_differences(groups)):
         console.print(note, highlight=False, markup=False)

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fedweave.experiment.runs.files import write, write_table
 from fedweave.papers.table import TableRow, markdown
-from fedweave.reports.cells import interval
+from fedweave.reports.paired import interval
 
 HEADS = ["row", "against", "column", "test", "unit", "difference", "95 % interval", "seeds"]
 NOTE = (

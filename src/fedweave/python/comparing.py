@@ -17,16 +17,17 @@ from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import write, write_page
 from fedweave.python.training import SavedRun
-from fedweave.reports.cells import interval, unlike
-from fedweave.reports.compare import NOTE, compared, headlines, metrics_compared, over_conditions, verdicts
-from fedweave.reports.conditions import conditions, incomparable
+from fedweave.reports.compare import NOTE, comparison_table, headlines, metrics_compared, over_conditions, verdicts
+from fedweave.reports.conditions import conditions, incomparability
 from fedweave.reports.drawing import Figure
 from fedweave.reports.embeddings import check as check_embeddings
 from fedweave.reports.embeddings import picture
 from fedweave.reports.figures import accuracy_over_bytes, client_accuracy, curves, traffic
-from fedweave.reports.html import drawn, render
+from fedweave.reports.gains import gains
+from fedweave.reports.html import figure_html, render
+from fedweave.reports.paired import interval
 from fedweave.reports.reading import Group, Run, grouped, read_runs
-from fedweave.reports.tables import gains
+from fedweave.reports.recipes import training_differences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -159,7 +160,7 @@ def compare(*runs: RunPath | Sequence[RunPath]) -> Comparison:
         words = tuple(headlines(groups, gains(groups)))
     several = len(comparison) > 1
     paired = rows_of(row for one in comparison for row in paired_of(one.groups, one.title if several else ""))
-    notes = (NOTE, *(note for one in comparison for note in unlike(one.groups)))
+    notes = (NOTE, *(note for one in comparison for note in training_differences(one.groups)))
     return Comparison(table_of(groups), words, notes, figures_of(groups), clients_of(groups), paired)
 
 
@@ -179,7 +180,7 @@ def report(*runs: RunPath | Sequence[RunPath], embeddings: str = "") -> ReportPa
     groups = grouped(read)
     pictures = figures_of(groups)
     if embeddings and (figure := picture(groups[0].first, embeddings)) is not None:
-        pictures["embeddings"] = Picture(str(drawn(figure, "embeddings")))
+        pictures["embeddings"] = Picture(str(figure_html(figure, "embeddings")))
     return ReportPage(
         table_of(groups), figures=pictures, clients=clients_of(groups), page=render(read, embeddings=embeddings)
     )
@@ -208,11 +209,11 @@ def check_comparable(groups: Sequence[Group]) -> None:
     Raises:
         UserError: explains which runs to give instead.
     """
-    if why := incomparable(groups):
+    if why := incomparability(groups):
         raise UserError(
             f"{why}. A difference between them does not answer the question of the runs.", code="user.comparing"
         )
-    if not compared(groups).rows:
+    if not comparison_table(groups).rows:
         raise UserError(
             f"{groups[0].label} shares no seed with the others; give runs with the same seeds.", code="user.comparing"
         )
@@ -271,7 +272,7 @@ def figures_of(groups: Sequence[Group]) -> dict[str, Picture]:
         "traffic": partial(traffic, groups),
     }
     pictures = {name: figure for name, make in draw.items() if (figure := make()) is not None}
-    return {name: Picture(str(drawn(figure, name))) for name, figure in pictures.items()}
+    return {name: Picture(str(figure_html(figure, name))) for name, figure in pictures.items()}
 
 
 def html_of(table: pa.Table, most: int = 20, wide: int = 12) -> str:

@@ -10,116 +10,22 @@ from collections.abc import Mapping, Sequence
 from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, lower, of_members, title_of
-from fedweave.reports.cells import (
-    LEAST_SEEDS,
-    NONE,
-    Cell,
-    ResultTable,
-    direction,
-    interval,
-    paired_differences,
-    sign,
-    signed,
-    signs,
-)
-from fedweave.reports.conditions import Condition, incomparable, overview, ranks, standing
+from fedweave.reports.cells import NONE, Cell, ResultTable, direction, interval_text, signed
+from fedweave.reports.conditions import Condition, incomparability, overview
+from fedweave.reports.effects import comparison_sentence
+from fedweave.reports.gains import Gain, gains, headline, sentences
+from fedweave.reports.group_fairness import predicts_one_class
 from fedweave.reports.notes import WHOSE, RunFacts, hits
+from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences, paired_test, paired_tests
+from fedweave.reports.paired_examples import difference_cell
+from fedweave.reports.ranks import ranks
 from fedweave.reports.reading import Group, common_selection_metric, spread
 from fedweave.reports.result_names import readable
-from fedweave.reports.tables import Gain, alike, gains, headline, sentences
 
-VERDICTS = ("between members", "between groups of people")
+MARKS = {1: "★ ", -1: "▽ ", 0: ""}
 _GAPS = ("groups/global/sp", "groups/global/eo")
 _BYTES = ("bytes_up", "bytes_down", "bytes_peer")
-
-BySeed = Mapping[object, float]  # by seed
-
-
-def tradeoff(groups: Sequence[Group]) -> ResultTable:
-    """For each group of runs but the first: whether it is fairer than the first one, and the price in the selection
-    metric.
-
-    There is no row where the runs have different selection metrics, or where no fairness was measured.
-    """
-    metric = common_selection_metric(groups)
-    first, *others = groups
-    rows = [row for other in others if metric and (row := _row(first, other, metric))]
-    names = [
-        name for name in dict.fromkeys(name for row in rows for name in row) if any(row[name].text for row in rows)
-    ]
-    words = ("run", *VERDICTS)
-    names = [name for name in names if name in words] + [name for name in names if name not in words]
-    cells = tuple(tuple(row[name] for name in names) for row in rows)
-    return ResultTable(tuple(names), cells, words=sum(name in words for name in names))
-
-
-def _row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
-    metric_title, worst = title_of(metric), f"fairness/worst_{of_members(metric)}"
-    same = listed([group.label for group in (other, first) if alike(group)], " and ")
-    void = f"none: the model predicts one class for almost everyone, so its gaps mean nothing ({same})" if same else ""
-    lowest, gaps = (other.by_seed(worst), first.by_seed(worst)), (_gaps(other), _gaps(first))
-    verdicts = [_verdict(*lowest, more=-1 if lower(metric) else 1), _verdict(*gaps, more=-1, void=void)]
-    if not any(verdicts):
-        return {}
-    prices = {
-        f"global/{metric}": f"{metric_title}, {RunFacts.of_summary(first.first.summary).test}",
-        f"local/{metric}": f"{metric_title}, mean of members",
-    }
-    price = {words: _difference(other.by_seed(name), first.by_seed(name)) for name, words in prices.items()}
-    return {
-        "run": Cell(other.label),
-        **{name: Cell(verdict) for name, verdict in zip(VERDICTS, verdicts, strict=True)},
-        f"worst-off member's {title_of(of_members(metric))}": _difference(*lowest),
-        "SP + EO": _difference(*gaps),
-        **price,
-        "bytes": Cell(_traffic(other, first)),
-    }
-
-
-def _verdict(one: BySeed, other: BySeed, more: int, void: str = "") -> str:
-    """The result of a paired test in words; "" where nothing was measured.
-
-    more: the sign of a better difference. void: a sentence instead of the verdict, where no verdict is possible.
-    """
-    differences = paired_differences(one, other)
-    if not differences:
-        return ""
-    if void:
-        return void
-    if len(differences) < LEAST_SEEDS:
-        return f"not known: {counted(len(differences), 'seed')}"
-    return {0: "no significant difference", more: "fairer", -more: "less fair"}[sign(differences)]
-
-
-def _difference(one: BySeed, other: BySeed) -> Cell:
-    differences = paired_differences(one, other)
-    if not differences:
-        return Cell("")
-    low, high = interval(differences)
-    mean = statistics.fmean(differences)
-    between = "" if low is None or high is None else f"{signed(low)} to {signed(high)}"
-    return Cell(signed(mean), repr(mean), between)
-
-
-def _gaps(group: Group) -> BySeed:
-    """SP + EO."""
-    sp, eo = (group.by_seed(name) for name in _GAPS)
-    return {seed: sp[seed] + eo[seed] for seed in sp if seed in eo}
-
-
-def _traffic(one: Group, other: Group) -> str:
-    """The bytes of one group's mean run, as a multiple of the other's."""
-    mine, theirs = (
-        sum(sum(group.by_seed(name).values()) for name in _BYTES) / len(group.runs) for group in (one, other)
-    )
-    if not theirs:
-        return ""
-    if mine / theirs < 0.001:
-        return "less than a thousandth"
-    return "the same" if 0.99 < mine / theirs < 1.01 else f"{mine / theirs:.2f} times"
-
-
-COMPARED = (
+_COMPARED = (
     *("global/accuracy", "local/accuracy", "trained/accuracy", "global/loss", "global/auc"),
     *("global/rmse", "local/rmse", "trained/rmse", "global/mae", "global/r2", "pooled/spearman", "intervals/width"),
     *("best_val/local/rmse", "fairness/worst_nrmse", "fairness/nrmse_deviation", "global/average_precision"),
@@ -137,101 +43,192 @@ NOTE = (
 )
 
 
-def caught(groups: Sequence[Group]) -> str:
+BySeed = Mapping[object, float]  # {seed: value}
+
+
+def tradeoff(groups: Sequence[Group]) -> ResultTable:
+    """For each group of runs but the first: whether it is fairer than the first one, and the price in the selection
+    metric.
+
+    There is no row where the runs have different selection metrics, or where no fairness was measured.
+    """
+    metric = common_selection_metric(groups)
+    first, *others = groups
+    rows = [_tradeoff_row(first, other, metric) for other in others] if metric else []
+    rows = [row for row in rows if row]
+    words = ("run", "between members", "between groups of people")
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = [name for name in names if any(row[name].text for row in rows)]
+    columns.sort(key=lambda name: name not in words)
+    cells = tuple(tuple(row[name] for name in columns) for row in rows)
+    return ResultTable(tuple(columns), cells, words=sum(name in words for name in columns))
+
+
+def _tradeoff_row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
+    """{column: cell}; {} where no fairness was measured."""
+    lowest = f"fairness/worst_{of_members(metric)}"
+    lowest_of_other, lowest_of_first = other.by_seed(lowest), first.by_seed(lowest)
+    gaps_of_other, gaps_of_first = _gaps(other), _gaps(first)
+    constant = [group.label for group in (other, first) if predicts_one_class(group)]
+    void = ""
+    if constant:
+        names = listed(constant, " and ")
+        void = f"none: the model predicts one class for almost everyone, so its gaps mean nothing ({names})"
+    of_members_verdict = _verdict(lowest_of_other, lowest_of_first, better=-1 if lower(metric) else 1)
+    of_people_verdict = _verdict(gaps_of_other, gaps_of_first, better=-1, void=void)
+    if not of_members_verdict and not of_people_verdict:
+        return {}
+    title, test = title_of(metric), RunFacts.of_summary(first.first.summary).test
+    row = {
+        "run": Cell(other.label),
+        "between members": Cell(of_members_verdict),
+        "between groups of people": Cell(of_people_verdict),
+        f"worst-off member's {title_of(of_members(metric))}": _difference(lowest_of_other, lowest_of_first),
+        "SP + EO": _difference(gaps_of_other, gaps_of_first),
+    }
+    prices = {f"{title}, {test}": f"global/{metric}", f"{title}, mean of members": f"local/{metric}"}
+    for column, name in prices.items():
+        row[column] = _difference(other.by_seed(name), first.by_seed(name))
+    return row | {"bytes": Cell(_traffic(other, first))}
+
+
+def _verdict(one: BySeed, other: BySeed, better: int, void: str = "") -> str:
+    """The result of a paired test in words; "" where nothing was measured.
+
+    better: the sign of a better difference. void: a sentence instead of the verdict, where no verdict is possible.
+    """
+    differences = paired_differences(one, other)
+    if not differences:
+        return ""
+    if void:
+        return void
+    if len(differences) < MIN_SEEDS:
+        return f"not known: {counted(len(differences), 'seed')}"
+    return {0: "no significant difference", better: "fairer", -better: "less fair"}[paired_test(differences)]
+
+
+def _difference(one: BySeed, other: BySeed) -> Cell:
+    differences = paired_differences(one, other)
+    return difference_cell(differences) if differences else Cell("")
+
+
+def _gaps(group: Group) -> BySeed:
+    """SP + EO."""
+    sp, eo = map(group.by_seed, _GAPS)
+    return {seed: sp[seed] + eo[seed] for seed in sp if seed in eo}
+
+
+def _traffic(one: Group, other: Group) -> str:
+    """The bytes of one group's mean run, as a multiple of the other's."""
+    bytes_of_one, bytes_of_other = _mean_bytes(one), _mean_bytes(other)
+    if not bytes_of_other:
+        return ""
+    ratio = bytes_of_one / bytes_of_other
+    if ratio < 0.001:
+        return "less than a thousandth"
+    return "the same" if 0.99 < ratio < 1.01 else f"{ratio:.2f} times"
+
+
+def _mean_bytes(group: Group) -> float:
+    return sum(sum(group.by_seed(name).values()) for name in _BYTES) / len(group.runs)
+
+
+def alerts_sentence(groups: Sequence[Group]) -> str:
     """A sentence on what alerts catch in each group of runs, the mean over seeds.
 
     Returns "" unless a metric of a positive class is the selection metric of all, or if the number is not known.
     """
     if common_selection_metric(groups) not in OF_POSITIVE:
         return ""
-    sentences = []
+    clauses = []
     for kind, whose in WHOSE.items():
-        means = [(group, spread(group.values(f"{kind}/recall_at_1"))[0]) for group in groups]
-        texts = [_caught(group, mean) for group, mean in means if math.isfinite(mean)]
-        sentences += [f"{whose}, {', '.join(texts)}"] if texts else []
-    return f"Caught at 1 % of alerts: {'; '.join(sentences)}." if sentences else ""
+        texts = []
+        for group in groups:
+            recall = spread(group.values(f"{kind}/recall_at_1"))[0]
+            if math.isfinite(recall):
+                texts.append(_recall_text(group, recall))
+        if texts:
+            clauses.append(f"{whose}, {', '.join(texts)}")
+    return f"Caught at 1 % of alerts: {'; '.join(clauses)}." if clauses else ""
 
 
-def _caught(group: Group, mean: float) -> str:
+def _recall_text(group: Group, recall: float) -> str:
     """ "fedavg 0.292 (7 of 24)"; a single run has its counts."""
     positives = group.first.summary["metrics"].get(f"{POSITIVES}/test") if len(group.runs) == 1 else None
-    of = hits(mean, positives)
-    return f"{group.label} {mean:.3f}" + (f" ({of})" if of else "")
+    counts = hits(recall, positives)
+    return f"{group.label} {recall:.3f}" + (f" ({counts})" if counts else "")
 
 
 def metrics_compared(groups: Sequence[Group]) -> list[str]:
-    """The metrics by which groups of runs are compared: the selection metric, and then `COMPARED`."""
+    """The metrics by which groups of runs are compared: the selection metric, and then common ones."""
     metric = common_selection_metric(groups)
-    decides = (f"global/{metric}", f"local/{metric}") if metric else ()
-    return list(dict.fromkeys((*decides, *COMPARED)))
+    selection = (f"global/{metric}", f"local/{metric}") if metric else ()
+    return list(dict.fromkeys((*selection, *_COMPARED)))
 
 
-def compared(groups: Sequence[Group], names: Sequence[str] | None = None) -> ResultTable:
+def comparison_table(groups: Sequence[Group], names: Sequence[str] | None = None) -> ResultTable:
     """A row for every metric and every group but the first, which the others are compared with.
 
-    names: the metrics; by default the selection metric and then `COMPARED`.
+    names: the metrics; by default `metrics_compared`.
     """
-    rows, first = [], groups[0]
+    rows = []
     for name in metrics_compared(groups) if names is None else names:
-        for group, differences, way in verdicts(groups, name):
-            low, high = interval(differences)
+        for group, differences, verdict in verdicts(groups, name):
             mean = statistics.fmean(differences)
-            between = NONE if low is None or high is None else f"{signed(low)} to {signed(high)}"
-            cell = Cell(f"{MARKS[way]}{signed(mean)}", repr(mean))
-            rows.append((Cell(readable(name)), Cell(group.label), cell, Cell(between), Cell(str(len(differences)))))
-    return ResultTable(
-        ("metric", "run", f"difference to {first.label}", "95 % interval", "seeds"), tuple(rows), words=2
-    )
-
-
-MARKS = {1: "★ ", -1: "▽ ", 0: ""}
+            difference = Cell(f"{MARKS[verdict]}{signed(mean)}", repr(mean))
+            between = Cell(interval_text(*interval(differences), unknown=NONE))
+            seeds = Cell(str(len(differences)))
+            rows.append((Cell(readable(name)), Cell(group.label), difference, between, seeds))
+    head = ("metric", "run", f"difference to {groups[0].label}", "95 % interval", "seeds")
+    return ResultTable(head, tuple(rows), words=2)
 
 
 def verdicts(groups: Sequence[Group], name: str) -> list[tuple[Group, list[float], int]]:
     """The groups but the first that have the metric and share a seed with the first one, each with differences and
     verdict.
 
-    Differences are paired over seeds; the verdicts come from `cells.signs`: 1 better, -1 worse, 0 neither. Gaps of a
-    model that predicts one class for almost everyone get no verdict.
+    Differences are paired over seeds; the verdicts are of tests (`paired.paired_tests`): 1 better, -1 worse, 0 neither.
+    Gaps of a model that predicts one class for almost everyone get no verdict.
     """
     first, *others = groups
     base = first.by_seed(name)
-    pairs = [(group, paired_differences(group.by_seed(name), base)) for group in others]
-    pairs = [(group, differences) for group, differences in pairs if differences]
-    void = [name.startswith("groups/") and (alike(first) or alike(group)) for group, _ in pairs]
-    ways = signs([() if empty else differences for (_, differences), empty in zip(pairs, void, strict=True)])
-    return [
-        (group, differences, verdict(name, sign, common_selection_metric([first, group])))
-        for (group, differences), sign in zip(pairs, ways, strict=True)
-    ]
+    differences_of = [(group, paired_differences(group.by_seed(name), base)) for group in others]
+    differences_of = [(group, differences) for group, differences in differences_of if differences]
+    tested = []
+    for group, differences in differences_of:
+        void = name.startswith("groups/") and (predicts_one_class(first) or predicts_one_class(group))
+        tested.append([] if void else differences)
+    result = []
+    for (group, differences), sign in zip(differences_of, paired_tests(tested), strict=True):
+        verdict = sign * direction(name, common_selection_metric([first, group]))
+        result.append((group, differences, verdict))
+    return result
 
 
-def verdict(name: str, sign: int, by: str) -> int:
-    """Whether a difference of this sign is better, 1, or worse, -1, where `by` is the selection metric.
-
-    Returns 0 for metrics that decide nothing, such as accuracies where another selection metric counts.
-    """
-    return sign * direction(name, by)
-
-
-def headlines(groups: Sequence[Group], gained: Sequence[Gain], name: str = "") -> list[str]:
+def headlines(groups: Sequence[Group], all_gains: Sequence[Gain], name: str = "") -> list[str]:
     """A sentence that compares several groups of runs and one on what joining changes; or the gain of one group.
 
     name: the summary's name of the metric that ranks the groups; "" takes the metric of the last models.
     """
     metric = common_selection_metric(groups)
-    name, comparable = name or f"local/{metric}", bool(metric) and not incomparable(groups)
-    lines = [standing(groups, name, metric), caught(groups)] if comparable else []
-    alone = headline(gained)
-    return [*filter(None, lines), *([alone] if alone else sentences(gained))]
+    lines = []
+    if metric and not incomparability(groups):
+        lines += [comparison_sentence(groups, name or f"local/{metric}", metric), alerts_sentence(groups)]
+    joining = headline(all_gains)
+    lines += [joining] if joining else sentences(all_gains)
+    return [line for line in lines if line]
 
 
-def over_conditions(all_conditions: Sequence[Condition]) -> list[str | ResultTable]:
+def over_conditions(conditions: Sequence[Condition]) -> list[str | ResultTable]:
     """How groups of runs compare over several conditions, and then in each: sentences and tables in their order."""
-    over = ranks(all_conditions)
-    lines: list[str | ResultTable] = [over.sentence(), over.table()]
-    for one in all_conditions:
-        why = incomparable(one.groups) if len(one.groups) > 1 else ""
-        lines += [f"{one.title}:", *([f"Not compared: {why}."] if why else [])]
-        lines += [*headlines(one.groups, gains(one.groups), one.shown), overview(one)]
+    over_all = ranks(conditions)
+    lines: list[str | ResultTable] = [over_all.sentence(), over_all.table()]
+    for condition in conditions:
+        groups = condition.groups
+        lines.append(f"{condition.title}:")
+        reason = incomparability(groups) if len(groups) > 1 else ""
+        if reason:
+            lines.append(f"Not compared: {reason}.")
+        lines += headlines(groups, gains(groups), condition.metric_name)
+        lines.append(overview(condition))
     return lines

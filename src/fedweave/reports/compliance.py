@@ -17,7 +17,7 @@ from fedweave.core.types import EVALUATION, FRAMING, PREDICTION, SETUP, TRAINING
 from fedweave.errors import listed
 from fedweave.experiment.config import config_hash
 from fedweave.privacy.accountant import Bound, bounds, of_members, remarks, states_bound
-from fedweave.reports.cells import NONE, Cell, ResultTable, ends
+from fedweave.reports.cells import NONE, Cell, ResultTable, shorten
 from fedweave.reports.document import Document, Section, grid
 from fedweave.reports.ledger import (
     UNTOLD,
@@ -249,7 +249,7 @@ def spent(disclosure: Disclosure) -> ResultTable:
          Cell(f"{bound.messages:,}"))
         for bound, names in sorted(alike.items(), key=lambda item: -item[0].epsilon)
     ]  # fmt: skip
-    return ResultTable(("member", "of what", "which", "ε", "δ", "messages"), ends(rows), words=3)
+    return ResultTable(("member", "of what", "which", "ε", "δ", "messages"), shorten(rows), words=3)
 
 
 FOOT = (

@@ -100,7 +100,7 @@ def _lines(entries: Sequence[tuple[int, str, dict[int, float]]]) -> tuple[LineSe
 
 EDGES = {"kept": "#4D4D4D", "cut": "#E69F00"}
 BARS = 50  # clients that get a bar each
-NAMED = 20  # clients that get a line or a color each
+MAX_NAMES = 20  # clients that get a line or a color each
 COLUMNS = 60  # clients that get a column each in a heat map
 ESTIMATED = "_estimated"  # how names of estimated matrices end
 BINS = 20  # of a histogram over [0, 1]
@@ -198,7 +198,7 @@ def distribution(
     if known:
         x, y = zip(*known, strict=True)
         marks.append(Dots("constant prediction", x, y, MAJORITY, "stroke"))
-    below = "" if len(ordered) <= NAMED else "clients, lowest first"
+    below = "" if len(ordered) <= MAX_NAMES else "clients, lowest first"
     names = tuple(f"{name} ({tested[name]:,})" if tested and name in tested else name for name in ordered)
     return Panel(title, tuple(marks), names, below, **options)  # type: ignore[arg-type]
 
@@ -226,7 +226,7 @@ def incentives(run: Run) -> Figure | None:
             for tone in [drawing.tone(drawing.CLASSES[at % len(drawing.CLASSES)])]
         )
         panels.append(Panel(title, lines, below="round"))
-    return Figure(tuple(panels), legend_of(panels[0].marks) if len(clients) <= NAMED else ())
+    return Figure(tuple(panels), legend_of(panels[0].marks) if len(clients) <= MAX_NAMES else ())
 
 
 def is_histogram(seeds: Sequence[dict[str, float]]) -> bool:
@@ -340,11 +340,11 @@ def _stacked(run: Run, names: tuple[str, ...], labels: np.ndarray) -> Figure:
     tones = drawing.of_classes(labels.shape[1])
     classes = tuple(
         Bars(name, counts, tone)
-        for name, counts, tone in zip(run.named(labels.shape[1]), labels.T.tolist(), tones, strict=True)
+        for name, counts, tone in zip(run.class_names(labels.shape[1]), labels.T.tolist(), tones, strict=True)
     )
-    below = "" if len(names) <= NAMED else "clients"
+    below = "" if len(names) <= MAX_NAMES else "clients"
     panels = [Panel(f"Labeled {what}, by class", classes, names, below, stacked=True)]
-    legend: tuple[Key, ...] = legend_of(classes) if len(classes) <= NAMED else ()
+    legend: tuple[Key, ...] = legend_of(classes) if len(classes) <= MAX_NAMES else ()
     table = run.partition
     if table is not None:
         edges_kept, cut = ([count or 0 for count in table[name].to_pylist()] for name in ("edges_kept", "edges_cut"))
@@ -361,7 +361,7 @@ def _shares(run: Run, labels: np.ndarray) -> Heat:
     order = np.lexsort((-share.max(axis=1), share.argmax(axis=1)))
     indices = order[_some(len(order))]
     some = "" if len(indices) == len(order) else f", some of {len(order):,}"
-    rows, below = run.named(labels.shape[1]), "clients, by frequent class"
+    rows, below = run.class_names(labels.shape[1]), "clients, by frequent class"
     return Heat(f"Share of each class at clients{some}", share[indices].T, 1.0, rows, below=below)
 
 

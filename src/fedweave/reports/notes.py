@@ -83,7 +83,7 @@ _REFERENCES = {
 }
 
 
-def compared_people(names: Sequence[str]) -> str:
+def people_sentence(names: Sequence[str]) -> str:
     """A sentence on which group of people is 0 and which 1, and on groups that no gap compares; "" without names."""
     text = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names[:2]))
     left = f" Gaps compare these two: people of {', '.join(f'“{name}”' for name in names[2:])} are in none."

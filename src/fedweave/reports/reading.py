@@ -85,7 +85,7 @@ class Run:
         unfinished = () if self.between_sites else self.section("data").get("labels")
         return tuple(self.summary.get("classes") or unfinished or ())
 
-    def named(self, count: int) -> tuple[str, ...]:
+    def class_names(self, count: int) -> tuple[str, ...]:
         """The name of each of `count` classes in a legend: its name, or "class 2"."""
         return self.classes if len(self.classes) == count else tuple(f"class {number}" for number in range(count))
 

@@ -38,7 +38,6 @@ from fedweave.reports.document import unmarked
 from fedweave.reports.notes import (
     RunFacts,
     caught,
-    compared_people,
     covered,
     fallen_back,
     headline,
@@ -47,6 +46,7 @@ from fedweave.reports.notes import (
     notes,
     of_fairest,
     of_gaps,
+    people_sentence,
     tested_together,
 )
 
@@ -153,7 +153,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
         console.print(_errors_of_groups(metrics))
     if "groups/median/sp_undefined" in metrics:
         console.print(_between_groups(metrics))
-        if people := compared_people(summary.get("groups") or ()):
+        if people := people_sentence(summary.get("groups") or ()):
             console.print(people, highlight=False, soft_wrap=True, markup=False)
         for note in of_gaps(metrics).values():
             console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)

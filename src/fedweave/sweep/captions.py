@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.experiment.config import flat
-from fedweave.reports.conditions import in_words, short
+from fedweave.reports.conditions import settings_text, short_name
 from fedweave.sweep.choosing import ChosenSetting
 
 WHEN = "mean over clients, in the round that is best on validation examples"
@@ -85,10 +85,10 @@ def axis_label(key: str, config: Values) -> str:
     """A key of the grid on an axis or in a caption; a key of noise by its effect on the data."""
     section, _, kind = key.partition(".")
     if section != "noise":
-        return short(key)
+        return short_name(key)
     default = next((way for noisy, way in _NOISES if noisy == kind), "")
     way = config.get("noise", {}).get(f"{kind}_by", default)
-    return _NOISES.get((kind, way), short(key))
+    return _NOISES.get((kind, way), short_name(key))
 
 
 def _constant_setting(key: str, choices: Sequence[ChosenSetting]) -> str:
@@ -116,7 +116,7 @@ def _tuned_settings(choices: Sequence[ChosenSetting]) -> list[str]:
     for choice in choices:
         if choice.setting:
             by_setting = by_algorithm.setdefault(choice.algorithm, {})
-            by_setting.setdefault(in_words(choice.setting), []).append(choice)
+            by_setting.setdefault(settings_text(choice.setting), []).append(choice)
     texts = []
     for algorithm, by_setting in by_algorithm.items():
         for setting, same_choices in by_setting.items():
@@ -124,6 +124,6 @@ def _tuned_settings(choices: Sequence[ChosenSetting]) -> list[str]:
                 texts.append(f"{algorithm}: {setting}")
                 continue
             for choice in same_choices:
-                condition = f" ({in_words(choice.condition)})" if choice.condition else ""
+                condition = f" ({settings_text(choice.condition)})" if choice.condition else ""
                 texts.append(f"{algorithm}{condition}: {setting}")
     return texts

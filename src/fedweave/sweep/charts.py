@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedweave.metrics.selection import title_of
-from fedweave.reports.conditions import in_words
+from fedweave.reports.conditions import settings_text
 from fedweave.reports.figures import mean_sent
 from fedweave.reports.pictures import Point, curves, mean_curve, save_picture
 from fedweave.reports.reading import spread
@@ -42,7 +42,7 @@ def charts_over_keys(choices: Sequence[ChosenSetting]) -> list[Chart]:
         for choice in choices:
             if is_number(choice.condition.get(key)):
                 rest = {other: value for other, value in choice.condition.items() if other != key}
-                by_rest.setdefault(in_words(rest), []).append(choice)
+                by_rest.setdefault(settings_text(rest), []).append(choice)
         for where, its_choices in by_rest.items():
             several_values = len({choice.condition[key] for choice in its_choices}) > 1
             if several_values and len({choice.metric for choice in its_choices}) == 1:

@@ -7,8 +7,8 @@ from typing import TypeGuard
 
 from fedweave.core.types import Values
 from fedweave.metrics.selection import BEST, PLAIN, RMSE, RMSE_OF_MEAN, lower, rank
-from fedweave.reports.cells import Cell, ResultTable, measured, number
-from fedweave.reports.conditions import in_words, short, values_of
+from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
+from fedweave.reports.conditions import setting_values, settings_text, short_name
 from fedweave.reports.reading import Group, common_selection_metric, spread
 from fedweave.sweep.plan import algorithm_grid, range_of
 
@@ -73,9 +73,9 @@ def choose(
     candidates: dict[tuple[str, str], list[Group]] = {}  # {(algorithm, condition): its settings}
     metrics: dict[str, str] = {}  # {condition: its selection metric, "" without a common one}
     for same_condition in groups_by_condition(groups, condition_keys):
-        metrics[repr(values_of(same_condition[0], condition_keys))] = common_selection_metric(same_condition)
+        metrics[repr(setting_values(same_condition[0], condition_keys))] = common_selection_metric(same_condition)
     for group in groups:
-        condition = repr(values_of(group, condition_keys))
+        condition = repr(setting_values(group, condition_keys))
         if metrics[condition]:
             candidates.setdefault((_algorithm_of(group), condition), []).append(group)
     choices = []
@@ -90,7 +90,7 @@ def groups_by_condition(groups: Sequence[Group], condition_keys: Sequence[str]) 
     """The groups of each condition, which are compared with one another."""
     by_condition: dict[str, list[Group]] = {}
     for group in groups:
-        by_condition.setdefault(repr(values_of(group, condition_keys)), []).append(group)
+        by_condition.setdefault(repr(setting_values(group, condition_keys)), []).append(group)
     return [*by_condition.values()]
 
 
@@ -117,8 +117,8 @@ def _best(
 
     # 2. Keys whose best value is at an end of what was tried.
     setting_keys = [key for key in keys if key not in condition_keys]
-    setting = values_of(best, setting_keys)
-    settings = [values_of(group, setting_keys) for group in groups]
+    setting = setting_values(best, setting_keys)
+    settings = [setting_values(group, setting_keys) for group in groups]
     ranges = algorithm_grid(grid, str(best.first.config["algorithm"]["name"]))
     numbers_if_at_end = {}
     for key in setting_keys:
@@ -128,7 +128,7 @@ def _best(
     return ChosenSetting(
         _algorithm_of(best),
         metric,
-        values_of(best, condition_keys),
+        setting_values(best, condition_keys),
         setting,
         best,
         tried=len(groups),
@@ -204,7 +204,7 @@ def describe_choices(choices: Sequence[ChosenSetting]) -> list[str]:
 
 
 def _with_value(choice: ChosenSetting, key: str) -> str:
-    return f"{choice.algorithm} with {in_words({key: choice.setting[key]})}"
+    return f"{choice.algorithm} with {settings_text({key: choice.setting[key]})}"
 
 
 def table(choices: Sequence[ChosenSetting], columns: Mapping[str, str]) -> ResultTable:
@@ -216,10 +216,10 @@ def table(choices: Sequence[ChosenSetting], columns: Mapping[str, str]) -> Resul
     for choice in choices:
         cells = [Cell(choice.algorithm), *(Cell(str(choice.condition.get(key, ""))) for key in condition_keys)]
         if has_settings:
-            cells.append(Cell(in_words(choice.setting) or "-"))
-        cells += [measured(choice.group.values(metric), number) for metric in metrics]
+            cells.append(Cell(settings_text(choice.setting) or "-"))
+        cells += [mean_cell(choice.group.values(metric), number) for metric in metrics]
         rows.append(tuple(cells))
-    words = ("algorithm", *map(short, condition_keys), *(["setting, by validation"] if has_settings else []))
+    words = ("algorithm", *map(short_name, condition_keys), *(["setting, by validation"] if has_settings else []))
     return ResultTable((*words, *(columns[metric] for metric in metrics)), tuple(rows), words=len(words))
 
 

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 
 from fedweave.core.types import Record
 from fedweave.metrics.selection import rank
-from fedweave.reports.cells import paired_differences, signs
-from fedweave.reports.conditions import Ranks, effect, in_words, placed
+from fedweave.reports.conditions import settings_text
+from fedweave.reports.effects import effect
+from fedweave.reports.paired import paired_differences, paired_tests
+from fedweave.reports.ranks import Ranks, rank_means
 from fedweave.reports.reading import spread
 from fedweave.sweep.choosing import ChosenSetting
 
@@ -15,7 +17,7 @@ def choices_by_condition(choices: Sequence[ChosenSetting]) -> dict[str, list[Cho
     """{condition in words: its choices}."""
     by_condition: dict[str, list[ChosenSetting]] = {}
     for choice in choices:
-        by_condition.setdefault(in_words(choice.condition), []).append(choice)
+        by_condition.setdefault(settings_text(choice.condition), []).append(choice)
     return by_condition
 
 
@@ -33,25 +35,25 @@ def rank_algorithms(choices: Sequence[ChosenSetting]) -> Ranks | None:
             if math.isfinite(mean):
                 means[condition][choice.algorithm] = rank(choice.metric, mean)
     data_sets = {str(choice.group.first.config["data"].get("name")) for choice in choices}
-    ranks = placed(means, names, len(data_sets))
+    ranks = rank_means(means, names, len(data_sets))
     return ranks if len(ranks.places) else None
 
 
 def rows_by_condition(choices: Sequence[ChosenSetting]) -> list[Record]:
     """A row for each condition and algorithm: its result, its rank, and the paired difference to the first algorithm,
-    with its significance at a level of 5 % for all algorithms of the condition together (`cells.signs`)."""
+    with its significance at a level of 5 % for all algorithms of the condition together (`paired.paired_tests`)."""
     tests: dict[
         tuple[str, str], tuple[str, list[float], int]
     ] = {}  # the first algorithm, differences to it, their sign
     for condition, its_choices in choices_by_condition(choices).items():
         first, *others = its_choices
         gaps = [paired_differences(choice.by_seed(), first.by_seed()) for choice in others]
-        for choice, differences, sign in zip(others, gaps, signs(gaps), strict=True):
+        for choice, differences, sign in zip(others, gaps, paired_tests(gaps), strict=True):
             tests[condition, choice.algorithm] = first.algorithm, differences, sign
     ranks = rank_algorithms(choices)
     rows = []
     for choice in choices:
-        condition = in_words(choice.condition)
+        condition = settings_text(choice.condition)
         mean, deviation, seeds = spread(choice.values())
         row = {
             "condition": condition,

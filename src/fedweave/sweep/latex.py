@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from fedweave.core.types import NUMBER, Values
 from fedweave.metrics.selection import METRICS, PLAIN, title_of
-from fedweave.reports.cells import LEAST_SEEDS, Cell, marked
-from fedweave.reports.conditions import in_words
+from fedweave.reports.cells import Cell, mark_best
+from fedweave.reports.conditions import settings_text
+from fedweave.reports.paired import MIN_SEEDS
 from fedweave.reports.reading import spread
 from fedweave.sweep.captions import WHEN, caption
 from fedweave.sweep.choosing import ChosenSetting
@@ -20,8 +21,8 @@ def latex(choices: Sequence[ChosenSetting]) -> str:
     other in its column by a paired test over seeds. With several conditions the last column has the mean ranks."""
     # 1. A column of cells for each condition, and one for the ranks.
     algorithms = list(dict.fromkeys(choice.algorithm for choice in choices))
-    condition_of = {in_words(choice.condition): choice.condition for choice in choices}
-    choice_at = {(choice.algorithm, in_words(choice.condition)): choice for choice in choices}
+    condition_of = {settings_text(choice.condition): choice.condition for choice in choices}
+    choice_at = {(choice.algorithm, settings_text(choice.condition)): choice for choice in choices}
     columns = []
     heads = []
     for title, condition in condition_of.items():
@@ -35,7 +36,7 @@ def latex(choices: Sequence[ChosenSetting]) -> str:
     # 2. The caption.
     metrics = dict.fromkeys(title_of(choice.metric) for choice in choices)
     text = escape_latex(caption(choices, f"Test {' or '.join(metrics)} in %, {WHEN}"))
-    if any(len(choice.by_seed()) >= LEAST_SEEDS for choice in choices):
+    if any(len(choice.by_seed()) >= MIN_SEEDS for choice in choices):
         text += " Bold: better than every other by a paired test over seeds."
     if ranks is not None:
         text += f" {escape_latex(ranks.sentence())}"
@@ -63,7 +64,7 @@ def latex(choices: Sequence[ChosenSetting]) -> str:
 
 def _head(condition: Values) -> str:
     """A condition above a column: "cora, louvain, clients = 5"."""
-    words = (str(value) if key.endswith(".name") else in_words({key: value}) for key, value in condition.items())
+    words = (str(value) if key.endswith(".name") else settings_text({key: value}) for key, value in condition.items())
     return ", ".join(words)
 
 
@@ -72,7 +73,7 @@ def _column(choices: Sequence[ChosenSetting | None]) -> list[str]:
     cells = [Cell("--" if choice is None else _number(choice)) for choice in choices]
     values = [{} if choice is None else choice.by_seed() for choice in choices]
     metric = next((choice.metric for choice in choices if choice is not None), PLAIN)
-    return [rf"\textbf{{{cell.text}}}" if cell.best else cell.text for cell in marked(cells, values, metric)]
+    return [rf"\textbf{{{cell.text}}}" if cell.best else cell.text for cell in mark_best(cells, values, metric)]
 
 
 def _number(choice: ChosenSetting) -> str:

@@ -18,12 +18,13 @@ from fedweave.experiment.runs.files import write
 from fedweave.experiment.runs.predictions import function, of_run
 from fedweave.metrics import selection
 from fedweave.metrics.selection import PLAIN, title_of
-from fedweave.reports.cells import Cell, ResultTable, measured, number, unlike
+from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
 from fedweave.reports.compare import headlines, over_conditions
-from fedweave.reports.conditions import Condition, conditions, in_words
+from fedweave.reports.conditions import Condition, conditions, settings_text
+from fedweave.reports.gains import gains
 from fedweave.reports.html import SelectedRuns, render
 from fedweave.reports.reading import Group, Run, common_selection_metric, grouped, read_runs
-from fedweave.reports.tables import gains
+from fedweave.reports.recipes import training_differences
 from fedweave.reports.terminal import show_cells
 from fedweave.sweep import choosing, figures
 from fedweave.sweep.charts import charts_over_keys, save_svg
@@ -133,7 +134,7 @@ def finish(
             above.append(line)
     warnings = []
     for same_condition in choosing.groups_by_condition(compared, condition_keys):
-        warnings += unlike(same_condition)
+        warnings += training_differences(same_condition)
     for note in (*notes, *warnings):
         console.print(note, highlight=False, markup=False)
 
@@ -181,7 +182,7 @@ def result_table(groups: Sequence[Group], columns: Mapping[str, str]) -> ResultT
     metrics = choosing.metrics_with_values(groups, columns)
     rows = []
     for group in groups:
-        cells = [measured(group.values(metric), number) for metric in metrics]
+        cells = [mean_cell(group.values(metric), number) for metric in metrics]
         rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells))
     return ResultTable(("run", "seeds", *(columns[metric] for metric in metrics)), tuple(rows))
 
@@ -194,7 +195,7 @@ def describe_numbers(groups: Sequence[Group], choices: Sequence[ChosenSetting] =
         return (NOTE.format("Accuracies" if metric == PLAIN else title[0].upper() + title[1:], title),)
     if not choices:
         return (NOTE_WITHOUT_COMMON_METRIC,)
-    metrics = dict.fromkeys(f"{title_of(choice.metric)} ({in_words(choice.condition)})" for choice in choices)
+    metrics = dict.fromkeys(f"{title_of(choice.metric)} ({settings_text(choice.condition)})" for choice in choices)
     return (f"Each condition has its own selection metric: {', '.join(metrics)}.",)
 
 
@@ -220,7 +221,7 @@ def compared_lines(groups: Sequence[Group], condition_list: Sequence[Condition])
         return over_conditions(condition_list)
     if len(groups) < 2:
         return []
-    return [*headlines(groups, gains(groups), condition_list[0].shown if condition_list else "")]
+    return [*headlines(groups, gains(groups), condition_list[0].metric_name if condition_list else "")]
 
 
 def markdown(table: ResultTable, notes: Sequence[str], failures: Sequence[str], above: Sequence[str] = ()) -> str:

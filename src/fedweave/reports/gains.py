@@ -1,0 +1,291 @@
+"""What joining brings each member: its test result in a run, by the selection metric, less its result with training
+alone on the same split."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedweave.errors import listed
+from fedweave.experiment.config.toml import differences
+from fedweave.metrics.selection import lower, rank, title_of
+from fedweave.reports.cells import NONE, Cell, ResultTable, signed
+from fedweave.reports.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
+from fedweave.reports.effects import TOO_FEW, UNDECIDED, Effect, effect, orient, ranking, three_digits
+from fedweave.reports.figures import MAX_NAMES
+from fedweave.reports.percentiles import MANY, PERCENTILE_HEADS, count_beyond_noise, percentile_cells
+from fedweave.reports.reading import BY_FEATURES, Group, Run, distinct, spread
+from fedweave.reports.recipes import other_settings
+
+ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
+MAX_PANELS = 4  # splits that are drawn
+DOTS_WIDTH = 0.7  # of a member's width, over which the dots of several runs are spread
+SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What joining changes for the members of one run.
+
+    index: place of the group among all groups. by_client: {client: accuracy (or selection metric) minus its value with
+    local training} for clients that have both. Where lower is better (`direction` = -1) the sign is turned, so that
+    more is a gain. baseline: the label of the group that trains alone, where there are several such groups.
+    baseline_settings: settings other than the algorithm in which the run that trains alone differs. beyond_noise: how
+    many gain and how many lose by more than noise (`count_beyond_noise`).
+    """
+
+    index: int
+    group: Group
+    run: Run
+    by_client: dict[str, float]
+    baseline: str = ""
+    baseline_settings: str = ""
+    beyond_noise: tuple[int, int] | None = None
+
+    @property
+    def direction(self) -> int:
+        """-1 where lower values of the selection metric are better, else 1."""
+        return -1 if lower(self.run.selection_metric) else 1
+
+    @property
+    def seed(self) -> str:
+        """The run's seed."""
+        return str(self.run.summary.get("seed", NONE))
+
+
+def local_run(run: Run, groups: Sequence[Group]) -> Run | None:
+    """The run that trains alone with the split and the seed of `run`; of several, the one with the fewest other
+    settings.
+
+    Returns None without such a run, and if `run` itself trains alone.
+    """
+    if run.summary["algorithm"] in ALONE:
+        return None
+    candidates = []
+    for group in _local_groups(groups):
+        candidates += [candidate for candidate in group.runs if _same_split(candidate, run)]
+    return min(candidates, key=lambda candidate: len(differences(candidate.config, run.config)), default=None)
+
+
+def _local_groups(groups: Sequence[Group]) -> list[Group]:
+    return [group for group in groups if group.first.summary["algorithm"] in ALONE]
+
+
+def _same_split(run: Run, other: Run) -> bool:
+    if run.partition is None or other.partition is None:
+        return False
+    return run.summary.get("seed") == other.summary.get("seed") and bool(run.partition.equals(other.partition))
+
+
+def baseline_algorithm(run: Run) -> str:
+    """The algorithm to run as well, for a comparison with training alone."""
+    return ALONE[1] if run.section("partition").get("name") in BY_FEATURES else ALONE[0]
+
+
+def gains(groups: Sequence[Group]) -> list[Gain]:
+    """The gain of every run for which there is a run that trains alone."""
+    all_gains = []
+    for index, group in enumerate(groups):
+        for run in group.runs:
+            reference = local_run(run, groups)
+            if reference is None:
+                continue
+            metric = run.selection_metric
+            before = reference.clients(metric)
+            changes = {}
+            for client, value in run.clients(metric).items():
+                if client in before:
+                    changes[client] = rank(metric, value - before[client])
+            if changes:
+                settings = other_settings(reference, run)
+                beyond_noise = count_beyond_noise(run, reference)
+                baseline = _label_of(reference, _local_groups(groups))
+                all_gains.append(Gain(index, group, run, changes, baseline, settings, beyond_noise))
+    return all_gains
+
+
+def _label_of(reference: Run, local_groups: Sequence[Group]) -> str:
+    """The label of the group that the run belongs to; "" if no other group trains alone."""
+    labels = [group.label for group in local_groups if any(run is reference for run in group.runs)]
+    return labels[0] if len(local_groups) > 1 else ""
+
+
+def _gains_by_group(all_gains: Sequence[Gain]) -> list[list[Gain]]:
+    """The gains of each group of runs, one for each of its seeds."""
+    return distinct(all_gains, lambda gain, other: gain.group is other.group)
+
+
+def _mean_change(group_gains: Sequence[Gain]) -> Effect:
+    """The mean over members, of every seed."""
+    return effect([spread(gain.by_client.values())[0] for gain in group_gains])
+
+
+def sentences(all_gains: Sequence[Gain]) -> list[str]:
+    """For every group of runs, what joining changes on average, how many members gain and lose, and how much.
+
+    All seeds of a group count together: a member counts once for each seed.
+    """
+    return [_sentence(group_gains) for group_gains in _gains_by_group(all_gains)]
+
+
+def _sentence(group_gains: Sequence[Gain]) -> str:
+    first = group_gains[0]
+    label, direction, metric = first.group.label, first.direction, title_of(first.run.selection_metric)
+    values = [value for gain in group_gains for value in gain.by_client.values()]
+    ups = [value for value in values if value > 0]
+    downs = [value for value in values if value < 0]
+    change = _mean_change(group_gains)
+
+    # 1. the mean change
+    if change.significant:
+        verb = "brings" if change.mean > 0 else "costs"
+        size = f"{three_digits(abs(change.mean))} of"
+        if direction < 0:  # an error
+            size = f"{three_digits(abs(change.mean))} {'less' if change.mean > 0 else 'more'}"
+        words = f"With {label}, joining {verb} {size} {metric} on average"
+    else:
+        begin = f"{UNDECIDED} with" if change.tested else "With"
+        size = signed(direction * change.mean, three_digits)
+        words = f"{begin} {label}: joining changes {metric} by {size} on average"
+    alone = [f"alone: {text}" for text in (first.baseline, first.baseline_settings) if text]
+    words += f" ({'; '.join([orient(change, direction).uncertainty, *alone])})"
+
+    # 2. how many members gain and lose
+    who = "pairs of a member and a seed" if len(group_gains) > 1 else "members"
+    words += f"; {len(ups):,} of {len(values):,} {who} {'gains' if len(ups) == 1 else 'gain'}"
+    if ups:
+        words += f", by {three_digits(spread(ups)[0])} on average"
+    if downs:
+        words += f"; {len(downs):,} {'loses' if len(downs) == 1 else 'lose'}, by {three_digits(-spread(downs)[0])}"
+    return f"{words}{_beyond_noise_clause(group_gains)}."
+
+
+def _beyond_noise_clause(group_gains: Sequence[Gain]) -> str:
+    """How many members gain and lose by more than noise, of groups with many members."""
+    counts = [gain.beyond_noise for gain in group_gains if gain.beyond_noise is not None]
+    members = max(len(gain.by_client) for gain in group_gains)
+    if len(counts) < len(group_gains) or members <= MANY:
+        return ""
+    ups = sum(up for up, _ in counts)
+    downs = sum(down for _, down in counts)
+    return f"; beyond the noise of test examples, {ups:,} gain and {downs:,} lose"
+
+
+def headline(all_gains: Sequence[Gain]) -> str:
+    """A sentence on what joining changes in each group of runs, grouped by the result of the test; "" for fewer than
+    two."""
+    changes = {group_gains[0].group.label: _mean_change(group_gains) for group_gains in _gains_by_group(all_gains)}
+    if len(changes) < 2:
+        return ""
+    significant, undecided, untested = dict[str, Effect](), dict[str, Effect](), dict[str, Effect]()
+    for label, change in changes.items():
+        if change.significant:
+            significant[label] = change
+        elif change.tested:
+            undecided[label] = change
+        else:
+            untested[label] = change
+    titles = dict.fromkeys(gain.run.selection_metric for gain in all_gains)
+    metrics = listed([title_of(name) for name in titles], " or ")
+    direction = min(gain.direction for gain in all_gains)
+    beginnings = {
+        "Against training alone,": significant,
+        f"{UNDECIDED} to training alone:": undecided,
+        f"Not tested, {TOO_FEW}: against training alone,": untested,
+    }
+    words = []
+    for beginning, effects in beginnings.items():
+        if effects:
+            order = _effects_in_order(effects, direction)
+            words.append(f"{beginning} joining changes members' mean {metrics} by {order}.")
+    return " ".join(words)
+
+
+def _effects_in_order(effects: Mapping[str, Effect], direction: int) -> str:
+    """ "+0.0120 (fedavg; 95 % interval …), …", the highest gain first."""
+    means = {}
+    for label, change in effects.items():
+        name = f"{label}; {orient(change, direction).uncertainty}" if change.tested else label
+        means[name] = change.mean
+    return ranking(means, lambda value: signed(direction * value, three_digits))
+
+
+def table(all_gains: Sequence[Gain]) -> ResultTable:
+    """A row per run: how many members gain, the mean, and the members that gain least and most."""
+    rows = []
+    for gain in all_gains:
+        changes = gain.by_client
+        worst, best = min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__)
+        mean = spread(changes.values())[0]
+        count = sum(value > 0 for value in changes.values())
+        rows.append(
+            (
+                Cell(gain.group.label),
+                Cell(gain.seed),
+                Cell(f"{count} of {len(changes)}"),
+                Cell(signed(changes[worst]), repr(changes[worst]), worst),
+                Cell(signed(mean), repr(mean)),
+                Cell(signed(changes[best]), repr(changes[best]), best),
+            )
+        )
+    return ResultTable(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
+
+
+def member_spreads(all_gains: Sequence[Gain]) -> ResultTable:
+    """A row per run with many members: percentiles of their gains, and how many gain and lose beyond noise."""
+    rows = []
+    for gain in all_gains:
+        values = [*gain.by_client.values()]
+        if len(values) > MANY:
+            counts = (NONE, NONE) if gain.beyond_noise is None else [f"{count:,}" for count in gain.beyond_noise]
+            percentiles = percentile_cells(values, differences=True)
+            about = (Cell(gain.group.label), Cell(gain.seed), Cell(f"{len(values):,}"))
+            rows.append((*about, *percentiles, *map(Cell, counts)))
+    head = ("run", "seed", "members", *PERCENTILE_HEADS, "gain beyond noise", "lose beyond noise")
+    return ResultTable(head, tuple(rows), words=2)
+
+
+def figure(all_gains: Sequence[Gain]) -> Figure | None:
+    """A panel for each of the first splits, with a dot per member and run, side by side.
+
+    Members are in the order of their mean gain over the split's runs.
+    """
+    splits = distinct(all_gains, lambda gain, other: _same_split(gain.run, other.run))[:MAX_PANELS]
+    if not splits:
+        return None
+    values = [0.0]
+    for gain in [gain for split in splits for gain in split]:
+        values += gain.by_client.values()
+    panels = tuple(_panel(split, min(values), max(values), titled=len(splits) > 1) for split in splits)
+    labels = {gain.group.label for gain in all_gains}
+    marks = [mark for panel in panels for mark in panel.marks]
+    return Figure(panels, legend_of(marks if len(labels) > 1 else ()))
+
+
+def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Panel:
+    first = split[0]
+    clients = [client for client in first.by_client if all(client in gain.by_client for gain in split)]
+    order = sorted(clients, key=lambda client: sum(gain.by_client[client] for gain in split))
+    title = f"seed {first.seed}" if titled else ""
+    metrics = " or ".join(dict.fromkeys(title_of(gain.run.selection_metric) for gain in split))
+    beside = f"test {metrics}, less that alone"
+    if first.direction < 0:
+        beside = f"test {metrics} alone, less that together"
+    if len(order) > MANY:
+        lines = tuple(_quantile_line(gain) for gain in split)
+        return Panel(title, lines, below="share of members", beside=beside, low=low, high=high, levels=(0.0,))
+    dots = []
+    for place, gain in enumerate(split):
+        values = [gain.by_client[client] for client in order]
+        shift = DOTS_WIDTH * ((place + 0.5) / len(split) - 0.5)
+        symbol = SYMBOLS[gain.index % len(SYMBOLS)]
+        dots.append(Dots(gain.group.label, range(len(order)), values, of_run(gain.index), symbol, shift=shift))
+    below = "" if len(order) <= MAX_NAMES else "members, least gain first"
+    return Panel(title, tuple(dots), tuple(order), below, beside, low, high, levels=(0.0,))
+
+
+def _quantile_line(gain: Gain) -> LineSeries:
+    """The gain that a share of many members is below."""
+    shares = [percent / 100 for percent in range(101)]
+    values = np.quantile(np.array([*gain.by_client.values()]), shares).tolist()
+    return LineSeries(gain.group.label, shares, values, of_run(gain.index), DASHES[gain.index % len(DASHES)])
