@@ -27,8 +27,8 @@ from fedweave.incentives.payoffs import Terms, chained, digest, hashes
 from fedweave.payments.statements import account, check_same, document, money
 from fedweave.reports import tables
 from fedweave.reports.compliance import of_run
-from fedweave.reports.figures import Kinds, kinds_of, motif_drawing
 from fedweave.reports.html import render
+from fedweave.reports.motifs import Kinds, kinds_of, motif_drawing
 from fedweave.reports.reading import grouped, read_run
 from tests.refusals import refusal
 

@@ -60,7 +60,10 @@ def both(tone: str) -> tuple[str, str]:
 
 
 def test_every_color_that_is_drawn_stands_out_in_light_and_dark() -> None:
-    drawn = [drawing.of_run(at) for at in range(10)] + [figures.MAJORITY, *map(drawing.tone, figures.EDGES.values())]
+    drawn = [drawing.of_run(at) for at in range(10)] + [
+        figures.CONSTANT_TONE,
+        *map(drawing.tone, figures.EDGE_COLORS.values()),
+    ]
     drawn += [tone for count in (2, 10, 15, 40) for tone in drawing.of_classes(count)]
     for tone in drawn:
         for color, paper in zip(both(tone), drawing.PAPER, strict=True):

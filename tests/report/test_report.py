@@ -557,7 +557,7 @@ def test_no_line_is_drawn_of_other_clients_than_the_curve(other: str, copied: Ca
         (directory / "summary.json").write_text(json.dumps(summary | {"metrics": summary["metrics"] | changed}))
         drawn = figures.curves(grouped([read_run(directory)]))
         assert drawn is not None
-        levels += [panel.levels for panel in drawn.panels if panel.title == figures.LOCAL]  # type: ignore[union-attr]
+        levels += [panel.levels for panel in drawn.panels if panel.title == figures.LOCAL_ACCURACY]  # type: ignore[union-attr]
     assert levels == [(0.5,), ()]
 
 

@@ -26,8 +26,8 @@ from fedweave.reports.conditions import (
 )
 from fedweave.reports.drawing import Figure
 from fedweave.reports.embeddings import picture as embeddings_figure
-from fedweave.reports.figures import NUMBERS, kinds_of, motif_drawing
 from fedweave.reports.group_fairness import fairness_table, favorable_class, names_sentence
+from fedweave.reports.motifs import NUMBERS, kinds_of, motif_drawing
 from fedweave.reports.notes import RunFacts, caught, intervals, notes, of_fairest
 from fedweave.reports.pages import rendered
 from fedweave.reports.percentiles import NOISE_NOTE
