@@ -295,11 +295,11 @@ def _stacked_bars(run: Run, partition: pa.Table, names: tuple[str, ...], labels:
         what = "edges" if run.summary.get("edges", {}).get("examples") else "nodes"
     class_names, tones = run.class_names(labels.shape[1]), drawing.of_classes(labels.shape[1])
     classes = tuple(map(Bars, class_names, labels.T.tolist(), tones))
-    kept = [2 * (count or 0) for count in partition["edges_kept"].to_pylist()]  # both ends
-    cut = [count or 0 for count in partition["edges_cut"].to_pylist()]
+    inner_ends = [2 * (count or 0) for count in partition["edges_kept"].to_pylist()]  # both ends
+    cut_ends = [count or 0 for count in partition["edges_cut"].to_pylist()]
     edges = (
-        Bars("kept edge ends", kept, drawing.tone(EDGE_COLORS["kept"])),
-        Bars("cut edge ends", cut, drawing.tone(EDGE_COLORS["cut"])),
+        Bars("kept edge ends", inner_ends, drawing.tone(EDGE_COLORS["kept"])),
+        Bars("cut edge ends", cut_ends, drawing.tone(EDGE_COLORS["cut"])),
     )
     below = "" if len(names) <= MAX_NAMES else "clients"
     panels = (
