@@ -135,7 +135,7 @@ def test_one_unit_and_early_edges_are_asked_for(
     opened: list[object], when: list[object], said: list[str], tmp_path: Path
 ) -> None:
     data = load("folder", str(folder(tmp_path, opened, when)), **TIMED)
-    [part] = Column(split="time").divided(data, [np.arange(10)], 0)
+    [part] = Column(split="time").divide_nodes(data, [np.arange(10)], 0)
     told = list(odd_times(data, part.split_times, {"all": part.nodes}))
     assert len(told) == len(said)
     assert all(fact in one for fact, one in zip(said, told, strict=True))

@@ -8,8 +8,8 @@ import pytest
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition import Overlap, statistics
-from fedweave.partition.base import realized
 from fedweave.partition.overlap import HIGH, LOW, NONE, overlaps
+from fedweave.partition.statistics import mean_overlap
 from tests.partition.test_partition_laws import blocks, both_ways, same
 from tests.partition.test_partition_real import real
 from tests.refusals import refusal
@@ -17,7 +17,7 @@ from tests.refusals import refusal
 
 def group_means(how: Overlap, data: Dataset, seeds: int = 5) -> np.ndarray:
     """Eq. 8's 𝐍_i, the mean over each group and the seeds: [3]."""
-    found = [realized(how.cut(data, seed).pairs["nodes"]) for seed in range(seeds)]
+    found = [mean_overlap(how.cut(data, seed).pairs["nodes"]) for seed in range(seeds)]
     return np.array([np.mean([own[how.groups == group] for own in found]) for group in (NONE, LOW, HIGH)])
 
 
@@ -99,15 +99,15 @@ def test_the_matrices_of_a_tiny_cut_by_hand() -> None:
     nodes, links = overlaps(data, held)
     assert np.array_equal(nodes, [[0, 2 / 3, 0], [2 / 4, 0, 0], [0, 0, 0]])
     assert np.array_equal(links, [[0, 1 / 3, 0], [1 / 3, 0, 0], [0, 0, 0]])
-    assert realized(nodes) == pytest.approx([1 / 3, 1 / 4, 0])
+    assert mean_overlap(nodes) == pytest.approx([1 / 3, 1 / 4, 0])
 
 
 def test_the_listing_tells_what_is_shared() -> None:
     data, how = blocks(1500), Overlap(overlap=0.2, clients=9)
     cut = how.cut(data, 0)
     columns = statistics(data, cut)
-    assert columns["overlap"] == pytest.approx(realized(cut.pairs["nodes"]).tolist())
-    assert columns["overlap_links"] == pytest.approx(realized(cut.pairs["links"]).tolist())
+    assert columns["overlap"] == pytest.approx(mean_overlap(cut.pairs["nodes"]).tolist())
+    assert columns["overlap_links"] == pytest.approx(mean_overlap(cut.pairs["links"]).tolist())
 
 
 @pytest.mark.parametrize(

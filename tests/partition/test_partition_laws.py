@@ -36,7 +36,7 @@ from fedweave.partition import (
     Vertical,
 )
 from fedweave.partition.base import Part
-from fedweave.partition.communities import _pack, dealt
+from fedweave.partition.communities import _pack, deal_in_turn
 from tests.refusals import refusal
 
 SMALL_SKEW = LabelSkew(clients=4, majors=2, test_nodes=20)
@@ -287,7 +287,7 @@ def test_communities_dealt_in_turn_by_hand() -> None:
     """Shares of 10 of 30 nodes, 8 to 12 with the slack. The community of 13 is chopped into 8 and 5; then 8, 7, 6, 5
     and 4 nodes go to 0, 1, 2, 1 (0 would have 13) and, after it, 2."""
     labels = np.repeat([4, 0, 2, 1], [13, 6, 7, 4])
-    part = dealt(labels, 3, 0.2)
+    part = deal_in_turn(labels, 3, 0.2)
     assert part[:13].tolist() == [0] * 8 + [1] * 5
     assert part[13:].tolist() == [2] * 6 + [1] * 7 + [2] * 4
 
@@ -295,25 +295,25 @@ def test_communities_dealt_in_turn_by_hand() -> None:
 def test_the_turn_is_after_the_part_that_was_dealt_to_last() -> None:
     """8, 6 and 6 nodes go to 0, 1 and 2, and 5 to 1, since 0 would have 13; so single nodes go to 2, 0, 1, 2 and 0."""
     labels = np.repeat(np.arange(9), [8, 6, 6, 5, 1, 1, 1, 1, 1])
-    assert dealt(labels, 3, 0.2).tolist() == [0] * 8 + [1] * 6 + [2] * 6 + [1] * 5 + [2, 0, 1, 2, 0]
+    assert deal_in_turn(labels, 3, 0.2).tolist() == [0] * 8 + [1] * 6 + [2] * 6 + [1] * 5 + [2, 0, 1, 2, 0]
 
 
 def test_bounds_that_are_whole_numbers_are_reached() -> None:
     """In floating point 10 (1 - .8) is just below 2, and 100 (1 + .15) below 115."""
-    assert dealt(np.repeat(np.arange(10), 2), 2, 0.8).tolist() == [0, 0, 1, 1] * 5
-    filled = dealt(np.repeat(np.arange(4), [80, 60, 35, 25]), 2, 0.15)
+    assert deal_in_turn(np.repeat(np.arange(10), 2), 2, 0.8).tolist() == [0, 0, 1, 1] * 5
+    filled = deal_in_turn(np.repeat(np.arange(4), [80, 60, 35, 25]), 2, 0.15)
     assert filled.tolist() == [0] * 80 + [1] * 60 + [0] * 35 + [1] * 25
 
 
 def test_a_piece_that_fits_nowhere_goes_to_the_smallest() -> None:
-    assert dealt(np.repeat([0, 1, 2], [5, 4, 4]), 2, 0.1).tolist() == [0] * 5 + [1] * 8
+    assert deal_in_turn(np.repeat([0, 1, 2], [5, 4, 4]), 2, 0.1).tolist() == [0] * 5 + [1] * 8
 
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=1), parts=st.integers(1, 40), slack=st.floats(0, 0.99))
 @settings(deadline=None)
 def test_every_part_is_dealt_some_node(sizes: list[int], parts: int, slack: float) -> None:
     labels = np.repeat(np.arange(len(sizes)), sizes)
-    held = np.bincount(dealt(labels, min(parts, len(labels)), slack), minlength=min(parts, len(labels)))
+    held = np.bincount(deal_in_turn(labels, min(parts, len(labels)), slack), minlength=min(parts, len(labels)))
     assert held.min() >= 1
     assert held.max() <= 2 * math.ceil(len(labels) / min(parts, len(labels)))
 

@@ -46,7 +46,8 @@ from fedweave.learn import Adam, fit
 from fedweave.ops.hashing import bits
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
-from fedweave.partition.base import Partition, statistics
+from fedweave.partition.base import Partition
+from fedweave.partition.statistics import statistics
 from fedweave.privacy.attacks import majority_accuracy, reidentified, repeated_queries
 from fedweave.privacy.mechanisms import flip_probability, noisy_levels, noisy_links, packed, sparsified, unpacked
 

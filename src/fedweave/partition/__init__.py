@@ -12,16 +12,18 @@ from fedweave.core.plugins import Maker, called, note
 from fedweave.datasets import molecules
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check, statistics, totals
-from fedweave.partition.communities import Louvain, LouvainPlus, Metis, MetisPlus
+from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check
+from fedweave.partition.communities import Louvain
 from fedweave.partition.divided import Column, Divided, Folders
 from fedweave.partition.edges import EdgeGroups
 from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
 from fedweave.partition.label_skew import Dirichlet, LabelSkew, Random
+from fedweave.partition.metis import LouvainPlus, Metis, MetisPlus
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
 from fedweave.partition.scaffolds import ScaffoldDirichlet, Scaffolds
+from fedweave.partition.statistics import statistics, totals
 from fedweave.partition.vertical import Parties, Vertical
 
 PARTITIONS: dict[str, type] = {

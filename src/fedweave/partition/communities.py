@@ -1,4 +1,4 @@
-"""Communities as clients: few edges are cut, sizes are balanced."""
+"""Louvain communities as clients: few edges are cut, sizes are balanced."""
 
 import heapq
 import math
@@ -8,17 +8,18 @@ from typing import ClassVar, Literal
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.core.bounds import Clients, Count, NonNegative, Positive
+from fedweave.core.bounds import Clients, NonNegative
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
-from fedweave.errors import ConfigError, UserError
-from fedweave.partition.base import Partition, check_enough, group, need_classes
+from fedweave.errors import ConfigError
+from fedweave.partition.base import Partition
 from fedweave.partition.divided import Divided
 from fedweave.partition.ego_networks import edges_among
+from fedweave.partition.splits import check_enough, group
 
 
-def dealt(labels: np.ndarray, parts: int, slack: float) -> np.ndarray:
+def deal_in_turn(labels: np.ndarray, parts: int, slack: float) -> np.ndarray:
     """int64 [n]: the part 0..parts-1 of every node, given communities `labels` int64 [n].
 
     With equal shares of n / parts nodes, communities above (1 - slack) of one are chopped into pieces of that size, in
@@ -26,13 +27,17 @@ def dealt(labels: np.ndarray, parts: int, slack: float) -> np.ndarray:
     share at most; where none has room, to the smallest. No part is empty if there are at least `parts` nodes.
     """
     share = len(labels) / parts
-    piece, most = max(1, int(share * (1 - slack) + 1e-9)), int(share * (1 + slack) + 1e-9)
-    whole = group(labels, labels.max(initial=0) + 1)
-    pieces = [nodes[at : at + piece] for nodes in whole for at in range(0, len(nodes), piece)]
-    part, size, turn = np.empty(len(labels), dtype=np.int64), np.zeros(parts, dtype=np.int64), 0
+    piece_size = max(1, int(share * (1 - slack) + 1e-9))
+    max_size = int(share * (1 + slack) + 1e-9)
+    pieces = []
+    for nodes in group(labels, labels.max(initial=0) + 1):
+        pieces += [nodes[at : at + piece_size] for at in range(0, len(nodes), piece_size)]
+    part = np.empty(len(labels), dtype=np.int64)  # [n]
+    size = np.zeros(parts, dtype=np.int64)  # [parts]
+    turn = 0
     for nodes in sorted(pieces, key=len, reverse=True):
         order = (turn + np.arange(parts)) % parts
-        room = order[size[order] + len(nodes) <= most]
+        room = order[size[order] + len(nodes) <= max_size]
         chosen = int(room[0]) if len(room) else int(size.argmin())
         part[nodes] = chosen
         size[chosen] += len(nodes)
@@ -40,9 +45,9 @@ def dealt(labels: np.ndarray, parts: int, slack: float) -> np.ndarray:
     return part
 
 
-_FINER = 1.3  # least growth of the resolution per level; 2 keeps 1 % fewer of Cora's edges
-_HASTE = 1 / 3  # further growth by the power of (largest / allowed size); loses no edges, 1/2 would, 0 is half as fast
-_LEVELS = 40  # _FINER ** 40 = 36,000; larger communities are then cut along a breadth-first order
+_MIN_GROWTH = 1.3  # of the resolution per level; 2 keeps 1 % fewer of Cora's edges
+_GROWTH_POWER = 1 / 3  # of (largest / allowed size), by which it grows more; 1/2 would lose edges, 0 is half as fast
+_LEVELS = 40  # _MIN_GROWTH ** 40 = 36,000; larger communities are then cut along a breadth-first order
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Louvain(Divided):
     slack:            largest relative deviation of sizes from n / P; more slack keeps more edges.
     packing:          "linked" as above, or "in_turn": communities that are too large are chopped in the order of nodes.
                       Then all are dealt to the clients in turn, largest first, as in FedEgo's released code and in
-                      FederatedScope (`dealt`). Clients are more alike then, and more edges are cut.
+                      FederatedScope (`deal_in_turn`). Clients are more alike then, and more edges are cut.
     holdout:          whether the community whose size is closest to n / (P + 1) becomes the global test set, which no
                       client holds and which keeps only labeled nodes. With "in_turn" it is the first of P + 1 shares.
     """
@@ -86,35 +91,39 @@ class Louvain(Divided):
         """
         check_enough(data.nodes, self.clients)
         rng = generator(seed, "partition/louvain")
-        graph = _adjacency(data)
+        graph = adjacency(data)
         labels = _communities(graph, 1.0, rng)
         if self.packing == "in_turn":
             check_enough(data.nodes, self.clients + self.holdout)
-            hand = dealt(labels, self.clients + self.holdout, self.slack) + (not self.holdout)
+            owner = deal_in_turn(labels, self.clients + self.holdout, self.slack)
+            if not self.holdout:
+                owner += 1
         else:
-            hand = self._linked(graph, labels, rng)
-        out, *held = group(hand, self.clients + 1)
-        parts = self.divided(data, held, seed)
-        tested = edges_among(data, [out])[0] if data.example == "edge" else out
-        return Partition(parts, tested[data.labeled[tested]] if self.holdout else None)
+            owner = self._deal_to_linked(graph, labels, rng)
+        test_nodes, *client_nodes = group(owner, self.clients + 1)  # the owner 0 is the global test
+        parts = self.divide_nodes(data, client_nodes, seed)
+        test = edges_among(data, [test_nodes])[0] if data.example == "edge" else test_nodes
+        return Partition(parts, test[data.labeled[test]] if self.holdout else None)
 
-    def _linked(self, graph: sp.csr_matrix, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def _deal_to_linked(self, graph: sp.csr_matrix, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """int64 [n]: the client of every node, counted from 1; 0 is the global test."""
-        hand, nodes = np.zeros(len(labels), dtype=np.int64), np.arange(len(labels))
+        owner = np.zeros(len(labels), dtype=np.int64)
+        nodes = np.arange(len(labels))
         if self.holdout:
-            out = labels == np.abs(np.bincount(labels) - len(labels) / (self.clients + 1)).argmin()
-            nodes = np.flatnonzero(~out)
+            community = np.abs(np.bincount(labels) - len(labels) / (self.clients + 1)).argmin()
+            nodes = np.flatnonzero(labels != community)
             check_enough(len(nodes), self.clients)
-        hand[nodes] = 1 + _balance(graph[nodes][:, nodes], labels[nodes], self.clients, self.slack, rng)
-        return hand
+        owner[nodes] = 1 + _balance(graph[nodes][:, nodes], labels[nodes], self.clients, self.slack, rng)
+        return owner
 
 
 def communities(data: Dataset, resolution: float, rng: np.random.Generator) -> np.ndarray:
     """int64 [n]: the Louvain community 0..K-1 of every node."""
-    return _communities(_adjacency(data), resolution, rng)
+    return _communities(adjacency(data), resolution, rng)
 
 
-def _adjacency(data: Dataset) -> sp.csr_matrix:
+def adjacency(data: Dataset) -> sp.csr_matrix:
+    """[n, n]: 1 for each edge."""
     return sp.csr_matrix((np.ones(data.edges.shape[1]), tuple(data.edges)), shape=(data.nodes, data.nodes))
 
 
@@ -134,14 +143,20 @@ def _balance(
 ) -> np.ndarray:
     """int64 [n]: client of every node, given communities `labels` int64 [n]."""
     degree = np.diff(graph.indptr)
-    linked, isolated = np.flatnonzero(degree), rng.permutation(np.flatnonzero(degree == 0))
-    mean, slack = len(linked) / clients, min(slack, clients)  # more slack than room for all nodes changes nothing
-    most = math.ceil(mean * (1 + slack) - 1e-9) if mean >= 1 else 1
-    least = max(1, math.floor(mean * (1 - slack) + 1e-9)) if mean >= 1 else 0
+    linked = np.flatnonzero(degree)
+    isolated = rng.permutation(np.flatnonzero(degree == 0))
+    slack = min(slack, clients)  # more slack than room for all nodes changes nothing
+    mean = len(linked) / clients
+    min_size = 0
+    max_size = 1
+    if mean >= 1:
+        min_size = max(1, math.floor(mean * (1 - slack) + 1e-9))
+        max_size = math.ceil(mean * (1 + slack) - 1e-9)
     owner = np.empty(len(labels), dtype=np.int64)
     inner = graph[linked][:, linked]
-    owner[linked] = _pack(inner, _refine(inner, labels[linked], most, rng), clients, least, most)
-    smallest = [(int(size), client) for client, size in enumerate(np.bincount(owner[linked], minlength=clients))]
+    owner[linked] = _pack(inner, _refine(inner, labels[linked], max_size, rng), clients, min_size, max_size)
+    sizes = np.bincount(owner[linked], minlength=clients)
+    smallest = [(int(size), client) for client, size in enumerate(sizes)]
     heapq.heapify(smallest)
     for node in isolated:
         size, owner[node] = smallest[0]
@@ -149,15 +164,15 @@ def _balance(
     return owner
 
 
-def _refine(graph: sp.csr_matrix, labels: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
-    """int64 [n]: communities, those above `most` nodes split at rising resolution, all at once per level."""
+def _refine(graph: sp.csr_matrix, labels: np.ndarray, max_size: int, rng: np.random.Generator) -> np.ndarray:
+    """int64 [n]: communities, those above `max_size` nodes split at rising resolution, all at once per level."""
     resolution = 1.0
     for _ in range(_LEVELS):
         sizes = np.bincount(labels, minlength=1)
-        if sizes.max() <= most:
+        if sizes.max() <= max_size:
             break
-        large = np.flatnonzero(sizes[labels] > most)
-        resolution *= max(_FINER, (sizes.max() / most) ** _HASTE)
+        large = np.flatnonzero(sizes[labels] > max_size)
+        resolution *= max(_MIN_GROWTH, (sizes.max() / max_size) ** _GROWTH_POWER)
         inside = graph[large][:, large].tocoo()
         same = labels[large][inside.row] == labels[large][inside.col]
         parts = sp.csr_matrix((inside.data[same], (inside.row[same], inside.col[same])), shape=inside.shape)
@@ -167,183 +182,37 @@ def _refine(graph: sp.csr_matrix, labels: np.ndarray, most: int, rng: np.random.
     return labels
 
 
-def _pack(graph: sp.csr_matrix, labels: np.ndarray, clients: int, least: int, most: int) -> np.ndarray:
-    """int64 [n]: client of every node, with least <= nodes per client <= most; `labels` int64 [n] are communities.
+def _pack(graph: sp.csr_matrix, labels: np.ndarray, clients: int, min_size: int, max_size: int) -> np.ndarray:
+    """int64 [n]: client of every node, with min_size <= nodes per client <= max_size; `labels` int64 [n] are
+    communities.
 
     A community that fits nowhere is cut in two along a breadth-first order. `spare` counts the nodes that are not
-    needed to lift the small clients to `least`; it stays >= 0, so some client may always take one more node.
+    needed to lift the small clients to `min_size`; it stays >= 0, so some client may always take one more node.
     """
-    owner, size = np.full(len(labels), -1), np.zeros(clients, dtype=np.int64)
-    left = len(labels)
-    pieces = [(-len(nodes), turn, nodes) for turn, nodes in enumerate(group(labels, labels.max(initial=0) + 1))]
     from scipy.sparse.csgraph import reverse_cuthill_mckee  # slow to import
 
+    owner = np.full(len(labels), -1)  # [n]
+    size = np.zeros(clients, dtype=np.int64)  # [P]
+    remaining = len(labels)
+    pieces = [(-len(nodes), turn, nodes) for turn, nodes in enumerate(group(labels, labels.max(initial=0) + 1))]
     heapq.heapify(pieces)
     turn = len(pieces)
-    while left:
-        _, _, nodes = heapq.heappop(pieces)
-        short = np.maximum(least - size, 0)
-        spare = left - short.sum()
-        room = np.minimum(most - size, short + spare)
+    while remaining:
+        _, _, nodes = heapq.heappop(pieces)  # the largest one
+        short = np.maximum(min_size - size, 0)
+        spare = remaining - short.sum()
+        room = np.minimum(max_size - size, short + spare)  # [P]
         if len(nodes) > room.max():
             order = nodes[reverse_cuthill_mckee(graph[nodes][:, nodes], symmetric_mode=True)]
             for half in np.split(order, [room.max()]):
                 heapq.heappush(pieces, (-len(half), turn, half))
                 turn += 1
             continue
-        near = owner[graph[nodes].indices]
-        edges = np.bincount(near[near >= 0], minlength=clients)
-        score = np.where(room >= len(nodes), edges - size / (most + 1), -np.inf)  # edges first, then the smallest
+        neighbor_owners = owner[graph[nodes].indices]
+        edges = np.bincount(neighbor_owners[neighbor_owners >= 0], minlength=clients)
+        score = np.where(room >= len(nodes), edges - size / (max_size + 1), -np.inf)  # edges first, then the smallest
         chosen = score.argmax()
         owner[nodes] = chosen
         size[chosen] += len(nodes)
-        left -= len(nodes)
+        remaining -= len(nodes)
     return owner
-
-
-# ----------------------------------------------------------------------------------------------------
-# Clients of equal size between which METIS cuts as few edges as it can (Karypis and Kumar 1998, "A fast and high
-# quality multilevel scheme for partitioning irregular graphs"), and clients of communities with similar labels, as
-# "louvain_plus" and "metis_plus" of OpenFGL (Li et al. 2025, "OpenFGL: a comprehensive benchmark for federated graph
-# learning").
-
-
-@dataclass(frozen=True)
-class Metis(Divided):
-    """Disjoint clients by METIS: sizes within a few per cent, few edges cut, as in FED-PUB and later work. Needs
-    `pip install 'fedweave[metis]'`.
-
-    clients:          number of clients, P.
-    """
-
-    examples: ClassVar[tuple[str, ...]] = ("node", "edge")
-    clients: Clients = 10
-
-    @noted
-    def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer nodes than clients, METIS leaves a client without nodes, or no published split.
-            UserError: pymetis is not installed.
-        """
-        check_enough(data.nodes, self.clients)
-        owner = parts_of(data, self.clients, generator(seed, "partition/metis"))
-        return Partition(self.divided(data, held(owner, self.clients), seed))
-
-
-def parts_of(data: Dataset, parts: int, rng: np.random.Generator) -> np.ndarray:
-    """int64 [n]: METIS's part 0..parts-1 of every node.
-
-    Raises:
-        UserError: pymetis is not installed.
-    """
-    try:
-        import pymetis
-    except ImportError as error:
-        raise UserError(
-            "the partitions metis and metis_plus need pymetis: pip install 'fedweave[metis]'. Without it, louvain cuts "
-            "few edges, too.",
-            code="user.metis",
-        ) from error
-    graph = sp.csr_matrix((np.ones(data.edges.shape[1]), tuple(data.edges)), shape=(data.nodes, data.nodes))
-    adjacency = pymetis.CSRAdjacency(adj_starts=graph.indptr, adjacent=graph.indices)
-    _, owner = pymetis.part_graph(parts, adjacency, options=pymetis.Options(seed=int(rng.integers(2**31))))
-    return np.asarray(owner, dtype=np.int64)
-
-
-def held(owner: np.ndarray, clients: int) -> list[np.ndarray]:
-    """The sorted nodes of every client, from the client of each node.
-
-    Raises:
-        ConfigError: a client has no node.
-    """
-    nodes = group(owner, clients)
-    if empty := sum(not len(members) for members in nodes):
-        raise ConfigError(f"partition.clients = {clients}: {empty} of them would hold no node. Lower clients.")
-    return nodes
-
-
-@dataclass(frozen=True)
-class LouvainPlus(Divided):
-    """Disjoint clients; k-means joins Louvain communities with similar shares of labels into one client. Sizes differ
-    much, and labels more than with `louvain`.
-
-    clients:          number of clients, P.
-    resolution:       resolution of Louvain; more gives more and smaller communities.
-    """
-
-    clients: Clients = 10
-    resolution: Positive = 1.0
-
-    @noted
-    def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer communities that differ in labels than clients, or no published split.
-        """
-        check_enough(data.nodes, self.clients)
-        rng = generator(seed, "partition/louvain_plus")
-        owner = _alike(data, communities(data, self.resolution, rng), self.clients, rng, "raise resolution")
-        parts = self.divided(data, held(owner, self.clients), seed)
-        return Partition(parts)
-
-
-@dataclass(frozen=True)
-class MetisPlus(Metis):
-    """Disjoint clients; k-means joins METIS parts with similar shares of labels into one client. Needs `pip install
-    'fedweave[metis]'`.
-
-    communities: number of parts that METIS makes.
-    """
-
-    examples: ClassVar[tuple[str, ...]] = ("node",)
-    communities: Count = 100
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.communities < self.clients:
-            raise ConfigError(
-                f"communities = {self.communities}: must be at least clients, which is {self.clients}.",
-                code="config.value",
-            )
-
-    @noted
-    def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer nodes than communities, fewer communities that differ in labels than clients, or no
-                published split. UserError: pymetis is not installed.
-        """
-        check_enough(data.nodes, self.communities)
-        rng = generator(seed, "partition/metis_plus")
-        owner = _alike(data, parts_of(data, self.communities, rng), self.clients, rng, "raise communities")
-        parts = self.divided(data, held(owner, self.clients), seed)
-        return Partition(parts)
-
-
-def _alike(data: Dataset, community: np.ndarray, clients: int, rng: np.random.Generator, remedy: str) -> np.ndarray:
-    """int64 [n]: the client of every node; k-means joins communities by the shares of labels among their nodes.
-
-    Raises:
-        ConfigError: there are fewer different communities than clients.
-    """
-    from sklearn.cluster import KMeans
-
-    need_classes(data, "louvain_plus and metis_plus join communities of like classes")
-    names, community = np.unique(community, return_inverse=True)
-    known = data.y >= 0
-    cell = community[known] * data.classes + data.y[known]
-    counts = np.bincount(cell, minlength=len(names) * data.classes).reshape(len(names), data.classes)
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    if (different := len(np.unique(shares, axis=0))) < clients:
-        raise ConfigError(
-            f"partition.clients = {clients}: only {different} communities differ in labels. Lower clients or {remedy}.",
-            code="config.communities",
-        )
-    seed = int(rng.integers(2**31))
-    clusters = KMeans(clients, n_init=10, random_state=seed).fit_predict(shares)
-    result: np.ndarray = clusters[community].astype(np.int64)
-    return result

@@ -18,8 +18,9 @@ from fedweave.core.settings import Beside, Settings
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import scaffolds_of
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_ratios, divide, group, role_sizes
+from fedweave.partition.base import Part, Partition
 from fedweave.partition.ego_networks import edges_among
+from fedweave.partition.splits import check_ratios, divide, group, split_sizes
 
 LATEST = 1e5  # days since 1970, the year 2243: later times of data are no dates
 SHARES = (0.6, 0.8)  # of the examples until the ends of training and of validation
@@ -58,31 +59,32 @@ class Divided(Settings):
         for name in ("train_until", "val_until"):
             moment(name, getattr(self, name))  # raises an error unless it is a date
 
-    def divided(self, data: Dataset, held: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
-        """Parts over `held`, the sorted nodes of each client, or small graphs where these are the examples. An edge as
-        an example belongs to the client that holds both ends.
+    def divide_nodes(self, data: Dataset, nodes: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
+        """Parts of `nodes`, the sorted nodes of each client, or small graphs where these are the examples. An edge as
+        an example belongs to the client that has both ends.
 
         Raises:
             ConfigError: the settings need a split, times or scaffolds, and the data has none.
         """
-        examples = edges_among(data, list(held)) if data.example == "edge" else held
+        examples = edges_among(data, list(nodes)) if data.example == "edge" else nodes
+        ratios = (self.train, self.val, self.test)
         if self.split == "time":
-            parts = by_time(data, examples, self._ends(data))
+            parts = split_by_time(data, examples, self._split_times(data))
         elif self.split == "scaffold":
-            parts = _by_scaffold(data, examples, (self.train, self.val, self.test), seed)
+            parts = _split_by_scaffold(data, examples, ratios, seed)
         else:
-            parts = divide(data, examples, (self.train, self.val, self.test), self.use_dataset_split, seed)
+            parts = divide(data, examples, ratios, self.use_dataset_split, seed)
         if data.example != "edge":
             return parts
-        return tuple(replace(part, nodes=nodes) for part, nodes in zip(parts, held, strict=True))
+        return tuple(replace(part, nodes=numbers) for part, numbers in zip(parts, nodes, strict=True))
 
-    def _ends(self, data: Dataset) -> tuple[float, float]:
+    def _split_times(self, data: Dataset) -> tuple[float, float]:
         """The last times of training and of validation."""
         if data.time is None:
-            what = "edge_time" if data.example == "edge" else "node_time"
+            setting = "edge_time" if data.example == "edge" else "node_time"
             raise ConfigError(
                 f'partition.split = "time": the {data.example}s of {data.name!r} have no times. Name their column by '
-                f"data.{what}.",
+                f"data.{setting}.",
                 code="config.no-times",
             )
         if data.edge_attrs is None or data.edge_attrs.time is None:
@@ -91,27 +93,26 @@ class Divided(Settings):
                 "their column by data.edge_time.",
             )
         times = np.sort(data.time[data.labeled])
-        bounds = (self.train_until, self.val_until)
-        first, second = (
-            _at(moment(name, SHARES[at] if bound is None else bound), times)
-            for at, (name, bound) in enumerate(zip(("train_until", "val_until"), bounds, strict=True))
-        )
-        counts = np.diff([0, *np.searchsorted(times, [first, second], "right"), len(times)])
-        if first >= second or counts[0] == 0:
-            counts_text = f"{counts[0]:,} train, {counts[1]:,} val, {counts[2]:,} test"
-            ends = [end if bound is None else bound for bound, end in zip(bounds, (first, second), strict=True)]
+        train_until = SHARES[0] if self.train_until is None else self.train_until
+        val_until = SHARES[1] if self.val_until is None else self.val_until
+        train_end = _time_of_share(moment("train_until", train_until), times)
+        val_end = _time_of_share(moment("val_until", val_until), times)
+        counts = np.diff([0, *np.searchsorted(times, [train_end, val_end], "right"), len(times)])
+        if train_end >= val_end or counts[0] == 0:
             remedy = "Give two times or shares, the second later."
-            if dates := [bound for bound in bounds if isinstance(bound, str) and times[-1] > LATEST]:
+            dates = [setting for setting in (self.train_until, self.val_until) if isinstance(setting, str)]
+            if dates and times[-1] > LATEST:
                 remedy = (
                     f"The times are numbers, and {dates[0]} is a date: write the times as dates, such as 2024-01-31, "
                     "or give numbers here."
                 )
             raise ConfigError(
-                f"partition.train_until = {ends[0]}, val_until = {ends[1]}: divide times {times[0]:.10g} to "
-                f"{times[-1]:.10g} badly ({counts_text}). {remedy}",
+                f"partition.train_until = {train_end if self.train_until is None else train_until}, val_until = "
+                f"{val_end if self.val_until is None else val_until}: divide times {times[0]:.10g} to {times[-1]:.10g} "
+                f"badly ({counts[0]:,} train, {counts[1]:,} val, {counts[2]:,} test). {remedy}",
                 code="config.times",
             )
-        return first, second
+        return train_end, val_end
 
 
 def moment(name: str, value: float | str | None) -> float:
@@ -132,19 +133,20 @@ def moment(name: str, value: float | str | None) -> float:
         ) from error
 
 
-def _at(end: float, times: np.ndarray) -> float:
+def _time_of_share(end: float, times: np.ndarray) -> float:
     """The time `end`; if it is a share, the time up to which this share of the sorted `times` lies."""
     if not 0 < end < 1 or not len(times):
         return end
     return float(times[max(0, int(np.ceil(end * len(times) - 1e-9)) - 1)])
 
 
-def by_time(data: Dataset, held: Sequence[np.ndarray], split_times: tuple[float, float]) -> tuple[Part, ...]:
-    """Parts over `held` examples (int64, sorted), split by the last times of training and of validation."""
+def split_by_time(data: Dataset, examples: Sequence[np.ndarray], split_times: tuple[float, float]) -> tuple[Part, ...]:
+    """Parts of `examples` (int64, sorted, for each client), split by the last times of training and of validation."""
     time = np.asarray(data.time)
     split = np.searchsorted(split_times, time)  # an example at the end of a split is in that split
-    masks = (split == np.arange(3)[:, None]) & data.labeled
-    return tuple(replace(Part.of(data, examples, masks[:, examples]), split_times=split_times) for examples in held)
+    masks = (split == np.arange(3)[:, None]) & data.labeled  # [3, e]
+    parts = [Part.of(data, numbers, masks[:, numbers]) for numbers in examples]
+    return tuple(replace(part, split_times=split_times) for part in parts)
 
 
 def largest_first(numbers: np.ndarray, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -155,30 +157,33 @@ def largest_first(numbers: np.ndarray, rng: np.random.Generator) -> list[tuple[i
     return [(int(at), int(counts[at])) for at in order]
 
 
-def _by_scaffold(
-    data: Dataset, held: Sequence[np.ndarray], ratios: tuple[float, float, float], seed: int
+def _split_by_scaffold(
+    data: Dataset, examples: Sequence[np.ndarray], ratios: tuple[float, float, float], seed: int
 ) -> tuple[Part, ...]:
     """The split of MoleculeNet (Wu et al. 2018) inside each client. Scaffolds, the largest first, go to the first of
     train, val and test that has room for all their molecules. If none has, they go to the test, or to none of the three
     where the ratios leave some over. A client that would not train trains on its smallest scaffold."""
-    scaffolds, rng = scaffolds_of(data), generator(seed, "partition/split/scaffold")
-    parts = list[Part]()
-    for examples in held:
-        labeled = np.flatnonzero(data.labeled[examples])
-        numbers = np.unique(scaffolds[examples[labeled]], return_inverse=True)[1]
-        room = role_sizes(np.array([len(labeled)]), ratios)[0]
+    scaffolds = scaffolds_of(data)
+    rng = generator(seed, "partition/split/scaffold")
+    parts = []
+    for client_examples in examples:
+        labeled = np.flatnonzero(data.labeled[client_examples])
+        numbers = np.unique(scaffolds[client_examples[labeled]], return_inverse=True)[1]
+        room = split_sizes(np.array([len(labeled)]), ratios)[0]
         last = TEST if room.sum() == len(labeled) else len(SPLITS)
         order = largest_first(numbers, rng)
-        role = np.zeros(len(order), np.int64)
+        split = np.full(len(order), last)  # of each scaffold
         for scaffold, count in order:
-            role[scaffold] = next((at for at in range(len(SPLITS)) if count <= room[at]), last)
-            if role[scaffold] < len(SPLITS):
-                room[role[scaffold]] -= count
-        if len(order) and not (role == TRAIN).any():
-            role[order[-1][0]] = TRAIN
-        masks = np.zeros((len(SPLITS), len(examples)), bool)
-        masks[:, labeled] = role[numbers] == np.arange(len(SPLITS))[:, None]
-        parts.append(Part.of(data, examples, masks))
+            fitting = np.flatnonzero(count <= room)
+            if len(fitting):
+                split[scaffold] = fitting[0]
+            if split[scaffold] < len(SPLITS):
+                room[split[scaffold]] -= count
+        if len(order) and not (split == TRAIN).any():
+            split[order[-1][0]] = TRAIN
+        masks = np.zeros((len(SPLITS), len(client_examples)), bool)
+        masks[:, labeled] = split[numbers] == np.arange(len(SPLITS))[:, None]
+        parts.append(Part.of(data, client_examples, masks))
     return tuple(parts)
 
 
@@ -202,8 +207,7 @@ class Column(Divided):
                 f"partition: the {data.dealt_as}s of {data.name!r} have no owner. {remedy}.",
                 code="config.no-owners",
             )
-        held = group(data.owner, len(data.owners))
-        parts = self.divided(data, held, seed)
+        parts = self.divide_nodes(data, group(data.owner, len(data.owners)), seed)
         return Partition(parts, names=data.owners)
 
 

@@ -12,8 +12,9 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import skeleton
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, divide, group
-from fedweave.partition.divided import Divided, by_time
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.divided import Divided, split_by_time
+from fedweave.partition.splits import divide, group
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class EdgeGroups(Divided):
         """Parts over the edges that each client holds, with the graph that these edges make."""
         ratios = self.train, self.val, self.test
         if self.split == "time":
-            parts = by_time(data, held, self._ends(data))
+            parts = split_by_time(data, held, self._ends(data))
         else:
             parts = divide(data, held, ratios, self.use_dataset_split, seed)
         ends = data.edge_attrs.ends  # type: ignore[union-attr]

@@ -15,7 +15,8 @@ from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_ratios, divide
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.splits import check_ratios, divide
 
 _FEW = 16  # binary search finds the nodes of a group below 1 / 16 of all; for larger groups a table is faster
 

@@ -15,7 +15,8 @@ from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_enough, check_ratios, divide, role_sizes
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.splits import check_enough, check_ratios, divide, split_sizes
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ def _unstratified(
     parts = []
     for graphs in held:
         known = rng.permutation(np.flatnonzero(data.labeled[graphs]))
-        ends = np.cumsum(role_sizes(np.array([len(known)]), ratios)[0])
+        ends = np.cumsum(split_sizes(np.array([len(known)]), ratios)[0])
         masks = np.zeros((3, len(graphs)), bool)
         for mask, chosen in zip(masks, np.split(known, ends), strict=False):
             mask[chosen] = True

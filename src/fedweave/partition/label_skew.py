@@ -13,16 +13,9 @@ from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import (
-    Part,
-    Partition,
-    check_enough,
-    group,
-    need_classes,
-    published,
-    stratify,
-)
+from fedweave.partition.base import Part, Partition
 from fedweave.partition.divided import Divided
+from fedweave.partition.splits import check_classes, check_enough, dataset_split, group, stratify
 
 _DRAWS = 1000  # on Cora one draw of major labels in four is rejected
 
@@ -96,7 +89,7 @@ class LabelSkew(Settings):
             ConfigError: clients too small for `test_nodes` and `val`; no labels have enough nodes; no published split;
                 a client that `exclusive` leaves no train node.
         """
-        need_classes(data, "label_skew deals each client a few classes")
+        check_classes(data, "label_skew deals each client a few classes")
         rng = generator(seed, "partition/label_skew")
         labelled = rng.permutation(np.flatnonzero(data.y >= 0))
         tested, size = (round(rate * len(labelled)) for rate in (self.global_test, self.share))
@@ -113,7 +106,7 @@ class LabelSkew(Settings):
         """The clients' parts, all drawn from the same nodes."""
         held = [self._held(data, rest, size, rng) for _ in range(self.clients)]
         if self.use_dataset_split:
-            return published(data, held)
+            return dataset_split(data, held)
         return stratify(data, held, np.stack([self._roles(len(nodes)) for nodes in held]), seed)
 
     def _reserving(
@@ -214,7 +207,7 @@ class Random(Divided):
         check_enough(data.dealt, self.clients, example=data.dealt_as)
         order = generator(seed, "partition/random").permutation(data.dealt)
         held = [np.sort(examples) for examples in np.array_split(order, self.clients)]
-        return Partition(self.divided(data, held, seed))
+        return Partition(self.divide_nodes(data, held, seed))
 
 
 _DIRICHLET_DRAWS = 100  # settings that fail this often are too improbable
@@ -247,7 +240,7 @@ class Dirichlet(Divided):
         Raises:
             ConfigError: too few examples; no draw gave every client `min_nodes`; no published split.
         """
-        need_classes(data, "dirichlet deals each class in shares of its own")
+        check_classes(data, "dirichlet deals each class in shares of its own")
         check_enough(data.examples, self.clients, self.min_nodes, data.example)
         rng = generator(seed, "partition/dirichlet")
         counts = self._counts(np.bincount(data.y + 1, minlength=data.classes + 1), rng)
@@ -256,7 +249,7 @@ class Dirichlet(Divided):
         owner = np.empty(data.examples, dtype=np.int64)
         owner[order] = np.repeat(np.tile(np.arange(self.clients), len(counts)), counts.ravel())
         held = group(owner, self.clients)
-        return Partition(self.divided(data, held, seed))
+        return Partition(self.divide_nodes(data, held, seed))
 
     def _counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """int64 [1 + c, P]: examples of each label per client; `sizes` int64 [1 + c], the unlabeled first."""

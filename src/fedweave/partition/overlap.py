@@ -14,7 +14,8 @@ from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, need_classes, stratify
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.splits import check_classes, stratify
 
 NONE, LOW, HIGH = 0, 1, 2  # the groups of clients, by how much they share
 
@@ -91,7 +92,7 @@ class Overlap(Settings):
         Raises:
             ConfigError: too few nodes for some client.
         """
-        need_classes(data, "overlap deals each class in shares of its own")
+        check_classes(data, "overlap deals each class in shares of its own")
         rng = generator(seed, "partition/overlap")
         aside, rest = self._aside(data, seed)
         draw = self._exact if self.generator == "exact" else self._as_printed

@@ -11,9 +11,10 @@ from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import scaffolds_of
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Partition, check_enough, group
+from fedweave.partition.base import Partition
 from fedweave.partition.divided import Divided, largest_first
 from fedweave.partition.label_skew import Dirichlet
+from fedweave.partition.splits import check_enough, group
 
 _DRAWS = 100
 
@@ -48,7 +49,7 @@ class Scaffolds(Divided):
         for scaffold, count in largest_first(scaffolds, generator(seed, "partition/scaffold")):
             client[scaffold] = sizes.argmin()
             sizes[client[scaffold]] += count
-        return Partition(self.divided(data, group(client[scaffolds], self.clients), seed))
+        return Partition(self.divide_nodes(data, group(client[scaffolds], self.clients), seed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +87,7 @@ class ScaffoldDirichlet(Dirichlet):
         for _ in range(_DRAWS):
             owner = self._owner(scaffolds, rng)
             if np.bincount(owner, minlength=self.clients).min() >= self.min_nodes:
-                return Partition(self.divided(data, group(owner, self.clients), seed))
+                return Partition(self.divide_nodes(data, group(owner, self.clients), seed))
         raise ConfigError(
             f"partition.alpha = {self.alpha}: none of {_DRAWS} draws gave each of {self.clients} clients "
             f"min_nodes = {self.min_nodes} of {data.examples}. Raise alpha, or lower min_nodes or clients.",

@@ -14,7 +14,8 @@ from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition, check_ratios, divide, hashed, per_class
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.splits import check_ratios, divide, per_class, split_by_hash
 
 _LOG = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class Parties(Settings):
         whole = every_node(data, ratios, self.use_dataset_split, self.train_on_rest, seed)
         if self.split == "hash":
             key = generator(seed, "partition/hash").bytes(32)
-            whole = replace(whole, masks=hashed(data.ids, ratios, key) & data.labeled)
+            whole = replace(whole, masks=split_by_hash(data.ids, ratios, key) & data.labeled)
         parts = [
             replace(
                 whole,

@@ -23,7 +23,8 @@ from fedweave.experiment.requirements import untested
 from fedweave.experiment.runs.saving import Ready
 from fedweave.models.blocks import unused as unused_of_edges
 from fedweave.partition import repeats, unused
-from fedweave.partition.base import client_ids, mean_cells, statistics, target_cells, totals
+from fedweave.partition.base import client_ids
+from fedweave.partition.statistics import mean_cells, statistics, target_cells, totals
 from fedweave.reports.document import unmarked
 
 _ROWS = 20

@@ -52,7 +52,6 @@ from fedweave.deploy.flare.sitefile import Rules, SiteData, read_ids_key
 from fedweave.deploy.flare.sums import data, tensor
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.graphs import graph_of
-from fedweave.partition.base import hashed
 from fedweave.partition.external import (
     ADDING,
     HEARS,
@@ -63,6 +62,7 @@ from fedweave.partition.external import (
     means,
     member_words,
 )
+from fedweave.partition.splits import split_by_hash
 from fedweave.privacy.aggregation import read_identity
 from fedweave.privacy.intersection import WIDTH as POINT
 from fedweave.privacy.intersection import IntersectionParty, Opening, common, digest
@@ -300,7 +300,7 @@ def _hashed(path: Path, data: Dataset, shares: tuple[float, float, float], key: 
     if data.public is not None:
         problem = "it has a split, and site.toml says data.split = 'hash'"
         refuse(path, problem, "Leave out the column split, or data.split.", "split-twice")
-    return hashed(data.ids, shares, key)
+    return split_by_hash(data.ids, shares, key)
 
 
 def read_own(

@@ -397,7 +397,7 @@ def _with_scaled_edges(path: Path, site: SiteData, folder: Path, links: Links, e
         data = linked(path, data, site, folder, links)
     if site.timed:
         by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
-        [part] = by_time.divided(data, [np.arange(data.nodes)], 0)
+        [part] = by_time.divide_nodes(data, [np.arange(data.nodes)], 0)
         timed = None if data.edge_attrs is None else data.edge_attrs._replace(split_times=part.split_times)
         data = replace(data, public=part.masks, edge_attrs=timed)
     if site.forget is not None:

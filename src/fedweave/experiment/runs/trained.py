@@ -24,8 +24,9 @@ from fedweave.experiment.config import Config, read_saved
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, PARTITION, SUMMARY, damaged, read_summary, read_table
 from fedweave.models.edges import model_of_form
-from fedweave.partition.base import Partition, client_ids, statistics
+from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.client_data import pooled
+from fedweave.partition.statistics import statistics
 
 
 def partition_columns(built: Built) -> Record:
