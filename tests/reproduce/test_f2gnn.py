@@ -18,8 +18,8 @@ from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.papers import f2gnn, grid, pictures
 from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
+from fedweave.papers.group_quantities import gap, median_gap, median_score, one_class, score, tradeoff
 from fedweave.papers.paper import PaperTable, Quantity
-from fedweave.papers.quantities import gap, median_gap, median_score, one_class, score, tradeoff
 from fedweave.papers.table import TableRow, assemble, mean_and_spread
 from fedweave.python.training import Silent
 from fedweave.sweep.runs import PlannedRun

@@ -10,7 +10,7 @@ import pytest
 from fedweave.datasets import DATASETS, load
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import fairgfl, grid, pictures, quantities
+from fedweave.papers import fairgfl, grid, overlap_quantities, pictures
 from fedweave.papers.differences import differences
 from fedweave.papers.fairgfl import FAIRGFL, NORMALIZED, OURS, PLAIN, SCALED, STEP, experiment
 from fedweave.papers.paper import NOTHING, PaperTable
@@ -175,9 +175,9 @@ def test_overlaps_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         def section(self, name: str) -> config.Document:
             return {"name": "overlap", "clients": 3}
 
-    monkeypatch.setattr(quantities, "read_run", lambda run: Read())
+    monkeypatch.setattr(overlap_quantities, "read_run", lambda run: Read())
     share = {
-        (matrix, group): quantities.sharing(matrix, (group,)).read(tmp_path)
+        (matrix, group): overlap_quantities.sharing(matrix, (group,)).read(tmp_path)
         for matrix in ("nodes", "nodes_estimated")
         for group in (NONE, LOW, HIGH)
     }
@@ -187,8 +187,8 @@ def test_overlaps_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         for matrix, of in wanted.items()
         for group, value in zip((NONE, LOW, HIGH), of, strict=True)
     }
-    assert quantities.sharing("nodes", (LOW, HIGH)).read(tmp_path) == pytest.approx(0.5)
-    assert quantities.pair_auc().read(tmp_path) == 1.0
-    assert quantities.order_kept().read(tmp_path) == pytest.approx(1.0)
+    assert overlap_quantities.sharing("nodes", (LOW, HIGH)).read(tmp_path) == pytest.approx(0.5)
+    assert overlap_quantities.pair_auc().read(tmp_path) == 1.0
+    assert overlap_quantities.rank_correlation().read(tmp_path) == pytest.approx(1.0)
     pairs["nodes_estimated"] = np.array([[0, 0.6, 0], [0.1, 0, 0.5], [0, 1.0, 0]])
-    assert quantities.pair_auc().read(tmp_path) == pytest.approx(7 / 8)  # .6 is above .5, of 2 · 4 pairs
+    assert overlap_quantities.pair_auc().read(tmp_path) == pytest.approx(7 / 8)  # .6 is above .5, of 2 · 4 pairs

@@ -16,9 +16,9 @@ from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.papers import fairgraphfl, grid
-from fedweave.papers.fairgraphfl import ABLATIONS, FAIRGRAPHFL, METHODS, OWN, experiment
+from fedweave.papers.fairgraphfl import ABLATIONS, FAIRGRAPHFL, METHOD, METHODS, experiment
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable
-from fedweave.papers.quantities import LEFT_OUT, contribution, fairness
+from fedweave.papers.reward_quantities import LEFT_OUT, contribution, fairness
 from fedweave.papers.table import assemble
 from fedweave.payments.contributions import measured
 from fedweave.python.training import Silent
@@ -43,9 +43,9 @@ def found(name: str) -> dict[tuple[str, str, str, str], PaperCell]:
 def test_numbers_as_printed() -> None:
     paper = {name: {place: it.paper for place, it in found(name).items()} for name in ALL}
     two = paper["table 2"]
-    assert two[OWN, "PROTEINS", "local", "accuracy"] == (0.751, 0.017)
-    assert two[OWN, "DD", "global", "accuracy"] == (0.692, 0.017)
-    assert two[OWN, "IMDB-BINARY", "local", "correlation"] == (0.907, 0.018)
+    assert two[METHOD, "PROTEINS", "local", "accuracy"] == (0.751, 0.017)
+    assert two[METHOD, "DD", "global", "accuracy"] == (0.692, 0.017)
+    assert two[METHOD, "IMDB-BINARY", "local", "correlation"] == (0.907, 0.018)
     assert two["GCFL", "IMDB-BINARY", "local", "accuracy"] == (0.830, 0.009)
     assert two["RFFL", "PROTEINS", "global", "accuracy"] == (0.735, 0.037)
     assert {it for (row, *_), it in two.items() if row == "CFFL"} == {NOTHING}
@@ -55,15 +55,15 @@ def test_numbers_as_printed() -> None:
     best = max(
         (it.value or 0, row) for (row, column, _, unit), it in two.items() if (column, unit) == ("DD", "correlation")
     )
-    assert best == (0.479, OWN)  # as its text says
+    assert best == (0.479, METHOD)  # as its text says
     four = paper["table 4"]
     assert four["without graph diversity", "PROTEINS", "local", "correlation"] == (0.723, 0.082)
     assert four["without value-based weights", "PROTEINS", "local", "accuracy"] == (0.741, 0.042)
     assert all(
-        four[OWN, "PROTEINS", *of] == two[OWN, "PROTEINS", *of]
+        four[METHOD, "PROTEINS", *of] == two[METHOD, "PROTEINS", *of]
         for of in (("local", "accuracy"), ("global", "accuracy"))
     )
-    assert paper["table 5"][OWN, fairgraphfl.LARGE, "global", "accuracy"] == (0.620, 0.014)
+    assert paper["table 5"][METHOD, fairgraphfl.LARGE, "global", "accuracy"] == (0.620, 0.014)
     assert {it for name in ("figure 1", "figure 3") for it in paper[name].values()} == {NOTHING}
 
 
@@ -212,7 +212,7 @@ def test_payoffs_by_quality(tmp_path: Path) -> None:
     rows = made(tmp_path, [it for it in ALL["figure 3"].cells if it.column.startswith("PROTEINS")], rounds=2)
     assert {row.status for row in rows.values()} == {"measured"}
     counts = {"low": 3, "medium": 3, "high": 4}
-    for name in (OWN, "equal", "union", "individual", "shapley", "without graph diversity"):
+    for name in (METHOD, "equal", "union", "individual", "shapley", "without graph diversity"):
         paid = {of: rows[name, f"PROTEINS, {of}", "", "share"].ours for of in counts}
         assert sum(paid[of] * count for of, count in counts.items()) == pytest.approx(1)
         kept = rows[name, "PROTEINS, low < medium < high", "", "share of runs"].ours

@@ -23,11 +23,11 @@ from fedweave.papers.glasu import DELAY, GLASU, experiment
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable, Printed
 from fedweave.papers.quantities import (
     Duration,
-    accuracy_reached,
     best_on_test,
     client_accuracy,
     curve,
     duration,
+    first_accuracy_of,
     mean_accuracy,
     saving,
     seconds,
@@ -255,7 +255,7 @@ def test_time_to_accuracy_by_hand_and_not_reached_is_no_failure(tmp_path: Path) 
     trained(slow, {1: (0.6, 0.8), 2: (0.8, 0.9)})
     trained(quick, {1: (0.8, 0.9), 2: (0.7, 0.8)})
     assert curve(slow.directory) == pytest.approx({1: 70.0, 2: 85.0})
-    assert accuracy_reached(82).read(slow.directory) == pytest.approx(85)
+    assert first_accuracy_of(82).read(slow.directory) == pytest.approx(85)
     assert seconds_to(82).read(slow.directory) == 7.0
     assert seconds_to(82, 0.05).read(slow.directory) == pytest.approx(7.25)
     assert seconds_to(82, 0.05).read(quick.directory) == pytest.approx(3.1)
@@ -268,7 +268,7 @@ def test_time_to_accuracy_by_hand_and_not_reached_is_no_failure(tmp_path: Path) 
     assert shown(82) == (5.0, 2, "measured")
     assert shown(85) == (5.0, 2, "measured")  # "at least"
     trained_once = replace(plan, runs=(slow,))
-    [row] = assemble([replace(trained_once, cell=replace(plan.cell, quantity=accuracy_reached(90)))], {})
+    [row] = assemble([replace(trained_once, cell=replace(plan.cell, quantity=first_accuracy_of(90)))], {})
     assert (row.ours, row.seeds, row.status) == (None, 0, "N/A in 1 of 1 runs: not reached")
     pq.write_table(pq.read_table(slow.directory / "metrics.parquet").slice(0, 6), slow.directory / "metrics.parquet")
     assert shown(82) == (3.0, 1, "N/A in 1 of 2 runs: not reached")
@@ -280,7 +280,7 @@ def test_a_share_that_all_clients_reach_is_reached_in_the_mean(tmp_path: Path) -
     [plan] = grid.plan(table(cell("a"), seeds=1), tmp_path, grid.Stock())
     trained(plan.runs[0], {1: (0.57,) * 3})
     assert 100 * 0.57 < 57  # a rounding error
-    assert accuracy_reached(57).read(plan.runs[0].directory) == 57
+    assert first_accuracy_of(57).read(plan.runs[0].directory) == 57
 
 
 def test_savings_are_of_pairs_of_runs_with_the_same_seed(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from fedweave.models import GAT, GCN, GINE, PNA, gine
 from fedweave.models import MODELS as CATALOG
 from fedweave.models.edges import OnEdges
 from fedweave.ops.attention import largest
-from fedweave.sampling.neighborhoods import Minibatches, SampledMessages, reached
+from fedweave.sampling.messages import SampledMessages, sample_messages
+from fedweave.sampling.minibatches import Minibatches
 from tests.models.test_carrying_edges import D, K, N, a_graph
 
 SIZE = {"hidden": 8, "dropout": 0.0}
@@ -87,7 +88,7 @@ def test_sums_over_sampled_messages_are_right_in_expectation():
     graph, draws = a_graph(m=160)[0], 4000
     targets, keys = torch.arange(N).expand(draws, -1), random.fold(random.key(0), torch.arange(draws))
     layer = GCN(weighted=True, directed="both").build(D, 2)[0]
-    (came, went), hop = reached(graph, layer, targets, keys, 2)
+    (came, went), hop = sample_messages(graph, layer, targets, keys, 2)
     nodes = torch.cat([targets, came, went], 1)
     h = torch.arange(32 * 3).view(32, 3).double() / 96
     for what in ("sum", "feature_means", "gcn_bare"):
@@ -117,7 +118,8 @@ def test_sampled_messages_by_hand():
         np.eye(3, dtype=np.float32), ends, np.zeros(3, int), np.ones((3, 3), bool), edge_attrs=edge_attrs
     )
     layer = GCN(weighted=True, directed="forward").build(3, 2)[0]
-    (start,), hop = reached(graph, layer, torch.tensor([[2, 0]]), random.fold(random.key(0), torch.arange(1)), 3)
+    keys = random.fold(random.key(0), torch.arange(1))
+    [start], hop = sample_messages(graph, layer, torch.tensor([[2, 0]]), keys, 3)
     assert start.tolist() == [[0, 0, 2, 0, 0, 0]]  # an empty place stands for the node itself
     edges = SampledMessages(map_leaves(lambda leaf: leaf[0], hop))
     assert edges.operator("edge_features_forward").rows.flatten().tolist() == [1, 2, 0, 0, 0, 0]

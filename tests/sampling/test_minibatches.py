@@ -16,8 +16,8 @@ from fedweave.core.tree import leaves, nest
 from fedweave.learn import cross_entropy
 from fedweave.models import MODELS
 from fedweave.ops.sparse import gather_rows
-from fedweave.sampling import neighborhoods
-from fedweave.sampling.neighborhoods import Minibatches, drawn, edges_of, grown
+from fedweave.sampling import minibatches
+from fedweave.sampling.minibatches import Minibatches, draw_nodes, edges_of, sample_layers
 from tests.contract.federations import arrays
 from tests.random_graphs import random_graph
 
@@ -25,12 +25,12 @@ from tests.random_graphs import random_graph
 def test_drawn_nodes_are_different_members_and_places_may_stay_empty() -> None:
     member = torch.arange(20) % 3 == 0
     keys = random.fold(random.key(0), torch.arange(50))[:, None]
-    nodes, real = drawn(member, keys, 5)
+    nodes, real = draw_nodes(member, keys, 5)
     assert real.all()
     assert member[nodes].all()
     assert all(len(set(row)) == 5 for row in nodes.tolist())
     assert set(nodes.flatten().tolist()) == set(member.nonzero()[:, 0].tolist())
-    nodes, real = drawn(member, random.key(1), 30)
+    nodes, real = draw_nodes(member, random.key(1), 30)
     assert real.tolist() == [True] * 7 + [False] * 23
     assert nodes[7:].tolist() == [0] * 23
 
@@ -58,8 +58,8 @@ def test_lists_that_name_all_nodes_once_give_the_same_loss(name: str, monkeypatc
     made = MODELS[name](hidden=8, layers=4, dropout=0.0).build(x.shape[1], 3)
     w, key, sampler = models.init(made, random.key(2), torch.float64), random.key(3), Minibatches(batch=5, fan_out=2)
     lists, losses = [], []
-    for most in (neighborhoods.MOST, 0):
-        monkeypatch.setattr(neighborhoods, "MOST", most)
+    for most in (minibatches.MAX_PLACES, 0):
+        monkeypatch.setattr(minibatches, "MAX_PLACES", most)
         batches = sampler.batches(made, graph, key, 2)
         lists.append(batches["nodes"].shape[1])
         ones = [nest({path: leaf[step] for path, leaf in leaves(batches)}) for step in range(2)]
@@ -74,8 +74,8 @@ def test_ten_hops_fill_no_memory() -> None:
     graph, sampler = random_graph(900), Minibatches()
     made = MODELS["gprgnn"]().build(6, 3)
     nodes = sampler.around(made, graph, torch.zeros(1, 32, dtype=torch.int64), random.key(0)[None])["nodes"]
-    assert nodes.shape[1] <= neighborhoods.MOST + graph.nodes
-    assert neighborhoods.bytes_of(made, sampler, graph.nodes, 1) < 1e9
+    assert nodes.shape[1] <= minibatches.MAX_PLACES + graph.nodes
+    assert minibatches.bytes_of(made, sampler, graph.nodes, 1) < 1e9
 
 
 def test_sums_over_sampled_neighbors_are_right_in_expectation() -> None:
@@ -83,7 +83,7 @@ def test_sums_over_sampled_neighbors_are_right_in_expectation() -> None:
     h = random.normal(random.key(1), (graph.nodes, 3)).double()
     targets = torch.arange(40).expand(4000, -1)
     layer = MODELS["sage"](hidden=4).build(3, 2)[0]
-    nodes, hops = grown(graph, targets, random.fold(random.key(0), torch.arange(4000)), {0: layer}, 2)
+    nodes, hops = sample_layers(graph, targets, random.fold(random.key(0), torch.arange(4000)), {0: layer}, 2)
     for kind in ("sum", "gcn"):
         exact = (graph.edges.operator(kind) @ h)[:40]
         found = vmap(lambda one, at, kind=kind: edges_of(layer, one["0"]).operator(kind) @ gather_rows(h, at))(

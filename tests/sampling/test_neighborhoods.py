@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.ops.sparse import rounded
-from fedweave.sampling.neighborhoods import Bipartite, Sampled, grow, located, rising, self_hop
+from fedweave.sampling.neighborhoods import Bipartite, Sampled, find_places, grow, self_hop, sort_distinct
 from tests.random_graphs import padded_alike
 
 NODES = 30
@@ -175,9 +175,9 @@ def test_unknown_operators_are_refused() -> None:
 def test_places_and_sizes() -> None:
     within = torch.tensor([5, 2, 9, 5])
     nodes = torch.tensor([9, 5, 2])
-    assert within[located(nodes, within, 10)].tolist() == [9, 5, 2]
-    assert rising(torch.tensor([9, 5, 9, 2]), 10, 5).tolist() == [2, 5, 9, 2, 2]
-    assert rising(torch.tensor([9, 5, 9, 2]), 10, 3).tolist() == [2, 5, 9]
+    assert within[find_places(nodes, within, 10)].tolist() == [9, 5, 2]
+    assert sort_distinct(torch.tensor([9, 5, 9, 2]), 10, 5).tolist() == [2, 5, 9, 2, 2]
+    assert sort_distinct(torch.tensor([9, 5, 9, 2]), 10, 3).tolist() == [2, 5, 9]
     assert [rounded(n, 32, 8) for n in (0, 1, 33, 255, 256, 257, 513, 1025)] == [0, 32, 64, 256, 256, 288, 576, 1152]
     padded_size = graph().edges.cache.padded_size
     assert [padded_size("a", 40), padded_size("a", 90), padded_size("a", 10), padded_size("b", 10)] == [64, 96, 96, 32]
@@ -196,7 +196,7 @@ def test_places_and_sizes() -> None:
 
 def test_of_nodes_that_a_list_repeats_the_last_place_counts() -> None:
     """As no device promises for writes to one place."""
-    assert located(torch.tensor([7, 3]), torch.tensor([7, 3, 7, 7]), NODES).tolist() == [3, 1]
+    assert find_places(torch.tensor([7, 3]), torch.tensor([7, 3, 7, 7]), NODES).tolist() == [3, 1]
     mine = torch.from_numpy(adjacency(graph())[5].nonzero()[0])
     again, hop = hop_of(graph(), torch.cat([mine, mine, torch.tensor([5])]), random.key(0), 50)
     seen = hop["place"][-1, : len(mine)]

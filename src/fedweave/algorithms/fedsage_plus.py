@@ -53,7 +53,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.core.types import Record
 from fedweave.learn import Sgd, fit
 from fedweave.ops.sparse import gather_rows
-from fedweave.sampling.neighborhoods import drawn
+from fedweave.sampling.minibatches import draw_nodes
 
 _OFFERED = {
     "offers": "other members' generators of features, embeddings of some of their nodes, with noise, and how many "
@@ -156,7 +156,7 @@ class MissingNeighbours(Generates):
 
     def _rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Some visible nodes with hidden neighbors, int64 [sample], and which of them are real."""
-        return drawn(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
+        return draw_nodes(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
 
     def _own_mismatch(self, graph: Graph, features: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
         """The distance of the generated `features` [b, slots, d] of `rows` to the features of their hidden neighbors,
@@ -186,7 +186,7 @@ class MissingNeighbours(Generates):
         memory, key = client.state["neighbours"], client.key
         slots = self.rounded(memory["count"], random.fold(key, "slots")).clamp(max=self.slots)
         visible = client.graph.real & ~memory["hidden"]
-        rows, real = drawn(visible & (slots > 0), random.fold(key, "rows"), self.sample)
+        rows, real = draw_nodes(visible & (slots > 0), random.fold(key, "rows"), self.sample)
         z = noisy(gather_rows(memory["z"], rows), random.fold(client.secret, "noise"))
         return {"generator": memory["w"]["features"], "embedding": z, "slots": slots.gather(0, rows) * real}
 

@@ -40,7 +40,7 @@ from fedweave.metrics.selection import OF_LISTS, OF_RANKS
 from fedweave.ops.tape import once
 from fedweave.partition.base import Part as Share
 from fedweave.partition.base import Partition
-from fedweave.sampling.neighborhoods import Minibatches, bytes_of
+from fedweave.sampling.minibatches import Minibatches, bytes_of
 
 
 @dataclass(frozen=True, kw_only=True)

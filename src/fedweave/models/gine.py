@@ -24,7 +24,7 @@ from fedweave.models import blocks as ways
 from fedweave.models.norms import Norm, Normed
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
-from fedweave.sampling.neighborhoods import EGO_IDS, Minibatches, places_of
+from fedweave.sampling.minibatches import EGO_IDS, Minibatches, places_of
 
 EVALUATED_NEIGHBORS = 10  # sampled messages of each way, or neighbors, per node and layer in evaluation
 AT_ONCE = 1 << 14  # places of neighborhoods that evaluation samples at once for a client

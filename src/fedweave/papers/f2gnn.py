@@ -8,8 +8,8 @@ reports. These tables report two rounds: the last, and the one that a fixed rule
 """
 
 from fedweave.experiment.config import Document
+from fedweave.papers.group_quantities import When, gap, gaps, median_gap, median_score, one_class, score, tradeoff
 from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Quantity, printed, printed_tables
-from fedweave.papers.quantities import When, gap, gaps, median_gap, median_score, one_class, score, tradeoff
 
 PRINTED = printed_tables("f2gnn")
 

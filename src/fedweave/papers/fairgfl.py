@@ -16,18 +16,18 @@ from statistics import fmean
 
 from fedweave.datasets.public import PUBLIC
 from fedweave.experiment.config import Document
-from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, printed, printed_tables
-from fedweave.papers.quantities import (
+from fedweave.papers.overlap_quantities import (
     ESTIMATED,
     TRUE,
     bytes_each,
-    links_found,
-    order_kept,
+    links_by_averaging,
     pair_auc,
+    rank_correlation,
     share_of,
     sharing,
-    summarized,
 )
+from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, printed, printed_tables
+from fedweave.papers.quantities import summary_metric
 from fedweave.partition.overlap import HIGH, LOW, NONE
 
 PRINTED = printed_tables("fairgfl")
@@ -76,10 +76,10 @@ OTHERS: dict[str, Document] = {
 }
 OURS, NORMALIZED, PLAIN, SCALED = "FairGFL", "FairGFL, normalized", "FedAvg", "FedAvg, FairGFL's mean step"
 
-ACCURACY = summarized("global/accuracy", "accuracy")
-LOSS = summarized("global/loss", "loss")
-VARIANCE = summarized("fairness/train_loss_variance", "variance", digits=5, earlier="fairness/loss_variance")
-ENTROPY = summarized("fairness/train_loss_entropy", "entropy", digits=5, earlier="fairness/loss_entropy")
+ACCURACY = summary_metric("global/accuracy", "accuracy")
+LOSS = summary_metric("global/loss", "loss")
+VARIANCE = summary_metric("fairness/train_loss_variance", "variance", digits=5, earlier="fairness/loss_variance")
+ENTROPY = summary_metric("fairness/train_loss_entropy", "entropy", digits=5, earlier="fairness/loss_entropy")
 
 
 def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes: object) -> Document:
@@ -177,7 +177,10 @@ def _estimates() -> PaperTable:
                 cells.append(PaperCell(row, f"{dataset}, {column}", "", document, sharing(matrix, of), paper))
         cells += [
             PaperCell(row, dataset, "", document, quantity)
-            for row, quantity in (("pairs of clients that overlap", pair_auc()), ("order of clients", order_kept()))
+            for row, quantity in (
+                ("pairs of clients that overlap", pair_auc()),
+                ("order of clients", rank_correlation()),
+            )
         ]
     return _table("True and estimated overlaps of nodes at ε_a = 3", cells, SHARES)
 
@@ -225,7 +228,9 @@ def _attack() -> PaperTable:
     for (row, column), number in printed(PRINTED[5]).items():
         queries, column_label = int(column), f"{column} answer{'s' * (int(column) > 1)}"
         for name, permanent, paper in ((row, False, number), ("noise drawn once", True, Printed())):
-            cells.append(PaperCell(name, column_label, "", experiment("Cora"), links_found(queries, permanent), paper))
+            cells.append(
+                PaperCell(name, column_label, "", experiment("Cora"), links_by_averaging(queries, permanent), paper)
+            )
     return _table("Links found by asking again", sorted(cells, key=lambda it: it.row), ATTACK)
 
 

@@ -13,7 +13,8 @@ from functools import partial
 
 from fedweave.experiment.config import Document
 from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Printed, printed, printed_tables
-from fedweave.papers.quantities import OWN, QUALITIES, best_on_test, contribution, fairness, ordered, payoff, summarized
+from fedweave.papers.quantities import best_on_test, summary_metric
+from fedweave.papers.reward_quantities import METHOD, QUALITIES, contribution, fairness, order_of_payoffs, payoff
 
 PRINTED = printed_tables("fairgraphfl")
 
@@ -41,14 +42,14 @@ METHODS: dict[str, str] = {
     "RFFL": "rffl",
     "CFFL": "cffl",
     "CGSV": "cgsv",
-    OWN: "fairgraphfl",
+    METHOD: "fairgraphfl",
     NORMED: "fairgraphfl",
 }
 NO_GLOBAL_MODEL = ("Self-train", "GCFL", "GCFL+", "FedStar")
 CUTS: dict[str, Document] = {"IMDB-BINARY": {"eps1": 0.025, "eps2": 0.045}}  # of GCFL's authors; else its defaults
 SERIES: dict[str, Document] = {"PROTEINS": {"length": 10}}
 ABLATIONS: dict[str, Document] = {
-    OWN: {},
+    METHOD: {},
     "without gradient alignment": {"alignment": False},
     "without graph diversity": {"alpha2": 0.0},
     "without model gradient": {"rewards": False},
@@ -56,12 +57,12 @@ ABLATIONS: dict[str, Document] = {
     "without motif prototypes": {"prototypes": False},
 }
 ACCURACY = {
-    name: replace(summarized(f"{split}/accuracy", "accuracy", digits=3), best=partial(best_on_test, split))
+    name: replace(summary_metric(f"{split}/accuracy", "accuracy", digits=3), best=partial(best_on_test, split))
     for name, split in (("global", "global"), ("personalized", "local"))
 }
 
 
-def experiment(dataset: str, method: str = OWN, partition: Document | None = None, **changes: object) -> Document:
+def experiment(dataset: str, method: str = METHOD, partition: Document | None = None, **changes: object) -> Document:
     """The document of `method` on the paper's `dataset`; `partition` replaces the partition, `changes` are settings of
     the algorithm."""
     split = {"name": "graphs_iid", "clients": 10, "split_seed": 0} | (partition or {})
@@ -108,14 +109,16 @@ def _compared() -> PaperTable:
             for method in METHODS:
                 document = experiment(dataset, method, {"split_seed": seed})
                 cells += _accuracy_cells(method, dataset + split, document, _numbers(paper, method))
-    return _table("Accuracy, and fairness of rewards", cells, SPLITS, PULLED, VALIDATED, SCALED, against=(OWN, NORMED))
+    return _table(
+        "Accuracy, and fairness of rewards", cells, SPLITS, PULLED, VALIDATED, SCALED, against=(METHOD, NORMED)
+    )
 
 
 def _ablations() -> PaperTable:
     cells, paper = [], printed(PRINTED[4])
     for name, changes in ABLATIONS.items():
         cells += _accuracy_cells(name, "PROTEINS", experiment("PROTEINS", **changes), _numbers(paper, name))
-    return _table("FairGraphFL without each of its parts", cells, against=(OWN,))
+    return _table("FairGraphFL without each of its parts", cells, against=(METHOD,))
 
 
 def _large() -> PaperTable:
@@ -128,7 +131,7 @@ def _large() -> PaperTable:
 
 def _contributions() -> PaperTable:
     cells = []
-    for method in ("FedAvg", OWN):
+    for method in ("FedAvg", METHOD):
         document = experiment("PROTEINS", method, {"clients": AGENTS})
         for agent in range(AGENTS):
             for part in range(PARTS):
@@ -141,12 +144,12 @@ def _payoffs() -> PaperTable:
     perturbed = {"name": "perturbed", "split_seed": None}
     cells = []
     for dataset in PRINTED[2]:
-        document = experiment(dataset, OWN, perturbed)
-        rows = {scheme: (document, scheme) for scheme in (OWN, "equal", "union", "individual", "shapley")}
-        rows["without graph diversity"] = experiment(dataset, OWN, perturbed, alpha2=0.0), OWN
+        document = experiment(dataset, METHOD, perturbed)
+        rows = {scheme: (document, scheme) for scheme in (METHOD, "equal", "union", "individual", "shapley")}
+        rows["without graph diversity"] = experiment(dataset, METHOD, perturbed, alpha2=0.0), METHOD
         for row, (run, scheme) in rows.items():
             quantities = {quality: payoff(scheme, quality) for quality in QUALITIES}
-            quantities["low < medium < high"] = ordered(scheme)
+            quantities["low < medium < high"] = order_of_payoffs(scheme)
             cells += [PaperCell(row, f"{dataset}, {of}", "", run, it) for of, it in quantities.items()]
     return _table("Payoffs by quality of data", cells, PERTURBED)
 

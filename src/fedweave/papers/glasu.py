@@ -34,9 +34,9 @@ from fedweave.papers.paper import (
     printed_tables,
 )
 from fedweave.papers.quantities import (
-    accuracy_reached,
     client_accuracy,
     curve,
+    first_accuracy_of,
     mean_accuracy,
     saving,
     seconds,
@@ -166,7 +166,7 @@ def _stale() -> PaperTable:
         for (row, column), number in printed(text).items():
             document = experiment(dataset, "GLASU", steps=int(column.removeprefix("Q=")))
             if row == "Accuracy":
-                quantity = accuracy_reached(wanted)
+                quantity = first_accuracy_of(wanted)
                 cells.append(PaperCell(f"{dataset}, {row} of {wanted} %", column, "local", document, quantity, number))
             else:
                 cells += _timed(f"{dataset}, {row}", column, document, partial(seconds_to, wanted), number)

@@ -100,7 +100,7 @@ class EdgeGroups(Divided):
         """Parts over the edges that each client holds, with the graph that these edges make."""
         ratios = self.train, self.val, self.test
         if self.split == "time":
-            parts = split_by_time(data, held, self._ends(data))
+            parts = split_by_time(data, held, self._split_times(data))
         else:
             parts = divide(data, held, ratios, self.use_dataset_split, seed)
         ends = data.edge_attrs.ends  # type: ignore[union-attr]

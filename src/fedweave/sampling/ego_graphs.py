@@ -30,7 +30,7 @@ from fedweave.ops.sparse import (
     padded_nonzero,
     picked,
 )
-from fedweave.sampling.neighborhoods import drawn
+from fedweave.sampling.minibatches import draw_nodes
 
 KINDS = ("mean", "mean_or_self")  # an ego's inner positions always have children, so both are the same here
 
@@ -217,10 +217,10 @@ class Egos:
         (with fewer nodes than b, places stay empty)."""
         if not self.epochs:
             keys = random.fold(key, torch.arange(steps, device=key.device))
-            return drawn(graph.masks[TRAIN], keys[:, None], self.batch)
+            return draw_nodes(graph.masks[TRAIN], keys[:, None], self.batch)
         each = steps // self.epochs
         keys = random.fold(key, torch.arange(self.epochs, device=key.device))
-        nodes, _ = drawn(graph.masks[TRAIN], keys[:, None], each * self.batch)
+        nodes, _ = draw_nodes(graph.masks[TRAIN], keys[:, None], each * self.batch)
         count = self.epoch(graph).clamp(max=each * self.batch)
         # the ends of an epoch's mini-batches, whose sizes differ by at most 1
         ends = torch.arange(each + 1, device=key.device) * count // each

@@ -13,7 +13,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.sampling.ego_graphs import Egos
 from fedweave.sampling.graphs import GraphBatches
-from fedweave.sampling.neighborhoods import Minibatches
+from fedweave.sampling.minibatches import Minibatches
 
 
 @dataclass(frozen=True)

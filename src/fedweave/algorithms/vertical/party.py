@@ -35,7 +35,7 @@ from fedweave.ops import hashing
 from fedweave.ops.sparse import gather_rows
 from fedweave.privacy.mechanisms import randomized_response
 from fedweave.privacy.secure_sum import FixedPoint, beyond_declaration
-from fedweave.sampling.neighborhoods import located, rising
+from fedweave.sampling.neighborhoods import find_places, sort_distinct
 
 DRAWN = "labels"  # in a client's state: the key of the draw
 SUM = SecureSum(everyone=True, fraction=24)  # gradients of a mean over many nodes are small
@@ -176,7 +176,7 @@ class PartySteps:
         now["below"] = now.get("below", {}) | {str(segment): below}
         targets = len(exchanged(now, segment + 1))
         most = min(len(graph.y), targets * (1 + self.split.fan_out) ** len(self.split.hops(segment)))
-        return {"nodes": rising(below["nodes"], len(graph.y), most).to(torch.int32)}
+        return {"nodes": sort_distinct(below["nodes"], len(graph.y), most).to(torch.int32)}
 
     def infer(self, client: Client, message: Tree) -> Tree:
         """H+_m after a segment, for all nodes of the list."""
@@ -209,7 +209,7 @@ class PartySteps:
             top = next(iter(self.sampling), self.split.last + 1)
             below = args["below"] = sampled_own(self.split, graph, now, top)
             places = {
-                cut: located(self.split.outputs(int(cut) - 1, below), exchanged(now, int(cut)), len(graph.y))
+                cut: find_places(self.split.outputs(int(cut) - 1, below), exchanged(now, int(cut)), len(graph.y))
                 for cut in now.get("others", {})
             }
             args["others"] = {cut: gather_rows(now["others"][cut], place) for cut, place in places.items()}
@@ -318,7 +318,7 @@ class PartySteps:
             below = inputs["below"] = now.get("below", {}).get(str(segment)) or sampled(self.split, graph, now, segment)
             if segment:
                 inputs["places"] = {
-                    name: located(below["nodes"], exchanged(now, cut), len(graph.y))
+                    name: find_places(below["nodes"], exchanged(now, cut), len(graph.y))
                     for name, cut in (("h", segment), ("kept", 1))
                 }
         return inputs

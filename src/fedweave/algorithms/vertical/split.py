@@ -26,7 +26,7 @@ from fedweave.ops.sparse import gather_rows, picked
 from fedweave.ops.tape import untaped
 from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, even_share, tallied
-from fedweave.sampling.neighborhoods import Sampled, grow, located, self_hop
+from fedweave.sampling.neighborhoods import Sampled, find_places, grow, self_hop
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ class RowRelease:
         sent = self.rows.apply(h, random.fold(client.secret, "h"))
         if nodes is None or not self.rows.sigma:
             return sent
-        return gather_rows(sent, located(nodes, nodes, len(client.graph.y)))
+        return gather_rows(sent, find_places(nodes, nodes, len(client.graph.y)))
 
     def sent(self, client: Client, h: Tensor) -> Tree:
         """{key: `noised` representations to send}; if `masked`, as integers, int32, with the number of cut ones."""

@@ -1,0 +1,84 @@
+"""Numbers of a run about two groups of people: in the fairest round (`metrics.measured`) and in the last."""
+
+import statistics
+from pathlib import Path
+from typing import Literal
+
+import pyarrow.compute as pc
+
+from fedweave.experiment.runs.files import METRICS, read_table
+from fedweave.metrics.measured import FAIREST
+from fedweave.papers.paper import Quantity
+from fedweave.papers.quantities import summary
+from fedweave.reports.reading import values_of
+
+When = Literal["fairest", "last"]
+
+
+def score(name: str, when: When) -> Quantity:
+    """Accuracy ("accuracy") or AUC ("auc") on the global test, in per cent."""
+    return Quantity("%", lambda run: _percent(run, f"global/{name}", when), digits=2)
+
+
+def gap(name: str, when: When) -> Quantity:
+    """ΔSP ("sp"), ΔEO ("eo") or, with "_floor", what chance shows, on the global test, in per cent."""
+    return Quantity("%", lambda run: _percent(run, f"groups/global/{name}", when), digits=2)
+
+
+def median_score(name: str, when: When) -> Quantity:
+    """Median over the clients of a score on their own test nodes, in per cent, without clients where it is
+    undefined."""
+
+    def value(run: Path) -> float | None:
+        rows = values_of(read_table(run, METRICS), name, "test", pooled=False)
+        scores = rows.filter(pc.field("round") == round_of(run, when))["value"].to_pylist()
+        return 100 * statistics.median(scores) if scores else None
+
+    return Quantity("%", value, digits=2, absent="undefined at every client")
+
+
+def median_gap(name: str, when: When) -> Quantity:
+    """Median over the clients of a gap on their own test nodes, in per cent."""
+    entry = f"groups/median/{name}"
+    return Quantity("%", lambda run: _percent(run, entry, when), digits=2, absent="undefined at every client")
+
+
+def one_class(when: When) -> Quantity:
+    """100 where the model predicts one class for the whole global test, so that its gaps are 0 and mean nothing, else
+    0.
+
+    The mean over runs is the share of such runs.
+    """
+
+    def value(run: Path) -> float | None:
+        classes = _percent(run, "global/classes_predicted", when)
+        return None if classes is None else 100.0 * (classes == 100)
+
+    return Quantity("% of runs", value, digits=0)
+
+
+def gaps(when: When) -> Quantity:
+    """ΔSP + ΔEO on the global test, in per cent."""
+
+    def value(run: Path) -> float | None:
+        sp = _percent(run, "groups/global/sp", when)
+        eo = _percent(run, "groups/global/eo", when)
+        return None if sp is None or eo is None else sp + eo
+
+    return Quantity("%", value, digits=2)
+
+
+def tradeoff(name: str, when: When) -> Quantity:
+    """A score / (ΔSP + ΔEO) on the global test: the ratio of their means over the runs."""
+    return Quantity("", lambda run: _percent(run, f"global/{name}", when), digits=2, per=gaps(when).read)
+
+
+def round_of(run: Path, when: When) -> int:
+    """The number of the fairest or of the last round."""
+    record = summary(run)
+    return int(record["metrics"][f"{FAIREST}/round"] if when == "fairest" else record["rounds"])
+
+
+def _percent(run: Path, name: str, when: When) -> float | None:
+    share = summary(run)["metrics"].get(f"{FAIREST}/{name}" if when == "fairest" else name)
+    return None if share is None else 100 * share
