@@ -148,7 +148,7 @@ def test_what_cannot_be_bounded_is_refused() -> None:
         FedAvg(MLP, parts=(Uniform(), FairPenalty(), ExampleNoise()))
     with pytest.raises(ValueError, match="proximal would have no effect"):
         FedAvg(MLP, parts=(Uniform(), Proximal(0.1), ExampleNoise()))
-    with pytest.raises(ValueError, match="both replace the update"):
+    with pytest.raises(ValueError, match="leave out one of them"):
         ALGORITHMS["graphfl"](MLP, parts=(ExampleNoise(),))
     for own in ({"share": ("0/*",)}, {"parts": (Uniform(), Drift(), ExampleNoise())}):
         with pytest.raises(

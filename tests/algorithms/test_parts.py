@@ -22,7 +22,7 @@ from fedweave.algorithms.parts import (
     Uniform,
 )
 from fedweave.algorithms.parts import part as part_hooks
-from fedweave.algorithms.parts.conflicts import SUCH
+from fedweave.algorithms.parts.conflicts import EXAMPLES
 from fedweave.algorithms.parts.part import has
 from fedweave.algorithms.preset import Preset, preset_of
 from fedweave.core import model as models
@@ -298,7 +298,7 @@ def test_a_part_that_needs_another_is_refused_without_it() -> None:
     said = "sparse_reward needs another part that decides what an update is worth; add one, such as cosine_value"
     with pytest.raises(ValueError, match=said):
         FedAvg(model(), parts=(PARTS["sparse_reward"](),))
-    for hook, named in SUCH.items():
+    for hook, named in EXAMPLES.items():
         for name in named:
             assert has(PARTS[name](), hook)
 
@@ -537,11 +537,6 @@ def test_a_client_without_training_examples_brings_nothing(name: str) -> None:
     if name == "eu":
         values = last.state["parts"]["EuclideanValue"]["r"]
         assert values.argmin() == 1
-
-
-def test_a_part_has_few_hooks() -> None:
-    """What every part may have; rarer abilities are protocols of their own (`parts.part`)."""
-    assert len([name for name in vars(Part) if not name.startswith("_")]) <= 28
 
 
 @dataclass(frozen=True)

@@ -25,23 +25,30 @@ def made(*names: str, net: Any = None, **settings: Any) -> FedAvg:
 
 
 @pytest.mark.parametrize(
-    ("names", "net", "said"),
+    ("names", "remedy"),
     [
-        (("clip", "meta_gradient"), None, r"clip before it would have no effect; list meta_gradient first"),
-        (("normalised", "meta_gradient"), None, r"normalised before it would have no effect"),
-        (("clip", "dp_examples"), MLP, r"clip before it would have no effect; leave out one of them"),
-        (
-            ("drift", "missing_neighbours"),
-            None,
-            r"missing_neighbours replaces clients. data .* so drift would change the replacement",
-        ),
-        (("cross_entropy", "sampled_cross_entropy"), None, r"cross_entropy and sampled_cross_entropy both train on"),
-        (("cross_entropy", "meta_gradient"), None, r"cross_entropy and meta_gradient both train on"),
+        (("clip", "meta_gradient"), "list meta_gradient before clip"),
+        (("clip", "dp_examples"), "leave out one of them"),
+        (("clip", "top_k"), "list top_k before clip"),
+        (("quantize", "top_k"), "list top_k before quantize"),
+        (("dp", "clip"), "list clip before dp"),
+        (("secure_sum", "dp"), "list dp before secure_sum"),
+        (("top_k", "dp"), "leave out one of them"),
+        (("drift", "missing_neighbours"), "leave out one of them"),
+        (("cross_entropy", "sampled_cross_entropy"), "keep one of them"),
+        (("cross_entropy", "meta_gradient"), "keep one of them"),
     ],
 )
-def test_what_would_be_in_vain_or_count_twice_is_refused(names: tuple[str, ...], net: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        made(*names, net=net)
+def test_parts_that_cannot_be_combined_are_rejected_with_a_remedy(names: tuple[str, ...], remedy: str) -> None:
+    with pytest.raises(ValueError, match=remedy):
+        made(*names, net=MLP)
+
+
+@pytest.mark.parametrize(
+    "names", [("meta_gradient", "clip", "dp"), ("top_k", "quantize", "clip"), ("clip", "dp", "secure_sum")]
+)
+def test_releases_may_follow_each_other_in_order(names: tuple[str, ...]) -> None:
+    assert len(made(*names).parts) == 3
 
 
 def test_what_sends_something_else_may_be_clipped_behind() -> None:

@@ -98,7 +98,7 @@ def test_a_client_without_training_examples_counts_in_no_mean(mode: str) -> None
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"optimizer": "adam"}, r"sums of gradients, and updates by adam are no such sums; set optimizer = 'sgd'"),
+        ({"optimizer": "adam"}, r"sums of gradients, and updates by adam are not such sums; set optimizer = 'sgd'"),
         ({"mean": "size", "participation": 0.5}, r"needs all clients, and participation is 0\.5"),
         ({"option": 1, "parts": (Clip(1.0),)}, "also sends gradients, which clip does not protect"),
     ],

@@ -242,7 +242,7 @@ def test_what_makes_no_mean_takes_statistics_that_stay_at_home(name: str) -> Non
 @pytest.mark.parametrize("name", ["apfl", "fedpub", "fedtad", "fgssl", "graphfl", "rffl", "cffl", "fairgraphfl"])
 def test_what_computes_with_weights_refuses_running_statistics(name: str) -> None:
     """Layer norm has none. FairGraphFL refuses nodes as examples before."""
-    with pytest.raises(ValueError, match=r"running statistics of batch norm are no weights|small graphs"):
+    with pytest.raises(ValueError, match=r"running statistics of batch norm are not weights|small graphs"):
         normed(name)
 
 

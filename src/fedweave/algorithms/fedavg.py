@@ -20,19 +20,18 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.composition import GLOBAL, ServerHooks, memory_of
-from fedweave.algorithms.parts.conflicts import (
-    Combination,
-    check_exchange,
-    check_links,
-    check_settings,
-    made,
-    noted,
-    shown,
-)
 from fedweave.algorithms.parts.foreign import others
+from fedweave.algorithms.parts.names import by_name, parse_parts
 from fedweave.algorithms.parts.pace import Schedule, timing
 from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training
 from fedweave.algorithms.parts.secure_sum import joined_in
+from fedweave.algorithms.parts.settings_rules import (
+    TrainingSettings,
+    check_exchange,
+    check_links,
+    check_settings,
+    training_notes,
+)
 from fedweave.algorithms.scoring import (
     PERSONAL_SCORES,
     SCORES,
@@ -160,12 +159,12 @@ class FedAvg(LocalTraining, SumsScores):
 
     def __post_init__(self) -> None:
         self.take_model()
-        parts = made(self.parts)
+        parts = parse_parts(self.parts)
         object.__setattr__(self, "parts", joined_in(parts, parts))
-        check_settings(shown(self.composed), self._settings)
+        check_settings(by_name(self.composed), self._settings)
         if not self.share:
-            check_exchange(shown(self.composed))
-        check_links(shown(self.objective.parts), self.model)  # `objective` checks that the model can be trained
+            check_exchange(by_name(self.composed))
+        check_links(by_name(self.objective.parts), self.model)  # `objective` checks that the model can be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
         if (teller := self.composed.teller) and (self.scores == "sum" or not self._same_model):
             raise ConfigError(
@@ -200,16 +199,16 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def notes(self) -> list[str]:
-        """Notes on settings that have no effect or a bad one with a part (`conflicts.NOTED`)."""
-        return list(noted(shown(self.composed), self._settings))
+        """Notes on settings that have no effect or a bad one with a part (`training_notes`)."""
+        return list(training_notes(by_name(self.composed), self._settings))
 
     @property
-    def _settings(self) -> Combination:
+    def _settings(self) -> TrainingSettings:
         shares = self.share != ("*",) or bool(self.composed.private)
         one_step = self.local_steps == 1 and not self.local_epochs and not self.composed.owner("start")
         pace: dict[str, object] = {"local_epochs": self.local_epochs, "local_momentum": self.local_momentum}
         pace |= {"schedule": self.schedule if self.schedule != "constant" else self.warmup and "constant with warmup"}
-        return Combination(
+        return TrainingSettings(
             shares,
             self._own_weights,
             self._remembers,
@@ -223,7 +222,7 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def _statistics(self) -> Literal["any", "home", "none"]:
-        """Where running statistics are (`conflicts.Combination`)."""
+        """Where running statistics are (`TrainingSettings`)."""
         paths = models.statistics(self.model)
         matches, private = partial(models.matches, self.model), self.composed.private
         shared = any(matches(path, self.share) and not matches(path, private) for path in paths)

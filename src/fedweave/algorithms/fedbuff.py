@@ -23,7 +23,7 @@ from fedweave.algorithms import scoring
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import in_order, places
 from fedweave.algorithms.parts import Part, Round, has
-from fedweave.algorithms.parts.conflicts import called, made
+from fedweave.algorithms.parts.names import parse_parts, part_name
 from fedweave.core import random
 from fedweave.core.bounds import Count, CountOrNone, NonNegative
 from fedweave.core.federation import Federation
@@ -100,9 +100,9 @@ class FedBuff(FedAvg):
     test_settings: ClassVar[Record] = {"buffer": 2}
 
     def __post_init__(self) -> None:
-        for part in made(self.parts):
+        for part in parse_parts(self.parts):
             if why := _unsupported(part):
-                raise ValueError(f"parts: {called(part)} {why}; leave it out of fedbuff")
+                raise ValueError(f"parts: {part_name(part)} {why}; leave it out of fedbuff")
         super().__post_init__()
         if self.participation < 1:
             raise ValueError(

@@ -17,9 +17,10 @@ from fedweave.algorithms.parts import (
     Part,
     Training,
 )
-from fedweave.algorithms.parts.conflicts import called, check_links, made, shown
+from fedweave.algorithms.parts.names import by_name, parse_parts, part_name
 from fedweave.algorithms.parts.pace import RateSchedule
 from fedweave.algorithms.parts.part import has
+from fedweave.algorithms.parts.settings_rules import check_links
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -51,13 +52,13 @@ class Local(LocalTraining):
 
     def __post_init__(self) -> None:
         self.take_model()
-        object.__setattr__(self, "parts", made(self.parts))
-        if idle := [called(part) for part in self.parts if not self.takes_part(type(part))]:
+        object.__setattr__(self, "parts", parse_parts(self.parts))
+        if idle := [part_name(part) for part in self.parts if not self.takes_part(type(part))]:
             raise ValueError(
                 f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "
                 "change or weigh, so only terms of the training loss have an effect; leave it out"
             )
-        check_links(shown(self.objective.parts), self.model)  # `objective` checks that the model can be trained
+        check_links(by_name(self.objective.parts), self.model)  # `objective` checks that the model can be trained
 
     @property
     def any_models(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Part
-from fedweave.algorithms.parts.conflicts import made
+from fedweave.algorithms.parts.names import parse_parts
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.model import Model
 from fedweave.core.plugins import Maker, maker_of, note
@@ -76,7 +76,7 @@ class Preset:
         defaults = {name: default_of(field) for name, field in self.fields.items()}
         check_given(self.paper.__name__, values, defaults, self.hints)
         self._check_model(model, values)
-        values |= {"parts": made(values["parts"])} if "parts" in values else {}
+        values |= {"parts": parse_parts(values["parts"])} if "parts" in values else {}
         paper = self._paper(values)
         arguments = {name: value for name, value in values.items() if name not in paper_fields}
         arguments |= {name: getattr(paper, name) for name in paper_fields if name in family}
@@ -193,7 +193,7 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
     without: fields of the parts that are no settings of the preset and keep the parts' defaults.
     """
 
-    def made(paper: type) -> Preset:
+    def make_preset(paper: type) -> Preset:
         annotations = inspect.get_annotations(paper)
         taken = {name: (kind, field) for kind in kinds for name, field in _fields(kind).items() if name not in without}
         of_parts: Record = {name: hints_of(kind)[name] for name, (kind, _) in taken.items()}
@@ -206,7 +206,7 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
             setattr(paper, "parts", lambda self: tuple(part_of(self, kind) for kind in kinds))  # noqa: B010
         return Preset(dataclass(frozen=True)(paper), kinds)
 
-    return made
+    return make_preset
 
 
 def part_of(paper: object, kind: type[P], **values: object) -> P:

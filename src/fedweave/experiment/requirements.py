@@ -16,7 +16,7 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.deployment import deployable
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import SampledCrossEntropy
-from fedweave.algorithms.parts.conflicts import shown
+from fedweave.algorithms.parts.names import by_name
 from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, Part, weighing
 from fedweave.core import edge_attributes as carrying
 from fedweave.core import model as models
@@ -336,7 +336,7 @@ def _adds_up(facts: Assembled) -> bool:
 
 def _of_classes(facts: Loaded) -> str:
     """The first part that is about classes, in a message."""
-    parts = shown(facts.parts) if isinstance(facts, Designed) else {}
+    parts = by_name(facts.parts) if isinstance(facts, Designed) else {}
     return next((f" (its part {name})" for name, part in parts.items() if "classes" in part.needs.data), "")
 
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from fedweave.algorithms.participation import places
 from fedweave.algorithms.parts import objective
-from fedweave.algorithms.parts.conflicts import called, check, mechanisms, of_algorithm, shown
+from fedweave.algorithms.parts.conflicts import check, mechanisms
 from fedweave.algorithms.parts.links import LinkPrediction
+from fedweave.algorithms.parts.names import by_name, part_name, preset_note
 from fedweave.algorithms.parts.objective import BatchCrossEntropy, CrossEntropy
 from fedweave.algorithms.parts.packing import Packing, packing_of
 from fedweave.algorithms.parts.part import (
@@ -70,7 +71,7 @@ class Composition(dict[str, Part]):
         for part in parts:
             name, count = type(part).__name__, sum(type(other) is type(part) for other in self.values())
             self[f"{name}{count + 1}" if count else name] = part
-        check(shown(self))
+        check(by_name(self))
 
     @classmethod
     def of(
@@ -89,7 +90,7 @@ class Composition(dict[str, Part]):
         whole: Part = LinkPrediction() if links else CrossEntropy()
         usual = (GraphCrossEntropy if GraphBatches.suits(model) else BatchCrossEntropy)(batch) if batch else whole
         if batch and (teachers or links):
-            name = called((*teachers, whole)[0])
+            name = part_name((*teachers, whole)[0])
             raise ValueError(f"batch_size is {batch}, but {name} decides the examples of a step; leave batch_size out")
         supervised = () if teachers else (usual,)
         missing = [part for hook, part in defaults.items() if not any(has(other, hook) for other in parts)]
@@ -323,9 +324,9 @@ class Composition(dict[str, Part]):
         forgetful = next((name for name, part in self.items() if part.protection.stateless), None)
         if forgetful and (keeps := [name for name in self if name in state]):
             raise ConfigError(
-                f"parts: {called(self[keeps[0]])} keeps values at clients, but {called(self[forgetful])} with "
+                f"parts: {part_name(self[keeps[0]])} keeps values at clients, but {part_name(self[forgetful])} with "
                 "require_all = false needs updates from the present message only; set require_all = true"
-                + of_algorithm(self, (keeps[0], forgetful))
+                + preset_note(self, (keeps[0], forgetful))
             )
 
     @cached_property
