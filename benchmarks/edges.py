@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch_geometric.nn import GINEConv, PNAConv
 
 from fedweave.core import model as models
-from fedweave.core.edge_attributes import seen
+from fedweave.core.edge_attributes import is_visible
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.tree import device_of
 from fedweave.experiment.build import Built, build
@@ -113,7 +113,7 @@ def members(built: Built) -> list[Member]:
         edge_attrs = own.edge_attrs
         assert edge_attrs is not None
         ends, e = torch.from_numpy(edge_attrs.ends), torch.from_numpy(np.ascontiguousarray(edge_attrs.read))
-        kept = [torch.from_numpy(seen(edge_attrs, split)) for split in (TRAIN, VAL, TEST)]
+        kept = [torch.from_numpy(is_visible(edge_attrs, split)) for split in (TRAIN, VAL, TEST)]
         views = tuple((ends[:, one].contiguous(), e[one]) for one in kept)
         x, y, masks = (torch.from_numpy(np.asarray(part)) for part in (own.x, own.y, own.public))
         held.append(Member(x, ends, e, y, masks, views))

@@ -24,7 +24,8 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, global_add_pool
 
 from fedweave.algorithms.fairgraphfl.motifs import HAVING, MOTIFS
-from fedweave.core.graph import TEST, TRAIN, Graph, graph_arrays
+from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.core.graph_arrays import graph_arrays
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config
 from fedweave.experiment.build import Built, build, client_graphs
@@ -71,7 +72,7 @@ class Agent:
 
     def __init__(self, graph: Graph, classes: int) -> None:
         self.data, kept = batch(graph, TRAIN)
-        numbers, having = graph.precomputed(MOTIFS).numpy(), graph.own_edges.members[0].extra.matrices[HAVING].copy()
+        numbers, having = graph.precomputed(MOTIFS).numpy(), graph.whole_edges.members[0].extra.matrices[HAVING].copy()
         having.resize(len(numbers), len(graph.y))
         real = numbers >= 0
         has = torch.from_numpy(having.toarray()[real][:, kept]).float()

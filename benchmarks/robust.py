@@ -36,7 +36,8 @@ from fedweave.algorithms.parts import (
 from fedweave.algorithms.parts.weights import krum_scores
 from fedweave.core import model as models
 from fedweave.core.federation import step_name
-from fedweave.core.graph import TEST, TRAIN, Graph, GraphArrays, graph_arrays, graph_like
+from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.core.graph_arrays import GraphArrays, graph_arrays, graph_like
 from fedweave.core.random import generator
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import leaves, nest, unravel

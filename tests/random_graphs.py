@@ -6,7 +6,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.graph import Graph, graph_arrays, make_graph
+from fedweave.core.graph import Graph, make_graph
+from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.random import generator
 
 

@@ -12,7 +12,8 @@ import torch
 
 from fedweave.algorithms.fedgcn import NodePlace, Places
 from fedweave.contract.subject import distance
-from fedweave.core.graph import SPLITS, graph_tree
+from fedweave.core.graph import SPLITS
+from fedweave.core.graph_arrays import graph_tree
 from fedweave.datasets.base import Dataset
 from fedweave.engines import states
 from fedweave.engines.simulation import Simulation
@@ -189,7 +190,7 @@ def test_some_clients_have_the_graphs_that_they_have_among_all(data: Any, cut: A
     assert list(some) == [*everybody][1:]
     for client, graph in some.items():
         assert distance(graph_tree(graph), graph_tree(everybody[client])) == 0
-        assert str(graph.own_edges.members[0].extra) == str(everybody[client].own_edges.members[0].extra)
+        assert str(graph.whole_edges.members[0].extra) == str(everybody[client].whole_edges.members[0].extra)
     assert held is None or cast(Any, some)._data.nodes == held
 
 

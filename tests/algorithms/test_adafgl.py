@@ -28,7 +28,7 @@ def ended(rounds: int, name: str = "adafgl", **options: Any) -> tuple[list[Any],
 
 def matrix(graph: Any, n: int) -> np.ndarray:
     a = np.zeros((n, n))
-    edges = graph.own_edges.members[0].index
+    edges = graph.whole_edges.members[0].index
     a[edges[0], edges[1]] = 1
     return a
 

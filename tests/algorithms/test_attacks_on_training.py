@@ -9,7 +9,8 @@ import torch
 
 from benchmarks.robust import ATTACKS, MALICIOUS, PARTS, TARGET, Attacked, backdoor, fitted, flipped, outcome, triggered
 from fedweave.algorithms.parts import Krum, Median, NormBound, TrimmedMean
-from fedweave.core.graph import TRAIN, GraphArrays, graph_arrays
+from fedweave.core.graph import TRAIN
+from fedweave.core.graph_arrays import GraphArrays, graph_arrays
 from fedweave.experiment import config
 from fedweave.experiment.build import Built, build
 from tests.algorithms.test_robust import flat, of

@@ -15,7 +15,8 @@ from fedweave.algorithms.fairgfl import encoded
 from fedweave.algorithms.parts import Context, Drift, Part, Uniform
 from fedweave.core import random
 from fedweave.core.federation import Client
-from fedweave.core.graph import GraphArrays, graph_arrays, make_graph
+from fedweave.core.graph import make_graph
+from fedweave.core.graph_arrays import GraphArrays, graph_arrays
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train

@@ -15,7 +15,8 @@ from fedweave.algorithms.fedprox import Proximal
 from fedweave.algorithms.parts import Drift, ExampleNoise, SecureSum, Uniform, dp
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.graph import TRAIN, Graph, graph_arrays, make_graph
+from fedweave.core.graph import TRAIN, Graph, make_graph
+from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.mechanism import Gaussian, read_applied
 from fedweave.core.tree import Tree, norm, ravel, scale, sub
 from fedweave.experiment.rounds import train

@@ -16,7 +16,8 @@ from fedweave.algorithms.fairfed import FairFedWeights
 from fedweave.algorithms.parts import Context, CrossEntropy, Part, Round
 from fedweave.core import random
 from fedweave.core.federation import Client
-from fedweave.core.graph import Graph, GraphArrays
+from fedweave.core.graph import Graph
+from fedweave.core.graph_arrays import GraphArrays
 from fedweave.core.model import Layer
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, ravel

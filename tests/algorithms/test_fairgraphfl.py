@@ -41,7 +41,7 @@ class Agent:
 
     def __init__(self, graph: Graph, net: Any, like: Tree, lam: float, distance: str) -> None:
         self.graph, self.net, self.like, self.lam, self.distance = graph, net, like, lam, distance
-        numbers, having = graph.precomputed(MOTIFS).numpy(), graph.own_edges.members[0].extra.matrices[HAVING].copy()
+        numbers, having = graph.precomputed(MOTIFS).numpy(), graph.whole_edges.members[0].extra.matrices[HAVING].copy()
         having.resize(len(numbers), len(graph.y))
         real = numbers >= 0
         self.motifs: list[int] = numbers[real].tolist()

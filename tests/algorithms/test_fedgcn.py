@@ -9,7 +9,8 @@ import torch
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedgcn import CROSSING, PLACES, NeighborSums, Places
 from fedweave.core import model as models
-from fedweave.core.graph import dense, graph_arrays, make_graph
+from fedweave.core.graph import make_graph
+from fedweave.core.graph_arrays import dense, graph_arrays
 from fedweave.core.operators import NODES, Precomputed
 from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation

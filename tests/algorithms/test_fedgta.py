@@ -41,7 +41,7 @@ def test_what_clients_tell_is_what_the_reference_computes(baselines: Any, kind: 
     for graph in graphs(torch.float64).values():
         found, n = told(made, graph, w), int(graph.real.sum())
         a = np.zeros((n, n))
-        edges = graph.own_edges.members[0].index
+        edges = graph.whole_edges.members[0].index
         a[edges[0], edges[1]] = 1
         soft = torch.softmax(models.apply(made.net, w, graph), 1)[:n].numpy()
         y, trains = graph.y.clamp(min=0)[:n].numpy(), graph.masks[TRAIN][:n].numpy()

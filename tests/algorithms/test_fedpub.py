@@ -11,7 +11,8 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedpub import FunctionalMix, SparseMasks, proxy_graph, pruned
 from fedweave.algorithms.parts import Uniform
 from fedweave.contract.subject import RecordingSimulation
-from fedweave.core.graph import graph_arrays, make_graph
+from fedweave.core.graph import make_graph
+from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.model import apply
 from fedweave.core.tree import leaves, map_leaves
 from fedweave.engines.simulation import Simulation

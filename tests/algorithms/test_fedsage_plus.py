@@ -26,7 +26,8 @@ from fedweave.contract.subject import RecordingSimulation
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
-from fedweave.core.graph import TRAIN, VAL, GraphArrays, graph_arrays, make_graph
+from fedweave.core.graph import TRAIN, VAL, make_graph
+from fedweave.core.graph_arrays import GraphArrays, graph_arrays
 from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
@@ -157,7 +158,7 @@ def test_the_encoder_sees_neither_hidden_nodes_nor_their_edges() -> None:
     graph = fed.graphs["site-0"]
     visible = graph.real & (torch.arange(graph.nodes) % 4 > 0)
     w = PART.net.init(random.key(3), FEATURES, 3, DOUBLE)["encoder"]
-    a = torch.from_numpy(graph.own_edges.members[0].adjacency.toarray()).double()[visible][:, visible]
+    a = torch.from_numpy(graph.whole_edges.members[0].adjacency.toarray()).double()[visible][:, visible]
     looped = a + torch.eye(len(a))
     h = dense(graph.x)[visible]
     for i in "01":
@@ -183,7 +184,7 @@ def test_the_local_loss_is_of_what_visible_nodes_miss_and_of_their_hidden_neighb
     graph, kept, key = begun().graphs["site-1"], learnt()["site-1"]["neighbours"], random.key(3)
     hidden = graph.real & (torch.arange(graph.nodes) % 5 == 1)
     w, x, n = kept["w"], dense(graph.x), int(graph.real.sum())
-    near = [set(map(int, kept_by.nonzero()[0])) for kept_by in graph.own_edges.members[0].adjacency.toarray()[:n]]
+    near = [set(map(int, kept_by.nonzero()[0])) for kept_by in graph.whole_edges.members[0].adjacency.toarray()[:n]]
     theirs = {u: [v for v in near[u] if hidden[v]] for u in range(n) if not hidden[u]}
     z = embeddings(w["encoder"], graph, graph.real & ~hidden)
     count = counts(w["count"], z)

@@ -25,7 +25,7 @@ def ended(rounds: int = 2, fed: Any = None, dropout: float = 0.0, **options: Any
 
 def matrix(graph: Any, n: int) -> np.ndarray:
     a = np.zeros((n, n))
-    edges = graph.own_edges.members[0].index
+    edges = graph.whole_edges.members[0].index
     a[edges[0], edges[1]] = 1
     return a
 

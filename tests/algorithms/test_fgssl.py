@@ -27,8 +27,8 @@ def weights(net: Any, seed: int) -> Any:
 
 def told(net: Any, w: Any, graph: Any) -> Any:
     """Embeddings and logits of the whole graph."""
-    starts = torch.cat([graph.own_edges.neighbors.first, sum(graph.own_edges.neighbors[:2])[-1:]])
-    whole = {"columns": graph.own_edges.neighbors.columns, "starts": starts}
+    starts = torch.cat([graph.whole_edges.neighbors.first, sum(graph.whole_edges.neighbors[:2])[-1:]])
+    whole = {"columns": graph.whole_edges.neighbors.columns, "starts": starts}
     return fgssl.view_outputs(
         net, w, graph, whole | {"features": torch.ones(graph.x.shape[1], dtype=torch.float64)}, None
     )
@@ -36,7 +36,7 @@ def told(net: Any, w: Any, graph: Any) -> Any:
 
 def adjacency(graph: Any) -> np.ndarray:
     a = np.zeros((graph.nodes, graph.nodes))
-    first, second = graph.own_edges.members[0].index
+    first, second = graph.whole_edges.members[0].index
     a[first, second] = 1
     return a
 

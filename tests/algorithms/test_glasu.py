@@ -15,7 +15,8 @@ from fedweave.algorithms.glasu import GLASU
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
 from fedweave.algorithms.vertical.split import AGGREGATIONS, cuts, union
 from fedweave.core.algorithm import capabilities
-from fedweave.core.edges import EdgeList, Edges
+from fedweave.core.edge_list import EdgeList
+from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, decode, encode, leaves

@@ -14,7 +14,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Calls, Evaluation
 from fedweave.core.federation import DATA, Client, Federation, on_client
-from fedweave.core.graph import TRAIN, Graph, GraphArrays, graph_arrays, graph_like
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph_arrays import GraphArrays, graph_arrays, graph_like
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.learn import Sgd, cross_entropy, fit

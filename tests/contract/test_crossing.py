@@ -13,7 +13,7 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fedgcn import NodePlace, Places
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import DATA, Client, Federation, on_client
-from fedweave.core.graph import graph_arrays, graph_like
+from fedweave.core.graph_arrays import graph_arrays, graph_like
 from fedweave.core.tree import Tree
 from fedweave.experiment import build
 from fedweave.experiment.config import resolve

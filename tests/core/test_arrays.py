@@ -5,7 +5,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.graph import Graph, GraphArrays, graph_arrays, graph_like, graph_tree, make_graph, tree_graph
+from fedweave.core.graph import Graph, make_graph
+from fedweave.core.graph_arrays import GraphArrays, graph_arrays, graph_like, graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
 from tests.random_graphs import random_graph
 

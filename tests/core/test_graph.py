@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
 
-from fedweave.core.edges import EdgeList
-from fedweave.core.graph import TEST, TRAIN, VAL, Graph, graph_arrays, graph_like, make_graph, stack
+from fedweave.core.edge_list import EdgeList
+from fedweave.core.graph import TEST, TRAIN, VAL, Graph, make_graph, stack
+from fedweave.core.graph_arrays import graph_arrays, graph_like
 from fedweave.core.operators import NODES, OPERATORS, Precomputed
 from fedweave.core.sizes import BLOCK
 from fedweave.ops.sparse import Sparse
@@ -238,9 +239,9 @@ def test_pooling_of_stacked_clients_is_one_product_with_the_same_bits(kind: str,
 
 def test_a_sample_has_no_edges_of_its_own_to_sample_from() -> None:
     graph = small()
-    assert graph.own_edges is graph.edges
+    assert graph.whole_edges is graph.edges
     with pytest.raises(TypeError, match="EgoEdges are edges of a sample"):
-        graph._replace(edges=EgoEdges(2, 2)).own_edges  # noqa: B018
+        graph._replace(edges=EgoEdges(2, 2)).whole_edges  # noqa: B018
 
 
 @pytest.mark.parametrize("kind", [*OPERATORS])
@@ -259,8 +260,8 @@ def test_operators_of_many_graphs_at_once_are_those_of_each_to_the_bit(kind: str
             for n, own in zip(sizes, edges, strict=True)
         ]
 
-    together = stack(graphs()).own_edges.cache.operator(kind).members
-    alone = [graph.own_edges.members[0].operator(kind) for graph in graphs()]
+    together = stack(graphs()).whole_edges.cache.operator(kind).members
+    alone = [graph.whole_edges.members[0].operator(kind) for graph in graphs()]
     for ours, theirs in zip(together, alone, strict=True):
         assert [ours.rows, ours.cols] == [theirs.rows, theirs.cols]
         assert all(torch.equal(one, other) for one, other in zip(ours[:3], theirs[:3], strict=True))
@@ -274,7 +275,7 @@ def test_what_was_looked_for_is_padded_like_what_it_is_along_and_stacked() -> No
     along = {"place": NODES, "pair": "pairs"}
     found = Precomputed({"place": np.array([7, 5, 9]), "pair": np.array([[0, 4], [2, 8]])}, along=along)
     assert found.lists == {"pairs": 2}
-    graph = make_graph(x, edges, y, masks, extra=found.padded({"pairs": 32}))
+    graph = make_graph(x, edges, y, masks, extra=found.pad({"pairs": 32}))
     assert graph.precomputed("place")[:4].tolist() == [7, 5, 9, -1]
     assert graph.precomputed("pair").shape == (32, 2)
     assert graph.precomputed("pair")[1:3].tolist() == [[2, 8], [-1, -1]]

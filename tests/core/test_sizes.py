@@ -3,12 +3,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.core import sizes
-from fedweave.core.sizes import BLOCK, fits, least_rows, size_class, size_classes
+from fedweave.core.sizes import BLOCK, fits, padded_rows, size_class, size_classes
 
 
 @pytest.mark.parametrize(("nodes", "rows"), [(0, 32), (1, 32), (32, 32), (33, 64), (64, 64), (65, 96)])
 def test_the_fewest_rows_are_whole_blocks(nodes: int, rows: int) -> None:
-    assert least_rows(nodes) == rows
+    assert padded_rows(nodes) == rows
 
 
 def test_classes_of_a_client_alone() -> None:
@@ -19,7 +19,7 @@ def test_classes_of_a_client_alone() -> None:
 @settings(deadline=None)
 @given(st.integers(0, 10**6))
 def test_a_client_alone_takes_at_most_a_quarter_more(nodes: int) -> None:
-    rows, least = size_class(nodes), least_rows(nodes)
+    rows, least = size_class(nodes), padded_rows(nodes)
     assert rows % BLOCK == 0
     assert least <= rows <= 1.25 * least
     assert fits(rows, nodes)
@@ -29,7 +29,7 @@ def test_a_client_alone_takes_at_most_a_quarter_more(nodes: int) -> None:
 @settings(deadline=None, max_examples=200)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=40))
 def test_a_population_takes_at_most_a_quarter_more_and_nobody_twice_as_much(nodes: list[int]) -> None:
-    rows, least = size_classes(nodes), [least_rows(count) for count in nodes]
+    rows, least = size_classes(nodes), [padded_rows(count) for count in nodes]
     assert sum(rows) <= 1.25 * sum(least)
     assert all(fits(size, count) for size, count in zip(rows, nodes, strict=True))
     assert set(rows) <= set(least)

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, huber_loss, l1_loss, mse_loss
 
 from fedweave.core.graph import make_graph
-from fedweave.core.target import from_scale, kind_of, labeled, scale_of, to_scale
+from fedweave.core.target import from_scale, is_labeled, kind_of, scale_of, to_scale
 from fedweave.learn import Criterion
 
 NUMBERS = np.array([[1.0, np.nan], [3.0, 2.0], [np.nan, np.nan], [5.0, 8.0]])
@@ -15,8 +15,8 @@ LABELS = np.array([[0, 1], [-1, -1], [1, -1], [1, 0]])
 
 def test_the_form_says_what_is_predicted() -> None:
     assert [kind_of(y) for y in (np.array([0, -1]), NUMBERS, LABELS)] == ["class", "number", "labels"]
-    assert labeled(NUMBERS).tolist() == [True, True, False, True]
-    assert labeled(LABELS).tolist() == [True, False, True, True]
+    assert is_labeled(NUMBERS).tolist() == [True, True, False, True]
+    assert is_labeled(LABELS).tolist() == [True, False, True, True]
 
 
 @pytest.mark.parametrize("log", [False, True])

@@ -13,7 +13,7 @@ from sklearn.preprocessing import normalize as l1_normalized
 import fedweave
 from fedweave import datasets
 from fedweave.cli.predict import predictions
-from fedweave.core.graph import dense
+from fedweave.core.graph_arrays import dense
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import amounts, by_holder, measured, normalize, rescaled, scaling
 from fedweave.experiment.build import client_graphs

@@ -12,7 +12,7 @@ import torch
 from torch_geometric.data import Data
 
 from fedweave import datasets
-from fedweave.core.graph import graph_tree, tree_graph
+from fedweave.core.graph_arrays import graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
 from fedweave.datasets.check import check
 from fedweave.datasets.columns import gaps_filled
@@ -143,8 +143,8 @@ def test_what_edges_carry_is_kept_in_an_archive(tmp_path):
 def messages(data, way):
     """What goes where, with weights, whatever the order."""
     [graph] = client_graphs(data, pooled(Random(clients=2).cut(data, 0))).values()
-    own = graph.own_edges.members[0].messages
-    index, edge = own.listed(way)
+    own = graph.whole_edges.members[0].messages
+    index, edge = own.messages_of(way)
     return sorted(zip(*index.tolist(), data.edge_attrs.weight[edge].tolist(), strict=True))
 
 
@@ -255,10 +255,10 @@ def test_clients_get_what_the_edges_among_their_nodes_carry():
 def test_a_changed_graph_keeps_what_its_edges_carry():
     data = transfers()
     [graph] = client_graphs(data, pooled(Random(clients=2).cut(data, 0))).values()
-    again = tree_graph(decode(encode(graph_tree(graph)))).own_edges.members[0].edge_attrs
+    again = tree_graph(decode(encode(graph_tree(graph)))).whole_edges.members[0].edge_attrs
     assert again.ends.tolist() == ENDS
     assert again.features.tolist() == data.edge_attrs.features.tolist()
-    assert graph.to("meta").own_edges.members[0].edge_attrs is graph.own_edges.members[0].edge_attrs
+    assert graph.to("meta").whole_edges.members[0].edge_attrs is graph.whole_edges.members[0].edge_attrs
 
 
 @pytest.mark.parametrize("form", ["frame", "csv", "text"])

@@ -154,7 +154,7 @@ def test_edges_are_examples_as_in_the_simulation(project: Path, tmp_path: Path, 
     expected, sim = simulated(config)
     assert distance(last.state, expected.state) <= 1e-5
     assert last.summary == pytest.approx(expected.summary, abs=1e-5)
-    assert all(graph.timed for graph in sim.graphs.values())
+    assert all(graph.depends_on_split for graph in sim.graphs.values())
     assert {graph.x.shape[1] for graph in sim.graphs.values()} == {
         {"refuse": 1, "features": 9, "exchange": 13}[external]
     }
@@ -218,7 +218,7 @@ def test_a_site_s_own_transfers_are_predicted_by_their_ids(project: Path, tmp_pa
         assert found["split"].tolist() == np.where(known, np.array(["train", "val", "test"])[until], "").tolist()
         graph = sim.graphs[site]
         p = probabilities(algorithm.net, last.state["w"], graph)[
-            : graph.own_edges.members[0].edge_attrs.total, 1
+            : graph.whole_edges.members[0].edge_attrs.total, 1
         ].numpy()
         scored = np.abs(found["score"].to_numpy()[: len(p)] - p)
         before = (known & (until < 2)).to_numpy()[: len(p)]

@@ -11,7 +11,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.federation import StepInfo
-from fedweave.core.graph import graph_arrays, tree_graph
+from fedweave.core.graph_arrays import graph_arrays, tree_graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
 from fedweave.deploy.flare.federation import Flare, server_graphs

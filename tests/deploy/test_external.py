@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.cli import app
-from fedweave.core.graph import graph_arrays
+from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
 from fedweave.deploy.flare.alignment import Exchange

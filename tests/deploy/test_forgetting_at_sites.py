@@ -307,7 +307,7 @@ def test_columns_and_edges_are_scaled_by_what_is_left(tmp_path: Path) -> None:
     assert data_digest(ported) == data_digest(data)  # a server that asks for ports has no new data
     assert data_digest(data) == data_digest(replace(data, y=1 - data.y))  # nor has a site that names its classes
     other = data.edge_attrs._replace(features=data.edge_attrs.features * 2)  # type: ignore[union-attr, operator]
-    fewer = ported.edge_attrs.taken(np.arange(1, ported.edge_attrs.total))  # type: ignore[union-attr]
+    fewer = ported.edge_attrs.select(np.arange(1, ported.edge_attrs.total))  # type: ignore[union-attr]
     changed = [{"x": data.x * 2}, {"edge_attrs": other}, {"edge_attrs": fewer}, {"ids": ("n", *data.ids[1:])}]
     assert len({data_digest(replace(data, **change)) for change in [{}, *changed]}) == 5  # type: ignore[arg-type]
     ages = np.array([[float(row.split(",")[3])] for row in rows[30:]])

@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.edge_attributes import ROWS
-from fedweave.core.graph import Graph, dense, graph_arrays
+from fedweave.core.graph import Graph
+from fedweave.core.graph_arrays import dense, graph_arrays
 from fedweave.deploy.flare.holdings import hold
 from fedweave.deploy.flare.predicted import before_of
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file, write_site_file

@@ -11,7 +11,8 @@ from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import CrossEntropy
 from fedweave.core.edges import Edges
 from fedweave.core.federation import DATA, Client, on_client
-from fedweave.core.graph import TRAIN, Graph, graph_arrays, graph_like
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph_arrays import graph_arrays, graph_like
 from fedweave.core.replies import Replies
 from fedweave.core.sizes import size_class
 from fedweave.core.tree import Tree, decode, encode
@@ -96,7 +97,7 @@ def test_sparse_features_and_edges_cannot_be_written_to(make: Make) -> None:
 
     @on_client(sends={"x": "nothing"})
     def rewires(client: Client, message: Tree) -> Tree:
-        client.graph.own_edges.members[0].index[:] = 0
+        client.graph.whole_edges.members[0].index[:] = 0
         return {"x": client.graph.y.sum()}
 
     with pytest.raises(StepFailed, match=r"doubles changed client\.graph\.x of client.* 'site0'"):

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.core.graph import stack
-from fedweave.core.sizes import fillings
+from fedweave.core.sizes import batch_sizes
 from fedweave.core.tree import leaves
 from fedweave.datasets.base import Dataset
 from fedweave.engines import states as filed
@@ -62,7 +62,7 @@ def test_recordings_of_one_sample_are_played_for_the_next_with_the_loops_bits() 
 def test_few_sizes_serve_all_numbers_of_clients(
     clients: int, rows: int, most: int, expected: list[tuple[int, int]]
 ) -> None:
-    assert fillings(clients, rows, most) == expected
+    assert batch_sizes(clients, rows, most) == expected
 
 
 @pytest.mark.parametrize("in_memory", [1 << 20, 0])
@@ -125,7 +125,7 @@ def test_a_batch_made_at_once_is_the_stack_of_its_clients_graphs_to_the_bit(
     assert {made.rows(name) for name in names} == {(32, 32)}
     pairs = [(getattr(ours, name), getattr(theirs, name)) for name in ("y", "masks", "real", "sensitive", "x")]
     pairs += [(ours.edges.operator(kind), theirs.edges.operator(kind)) for kind in ("gcn", "mean", "two_hops")]
-    pairs += [*zip(ours.own_edges.cache.neighbors(), theirs.own_edges.cache.neighbors(), strict=True)]
+    pairs += [*zip(ours.whole_edges.cache.neighbors(), theirs.whole_edges.cache.neighbors(), strict=True)]
     for one, other in pairs:
         if isinstance(one, Sparse):
             assert one.blocks.sizes == other.blocks.sizes
@@ -133,6 +133,6 @@ def test_a_batch_made_at_once_is_the_stack_of_its_clients_graphs_to_the_bit(
             assert one.blocks.touched[0].equal(other.blocks.touched[0])
         else:
             assert one is other is None or (one.equal(other) and one.stride() == other.stride())
-    for one, other in zip(ours.own_edges.members, theirs.own_edges.members, strict=True):
+    for one, other in zip(ours.whole_edges.members, theirs.whole_edges.members, strict=True):
         assert np.array_equal(one.index, other.index)
         assert (one.weight is None) == (other.weight is None) == (dtype == torch.float32)

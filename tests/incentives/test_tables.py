@@ -134,7 +134,7 @@ def test_whole_and_own_extraction_agree(proteins: Dataset) -> None:
     whole = everywhere([Vocabulary()], proteins, cut)
     sizes = whole[0].lists
     for a, own in zip(whole, shares(proteins, cut.parts), strict=True):
-        b = Vocabulary().alone(own).padded(sizes)
+        b = Vocabulary().alone(own).pad(sizes)
         assert np.array_equal(a.arrays[MOTIFS], b.arrays[MOTIFS])
         assert sp.csr_matrix(a.matrices[HAVING] != b.matrices[HAVING]).nnz == 0
     assert cut.parts[0].masks[TRAIN].sum() > 200

@@ -21,21 +21,8 @@ from fedweave.core import model, random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.candidates import Queries, behind
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.graph import (
-    ASKED,
-    ITEMS,
-    KNOWN,
-    QUERY,
-    SEVERAL,
-    TEST,
-    TRAIN,
-    VAL,
-    Graph,
-    graph_tree,
-    make_graph,
-    stack,
-    tree_graph,
-)
+from fedweave.core.graph import ITEMS, KNOWN, QUERY, QUERY_COUNT, SEVERAL, TEST, TRAIN, VAL, Graph, make_graph, stack
+from fedweave.core.graph_arrays import graph_tree, tree_graph
 from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, split_of
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.links import as_links
@@ -115,7 +102,7 @@ def test_no_message_tells_its_own_answer(links: Links) -> None:
         assert graph.pairs is not None
         link = (graph.y == 1).numpy()
         for split in (TRAIN, VAL, TEST):
-            messages = pairs_of(graph.own_edges.members[0].seen(split).index)
+            messages = pairs_of(graph.whole_edges.members[0].at(split).index)
             examples = graph.pairs[:2, torch.from_numpy(link & graph.masks[split].numpy())].numpy()
             train = pairs_of(graph.pairs[:2, torch.from_numpy(link & graph.masks[TRAIN].numpy())].numpy())
             if split != TRAIN or links.disjoint:
@@ -145,8 +132,8 @@ def test_a_planted_edge_gives_nothing_away() -> None:
 def test_messages_of_a_test_link_may_go_along_those_of_validation() -> None:
     data = as_links(random_data(), Links(message="train+val", ratios=(0.5, 0.25, 0.25)))
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
-    member = graph.own_edges.members[0]
-    train, val, test = (pairs_of(member.seen(split).index) for split in (TRAIN, VAL, TEST))
+    member = graph.whole_edges.members[0]
+    train, val, test = (pairs_of(member.at(split).index) for split in (TRAIN, VAL, TEST))
     assert train == val < test
     net = models.links.OnPairs(models.SAGE(hidden=4, dropout=0.0)).build(5)
     w = model.init(net, random.key(0))
@@ -182,7 +169,7 @@ def test_pairs_that_are_no_links_are_none() -> None:
         assert all(u != v for u, v, _ in none)
         for split in (TRAIN, VAL, TEST):  # one beside each link
             assert (graph.y[graph.masks[split]] == 0).sum() == (graph.y[graph.masks[split]] == 1).sum()
-        asked = torch.nonzero(graph.ranks[ASKED] == 1)[:, 0]
+        asked = torch.nonzero(graph.ranks[QUERY_COUNT] == 1)[:, 0]
         assert set(asked.tolist()) == set(torch.nonzero((graph.y == 1) & graph.masks[VAL:].any(0))[:, 0].tolist())
         assert torch.equal(
             torch.bincount(graph.ranks[QUERY][graph.ranks[QUERY] >= 0])[2 * asked], torch.full_like(asked, 7)
@@ -199,7 +186,7 @@ def test_all_candidates_are_all_nodes_that_are_no_links() -> None:
     assert graph.ranks is not None
     assert graph.ranks[QUERY].max() < 0  # no pair for each
     known, (stays, goes, _) = everything(graph), asked.ends
-    queries = torch.nonzero(graph.ranks[ASKED] == 1)[:, 0]
+    queries = torch.nonzero(graph.ranks[QUERY_COUNT] == 1)[:, 0]
     assert sorted((asked.queries[0, asked.queries[0] >= 0] // 2).tolist()) == queries.tolist()
     for one in range(30):  # the node that scores higher than all others
 
@@ -586,7 +573,7 @@ def test_training_reaches_what_a_plain_loop_reaches(data_root: Path, monkeypatch
 
     [graph] = client_graphs(data, cut).values()
     assert graph.pairs is not None
-    x, edges = torch.from_numpy(data.x.toarray()), torch.from_numpy(graph.own_edges.members[0].index.copy())
+    x, edges = torch.from_numpy(data.x.toarray()), torch.from_numpy(graph.whole_edges.members[0].index.copy())
     torch.manual_seed(0)
     layers = [geometric.nn.GCNConv(x.shape[1], 64), geometric.nn.GCNConv(64, 64)]
     weights = [weight for layer in layers for weight in layer.parameters()]

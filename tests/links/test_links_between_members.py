@@ -28,16 +28,8 @@ from fedweave.core import model as core_models
 from fedweave.core import random
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import Client
-from fedweave.core.graph import (
-    FOREIGN_NODES,
-    FOREIGN_PAIRS,
-    FOREIGN_TRAINED,
-    NODE_NAMES,
-    TEST,
-    TRAIN,
-    Graph,
-    graph_arrays,
-)
+from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, NODE_NAMES, TEST, TRAIN, Graph
+from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.links import Links
 from fedweave.core.tree import Tree, encoded_size, leaves
 from fedweave.datasets.base import Dataset, undirected
@@ -245,7 +237,7 @@ def test_no_pair_between_members_is_a_message() -> None:
     )
     for client, graph in with_pairs.fed.graphs.items():
         other = without.fed.graphs[client]
-        assert np.array_equal(graph.own_edges.members[0].index, other.own_edges.members[0].index)
+        assert np.array_equal(graph.whole_edges.members[0].index, other.whole_edges.members[0].index)
         assert torch.equal(graph.pairs, other.pairs)
         assert torch.equal(graph.masks, other.masks)
         table, rows = graph.extra[FOREIGN_PAIRS], graph.extra[FOREIGN_TRAINED][:, 0]
@@ -374,7 +366,7 @@ def test_a_member_that_asks_for_nodes_without_a_pair_is_refused_and_named(
     )  # no link between members has node 5
     data = replace(
         data,
-        edge_attrs=edge_attrs.taken(left),
+        edge_attrs=edge_attrs.select(left),
         y=data.y[left],
         public=data.public[:, left],
         edges=undirected(*edge_attrs.ends[:, left], 6),

@@ -125,7 +125,7 @@ def test_gat_of_both_directions():
 def test_ports_are_two_more_features_of_edges_in_attention():
     """Numbered by hand: the how manieth other end, in order of the edges, at the target and at the source."""
     graph, x, index, e, _ = a_graph()
-    own = graph.own_edges.members[0]
+    own = graph.whole_edges.members[0]
     ported = own.edge_attrs._replace(ports=True)
     graph = make_graph(x.numpy(), own.index, graph.y[:N].numpy(), graph.masks[:, :N], dtype=x.dtype, edge_attrs=ported)
     ports, known = torch.zeros(M, 2, dtype=torch.float64), {}
@@ -209,7 +209,7 @@ def test_matrices_beside_each_other_are_one_product(width):
     """Without features of edges, as of a graph that stands for clients', their weights are left out."""
     graph, *_ = a_graph()
     if not width:
-        own = graph.own_edges.members[0].edge_attrs._replace(features=None)
+        own = graph.whole_edges.members[0].edge_attrs._replace(features=None)
         graph = make_graph(
             graph.x.numpy(), own.ends, graph.y.numpy(), graph.masks.numpy(), dtype=torch.float64, edge_attrs=own
         )
@@ -249,5 +249,5 @@ def test_a_loop_and_weights_by_hand():
         np.ones((3, 2), bool),
         edge_attrs=edge_attrs,
     )
-    made = graph.own_edges.members[0].operator("edge_gcn_forward").scipy()[:2, :2].toarray()
+    made = graph.whole_edges.members[0].operator("edge_gcn_forward").scipy()[:2, :2].toarray()
     np.testing.assert_allclose(made, [[1, 0], [3 / math.sqrt(6), 3 / 6]], rtol=1e-6)

@@ -13,7 +13,8 @@ from torch_geometric.nn import GCNConv, GINConv, SAGEConv, global_add_pool, glob
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edges import EdgeList, Edges
+from fedweave.core.edge_list import EdgeList
+from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph, make_graph
 from fedweave.models import MODELS, blocks, gin
 from tests.models.test_layers import TOLERANCE, graph_of, weights_of
@@ -171,7 +172,7 @@ def test_nodes_are_alike_by_their_features_and_their_neighbors() -> None:
     edges = np.stack([np.concatenate([source, target]), np.concatenate([target, source])])
     graph_of = np.array([0, 0, 0, 1, 1, 1, 2, 2])
     graph = make_graph(x, edges, np.zeros(3, int), np.ones((3, 3), bool), graph_of=graph_of)
-    first, kind = gin.alike(graph.own_edges.members[0])
+    first, kind = gin.alike(graph.whole_edges.members[0])
     assert kind[:8].tolist() == [0, 1, 0, 0, 1, 0, 2, 2]
     assert first.tolist() == [0, 1, 6, 8]
     assert set(kind[8:].tolist()) == {3}  # padding
@@ -181,7 +182,7 @@ def test_nodes_are_alike_by_their_features_and_their_neighbors() -> None:
 def test_what_is_computed_once_for_alike_nodes_is_what_each_would_have(dropped: bool) -> None:
     """Outputs and gradients; what dropout drops is each node's own."""
     shared = labelled(60, 1)
-    own = shared.own_edges.members[0]
+    own = shared.whole_edges.members[0]
     alone = shared._replace(edges=Edges.of([EdgeList(own.index, own.nodes, own.weight, own.graph_of, own.examples)]))
     assert len(gin.alike(own)[0]) < int(shared.real.sum()) / 3
     model, key = MODELS["gin"](8, 2, 0.5, "sum").build(2, 3), random.key(4) if dropped else None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.core import edge_attributes as carrying
+from fedweave.core import edge_attributes
 from fedweave.core import model as models
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import make_graph, stack
@@ -59,12 +59,12 @@ def outcome(name, edge_attrs):
 def test_what_is_kept_apart_changes_no_number(name, leads, how, monkeypatch):
     edge_attrs = one_hot(how=how)._replace(directed=leads)
     logits, gradients, graph = outcome(name, edge_attrs)
-    own = graph.own_edges.members[0].messages.apart
+    own = graph.whole_edges.members[0].messages.offset_and_rest
     assert own[1].nnz < 0.1 * M * K < np.count_nonzero(edge_attrs.features)
-    for module in (carrying, blocks):
+    for module in (edge_attributes, blocks):
         monkeypatch.setattr(module, "WIDE", 1 << 30)
     expected, others, graph = outcome(name, edge_attrs)
-    assert isinstance(graph.own_edges.members[0].messages.apart[1], np.ndarray)
+    assert isinstance(graph.whole_edges.members[0].messages.offset_and_rest[1], np.ndarray)
     torch.testing.assert_close(logits, expected, rtol=1e-6, atol=1e-6)
     for one, other in zip(*map(torch.utils._pytree.tree_leaves, (gradients, others)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
@@ -93,8 +93,8 @@ def test_what_each_split_sees_is_kept_apart_by_itself(monkeypatch):
     for _ in range(2):
         graph = a_graph(edge_attrs, True)
         w = w or torch.utils._pytree.tree_map(lambda leaf: leaf.double(), models.init(net, key(1)))
-        found.append([models.apply(net, w, graph._replace(edges=graph.own_edges.at(split))) for split in range(3)])
-        for module in (carrying, blocks):
+        found.append([models.apply(net, w, graph._replace(edges=graph.whole_edges.at(split))) for split in range(3)])
+        for module in (edge_attributes, blocks):
             monkeypatch.setattr(module, "WIDE", 1 << 30)
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one[:M], other[:M], rtol=1e-6, atol=1e-6)
@@ -103,9 +103,15 @@ def test_what_each_split_sees_is_kept_apart_by_itself(monkeypatch):
 
 def test_features_that_would_not_become_sparse_stay_as_they_are():
     draw = np.random.default_rng(0)
-    for e in (draw.normal(size=(M, K)), np.eye(M, K), draw.normal(size=(M, carrying.WIDE - 1)), np.zeros((0, K))):
+    for e in (
+        draw.normal(size=(M, K)),
+        np.eye(M, K),
+        draw.normal(size=(M, edge_attributes.WIDE - 1)),
+        np.zeros((0, K)),
+    ):
         e = e.astype(np.float32)
         ends = np.zeros((2, len(e)), np.int64)
-        usual, kept = carrying.EdgeMessages(EdgeAttributes(ends, True, features=e), 1, np.float32).apart
-        assert not usual.any()
+        messages = edge_attributes.EdgeMessages(EdgeAttributes(ends, True, features=e), 1, np.float32)
+        offset, kept = messages.offset_and_rest
+        assert not offset.any()
         np.testing.assert_array_equal(kept, e)

@@ -85,7 +85,7 @@ def test_members_by_themselves_say_the_same_of_their_own_edges(tmp_path: Path, c
             x=data.x[part.nodes],
             y=data.y[part.nodes],
             edges=skeleton(place, len(part.nodes)),
-            edge_attrs=None if data.edge_attrs is None else data.edge_attrs.taken(held, place),
+            edge_attrs=None if data.edge_attrs is None else data.edge_attrs.select(held, place),
             outside=outside,
         )
         npz.write(own, tmp_path / "own.npz")

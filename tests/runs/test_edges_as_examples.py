@@ -12,13 +12,13 @@ from fedweave.algorithms import ALGORITHMS, scoring
 from fedweave.algorithms.parts import Round
 from fedweave.cli.predict import predictions
 from fedweave.contract.subject import ShardedRecorder
-from fedweave.core import edge_attributes as carried_edges
+from fedweave.core import edge_attributes, random
 from fedweave.core import model as models
-from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import Client
-from fedweave.core.graph import TEST, TRAIN, VAL, graph_tree, tree_graph
+from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.graph_arrays import graph_tree, tree_graph
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import decode, encode, leaves, map_leaves
 from fedweave.errors import ConfigError
@@ -171,8 +171,8 @@ def test_each_split_is_judged_with_the_edges_until_its_end(tmp_path):
     with torch.no_grad():
         whole = models.infer(model, state["w"], graph)
         for split in (TRAIN, VAL, TEST):
-            seen = graph.own_edges.members[0].seen(split)
-            assert seen.edge_attrs.time.max() <= (*graph.own_edges.members[0].edge_attrs.split_times, 60.0)[split]
+            seen = graph.whole_edges.members[0].at(split)
+            assert seen.edge_attrs.time.max() <= (*graph.whole_edges.members[0].edge_attrs.split_times, 60.0)[split]
             own = models.apply(model, state["w"], graph.at(split))
             assert torch.equal(whole[graph.masks[split]], own[graph.masks[split]])
             assert split == TRAIN or not torch.equal(whole[graph.masks[TRAIN]], own[graph.masks[TRAIN]])
@@ -300,7 +300,7 @@ def test_nodes_are_split_by_their_own_times_too(tmp_path):
     assert until == (29.0, 45.0)
     for part in built.partition.parts:
         assert np.array_equal(part.masks, np.searchsorted(until, part.nodes) == np.arange(3)[:, None])
-    assert all(graph.timed for graph in built.fed.graphs.values())
+    assert all(graph.depends_on_split for graph in built.fed.graphs.values())
 
 
 @pytest.mark.parametrize(
@@ -383,11 +383,14 @@ def test_pyg_and_members_bring_their_own_edges(tmp_path):
 def test_ports_number_neighbors_in_order_of_time():
     ends = np.array([[0, 1, 0, 2, 0, 1], [3, 3, 3, 3, 1, 0]])
     edge_attrs = EdgeAttributes(ends, True, time=np.array([5.0, 1.0, 9.0, 7.0, 2.0, 2.0]), ports=True)
-    into, out_of = carried_edges.ports_of(edge_attrs).T
+    into, out_of = edge_attributes.port_numbers(edge_attrs).T
     assert into.tolist() == [1, 0, 1, 2, 0, 0]  # 3 is reached from 1, then from 0, then from 2
     assert out_of.tolist() == [1, 0, 1, 0, 0, 1]  # 0 reaches 1, then 3; 1 reaches 3, then 0
-    early = edge_attrs.taken(edge_attrs.time <= 5)
-    assert carried_edges.ports_of(early).tolist() == carried_edges.ports_of(edge_attrs)[edge_attrs.time <= 5].tolist()
+    early = edge_attrs.select(edge_attrs.time <= 5)
+    assert (
+        edge_attributes.port_numbers(early).tolist()
+        == edge_attributes.port_numbers(edge_attrs)[edge_attrs.time <= 5].tolist()
+    )
     assert np.allclose(edge_attrs.read[:, 0], np.log1p(into))
 
 
@@ -397,7 +400,7 @@ def test_shards_and_bytes_keep_edges_as_they_are(tmp_path):
     graph = next(iter(built.fed.graphs.values()))
     again = tree_graph(decode(encode(graph_tree(graph))))
     assert again.example == "edge"
-    assert again.timed
+    assert again.depends_on_split
     assert torch.equal(again.masks, graph.masks)
     found = []
     for fed in (

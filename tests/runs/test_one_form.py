@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fedweave.cli.predict import predictions
-from fedweave.core.edge_attributes import written_date
+from fedweave.core.edge_attributes import format_date
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.drift import drift
 from fedweave.experiment.runs.predictions import NOT_GIVEN
@@ -117,7 +117,7 @@ def test_a_date_is_shown_as_a_date(roots: dict[bool, Path], tmp_path: Path) -> N
         assert any(f"day {day}, time {day}" in value for value in edges)
     [column] = [one for one in drift(out, tables, client="a").shifts if one.name == "day"]
     assert "2024-" in column.moved[0]
-    moments = [written_date(at) for at in (0.0, 19732.5, np.float32(20661))]
+    moments = [format_date(at) for at in (0.0, 19732.5, np.float32(20661))]
     assert moments == ["1970-01-01", "2024-01-10 12:00", "2026-07-27"]
 
 

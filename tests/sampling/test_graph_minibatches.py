@@ -201,7 +201,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="this client's are nodes"):
         GraphBatches().batches(nodes, random.key(0), 1)
     with pytest.raises(ValueError, match="no operator 'max', only structure, sum, sum_with_self, mean"):
-        BatchEdges({}, torch.float32, nodes.own_edges).operator("max")
+        BatchEdges({}, torch.float32, nodes.whole_edges).operator("max")
 
 
 def test_sums_over_lists_by_hand() -> None:

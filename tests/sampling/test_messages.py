@@ -8,7 +8,7 @@ from torch.func import vmap
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edge_attributes import EdgeAttributes, named
+from fedweave.core.edge_attributes import EdgeAttributes, operator_name
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.tree import map_leaves
 from fedweave.errors import ConfigError
@@ -52,11 +52,11 @@ def whole_and_sampled(model, graph, batch, fan_out, seed=2):
 
 def of_edges(graph, m, split_times=None):
     """The same graph with its edges as the examples; with `until`, by time."""
-    draw, edge_attrs = np.random.default_rng(7), graph.own_edges.members[0].edge_attrs
+    draw, edge_attrs = np.random.default_rng(7), graph.whole_edges.members[0].edge_attrs
     edge_attrs = edge_attrs._replace(examples=True, time=draw.permutation(m).astype(float), split_times=split_times)
     masks = np.zeros((3, m), bool)
     masks[np.searchsorted(split_times, edge_attrs.time) if split_times else draw.integers(0, 3, m), np.arange(m)] = True
-    index = graph.own_edges.members[0].index
+    index = graph.whole_edges.members[0].index
     return make_graph(graph.x[:N], index, draw.integers(0, 2, m), masks, dtype=torch.float64, edge_attrs=edge_attrs)
 
 
@@ -72,11 +72,11 @@ def test_with_room_for_all_messages_loss_and_gradients_are_the_whole_graphs(name
     if task == "edges":
         graph = of_edges(graph, m, split_times)
     elif split_times:
-        edge_attrs = of_edges(graph, m, split_times).own_edges.members[0].edge_attrs._replace(examples=False)
-        index, y = graph.own_edges.members[0].index, graph.y[:N].numpy()
+        edge_attrs = of_edges(graph, m, split_times).whole_edges.members[0].edge_attrs._replace(examples=False)
+        index, y = graph.whole_edges.members[0].index, graph.y[:N].numpy()
         graph = make_graph(graph.x[:N], index, y, graph.masks[:, :N], dtype=torch.float64, edge_attrs=edge_attrs)
     model = (OnEdges(MODELS[name], K) if task == "edges" else MODELS[name]).build(D, 2)
-    most = int(graph.own_edges.neighbors.degree.max()) + 2  # the graph has parallel edges
+    most = int(graph.whole_edges.neighbors.degree.max()) + 2  # the graph has parallel edges
     (loss, slopes), *sampled = whole_and_sampled(model, graph, int(graph.masks[TRAIN].sum()), most)
     for own, found in sampled:
         torch.testing.assert_close(own, loss, rtol=0, atol=1e-10)
@@ -93,16 +93,16 @@ def test_sums_over_sampled_messages_are_right_in_expectation():
     h = torch.arange(32 * 3).view(32, 3).double() / 96
     for what in ("sum", "feature_means", "gcn_bare"):
         for way in ("forward", "reverse"):
-            exact = graph.edges.operator(named(what, way))
+            exact = graph.edges.operator(operator_name(what, way))
             if what == "sum":
-                exact = exact @ (graph.edges.operator(named("from", way)) @ h)
+                exact = exact @ (graph.edges.operator(operator_name("from", way)) @ h)
             else:
                 exact = exact @ (h if what == "gcn_bare" else torch.eye(K, dtype=torch.float64))
 
             def found(own, at, what=what, way=way):
-                made = SampledMessages(own).operator(named(what, way))
+                made = SampledMessages(own).operator(operator_name(what, way))
                 if what == "sum":
-                    return made @ (SampledMessages(own).operator(named("from", way)) @ h[at])
+                    return made @ (SampledMessages(own).operator(operator_name("from", way)) @ h[at])
                 return made @ (h[at] if what == "gcn_bare" else torch.eye(K, dtype=torch.float64))
 
             assert (vmap(found)(hop, nodes).mean(0) - exact[:N]).abs().max() < 0.15, (what, way)
@@ -162,16 +162,16 @@ def test_ego_ids_are_what_a_pass_of_its_own_for_each_node_gives(sparse):
     x = graph.x[:N].double()
     if sparse:
         index, y, edge_attrs = (
-            graph.own_edges.members[0].index,
+            graph.whole_edges.members[0].index,
             graph.y[:N].numpy(),
-            graph.own_edges.members[0].edge_attrs,
+            graph.whole_edges.members[0].edge_attrs,
         )
         rows = sp.csr_matrix(x.numpy())
         graph = make_graph(rows, index, y, graph.masks[:, :N], dtype=torch.float64, edge_attrs=edge_attrs)
     model = GINE(**SIZE, edge_features=K, directed="both", ego_ids=True).build(D, 2)
     w = models.init(model, random.key(1), torch.float64)
     found = models.infer(model, w, graph)
-    edge_attrs = graph.own_edges.members[0].edge_attrs
+    edge_attrs = graph.whole_edges.members[0].edge_attrs
     assert np.bincount(edge_attrs.ends[1]).max() <= gine.EVALUATED_NEIGHBORS
     for node in range(N):
         ids = (torch.arange(N) == node).double()[:, None]
@@ -190,7 +190,7 @@ def test_ego_ids_mark_both_ends_of_an_edge_and_are_trained_as_they_are_judged(na
     w, sampler = models.init(model, random.key(1), torch.float64), Minibatches(1, gine.EVALUATED_NEIGHBORS)
     judged = models.infer(model, w, graph)
     around = sampler.around(model, graph, torch.arange(m)[None], random.key(5)[None])
-    ends = graph.own_edges.members[0].edge_attrs.ends
+    ends = graph.whole_edges.members[0].edge_attrs.ends
     ids, nodes = around["hops"]["0"]["ids"][0, :, 0].bool(), around["nodes"][0]
     assert ids[: 2 * m].all()
     first = 2 * m + np.arange(2 * m * gine.EVALUATED_NEIGHBORS)  # what is drawn in the last layer first

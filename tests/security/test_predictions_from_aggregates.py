@@ -15,7 +15,7 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.vertical.split import PREDICTIONS
 from fedweave.cli.init import shipped
 from fedweave.core.federation import Step, step_info
-from fedweave.core.graph import graph_arrays
+from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.engines.simulation import Simulation

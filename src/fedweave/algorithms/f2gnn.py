@@ -126,7 +126,7 @@ class DivergenceStart(Part):
     def _divergence(self, ctx: Context, last: Tensor) -> Tensor:
         graph, p = ctx.client.graph, _predicted(ctx, ctx.received)
         if self.js == "class":
-            return _BETWEEN_CLASSES(p, last, graph.everybody)
+            return _BETWEEN_CLASSES(p, last, graph.usable_examples)
         return _BETWEEN_NODES(p, last, graph.masks[TRAIN])
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:

@@ -72,7 +72,7 @@ def balanced_nodes(groups: Tensor, real: Tensor, keys: Tensor) -> Tensor:
 
 def ends_of(graph: Graph) -> EdgeEnds:
     """Both directions of every edge."""
-    first, degree, columns = graph.own_edges.neighbors
+    first, degree, columns = graph.whole_edges.neighbors
     ended = torch.zeros(len(columns) + 1, dtype=torch.int64, device=columns.device)
     ended = ended.scatter_add(0, first + degree, torch.ones_like(first))
     owner = ended.cumsum(0)[:-1]
@@ -112,7 +112,7 @@ def drawn_edges(ends: EdgeEnds, chance: Tensor, keys: Tensor) -> Tree:
 
 def view(graph: Graph, lists: Tree) -> Graph:
     """The graph with the drawn edges."""
-    return graph._replace(edges=BatchEdges({"nodes": graph.real, **lists}, graph.x.dtype, graph.own_edges))
+    return graph._replace(edges=BatchEdges({"nodes": graph.real, **lists}, graph.x.dtype, graph.whole_edges))
 
 
 def uniform(words: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import CountOrNone, Fraction, NonNegative
 from fedweave.core.federation import Federation, Sends
-from fedweave.core.graph import Graph, dense
+from fedweave.core.graph import Graph
+from fedweave.core.graph_arrays import dense
 from fedweave.core.mechanism import LDP
 from fedweave.core.ranges import Real, Whole
 from fedweave.core.tree import Tree, leaves

@@ -136,7 +136,7 @@ def group_edges(graph: Graph) -> Tensor:
     """
     if graph.sensitive is None:
         raise ValueError("the graph has no sensitive attribute; its edges have no groups")
-    adjacency = graph.own_edges.operator("sum")
+    adjacency = graph.whole_edges.operator("sum")
     member = (graph.sensitive[:, None] == torch.arange(2, device=graph.sensitive.device)).to(adjacency.dtype)
     return _counted(adjacency @ member, member)
 

@@ -45,7 +45,8 @@ from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.bounds import BelowOne, Between, CountOrNone, NonNegative, Positive, Share, Steps
 from fedweave.core.federation import DATA, Client, Federation, Step, on_client
-from fedweave.core.graph import TRAIN, Graph, graph_like
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph_arrays import graph_like
 from fedweave.core.model import Model
 from fedweave.core.plugins import maker_of
 from fedweave.core.replies import Stacked

@@ -38,7 +38,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.bounds import Count, CountOrNone
 from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_client
-from fedweave.core.graph import TRAIN, Graph, graph_arrays, graph_like
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph_arrays import graph_arrays, graph_like
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Stacked

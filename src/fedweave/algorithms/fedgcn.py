@@ -30,7 +30,8 @@ from fedweave.algorithms.parts.part import copied
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_client
-from fedweave.core.graph import Graph, GraphArrays, dense, graph_arrays, graph_like
+from fedweave.core.graph import Graph
+from fedweave.core.graph_arrays import GraphArrays, dense, graph_arrays, graph_like
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import NODES, MessagePassing, Precomputed

@@ -41,11 +41,11 @@ from fedweave.algorithms.neighbors import (
 )
 from fedweave.algorithms.parts import LocalSteps, Needs, SampledCrossEntropy, Training, Uniform
 from fedweave.algorithms.preset import preset_of
-from fedweave.core import edge_attributes as carrying
-from fedweave.core import random
+from fedweave.core import edge_attributes, random
 from fedweave.core.bounds import Count, CountOrNone
 from fedweave.core.federation import DATA, Client, Declaration, Federation, Sends, Step, on_client
-from fedweave.core.graph import Graph, graph_arrays, graph_like
+from fedweave.core.graph import Graph
+from fedweave.core.graph_arrays import graph_arrays, graph_like
 from fedweave.core.mechanism import Gaussian
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies, Stacked
@@ -86,7 +86,7 @@ class MissingNeighbours(Generates):
 
     def check(self, training: Training) -> None:
         """Raise a ValueError if the model reads edge attributes, which generated edges do not have."""
-        if any(layer.operator in carrying.kinds() for layer in training.model):
+        if any(layer.operator in edge_attributes.kinds() for layer in training.model):
             raise ValueError(
                 "edges to generated neighbors have no attributes; choose model sage, or gcn with weighted = false and "
                 "directed = 'none'"

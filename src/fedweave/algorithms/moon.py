@@ -61,7 +61,7 @@ class ModelContrast(Part):
     def _counts(self, graph: Graph) -> Tensor:
         """bool [e]: the examples of the mean; none at a client that does not train."""
         train = graph.masks[TRAIN]
-        return train if self.nodes == "train" else graph.everybody & train.any()
+        return train if self.nodes == "train" else graph.usable_examples & train.any()
 
 
 def unit(h: Tensor) -> Tensor:

@@ -18,7 +18,8 @@ from torch import Tensor
 from fedweave.algorithms.parts import Needs, Part
 from fedweave.core import random
 from fedweave.core.bounds import Count, Share
-from fedweave.core.graph import TEST, TRAIN, Graph, GraphArrays
+from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.core.graph_arrays import GraphArrays
 from fedweave.core.model import Hidden
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Adam, cross_entropy

@@ -12,7 +12,7 @@ from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities
 from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, ROOM, SPLITS, TEST, TRAIN
 from fedweave.core.random import key
-from fedweave.core.sizes import least_rows
+from fedweave.core.sizes import padded_rows
 from fedweave.core.target import CLASS, DIVISOR, LOG, NUMBER, scale_of, where_known
 from fedweave.core.text import counted, printable
 from fedweave.core.tree import leaves
@@ -112,7 +112,7 @@ def _crossing(built: Built) -> Iterator[str]:
     known = [one.arrays for one in CrossingLinks().everywhere(built.data, built.partition)]
     tables = [arrays[FOREIGN_PAIRS] for arrays in known]
     counts = [sum(int(((one[:, 5] == 1) & (one[:, 4] == at)).sum()) for one in tables) for at in range(3)]
-    asked, room = sum(len(arrays[FOREIGN_NODES]) for arrays in known), least_rows(len(known[0][ROOM]))
+    asked, room = sum(len(arrays[FOREIGN_NODES]) for arrays in known), padded_rows(len(known[0][ROOM]))
     splits = ", ".join(f"{count:,} {name}" for count, name in zip(counts, SPLITS, strict=True))
     yield (
         f"links between members, once for each that knows it: {splits}; they ask each other for {asked:,} nodes, and "

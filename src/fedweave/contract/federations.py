@@ -101,7 +101,7 @@ def known(held: Sequence[Record], finders: Sequence[Precompute]) -> list[Precomp
     data = Dataset("contract", x, edges[:, np.lexsort(edges[::-1])], y, 0, graph_of=graph_of, node_labels=kinds)
     examples = [np.arange(*span) for span in pairwise(counts)] if small else number
     parts = (Part.of(data, its, part["masks"]) for part, its in zip(held, examples, strict=True))
-    return [part.padded(dict.fromkeys(part.lists, LIST)) for part in everywhere(finders, data, Partition(tuple(parts)))]
+    return [part.pad(dict.fromkeys(part.lists, LIST)) for part in everywhere(finders, data, Partition(tuple(parts)))]
 
 
 def _numbered(counts: Sequence[int], small: bool) -> list[np.ndarray]:

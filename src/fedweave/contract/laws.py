@@ -28,7 +28,8 @@ from fedweave.contract.subject import (
 )
 from fedweave.core.algorithm import Algorithm, Engine, capabilities, recording_obstacle
 from fedweave.core.federation import Step, is_step, step_name
-from fedweave.core.graph import TRAIN, Graph, graph_arrays
+from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.tree import Tree, decode, leaves, map_leaves, nest
 from fedweave.core.types import Record, Values
 from fedweave.engines.simulation import Simulation

@@ -13,7 +13,8 @@ from fedweave.algorithms.preset import Preset
 from fedweave.contract import federations
 from fedweave.core.algorithm import Algorithm, Capabilities, Engine, capabilities, give_defaults
 from fedweave.core.federation import DATA, Call, Client, Step
-from fedweave.core.graph import SPLITS, TRAIN, Graph, graph_tree, tree_graph
+from fedweave.core.graph import SPLITS, TRAIN, Graph
+from fedweave.core.graph_arrays import graph_tree, tree_graph
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.core.types import Record, Values

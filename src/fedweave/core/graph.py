@@ -1,7 +1,8 @@
 """One graph type for all scenarios, and how clients' graphs are padded and stacked."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -9,17 +10,17 @@ import torch
 from torch import Tensor
 
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.edges import BatchCache, EdgeList, Edges
+from fedweave.core.edge_list import EdgeList
+from fedweave.core.edges import BatchCache, Edges
 from fedweave.core.operators import EXAMPLES, NODES, MessagePassing, Precomputed, lookup_precomputed
 from fedweave.core.shown import line, page
-from fedweave.core.sizes import BLOCK, fits, least_rows, size_class
-from fedweave.core.target import CLASS, NUMBER, kind_of, labeled, to_scale
-from fedweave.core.tree import Tree, to
+from fedweave.core.sizes import BLOCK, padded_rows
+from fedweave.core.target import CLASS, NUMBER, is_labeled, kind_of, to_scale
 from fedweave.ops.sparse import Csr, Sparse, StackedCsr
 
 TRAIN, VAL, TEST = 0, 1, 2
 SOURCE, TARGET, RELATION = 0, 1, 2  # rows of `Graph.pairs`
-QUERY, ASKED = 0, 1  # rows of `Graph.ranks`
+QUERY, QUERY_COUNT = 0, 1  # rows of `Graph.ranks`
 # In `Graph.extra`, where links are the examples: the rows of the links to train on, -1 at padding; the sorted codes
 # (relation n + source) n + target of the known links, with the largest number as padding; the nodes that a
 # candidate may be, -1 at padding, where these are not all; and, in their length, whether there are several relations,
@@ -63,7 +64,7 @@ class Graph(NamedTuple):
               None.
     pairs:    int64 [3, e], rows SOURCE, TARGET and RELATION, where links are the examples; RELATION is -1 at padding.
               y is 1 where they are joined, 0 where not, and -1 of pairs that only serve ranks. None otherwise.
-    ranks:    int64 [2, e] with `pairs`, rows QUERY and ASKED. For a pair that is no link: the query that it is a
+    ranks:    int64 [2, e] with `pairs`, rows QUERY and QUERY_COUNT. For a pair that is no link: the query that it is a
               candidate of, else -1. For a link: how many queries (0 to 2) it has. The queries of the link at row i are
               2i, which replaces one end, and 2i + 1, which replaces the other. Where all nodes are candidates there is
               no pair for each (`core.candidates`).
@@ -133,11 +134,17 @@ class Graph(NamedTuple):
         """
         if self.device == torch.device(device):
             return self
-        y, masks, real = (part.to(device) for part in (self.y, self.masks, self.real))
-        sensitive, graph_of = (part if part is None else part.to(device) for part in (self.sensitive, self.graph_of))
-        extra = {name: tensor.to(device) for name, tensor in self.extra.items()}
-        more = (part if part is None else part.to(device) for part in (self.scale, self.pairs, self.ranks))
-        return Graph(self.x.to(device), self.own_edges.to(device), y, masks, real, sensitive, graph_of, extra, *more)
+        optional = ("sensitive", "graph_of", "scale", "pairs", "ranks")
+        tensors = {name: getattr(self, name) for name in optional if getattr(self, name) is not None}
+        return self._replace(
+            x=self.x.to(device),
+            edges=self.whole_edges.to(device),
+            y=self.y.to(device),
+            masks=self.masks.to(device),
+            real=self.real.to(device),
+            extra={name: tensor.to(device) for name, tensor in self.extra.items()},
+            **{name: tensor.to(device) for name, tensor in tensors.items()},
+        )
 
     def precomputed(self, name: str) -> Tensor:
         """The values that were precomputed under a name, as in `extra`.
@@ -163,24 +170,24 @@ class Graph(NamedTuple):
         return SEVERAL in self.extra
 
     @property
-    def everybody(self) -> Tensor:
+    def usable_examples(self) -> Tensor:
         """bool [e]: nodes that are no padding or, for small graphs and edges, examples that are in a split; where
         messages depend on the split, the training examples."""
-        if self.timed:
+        if self.depends_on_split:
             return self.masks[TRAIN]
         return self.real if self.example == "node" else self.masks.any(0)
 
     def at(self, split: int) -> "Graph":
-        """The same graph with the messages for the examples of a split (`EdgeList.seen`)."""
+        """The same graph with the messages for the examples of a split (`EdgeList.at`)."""
         return self._replace(edges=self.edges.at(split)) if isinstance(self.edges, Edges) else self
 
     @property
-    def timed(self) -> bool:
+    def depends_on_split(self) -> bool:
         """Whether these messages depend on the split."""
-        return isinstance(self.edges, Edges) and self.edges.cache.timed
+        return isinstance(self.edges, Edges) and self.edges.cache.depends_on_split
 
     @property
-    def own_edges(self) -> Edges:
+    def whole_edges(self) -> Edges:
         """The client's whole edges, to sample from.
 
         Raises:
@@ -230,11 +237,11 @@ def make_graph(
     Raises:
         ValueError: the sizes do not fit.
     """
-    n, count_of_y = x.shape[0], len(y)
-    rows = least_rows(n) if rows is None else rows
+    n, label_count = x.shape[0], len(y)
+    rows = padded_rows(n) if rows is None else rows
     of_nodes = graph_of is None and (edge_attrs is None or not edge_attrs.examples) and pairs is None
-    examples = rows if of_nodes else least_rows(count_of_y) if examples is None else examples
-    for what, count, size in (("nodes", n, rows), ("examples", count_of_y, examples)):
+    examples = rows if of_nodes else padded_rows(label_count) if examples is None else examples
+    for what, count, size in (("nodes", n, rows), ("examples", label_count, examples)):
         if size % BLOCK or size < count:
             raise ValueError(f"{count} {what} cannot be padded to {size} rows; take one of core.sizes")
     if sp.issparse(x):
@@ -242,28 +249,29 @@ def make_graph(
         starts = torch.cat([csr.starts, csr.starts[-1:].expand(rows - n)])
         features: Tensor | Sparse = Sparse.of(csr._replace(starts=starts, rows=rows, values=csr.values.to(dtype)))
     else:
-        features = _padded(torch.from_numpy(np.asarray(x)).to(dtype), rows, 0)
+        features = _pad(torch.from_numpy(np.asarray(x)).to(dtype), rows, 0)
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
-    known, alike = labeled(y), None if graph_of is None else x
-    extra = (extra or Precomputed()).padded({NODES: rows, EXAMPLES: examples})
+    has_label = is_labeled(y)
+    compared_features = None if graph_of is None else x
+    extra = (extra or Precomputed()).pad({NODES: rows, EXAMPLES: examples})
     return Graph(
         x=features,
-        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, extra, alike, edge_attrs)]),
-        y=_padded(*_answers(y, examples)),
-        masks=_padded(torch.from_numpy(np.asarray(masks, bool) & (known | ~known.any())), examples, False, dim=1),
+        edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, extra, compared_features, edge_attrs)]),
+        y=_pad(*_target_padding(y, examples)),
+        masks=_pad(torch.from_numpy(np.asarray(masks, bool) & (has_label | ~has_label.any())), examples, False, dim=1),
         real=torch.arange(rows, device="cpu") < n,
-        sensitive=None if sensitive is None else _padded(_whole(sensitive), examples, -1),
-        graph_of=None if graph_of is None else _padded(_whole(graph_of), rows, -1),
+        sensitive=None if sensitive is None else _pad(_int64(sensitive), examples, -1),
+        graph_of=None if graph_of is None else _pad(_int64(graph_of), rows, -1),
         extra={name: torch.from_numpy(array) for name, array in {**extra.arrays, **(lists or {})}.items()},
         scale=None if scale is None else torch.from_numpy(np.asarray(scale, np.float64)),
-        pairs=None if pairs is None else _padded_pairs(pairs, examples),
-        ranks=None if ranks is None else _padded(_whole(ranks), examples, -1, dim=1),
+        pairs=None if pairs is None else _pad_pairs(pairs, examples),
+        ranks=None if ranks is None else _pad(_int64(ranks), examples, -1, dim=1),
     )
 
 
-def _padded_pairs(pairs: np.ndarray, examples: int) -> Tensor:
+def _pad_pairs(pairs: np.ndarray, examples: int) -> Tensor:
     """int64 [3, examples]: at padding node 0 twice, with relation -1."""
-    padded = _padded(_whole(pairs), examples, 0, dim=1)
+    padded = _pad(_int64(pairs), examples, 0, dim=1)
     padded[RELATION, pairs.shape[1] :] = -1
     return padded
 
@@ -278,11 +286,12 @@ def stack(graphs: Sequence[Graph]) -> Graph:
     """
     rows = graphs[0].nodes
     for name, sizes in (("", [graph.nodes for graph in graphs]), (" of y", [len(graph.y) for graph in graphs])):
-        if odd := set(sizes) - {sizes[0]}:
+        different = set(sizes) - {sizes[0]}
+        if different:
             raise ValueError(
-                f"graphs of {sizes[0]} and {min(odd)} rows{name} cannot be stacked; pad them alike (core.sizes)"
+                f"graphs of {sizes[0]} and {min(different)} rows{name} cannot be stacked; pad them alike (core.sizes)"
             )
-    members = [member for graph in graphs for member in graph.own_edges.members]
+    members = list(chain.from_iterable(graph.whole_edges.members for graph in graphs))
     device = graphs[0].device
     client_index = torch.arange(len(graphs), device=device)
     if isinstance(graphs[0].x, Sparse):
@@ -291,7 +300,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
     else:
         x = torch.stack([graph.x for graph in graphs])  # type: ignore[misc]
 
-    def joined(name: str) -> Tensor | None:
+    def stack_field(name: str) -> Tensor | None:
         parts = [getattr(graph, name) for graph in graphs]
         return None if parts[0] is None else torch.stack(parts)
 
@@ -299,146 +308,33 @@ def stack(graphs: Sequence[Graph]) -> Graph:
     return Graph(
         x=x,
         edges=Edges(BatchCache(members, rows, device), client_index),
-        y=joined("y"),  # type: ignore[arg-type]
-        masks=joined("masks"),  # type: ignore[arg-type]
-        real=joined("real"),  # type: ignore[arg-type]
-        sensitive=joined("sensitive"),
-        graph_of=joined("graph_of"),
+        y=stack_field("y"),  # type: ignore[arg-type]
+        masks=stack_field("masks"),  # type: ignore[arg-type]
+        real=stack_field("real"),  # type: ignore[arg-type]
+        sensitive=stack_field("sensitive"),
+        graph_of=stack_field("graph_of"),
         extra={name: torch.stack([graph.extra[name] for graph in graphs]) for name in names},
-        scale=joined("scale"),
-        pairs=joined("pairs"),
-        ranks=joined("ranks"),
+        scale=stack_field("scale"),
+        pairs=stack_field("pairs"),
+        ranks=stack_field("ranks"),
     )
 
 
-def _whole(numbers: np.ndarray) -> Tensor:
+def _int64(numbers: np.ndarray) -> Tensor:
     return torch.as_tensor(numbers, dtype=torch.int64, device="cpu")
 
 
-def _answers(y: np.ndarray, examples: int) -> tuple[Tensor, int, float]:
-    """The arguments of `_padded` for `y`."""
+def _target_padding(y: np.ndarray, examples: int) -> tuple[Tensor, int, float]:
+    """The arguments of `_pad` for `y`."""
     if kind_of(y) == NUMBER:
         return torch.as_tensor(y, dtype=torch.float64, device="cpu"), examples, float("nan")
-    return _whole(y), examples, -1
+    return _int64(y), examples, -1
 
 
-def _padded(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:
+def _pad(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:
     missing = size - tensor.shape[dim]
     if missing == 0:
         return tensor.clone()
     shape = list(tensor.shape)
     shape[dim] = missing
     return torch.cat([tensor, tensor.new_full(shape, value)], dim)
-
-
-# ----------------------------------------------------------------------------------------------------
-# A client's graph as plain arrays of its real nodes, to compute with, change and store; and the graph rebuilt from
-# such arrays.
-
-
-DTYPES = {"float32": torch.float32, "float64": torch.float64}  # of weights and features
-
-
-class GraphArrays(NamedTuple):
-    """The arrays that `make_graph` takes, with n nodes and e examples.
-
-    x:     float [n, d], NumPy or SciPy CSR. edges: int64 [2, E], both directions. y: int64 [e], -1 unlabeled.
-    masks: bool [3, e], rows TRAIN, VAL, TEST. sensitive: int64 [e], -1 unknown, or None. graph_of: int64 [n], the small
-           graph of each node, rising from 0; None where nodes are the examples. edge_attrs: the same edges with their
-           attributes; None where they have none, as edges that are derived from other edges.
-    scale: float64 [3, t], see `Graph`, or None. pairs: int64 [3, e], and ranks: int64 [2, e], likewise.
-    lists: the entries of `Graph.extra` that belong to links, or None.
-    """
-
-    x: "np.ndarray | sp.csr_matrix"
-    edges: np.ndarray
-    y: np.ndarray
-    masks: np.ndarray
-    sensitive: np.ndarray | None = None
-    graph_of: np.ndarray | None = None
-    edge_attrs: EdgeAttributes | None = None
-    scale: np.ndarray | None = None
-    pairs: np.ndarray | None = None
-    ranks: np.ndarray | None = None
-    lists: Mapping[str, np.ndarray] | None = None
-
-
-def graph_arrays(graph: Graph) -> GraphArrays:
-    """Copies of one client's arrays on the host, without padding."""
-    graph = graph.to("cpu")
-    n = int(graph.real.sum())
-    graph_of = None if graph.graph_of is None else graph.graph_of[:n].numpy().copy()
-    edge_list = graph.own_edges.members[0]
-    e = n if graph_of is None else int(graph_of.max(initial=-1)) + 1
-    e = edge_list.edge_attrs.total if edge_list.edge_attrs is not None and edge_list.edge_attrs.examples else e
-    e = e if graph.pairs is None else int((graph.pairs[RELATION] >= 0).sum())
-    x = graph.x.blocks.members[0].scipy() if isinstance(graph.x, Sparse) else graph.x.numpy()
-    y, masks = graph.y[:e].numpy().copy(), graph.masks[:, :e].numpy().copy()
-    sensitive = None if graph.sensitive is None else graph.sensitive[:e].numpy().copy()
-    scale = None if graph.scale is None else graph.scale.numpy().copy()
-    pairs, ranks = (part if part is None else part[:, :e].numpy().copy() for part in (graph.pairs, graph.ranks))
-    lists = {name: graph.extra[name].numpy().copy() for name in OF_LINKS if name in graph.extra} or None
-    arrays = x[:n].copy(), edge_list.index.copy(), y, masks, sensitive, graph_of, edge_list.edge_attrs
-    return GraphArrays(*arrays, scale, pairs, ranks, lists)
-
-
-def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
-    """The same matrix [n, d], dense."""
-    return x if isinstance(x, np.ndarray) else x.toarray()
-
-
-def graph_like(graph: Graph, arrays: GraphArrays) -> Graph:
-    """The graph of `arrays` on the device of `graph`, with its dtype, feature storage and, as long as it fits, padding
-    (`core.sizes.fits`). The order of edges does not matter."""
-    x, edges, y, masks, sensitive, graph_of, attributes, scale, pairs, ranks, lists = arrays
-    x = sp.csr_matrix(x) if isinstance(graph.x, Sparse) else np.ascontiguousarray(dense(x))
-    y, masks = np.ascontiguousarray(y), np.ascontiguousarray(masks)
-    sensitive, graph_of = (part if part is None else np.ascontiguousarray(part) for part in (sensitive, graph_of))
-    rows, examples = (
-        now if fits(now, count) else size_class(count)
-        for now, count in ((graph.nodes, x.shape[0]), (len(graph.y), len(y)))
-    )
-    edges = edges[:, np.lexsort(edges[::-1])]
-    sizes = graph.x.dtype, rows, graph_of, examples
-    more = {"edge_attrs": attributes, "scale": scale, "pairs": pairs, "ranks": ranks, "lists": lists}
-    return make_graph(x, edges, y, masks, sensitive, *sizes, **more).to(graph.device)  # type: ignore[arg-type]
-
-
-def graph_tree(graph: Graph) -> Tree:
-    """One client's graph as a tree that `encode` takes: "rows" and "examples", with padding; "x", its features, as
-    "dense" or as "values", "columns", "starts" and "width"; "edges", "y" and "masks"; and, where there are any, "sens",
-    "graph_of", "scale", "pairs", "ranks" and the edge attributes, "carried". Undone by `tree_graph`."""
-    arrays = graph_arrays(graph)
-    x, attributes = arrays.x, arrays.edge_attrs
-    if isinstance(x, np.ndarray):
-        parts = {"dense": x}
-    else:
-        parts = {"values": x.data, "columns": x.indices, "starts": x.indptr, "width": np.array(x.shape[1])}
-    named = {name: part for name, part in arrays._asdict().items() if name not in ("x", "edge_attrs", "lists")}
-    named["sens"] = named.pop("sensitive")
-    lists = {name: torch.from_numpy(part) for name, part in (arrays.lists or {}).items()}
-    sizes = {"rows": graph.nodes, "examples": len(graph.y)}
-    tree = {**sizes, "x": {name: torch.from_numpy(part) for name, part in parts.items()}}
-    tree |= {"lists": lists} if lists else {}
-    if attributes is not None:
-        tree["carried"] = {name: torch.from_numpy(part) for name, part in attributes.arrays().items()}
-    return tree | {name: torch.from_numpy(part) for name, part in named.items() if part is not None}
-
-
-def tree_graph(tree: Tree) -> Graph:
-    """Undo `graph_tree`, on the host."""
-    tree = to(tree, "cpu")
-    parts: Tree = tree["x"]
-    values = parts["dense" if "dense" in parts else "values"]
-    x = values.numpy()
-    if "dense" not in parts:
-        columns, starts = parts["columns"].numpy(), parts["starts"].numpy()
-        x = sp.csr_matrix((x, columns, starts), shape=(len(starts) - 1, int(parts["width"])))
-    edges, y, masks = (tree[name].numpy() for name in ("edges", "y", "masks"))
-    sensitive, graph_of = (tree[name].numpy() if name in tree else None for name in ("sens", "graph_of"))
-    more: dict[str, Any] = {name: tree[name].numpy() for name in ("scale", "pairs", "ranks") if name in tree}
-    more["lists"] = {name: part.numpy() for name, part in tree.get("lists", {}).items()}
-    held = {name: part.numpy() for name, part in tree.get("carried", {}).items()}
-    attributes = EdgeAttributes.of_arrays(held) if held else None
-    sizes = tree["rows"], graph_of, tree["examples"]
-    return make_graph(x, edges, y, masks, sensitive, values.dtype, *sizes, edge_attrs=attributes, **more)

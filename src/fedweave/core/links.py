@@ -299,7 +299,7 @@ def link_examples(
     for number, (held, rows) in enumerate(members or [(np.arange(nodes), np.arange(total))]):
         pool = held if items is None else np.intersect1d(held, items)
         chosen = rows[used[:, rows].any(0)]
-        its = Codes(attributes.taken(rows), nodes, links.loops) if members else codes
+        its = Codes(attributes.select(rows), nodes, links.loops) if members else codes
         no_links = _NoLinks(links, attributes, its, keys, held, pool, items is not None, turns)
         pieces.append(no_links.beside(chosen, used, number))
         evaluated = rows[(masks[VAL] | masks[TEST])[rows]]
@@ -337,7 +337,7 @@ def _messages(
     train = masks[TRAIN] & ~np.isin(pair, np.concatenate([tested, validated]))
     also = masks[VAL] & ~np.isin(pair, tested) if links.message == "train+val" else np.zeros_like(train)
     chosen = np.flatnonzero(train | also)
-    edge_attrs = attributes.taken(chosen)._replace(examples=False, split=None, split_times=None)
+    edge_attrs = attributes.select(chosen)._replace(examples=False, split=None, split_times=None)
     if links.levels:  # training sees level 0, validation up to 1, test all
         level = np.where(also, 2.0, np.where(reserved, 1.0, 0.0))[chosen]
         edge_attrs = edge_attrs._replace(time=level, split_times=(0.0, 1.0))

@@ -123,9 +123,9 @@ def apply(
 
 
 def infer(model: Model, w: Tree, graph: Graph) -> Tensor:
-    """`infer_split` of all examples, [e, c]. Where messages depend on the split (`Graph.timed`), each example gets
-    only the messages of its split; an example in no split gets all messages."""
-    if not graph.timed:
+    """`infer_split` of all examples, [e, c]. Where messages depend on the split (`Graph.depends_on_split`), each
+    example gets only the messages of its split; an example outside all splits gets all messages."""
+    if not graph.depends_on_split:
         return infer_split(model, w, graph)
     by_split = [infer_split(model, w, graph.at(split)) for split in (TRAIN, VAL, TEST)]
     train, val, _ = graph.masks
@@ -153,7 +153,7 @@ def behind(model: Model, w: Tree, graph: Graph) -> Tensor | None:
         h = apply_piecewise(model[:-1], w, graph) if is_large(graph) else apply(model[:-1], w, graph)
         return count(w.get(str(len(model) - 1), {}), graph, rows_of(h))
 
-    if not graph.timed:
+    if not graph.depends_on_split:
         return count_above(graph)
     return torch.where(graph.masks[VAL][:, None], count_above(graph.at(VAL)), count_above(graph.at(TEST)))
 

@@ -1,6 +1,7 @@
-"""The matrices by which messages pass and small graphs are pooled, in SciPy (`core.edges.Edges.operator` defines each),
-and the interface of edges that layers use: a whole graph, ego-graphs, a sample of neighbors, or a mini-batch of small
-graphs.
+"""What layers multiply by: the interface of edges (of a whole graph, ego-graphs, a sample of neighbors, or a mini-batch
+of small graphs), and the matrices by which messages pass and small graphs are pooled, in SciPy
+(`core.edges.Edges.operator` defines each). And what is precomputed on a client's data for an algorithm that asks for
+it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ class MessagePassing(Protocol):
         """The matrix [m, n] of a kind of message passing, or of pooling, [examples, n] (see `core.edges.Edges`).
 
         Raises:
-            ValueError: there is no such matrix here; lists those that there are.
+            ValueError: the name is unknown here; lists the known names.
         """
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
@@ -51,7 +52,7 @@ def mean(a: sp.csr_matrix) -> sp.csr_matrix:
     return sp.diags(np.divide(1, degree, out=np.zeros_like(degree), where=degree > 0)) @ a
 
 
-def looped(a: sp.csr_matrix) -> sp.csr_matrix:
+def add_self_loops(a: sp.csr_matrix) -> sp.csr_matrix:
     """A + I."""
     return a + sp.eye(a.shape[0], dtype=a.dtype, format="csr")
 
@@ -62,12 +63,12 @@ def _mean_or_self(a: sp.csr_matrix) -> sp.csr_matrix:
 
 
 def _gcn(a: sp.csr_matrix) -> sp.csr_matrix:
-    whole = looped(a)
-    scale = sp.diags(1 / np.sqrt(np.asarray(whole.sum(1)).ravel()))
-    return scale @ whole @ scale
+    loops = add_self_loops(a)
+    scale = sp.diags(1 / np.sqrt(np.asarray(loops.sum(1)).ravel()))
+    return scale @ loops @ scale
 
 
-def normalised(a: sp.csr_matrix) -> sp.csr_matrix:
+def normalize_symmetric(a: sp.csr_matrix) -> sp.csr_matrix:
     """D^-1/2 A D^-1/2 with D the sums of the rows, 0 where that is 0."""
     degree = np.asarray(a.sum(1)).ravel()
     scale = sp.diags(np.divide(1, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0))
@@ -75,26 +76,22 @@ def normalised(a: sp.csr_matrix) -> sp.csr_matrix:
 
 
 def _two_hops(a: sp.csr_matrix) -> sp.csr_matrix:
-    reached = sp.csr_matrix(((a @ a) > 0).astype(a.dtype))
-    beyond = sp.csr_matrix(reached - reached.multiply(looped(a) > 0))
-    beyond.eliminate_zeros()
-    return normalised(beyond)
+    within_two = sp.csr_matrix(((a @ a) > 0).astype(a.dtype))
+    two_hops = sp.csr_matrix(within_two - within_two.multiply(add_self_loops(a) > 0))
+    two_hops.eliminate_zeros()
+    return normalize_symmetric(two_hops)
 
 
 OPERATORS = {
     "sum": lambda a: a,
-    "sum_with_self": looped,
+    "sum_with_self": add_self_loops,
     "mean": mean,
     "mean_or_self": _mean_or_self,
     "gcn": _gcn,
-    "neighbours": normalised,
+    "neighbours": normalize_symmetric,
     "two_hops": _two_hops,
 }
 POOLS = {"pool_sum": lambda members: members, "pool_mean": mean}
-
-
-# ----------------------------------------------------------------------------------------------------
-# What is precomputed on a client's data, in addition to the fields of every graph, for an algorithm that asks for it.
 
 
 NODES, EXAMPLES = "nodes", "examples"
@@ -102,10 +99,10 @@ Value = TypeVar("Value")
 
 
 class Precomputed(NamedTuple):
-    """Precomputed arrays and matrices of a client's graph as it was loaded.
+    """Arrays and matrices that were precomputed on a client's graph as it was loaded, beside the fields of every graph.
 
     arrays:   {name: [r, …]}, which steps see as `Graph.extra`.
-    matrices: {name: [r, …]}, for makers of `derived` operators.
+    matrices: {name: [r, …]}, for builders of registered matrices (`core.edge_list.register_matrix`).
     along:    {name: what its rows stand for: `NODES`, `EXAMPLES`, or the name of a list that all clients pad to one
               length}.
     words:    {name: names of its rows for people}, where rows have such names.
@@ -117,27 +114,34 @@ class Precomputed(NamedTuple):
     words: Mapping[str, tuple[str, ...]] = {}
 
     @classmethod
-    def joined(cls, several: Sequence["Precomputed"]) -> "Precomputed":
+    def merge(cls, several: Sequence["Precomputed"]) -> "Precomputed":
         """All entries of several objects."""
-        return cls(
-            *({name: value for one in each for name, value in one.items()} for each in zip(*several, strict=True))
-        )
+        arrays = dict[str, np.ndarray]()
+        matrices = dict[str, sp.csr_matrix]()
+        along = dict[str, str]()
+        words = dict[str, tuple[str, ...]]()
+        for one in several:
+            arrays.update(one.arrays)
+            matrices.update(one.matrices)
+            along.update(one.along)
+            words.update(one.words)
+        return cls(arrays, matrices, along, words)
 
     @property
     def lists(self) -> dict[str, int]:
-        """{list: its length}, on which clients agree (`core.sizes.agreed`)."""
+        """{list: its length}, on which clients agree (`core.sizes.common_lengths`)."""
         lengths = {self.along[name]: array.shape[0] for name, array in (*self.arrays.items(), *self.matrices.items())}
         return {name: size for name, size in lengths.items() if name not in (NODES, EXAMPLES)}
 
-    def padded(self, sizes: Mapping[str, int]) -> "Precomputed":
+    def pad(self, sizes: Mapping[str, int]) -> "Precomputed":
         """The arrays and matrices, padded with rows of -1, or empty rows, up to the `sizes` of what rows stand for."""
         arrays, matrices = dict(self.arrays), dict(self.matrices)
         for name, array in self.arrays.items():
-            more = sizes.get(self.along[name], len(array)) - len(array)
-            arrays[name] = np.pad(array, ((0, more), *[(0, 0)] * (array.ndim - 1)), constant_values=-1)
+            missing = sizes.get(self.along[name], len(array)) - len(array)
+            arrays[name] = np.pad(array, ((0, missing), *[(0, 0)] * (array.ndim - 1)), constant_values=-1)
         for name, matrix in self.matrices.items():
-            more = sizes.get(self.along[name], matrix.shape[0]) - matrix.shape[0]
-            matrices[name] = sp.vstack([matrix, sp.csr_matrix((more, matrix.shape[1]), dtype=matrix.dtype)], "csr")
+            missing = sizes.get(self.along[name], matrix.shape[0]) - matrix.shape[0]
+            matrices[name] = sp.vstack([matrix, sp.csr_matrix((missing, matrix.shape[1]), dtype=matrix.dtype)], "csr")
         return self._replace(arrays=arrays, matrices=matrices)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import edge_attributes
-from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
+from fedweave.core.edge_attributes import EXAMPLE_FEATURES, EXAMPLE_SOURCE, EXAMPLE_TARGET, OF_EXAMPLES
 from fedweave.core.edges import Edges, Incoming
 from fedweave.core.graph import Graph
 from fedweave.core.operators import Operator
@@ -58,9 +58,9 @@ def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> T
 
 def _apply_to_nodes(layer: PiecewiseLayer, w: Tree, graph: Graph, h: Tensor) -> Tensor:
     """The layer's rows of all nodes, piece by piece; the rows of a piece come first in the layer's input."""
-    tables = {way: graph.own_edges.incoming(way) for way in layer.along}
+    tables = {way: graph.whole_edges.incoming(way) for way in layer.along}
     before = torch.stack([table.first for table in tables.values()]).sum(0)  # [n], messages that reach earlier nodes
-    features = graph.own_edges.of_edges().features
+    features = graph.whole_edges.of_edges().features
     outputs, first = [], 0
     while first < len(h):
         end = max(first + 1, int(torch.searchsorted(before, int(before[first]) + AT_ONCE)))
@@ -85,14 +85,14 @@ def _apply_to_examples(
 ) -> Tensor:
     """The logits of edges as examples from nodes' rows h, by the layers from number `readout` on, which reads both
     ends."""
-    tables, count = graph.own_edges.of_edges(examples=True), len(graph.y)
+    tables, count = graph.whole_edges.of_edges(examples=True), len(graph.y)
     outputs = list[Tensor]()
     for first in range(0, count, AT_ONCE):
         at = torch.arange(first, min(first + AT_ONCE, count), device=h.device).clamp(max=len(tables.ends) - 1)
         source, target = tables.ends.index_select(0, at).unbind(1)
         features = DenseMatrix(tables.features.index_select(0, at))
-        operators = {SOURCE: RowSelection(source), TARGET: RowSelection(target), OWN: features}
-        piece = graph._replace(edges=PrecomputedEdges(operators))
+        ends = {EXAMPLE_SOURCE: RowSelection(source), EXAMPLE_TARGET: RowSelection(target)}
+        piece = graph._replace(edges=PrecomputedEdges(ends | {EXAMPLE_FEATURES: features}))
         out = model[readout].apply(w.get(str(readout), {}), piece, h, None)
         for i, layer in enumerate(model[readout + 1 :], readout + 1):
             out = layer.apply(w.get(str(i), {}), piece, out, None)

@@ -29,19 +29,19 @@ def kind_of(y: "np.ndarray | Tensor") -> Kind:
 
 def where_known(y: np.ndarray) -> np.ndarray:
     """bool, of the shape of `y`: where there is a label or a number."""
-    there: np.ndarray = np.asarray(~np.isnan(y) if kind_of(y) == NUMBER else y >= 0)
-    return there
+    known: np.ndarray = np.asarray(~np.isnan(y) if kind_of(y) == NUMBER else y >= 0)
+    return known
 
 
-def labeled(y: np.ndarray) -> np.ndarray:
+def is_labeled(y: np.ndarray) -> np.ndarray:
     """bool [e]: which examples have a label, or at least one of several."""
-    there = where_known(y)
-    result: np.ndarray = there if there.ndim == 1 else np.asarray(there.any(1))
+    known = where_known(y)
+    result: np.ndarray = known if known.ndim == 1 else np.asarray(known.any(1))
     return result
 
 
-def unlabeled_like(y: np.ndarray) -> np.ndarray:
-    """An array of the shape of `y`, without any label."""
+def missing_like(y: np.ndarray) -> np.ndarray:
+    """An array of the shape of `y` in which all labels are missing."""
     return np.full_like(y, np.nan if kind_of(y) == NUMBER else -1)
 
 
@@ -57,11 +57,11 @@ def scale_of(y: np.ndarray, log: bool = False, how: str = "standard") -> np.ndar
         return scale
     values = np.log(y) if log else y
     for column, numbers in enumerate(values.T):
-        there = numbers[np.isfinite(numbers)]
-        if len(there):
-            scale[SHIFT, column] = there.mean()
-        if len(there) > 1 and there.std() > 0:
-            scale[DIVISOR, column] = there.std()
+        known = numbers[np.isfinite(numbers)]
+        if len(known):
+            scale[SHIFT, column] = known.mean()
+        if len(known) > 1 and known.std() > 0:
+            scale[DIVISOR, column] = known.std()
     return scale
 
 

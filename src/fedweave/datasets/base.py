@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from fedweave.core.edge_attributes import EdgeAttributes, both_ways
 from fedweave.core.links import Links
 from fedweave.core.shown import Shown, Words
-from fedweave.core.target import CLASS, LOG, NUMBER, Kind, kind_of, labeled
+from fedweave.core.target import CLASS, LOG, NUMBER, Kind, is_labeled, kind_of
 from fedweave.core.text import counted
 from fedweave.core.types import Record, Values
 from fedweave.datasets.external import Outside
@@ -339,7 +339,7 @@ class Dataset(Shown):
     @property
     def labeled(self) -> np.ndarray:
         """bool [e]: which examples have a label, or one at least of several."""
-        return labeled(self.y)
+        return is_labeled(self.y)
 
     @property
     def nodes(self) -> int:

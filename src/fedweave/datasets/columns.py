@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.core.graph import SPLITS
-from fedweave.core.target import labeled
+from fedweave.core.target import is_labeled
 from fedweave.core.text import counted
 from fedweave.datasets.base import NO_LOOPS, note_loops, undirected
 from fedweave.datasets.cells import DATES, GAPS, NESTED, is_gap, is_name, numbers_in
@@ -375,6 +375,6 @@ def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
     remedy = f"Use {', '.join(SPLITS)}, or leave the cell empty."
     refuse_rows(examples, unknown, lambda row: f"split is {cells[row].as_py()!r}", remedy)
     what = f"the {example} is in a split but has no label"
-    refuse_rows(examples, (which >= 0) & ~labeled(y), lambda row: what, "Label it, or leave its split empty.")
+    refuse_rows(examples, (which >= 0) & ~is_labeled(y), lambda row: what, "Label it, or leave its split empty.")
     result: np.ndarray = which == np.arange(len(SPLITS))[:, None]
     return result

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.graph import dense
+from fedweave.core.graph_arrays import dense
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.column_names import EDGES
 from fedweave.datasets.columns import Categories, feature_names, features_of, gaps_filled, gaps_of, owners_of, spread

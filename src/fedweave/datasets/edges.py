@@ -51,7 +51,7 @@ def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, en
     """
     if how not in OVER_NODES:
         return EdgeScaler.of_numbers(how)
-    early = [one if one.time is None else one.taken(one.time <= end) for one in among]
+    early = [one if one.time is None else one.select(one.time <= end) for one in among]
     each = [one.features for one in early if one.features is not None]
     over = each[0] if len(each) == 1 else np.concatenate(each)
     times = [one.time for one in among if one.time is not None and one.total]
@@ -86,7 +86,7 @@ def merged(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:
     place[np.argsort(last)] = np.arange(len(last))
     of = np.empty(edge_attrs.total, np.int64)
     of[order] = place[group]
-    result = edge_attrs.taken(rows)
+    result = edge_attrs.select(rows)
     if parallel == "count":
         return result._replace(weight=np.bincount(of, minlength=len(rows)).astype(np.float32))
     if parallel == "last":
@@ -122,7 +122,7 @@ def once(edge_attrs: EdgeAttributes, where: str | Path) -> EdgeAttributes:
     if not alike_both_ways(edge_attrs):
         what = "an edge has another weight, other features or another time than its reverse"
         refuse(where, what, "Give both the same, or set directed to true.", "reverse")
-    return edge_attrs.taken(edge_attrs.ends[0] <= edge_attrs.ends[1])
+    return edge_attrs.select(edge_attrs.ends[0] <= edge_attrs.ends[1])
 
 
 def alike_both_ways(edge_attrs: EdgeAttributes) -> bool:
@@ -146,7 +146,7 @@ def given_once(edge_attrs: EdgeAttributes, table: np.ndarray, where: str | Path)
         are = "is two examples" if edge_attrs.examples else "counts twice"
         problem = f"{twice.sum():,} of {edge_attrs.total:,} rows list an edge in both directions with the same values"
         _LOG.warning("note: %s: %s, which %s; list it once, or set directed = true", where, problem, are)
-    return edge_attrs if edge_attrs.examples else edge_attrs.taken(~whole | loop | opens)
+    return edge_attrs if edge_attrs.examples else edge_attrs.select(~whole | loop | opens)
 
 
 _MOSTLY = 0.5  # share of the edges

@@ -145,7 +145,7 @@ def before(outside: Outside, nodes: int, limit: float) -> Outside:
     """The edges of `outside` up to a time, and the names that they lead to."""
     if outside.edge_attrs.time is None or limit == np.inf:
         return outside
-    attributes = outside.edge_attrs.taken(outside.edge_attrs.time <= limit)
+    attributes = outside.edge_attrs.select(outside.edge_attrs.time <= limit)
     far = attributes.ends >= nodes
     used, place = np.unique(attributes.ends[far], return_inverse=True)
     ends = attributes.ends.copy()
@@ -156,5 +156,5 @@ def before(outside: Outside, nodes: int, limit: float) -> Outside:
 def separated(attributes: EdgeAttributes, nodes: int, names: tuple[str, ...]) -> tuple[EdgeAttributes, Outside]:
     """Split edges into edges among the first `nodes` nodes and edges to later nodes, whose names are `names`."""
     inside = np.maximum(*attributes.ends) < nodes
-    outside = attributes._replace(y=None, split=None, examples=False).taken(~inside, attributes.ends[:, ~inside])
-    return attributes.taken(inside, attributes.ends[:, inside]), Outside(outside, names)
+    outside = attributes._replace(y=None, split=None, examples=False).select(~inside, attributes.ends[:, ~inside])
+    return attributes.select(inside, attributes.ends[:, inside]), Outside(outside, names)

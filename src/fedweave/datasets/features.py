@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 
-from fedweave.core.graph import dense
+from fedweave.core.graph_arrays import dense
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 

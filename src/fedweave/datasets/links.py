@@ -125,7 +125,7 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
         )
     if repeats := attributes.total - np.count_nonzero(loop) - len(at):
         notes.append(f"{repeats:,} edges that join two nodes once more are no further examples")
-    return attributes.taken(at), tuple(notes)
+    return attributes.select(at), tuple(notes)
 
 
 def codes_of(attributes: EdgeAttributes, nodes: int) -> np.ndarray:

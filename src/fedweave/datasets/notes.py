@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.core.graph import dense
+from fedweave.core.graph_arrays import dense
 from fedweave.core.target import CLASS, LABELS, where_known
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import by_holder

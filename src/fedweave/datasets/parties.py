@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.graph import dense
+from fedweave.core.graph_arrays import dense
 from fedweave.datasets.base import Dataset, Party, undirected
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.column_names import EDGES, NODES, check_columns

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy.sparse as sp
 
-from fedweave.core.graph import dense
+from fedweave.core.graph_arrays import dense
 from fedweave.datasets.cells import NUMERIC
 from fedweave.datasets.table import WHOLE, Table
 

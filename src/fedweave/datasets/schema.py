@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.core.target import LABELS, labeled
+from fedweave.core.target import LABELS, is_labeled
 from fedweave.core.types import Record
 from fedweave.datasets.base import check_loops
 from fedweave.datasets.check import first, refuse
@@ -238,7 +238,7 @@ class Classified(TableSettings, Targeted):
                 values.append(self.column(cells, name, table))
         faults.refuse()
         y = self.joined(values)
-        if labelled and not labeled(y).any():
+        if labelled and not is_labeled(y).any():
             what = f"{', '.join(self.answers)}: empty in every row"
             refuse(table.path, what, "Give at least one row a value.", "target")
         return y

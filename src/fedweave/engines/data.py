@@ -10,7 +10,8 @@ from torch import Tensor
 
 from fedweave.core.edges import Edges
 from fedweave.core.federation import DATA
-from fedweave.core.graph import Graph, graph_arrays, graph_tree, make_graph, stack, tree_graph
+from fedweave.core.graph import Graph, make_graph, stack
+from fedweave.core.graph_arrays import graph_arrays, graph_tree, tree_graph
 from fedweave.core.shown import Shown
 from fedweave.core.sizes import BLOCK
 from fedweave.core.text import counted

@@ -18,7 +18,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
-from fedweave.core.sizes import fillings
+from fedweave.core.sizes import batch_sizes
 from fedweave.core.tree import Tree, check, leaves, nest
 from fedweave.engines.calls import Watched, check_permanent, of_client, refuse_changes
 from fedweave.engines.data import CurrentGraphs
@@ -330,7 +330,7 @@ class Batches:
 
 def _bytes(graph: Graph) -> int:
     tensors = [graph.x, graph.y, graph.masks, graph.real, *graph.extra.values()]
-    entries = graph.own_edges.cache.entries
+    entries = graph.whole_edges.cache.entries
     if isinstance(graph.x, Sparse):
         entries += sum(map(len, graph.x.blocks.values))
     plain = sum(tensor.numel() * tensor.element_size() for tensor in tensors if isinstance(tensor, Tensor))
@@ -466,7 +466,7 @@ class Vectorized(Loop):
                 yield part, len(part)
                 continue
             at = 0
-            for used, size in fillings(len(part), self.data.graphs.rows(part[0])[0], self._batches.most(part[0])):
+            for used, size in batch_sizes(len(part), self.data.graphs.rows(part[0])[0], self._batches.most(part[0])):
                 yield part[at : at + used], size
                 at += used
 

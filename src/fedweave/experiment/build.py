@@ -16,7 +16,8 @@ from fedweave.algorithms.deployment import with_models
 from fedweave.algorithms.participation import drawn
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Engine, capabilities, give_defaults
-from fedweave.core.graph import DTYPES, Graph
+from fedweave.core.graph import Graph
+from fedweave.core.graph_arrays import DTYPES
 from fedweave.core.model import Architecture, Model, TrialForm
 from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import size_classes
@@ -332,9 +333,9 @@ def _in_process(engine: SimulationEngine, seed: int, inputs: Ingredients) -> Sim
 
 def precomputed_in(fed: Simulation) -> dict[str, Precomputed]:
     """{client: what was looked for in its data}; of those that have any."""
-    if next(iter(fed.graphs.values())).own_edges.members[0].extra == Precomputed():
+    if next(iter(fed.graphs.values())).whole_edges.members[0].extra == Precomputed():
         return {}
-    return {client: graph.own_edges.members[0].extra for client, graph in fed.graphs.items()}
+    return {client: graph.whole_edges.members[0].extra for client, graph in fed.graphs.items()}
 
 
 def _on_cluster(

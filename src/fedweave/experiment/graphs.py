@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedweave.core.edges import BatchCache, EdgeLists, Edges
+from fedweave.core.edge_list import EdgeLists
+from fedweave.core.edges import BatchCache, Edges
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.links import LinkExamples, link_examples
 from fedweave.core.operators import Precomputed
@@ -125,7 +126,7 @@ def _size(graph: Graph) -> int:
         x = graph.x.numel() * graph.x.element_size()
     else:
         x = graph.x.blocks.members[0].values.numel() * _ENTRY
-    return x + 16 * len(graph.y) + graph.own_edges.members[0].index.nbytes + _OBJECTS
+    return x + 16 * len(graph.y) + graph.whole_edges.members[0].index.nbytes + _OBJECTS
 
 
 def width(data: Dataset, partition: Partition) -> int:

@@ -18,9 +18,8 @@ from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import SampledCrossEntropy
 from fedweave.algorithms.parts.names import by_name
 from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, Part, weighing
-from fedweave.core import edge_attributes as carrying
+from fedweave.core import edge_attributes, random
 from fedweave.core import model as models
-from fedweave.core import random
 from fedweave.core.algorithm import NO_LINKS, Algorithm, Calls, Capabilities, capabilities
 from fedweave.core.federation import step_info
 from fedweave.core.graph import Graph
@@ -845,7 +844,7 @@ REQUIREMENTS = (  # without a type, so that each entry is checked against its st
         ModelFacts,
         "config.edge-model",
         lambda f: f.declared.vertical,
-        lambda f: not any(layer.operator in carrying.kinds() for layer in f.model),
+        lambda f: not any(layer.operator in edge_attributes.kinds() for layer in f.model),
         lambda f: (
             f"{f.label}: samples neighbors without edge attributes, which the model"
             f"{f' {f.config.model.name}' if f.config is not None else ''} reads. Set model.name = "

@@ -287,7 +287,7 @@ class _Fit(Operation):
             lambda at: [leaf[at] for leaf in minibatch.values()], limit, None, rate,
         )  # fmt: skip
         weights.spread_nonfinite(last)
-        state_after = {name: nest(moment.reshape(moment.tensors)) for name, moment in moments.items()}
+        state_after: Tree = {name: nest(moment.reshape(moment.tensors)) for name, moment in moments.items()}
         if state_after:
             state_after["steps"] = steps_before + plan.steps
         trained = nest(weights.reshape(weights.tensors))
@@ -413,7 +413,7 @@ class _Batch:
             self.untouched_inputs: tuple[Tree, ...] = ()
         else:
             self.graph = touched.narrow_graph(graph)
-            (self.anchor, self.args), self.untouched_inputs = zip(*narrow, strict=True)  # type: ignore[misc]
+            (self.anchor, self.args), self.untouched_inputs = zip(*narrow, strict=True)
 
         paths = [path for path, _ in leaves(w[0])]
         stores = dict[str, BatchTree]()

@@ -106,7 +106,7 @@ class TouchedFeatures:
     def _split_leaf(self, leaf: Tensor | TouchedRows, dim: Dim) -> Split | None:
         same_rows = isinstance(leaf, TouchedRows) and leaf.matrix is self.matrix
         if same_rows and isinstance(dim, TouchedRows) and dim.rest is None:
-            return leaf.rest.clone(), leaf.values.clone()  # type: ignore[union-attr]
+            return leaf.rest.clone(), leaf.values.clone()
         leaf, dim = _fill_in_leaf(leaf, dim)
         return (leaf.clone(), self.gather(leaf)) if dim is None else None
 

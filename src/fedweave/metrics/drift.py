@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from fedweave.core.edge_attributes import written_date
+from fedweave.core.edge_attributes import format_date
 
 BINS = 20  # of numbers with more different values than that
 FLOOR = 1e-4  # of the share of a bin that is empty on one side
@@ -42,7 +42,7 @@ class Histogram:
             return [*self.values, "none of these"][at]
         if not self.edges:
             return "any"
-        edges = [written_date(edge) if self.kind == "date" else f"{edge:.4g}" for edge in self.edges]
+        edges = [format_date(edge) if self.kind == "date" else f"{edge:.4g}" for edge in self.edges]
         if at == 0:
             return f"up to {edges[0]}"
         if at == len(edges):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedweave.core.graph import ASKED, LISTS, QUERY, SOURCE, TEST, VAL, Graph
+from fedweave.core.graph import LISTS, QUERY, QUERY_COUNT, SOURCE, TEST, VAL, Graph
 from fedweave.core.tree import Tree
 from fedweave.metrics.classification import on_grid
 from fedweave.metrics.selection import HITS
@@ -23,7 +23,7 @@ def ranks_of(score: Tensor, ranks: Tensor, behind: Tensor | None = None) -> tupl
     these queries exist. score [e]; ranks: `Graph.ranks`, int64 [2, e]; behind: the ranks minus 1, if they are known
     (`core.candidates`). Works under `torch.func.vmap`."""
     query = ranks[QUERY]
-    exists = torch.arange(2, device=score.device) < ranks[ASKED][:, None]
+    exists = torch.arange(2, device=score.device) < ranks[QUERY_COUNT][:, None]
     if behind is not None:
         return 1 + behind, exists
     there, of = query >= 0, query.clamp(min=0)

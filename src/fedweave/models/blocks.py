@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.edge_attributes import OWN, WIDE, EdgeAttributes, kinds, named
-from fedweave.core.edges import BESIDE, Edges
+from fedweave.core.edge_attributes import EXAMPLE_FEATURES, WIDE, EdgeAttributes, kinds, operator_name
+from fedweave.core.edge_list import BESIDE
+from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
@@ -192,18 +193,20 @@ def along(make_layer: Callable[[str, bool], Layer], fan_in: int, fan_out: int, d
 
 
 def of_features(graph: Graph, what: str, way: str, weight: Tensor) -> Tensor:
-    """The features of messages, or their means at nodes (`core.edge_attributes.named`), times `weight` [k, out].
+    """The features of messages, or their means at nodes (`edge_attributes.operator_name`), times `weight` [k, out].
 
     The result is 0 where edges have no features, as in a graph that stands for clients' graphs.
     """
-    held = graph.edges.operator(named(what, way))
+    held = graph.edges.operator(operator_name(what, way))
     rows, columns = held.shape
     if not columns:
         return weight.new_zeros(rows, weight.shape[1])
     result: Tensor = held @ weight
     if (usual := _usual(graph, weight, examples=False)) is None:
         return result
-    one = graph.edges.operator(named("from" if what == "features" else "mean", way))  # rows that add up to 1, or empty
+    one = graph.edges.operator(
+        operator_name("from" if what == "features" else "mean", way)
+    )  # rows that add up to 1, or empty
     return result + one @ usual.expand(one.shape[1], -1)
 
 
@@ -217,8 +220,8 @@ def beside(graph: Graph, *products: tuple[str, Tensor]) -> Tensor:
         first, *others = (graph.edges.operator(kind) @ h for kind, h in products)
         return sum(others, first)
     last, weight = products[-1]
-    if (last == OWN or kinds().get(last, ("",))[0] == "features") and (
-        usual := _usual(graph, weight, examples=last == OWN)
+    if (last == EXAMPLE_FEATURES or kinds().get(last, ("",))[0] == "features") and (
+        usual := _usual(graph, weight, examples=last == EXAMPLE_FEATURES)
     ) is not None:
         (first_kind, h), *rest = products
         products = ((first_kind, h + usual), *rest)
@@ -232,7 +235,7 @@ def _usual(graph: Graph, weight: Tensor, examples: bool) -> Tensor | None:
     usual values c. None where features are stored whole."""
     if type(graph.edges) is not Edges or len(weight) < WIDE:
         return None
-    usual = graph.edges.usual(examples)
+    usual = graph.edges.feature_offsets(examples)
     if usual.shape[-1] != len(weight):  # a graph that stands for clients' graphs; its edges have no features
         return None
     return (usual.to(weight.dtype)[:, None] * weight).sum(0)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edge_attributes import OWN, SOURCE, TARGET, EdgeAttributes
+from fedweave.core.edge_attributes import EXAMPLE_FEATURES, EXAMPLE_SOURCE, EXAMPLE_TARGET, EdgeAttributes
 from fedweave.core.graph import Graph
 from fedweave.core.links import Links
 from fedweave.core.model import Architecture, Hidden, Layer, Model, rows_of
@@ -82,7 +82,7 @@ def model_of_form(
     model: Architecture, form: Mapping[str, int | bool], features: int, classes: int, decoder: str = "dot"
 ) -> Model:
     """`model_for` data that only `Dataset.edge_form` describes; {} if models read nothing of edges."""
-    attributes = EdgeAttributes.known(form, directed.has_ports(model)) if form else None
+    attributes = EdgeAttributes.of_form(form, directed.has_ports(model)) if form else None
     links = Links(relations=tuple(map(str, range(form["relations"])))) if form.get("relations") else None
     return model_for(model, attributes, features, classes, links, decoder)
 
@@ -101,7 +101,10 @@ def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         h = torch.relu(rows_of(h))
-        parts = [(SOURCE, linear(h, w["weight_source"]) + w["bias"]), (TARGET, linear(h, w["weight_target"]))]
-        return directed.beside(graph, *parts, *([(OWN, w["weight_edge"])] if edge_features else []))
+        parts = [
+            (EXAMPLE_SOURCE, linear(h, w["weight_source"]) + w["bias"]),
+            (EXAMPLE_TARGET, linear(h, w["weight_target"])),
+        ]
+        return directed.beside(graph, *parts, *([(EXAMPLE_FEATURES, w["weight_edge"])] if edge_features else []))
 
-    return Layer(init, apply, operator=SOURCE)
+    return Layer(init, apply, operator=EXAMPLE_SOURCE)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.core import model as models
-from fedweave.core.edge_attributes import OWN, SOURCE, TARGET, kinds
+from fedweave.core.edge_attributes import EXAMPLE_FEATURES, EXAMPLE_SOURCE, EXAMPLE_TARGET, kinds
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Operator
@@ -94,9 +94,9 @@ class EdgeIndex:
             return self._along_single_edges(*kinds()[kind])
         if kind in ("pool_sum", "pool_mean"):
             return self._pooling(kind)
-        if kind in (SOURCE, TARGET):
-            return RowSelection(self.edge_index[(SOURCE, TARGET).index(kind)])
-        if kind == OWN and self.edge_attr is not None:
+        if kind in (EXAMPLE_SOURCE, EXAMPLE_TARGET):
+            return RowSelection(self.edge_index[(EXAMPLE_SOURCE, EXAMPLE_TARGET).index(kind)])
+        if kind == EXAMPLE_FEATURES and self.edge_attr is not None:
             return DenseMatrix(self.edge_attr)
         source, target = self._both_ways()
         degree = torch.zeros(self.nodes, device=target.device).index_add(0, target, torch.ones_like(target).float())

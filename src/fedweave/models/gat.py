@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Heads, Width
-from fedweave.core.edge_attributes import named
+from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
@@ -148,8 +148,8 @@ def _single(
         source, target = linear(
             values, torch.cat([head_columns * w[end][:, None] for end in ("source", "target")], 1)
         ).split(heads, 1)
-        start, end = (graph.edges.operator(named(what, way)) for what in ("from", "to"))
-        rows = graph.edges.operator(named("sum", way)).shape[0]
+        start, end = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to"))
+        rows = graph.edges.operator(operator_name("sum", way)).shape[0]
         scores, self_scores = start @ source + end @ target, ways.leading(source + target, rows)
         if edge_features:
             vectors = linear(w["weight_edge"], head_columns * w["edge"][:, None])
@@ -161,7 +161,7 @@ def _single(
         result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
         return result
 
-    return Layer(init, apply, ("weight",), operator=named("sum", way), reads="entries")
+    return Layer(init, apply, ("weight",), operator=operator_name("sum", way), reads="entries")
 
 
 def attended(
@@ -169,7 +169,7 @@ def attended(
 ) -> Tensor:
     """[n, H C]: sums of the source nodes' values [n, H C], weighted by the softmax of the messages' scores [m, H] at
     each target. The softmax includes the node's own score [n, H] where there is one."""
-    start, end, into = (graph.edges.operator(named(what, way)) for what in ("from", "to", "sum"))
+    start, end, into = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to", "sum"))
     sent, self_scores = scores
     top = largest(into, sent.detach())  # nothing overflows, and the softmax is the same
     top = top if self_scores is None else top.maximum(self_scores.detach())
@@ -220,8 +220,8 @@ def convolution_v2(fan_in: int, fan_out: int, heads: int, concat: bool = True, r
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         left, right = (linear(h, w[name]) + w[f"{name}_bias"] for name in ("left", "right"))
-        start, end = (graph.edges.operator(named(what, way)) for what in ("from", "to"))
-        right = ways.leading(right, graph.edges.operator(named("sum", way)).shape[0])
+        start, end = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to"))
+        right = ways.leading(right, graph.edges.operator(operator_name("sum", way)).shape[0])
         vectors = head_sums(heads, fan_out, left) * w["attention"][:, None]
         scores = linear(F.leaky_relu(start @ left + end @ right, SLOPE), vectors)
         self_scores = linear(F.leaky_relu(ways.leading(left, right.shape[0]) + right, SLOPE), vectors)
@@ -230,7 +230,7 @@ def convolution_v2(fan_in: int, fan_out: int, heads: int, concat: bool = True, r
         result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
         return result
 
-    return Layer(init, apply, ("left", "right"), operator=named("sum", way), reads="entries", along=(way,))
+    return Layer(init, apply, ("left", "right"), operator=operator_name("sum", way), reads="entries", along=(way,))
 
 
 def head_sums(heads: int, columns: int, like: Tensor) -> Tensor:

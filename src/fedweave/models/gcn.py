@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.bounds import Depth, DropRate, Width, WidthOrNone
-from fedweave.core.edge_attributes import named
+from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
@@ -81,7 +81,7 @@ def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Lay
 
     def make_layer(way: str, loops: bool) -> Layer:
         what = ("gcn" if loops else "gcn_bare") + ("" if weighted else "_counted")
-        return convolution(fan_in, fan_out, named(what, way))._replace(reads="entries")  # single edges
+        return convolution(fan_in, fan_out, operator_name(what, way))._replace(reads="entries")  # single edges
 
     return ways.along(make_layer, fan_in, fan_out, directed)
 

@@ -16,12 +16,13 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.bounds import Depth, DropRate, Width
-from fedweave.core.edges import EdgeList, Edges, derived_matrix
+from fedweave.core.edge_list import EdgeList, register_matrix
+from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.operators import looped
+from fedweave.core.operators import add_self_loops
 from fedweave.core.plugins import noted
-from fedweave.core.sizes import least_rows
+from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.models.norms import Normed
@@ -30,20 +31,20 @@ from fedweave.ops.linear import affine
 SUM, SPREAD = "kinds_sum", "kinds_spread"
 
 
-@derived_matrix(SUM)
+@register_matrix(SUM)
 def kinds_sum(edges: EdgeList) -> sp.csr_matrix:
     """[k, n]: the rows of A + I of one node of each kind."""
-    matrix = looped(edges.adjacency)[alike(edges)[0]]
-    matrix.resize(least_rows(matrix.shape[0]), edges.nodes)
+    matrix = add_self_loops(edges.adjacency)[alike(edges)[0]]
+    matrix.resize(padded_rows(matrix.shape[0]), edges.nodes)
     return matrix
 
 
-@derived_matrix(SPREAD)
+@register_matrix(SPREAD)
 def kinds_spread(edges: EdgeList) -> sp.csr_matrix:
     """[n, k]: gives every node the row of its kind."""
     first, kind = alike(edges)
     ones, rows = np.ones(edges.nodes, edges.adjacency.dtype), np.arange(edges.nodes)
-    return sp.csr_matrix((ones, (rows, kind)), shape=(edges.nodes, least_rows(len(first))))
+    return sp.csr_matrix((ones, (rows, kind)), shape=(edges.nodes, padded_rows(len(first))))
 
 
 def alike(edges: EdgeList) -> tuple[np.ndarray, np.ndarray]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Width
-from fedweave.core.edge_attributes import named
+from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
@@ -138,11 +138,11 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops:
         return weights | {f"bias{i}": blocks.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        parts = [(named("from", way), h + w["bias_edge"] if edge_features else h)]
-        parts += [(named("features", way), w["weight_edge"])] if edge_features else []
-        received: Tensor = graph.edges.operator(named("sum", way)) @ torch.relu(ways.beside(graph, *parts))
+        parts = [(operator_name("from", way), h + w["bias_edge"] if edge_features else h)]
+        parts += [(operator_name("features", way), w["weight_edge"])] if edge_features else []
+        received: Tensor = graph.edges.operator(operator_name("sum", way)) @ torch.relu(ways.beside(graph, *parts))
         z = ways.leading(h, received.shape[0]) + received
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         return affine(inner, w["weight2"], w["bias2"])
 
-    return Layer(init, apply, operator=named("sum", way), reads="entries")
+    return Layer(init, apply, operator=operator_name("sum", way), reads="entries")

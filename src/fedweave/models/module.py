@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.edges import EdgeList
+from fedweave.core.edge_list import EdgeList
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Layer, Model, TrialForm
 from fedweave.core.plugins import Maker, note, noted
@@ -282,7 +282,7 @@ def _edges(
         return index, inputs
     held: dict[str, np.ndarray | None] = dict.fromkeys(("edge_attr", "edge_weight"))
     if edge_attrs is not None:
-        ends, edge = edge_list.messages.listed("undirected")
+        ends, edge = edge_list.messages.messages_of("undirected")
         index = torch.tensor(ends, dtype=torch.int64, device=device)
         held["edge_attr"] = edge_attrs.read[edge] if edge_attrs.width or edge_attrs.ports else None
         held["edge_weight"] = None if edge_attrs.weight is None else edge_attrs.weight[edge]
@@ -552,8 +552,8 @@ def _dense(h: "Tensor | Sparse") -> Tensor:
 
 
 def _edge_list(graph: Graph) -> EdgeList:
-    edges = graph.own_edges
-    return edges.members[0].seen(edges.split)
+    edges = graph.whole_edges
+    return edges.members[0].at(edges.split)
 
 
 @contextmanager

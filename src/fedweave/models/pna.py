@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Positive, Width
-from fedweave.core.edge_attributes import named
+from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
@@ -87,23 +87,23 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, wa
         if edge_features:
             of_features = linear(torch.cat([w["weight_edge"], w["bias_edge"][None]]), of_edge[0])
             bias = bias + of_features[-1]
-        parts = [(named("to", way), target + bias), (named("from", way), source)]
-        parts += [(named("features", way), of_features[:-1])] if edge_features else []
+        parts = [(operator_name("to", way), target + bias), (operator_name("from", way), source)]
+        parts += [(operator_name("features", way), of_features[:-1])] if edge_features else []
         four = _aggregated(graph, ways.beside(graph, *parts), way)
         plain, amplified, attenuated = linear(four, torch.cat(scaled, 1)).split(fan_out, 1)  # S (W x), not W (S x)
         pair = torch.eye(2, dtype=four.dtype, device=four.device)
-        up, down = (graph.edges.operator(named("scalers", way)) @ pair).split(1, 1)
+        up, down = (graph.edges.operator(operator_name("scalers", way)) @ pair).split(1, 1)
         inner = (
             ways.leading(root, four.shape[0]) + w["bias1"] + plain + up / delta * amplified + down * delta * attenuated
         )
         return affine(inner, w["weight2"], w["bias2"])
 
-    return Layer(init, apply, operator=named("sum", way), reads="entries")
+    return Layer(init, apply, operator=operator_name("sum", way), reads="entries")
 
 
 def _aggregated(graph: Graph, sent: Tensor, way: str) -> Tensor:
     """Mean, minimum, maximum and deviation [n, 4 k] of messages [m, k]."""
-    into, mean = (graph.edges.operator(named(what, way)) for what in ("sum", "mean"))
+    into, mean = (graph.edges.operator(operator_name(what, way)) for what in ("sum", "mean"))
     center = mean @ sent
     variance = (mean @ (sent * sent) - center * center).clamp(min=LEAST)
     deviation = torch.where(variance > LEAST, variance.sqrt(), 0)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.bounds import Depth, DropRate, Width
-from fedweave.core.edge_attributes import named
+from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
@@ -71,14 +71,14 @@ def convolution(fan_in: int, fan_out: int, relations: int, bases: int) -> Layer:
         sent = linear(h, w["basis"])  # [n, bases fan_out]
         out: Tensor = linear(h, w["root"]) + w["bias"]
         for way, rows in ways.items():
-            start, relation, means = (graph.edges.operator(named(what, way)) for what in _OPERATORS)
+            start, relation, means = (graph.edges.operator(operator_name(what, way)) for what in _OPERATORS)
             of_edge = (relation @ sent.new_ones(1, 1))[:, 0].long()
             mixture = gather_rows(w["mixture"][rows], of_edge)  # [m, bases]
             messages = ((start @ sent).unflatten(1, (bases, fan_out)) * mixture[:, :, None]).sum(1)
             out = out + means @ messages
         return out
 
-    return Layer(init, apply, ("basis", "root"), operator=named("relation_mean", "forward"), reads="graph")
+    return Layer(init, apply, ("basis", "root"), operator=operator_name("relation_mean", "forward"), reads="graph")
 
 
 _OPERATORS = ("from", "relation", "relation_mean")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.bounds import Depth, DropRate, Width
-from fedweave.core.edges import EdgeList, derived_matrix
+from fedweave.core.edge_list import EdgeList, register_matrix
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
@@ -23,7 +23,7 @@ CODES = "structure"  # the operator whose columns are the codes
 RETURNS, DEGREES = 16, 16  # columns of each kind
 
 
-@derived_matrix(CODES, of_nodes=True)
+@register_matrix(CODES, of_nodes=True)
 def structure_codes(edges: EdgeList) -> sp.csr_matrix:
     """[n, 32]: the probabilities that a random walk from a node returns after 1 to 16 steps, and the node's degree,
     one-hot, where 16 means 16 or more; 0 for a node without neighbors (section 4.1). The operator passes no

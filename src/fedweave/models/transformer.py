@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.edge_attributes import named
+from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import noted
@@ -54,8 +54,8 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         query, keys, values, skip = (linear(h, w[name]) + w[f"{name}_bias"] for name in _PROJECTIONS)
-        start, end = (graph.edges.operator(named(what, way)) for what in ("from", "to"))
-        rows = graph.edges.operator(named("sum", way)).shape[0]
+        start, end = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to"))
+        rows = graph.edges.operator(operator_name("sum", way)).shape[0]
         products = (start @ keys) * (end @ blocks.leading(query, rows))
         scores = linear(products, head_sums(heads, fan_out, products)) / math.sqrt(fan_out)
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
@@ -63,4 +63,4 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
         out = out if concat else out.unflatten(1, (heads, fan_out)).mean(1)
         return out + blocks.leading(skip, rows)
 
-    return Layer(init, apply, _PROJECTIONS, operator=named("sum", way), reads="entries", along=(way,))
+    return Layer(init, apply, _PROJECTIONS, operator=operator_name("sum", way), reads="entries", along=(way,))

@@ -16,8 +16,8 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.ledger import Ledger
 from fedweave.core.operators import Precomputed
-from fedweave.core.sizes import agreed
-from fedweave.core.target import DIVISOR, LOG, NUMBER, SHIFT, labeled, scale_of, unlabeled_like, where_known
+from fedweave.core.sizes import common_lengths
+from fedweave.core.target import DIVISOR, LOG, NUMBER, SHIFT, is_labeled, missing_like, scale_of, where_known
 from fedweave.core.tree import Tree
 from fedweave.core.types import SETUP
 from fedweave.datasets.base import Dataset, distinct
@@ -52,10 +52,10 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             x=x if part.columns is None else x[:, part.columns],
             columns=data.columns if part.columns is None else column_names,
             edges=edges,
-            y=y if part.labels else unlabeled_like(y),
+            y=y if part.labels else missing_like(y),
             sensitive=None if data.sensitive is None else np.where(part.groups, data.sensitive[part.examples], -1),
             owner=None if data.owner is None else data.owner[nodes if data.example == "edge" else part.examples],
-            public=part.masks & labeled(y),
+            public=part.masks & is_labeled(y),
             parties=None,
             ids=tuple(data.ids[i] for i in part.examples) if data.ids and part.columns is None else (),
             smiles=tuple(data.smiles[i] for i in part.examples) if data.smiles else (),
@@ -78,7 +78,7 @@ def _attributes_of(data: Dataset, part: Part, induced: EdgeAttributes | None) ->
     if part.edges is None or part.edge_rows is None or data.edge_attrs is None:
         return None if induced is None or part.edges is not None else induced._replace(split_times=part.split_times)
     ends = np.searchsorted(part.nodes, data.edge_attrs.ends[:, part.edge_rows])
-    return data.edge_attrs.taken(part.edge_rows, ends)._replace(split_times=part.split_times)
+    return data.edge_attrs.select(part.edge_rows, ends)._replace(split_times=part.split_times)
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
@@ -191,12 +191,12 @@ def everywhere(finders: Sequence[Precompute], data: Dataset, partition: Partitio
     """The results of all precomputations for each client, with lists of one length."""
     each = [finder.everywhere(data, partition) for finder in finders]
     results = (
-        [Precomputed.joined(pieces) for pieces in zip(*each, strict=True)]
+        [Precomputed.merge(pieces) for pieces in zip(*each, strict=True)]
         if each
         else [Precomputed()] * len(partition.parts)
     )
-    sizes = agreed(pieces.lists for pieces in results)
-    return [pieces.padded(sizes) for pieces in results]
+    sizes = common_lengths(pieces.lists for pieces in results)
+    return [pieces.pad(sizes) for pieces in results]
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAtt
         yield from (None for _ in groups)
         return
     for numbers, index in _induced(data, attributes, groups):
-        yield attributes.taken(numbers, index)
+        yield attributes.select(numbers, index)
 
 
 def edges_among(data: Dataset, groups: list[np.ndarray]) -> list[np.ndarray]:

@@ -105,7 +105,7 @@ def member_data(data: Dataset, how: str) -> Dataset:
     """A member's own data, with columns derived from its edges to nodes that it does not have; columns from an exchange
     are 0."""
     ends = [None if data.edge_attrs is None else data.edge_attrs.split_times]
-    none = Outside(_both(data).taken(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
+    none = Outside(_both(data).select(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
     outside = before(data.outside or none, data.nodes, _last(ends))
     every = _every(replace(data, outside=outside), ends)
     holder = own_holder(data.nodes, outside)
@@ -120,7 +120,7 @@ def member_data(data: Dataset, how: str) -> Dataset:
 def columns_told(data: Dataset) -> int:
     """For data that `member_data` made for an exchange: how many of its first columns enter the sums for others."""
     none = np.empty(0, np.int64)
-    every = _every(data).taken(none, np.empty((2, 0), np.int64))
+    every = _every(data).select(none, np.empty((2, 0), np.int64))
     many, width = len(ways(every.directed)), len(summary(0, every, none, Ends(none, none, none, none))[1])
     return (data.features - width - many) // (1 + many)
 
@@ -216,7 +216,7 @@ def outsides(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
         far, at = np.unique(np.where(leaves, *ends[::-1]), return_inverse=True)
         pair = place[np.where(leaves, *ends)], len(part.nodes) + at
         place[part.nodes] = -1
-        yield Outside(every.taken(edge, np.where(leaves, pair, pair[::-1])), tuple(called[i] for i in far))
+        yield Outside(every.select(edge, np.where(leaves, pair, pair[::-1])), tuple(called[i] for i in far))
 
 
 def named(data: Dataset) -> Dataset:
@@ -265,7 +265,7 @@ def _every(data: Dataset, split_times: Sequence[tuple[float, float] | None] = ()
     """All edges: edges between the data's nodes, and edges to others, which have the numbers from n on; if
     `split_times` ends a training at a time (`Part.split_times`), only edges up to the first such time."""
     every, limit = _both(data), _last(split_times)
-    return every if every.time is None or limit == np.inf else every.taken(every.time <= limit)
+    return every if every.time is None or limit == np.inf else every.select(every.time <= limit)
 
 
 def _last(split_times: Sequence[tuple[float, float] | None]) -> float:

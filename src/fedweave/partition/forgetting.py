@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.settings import Settings
-from fedweave.core.target import unlabeled_like
+from fedweave.core.target import missing_like
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import skeleton
 from fedweave.datasets.name_matching import look_alike, positions
@@ -208,14 +208,14 @@ def _data_without(data: Dataset, nodes: np.ndarray, examples: np.ndarray) -> Dat
         x = np.where(nodes[:, None], np.float32(0), data.x)
     inside, edge_attrs, outside = ~nodes[data.edges].any(0), data.edge_attrs, data.outside
     if edge_attrs is not None and data.example != "edge":
-        edge_attrs = edge_attrs.taken(~nodes[edge_attrs.ends].any(0))
+        edge_attrs = edge_attrs.select(~nodes[edge_attrs.ends].any(0))
     if outside is not None:
         near = np.minimum(*outside.edge_attrs.ends)  # the end that the data has
-        outside = outside._replace(edge_attrs=outside.edge_attrs.taken(~nodes[near]))
+        outside = outside._replace(edge_attrs=outside.edge_attrs.select(~nodes[near]))
     return replace(
         data,
         x=x,
-        y=np.where(examples if data.y.ndim == 1 else examples[:, None], unlabeled_like(data.y), data.y),
+        y=np.where(examples if data.y.ndim == 1 else examples[:, None], missing_like(data.y), data.y),
         sensitive=None if data.sensitive is None else np.where(examples, -1, data.sensitive),
         edges=data.edges[:, inside],
         edge_labels=None if data.edge_labels is None else data.edge_labels[inside],

@@ -10,7 +10,7 @@ from fedweave.core.bounds import Fraction, NonNegative
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
-from fedweave.core.target import CLASS, unlabeled_like
+from fedweave.core.target import CLASS, missing_like
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
@@ -134,7 +134,7 @@ class Noise(Settings):
         if self.labels_by == "flip":
             y[at] = (y[at] + rng.integers(1, data.classes, len(at))) % data.classes
             return replace(data, y=y), partition
-        y[at] = unlabeled_like(y[at])
+        y[at] = missing_like(y[at])
         return replace(data, y=y), replace(partition, parts=tuple(_without(part, changed) for part in partition.parts))
 
 

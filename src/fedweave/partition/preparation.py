@@ -58,7 +58,7 @@ def with_scaled_edges(
     if "shift" in scaling:
         scaler = EdgeScaler.of_numbers(**scaling)
     else:
-        counted = attributes if examples is None or data.example != "edge" else attributes.taken(examples)
+        counted = attributes if examples is None or data.example != "edge" else attributes.select(examples)
         among = [counted, *(() if outside is None else (outside.edge_attrs,))]
         scaler = edge_scaler(among, scaling["how"], data.name, end)
     if outside is not None:

@@ -249,7 +249,7 @@ class Egos:
 
     def around(self, graph: Graph, key: Tensor, centers: Tensor) -> Tensor:
         """Nodes at all positions of the egos around `centers` int64 [m]: int64 [positions, m] (see `positions`)."""
-        rings, neighbors = [centers[None]], graph.own_edges.neighbors
+        rings, neighbors = [centers[None]], graph.whole_edges.neighbors
         for hop in range(self.hops):
             parents = rings[-1]
             uniforms = random.uniform(random.fold(key, "hop", hop), (*parents.shape, self.fan_out))

@@ -12,10 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fedweave.core import edge_attributes as carrying
+from fedweave.core import edge_attributes, random
 from fedweave.core import model as models
-from fedweave.core import random
-from fedweave.core.edges import OF_NODES, Edges
+from fedweave.core.edge_list import OF_NODES
+from fedweave.core.edges import Edges
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Operator
@@ -42,7 +42,7 @@ class GraphBatches:
         """Raise a ValueError unless the model has a result for each graph."""
         if not models.pools(model):
             raise ValueError("mini-batches of graphs need a model that pools; set model.pool = 'sum' or 'mean'")
-        if any(layer.operator in carrying.kinds() for layer in model):
+        if any(layer.operator in edge_attributes.kinds() for layer in model):
             raise ValueError("mini-batches of graphs have no edge attributes; choose model gin, gcn or sage")
 
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
@@ -76,8 +76,8 @@ class GraphBatches:
         owner = torch.where(graph.graph_of < 0, len(graph.y), graph.graph_of)
         size = torch.zeros(len(graph.y) + 1, dtype=torch.int64, device=owner.device)
         size = size.scatter_add(0, owner, torch.ones_like(owner))[:-1]
-        tables, cache = (size, *graph.own_edges.neighbors), graph.own_edges.cache
-        laid_out = partial(_laid_out, cache.padded_size, cache.most_of(self.batch))
+        tables, cache = (size, *graph.whole_edges.neighbors), graph.whole_edges.cache
+        laid_out = partial(_laid_out, cache.padded_size, cache.largest(self.batch))
         layout = _Layout.apply(laid_out, *tables, chosen, real)
         target = graph.truth_at(chosen)
         columns = dict(zip(("first", "nodes", "slot", "starts", "columns"), layout, strict=True))
@@ -99,7 +99,7 @@ def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
     target, slot = minibatch["target"], torch.where(inside, minibatch["slot"], -1)
     gap = float("nan") if target.is_floating_point() else -1
     y = torch.where(real if target.dim() == 1 else real[:, None], target, gap)
-    edges = BatchEdges(minibatch, graph.x.dtype, graph.own_edges)
+    edges = BatchEdges(minibatch, graph.x.dtype, graph.whole_edges)
     return Graph(picked(graph.x, minibatch["nodes"]), edges, y, train, inside, None, slot)
 
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedweave.core import edge_attributes as carrying
-from fedweave.core import random
+from fedweave.core import edge_attributes, random
 from fedweave.core.edge_attributes import WAYS
 from fedweave.core.edges import Incoming, OfEdges
 from fedweave.core.graph import Graph
@@ -36,12 +35,12 @@ def sample_messages(
     "count" [steps, t, f], how many messages each represents (0: no message), "features" [steps, t, f, k] of their
     edges, "degree" [steps, t], the number of all messages, and for a layer that needs it "gcn" [steps, t, 1 + f].
     """
-    kind, _ = carrying.kinds()[str(layer.operator)]
+    kind, _ = edge_attributes.kinds()[str(layer.operator)]
     starts = []
     hop = {}
-    edges = graph.own_edges.of_edges()
+    edges = graph.whole_edges.of_edges()
     for way in layer.along:
-        columns = [column.expand(len(targets), -1) for column in graph.own_edges.incoming(way)]
+        columns = [column.expand(len(targets), -1) for column in graph.whole_edges.incoming(way)]
         incoming = Incoming(*columns)
         at, exists, count = places(incoming.first, incoming.degree, targets, random.fold(keys, way), fan_out)
         flat = at.flatten(1)
@@ -88,7 +87,7 @@ class SampledMessages(ShrinkingEdges):
         Raises:
             ValueError: the matrix is not one of single edges, or its way was not sampled.
         """
-        what, way = carrying.kinds().get(kind, ("", ""))
+        what, way = edge_attributes.kinds().get(kind, ("", ""))
         if way not in self.operators:
             raise ValueError(f"sampled messages have no operator {kind!r}, only operators of sampled single edges")
         tensors = self.operators[way]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.edge_attributes import OF_EXAMPLES, OWN, SOURCE, TARGET
+from fedweave.core.edge_attributes import EXAMPLE_FEATURES, EXAMPLE_SOURCE, EXAMPLE_TARGET, OF_EXAMPLES
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import MessagePassing
@@ -83,7 +83,7 @@ def is_too_long(targets: int, fan_out: int, nodes: int) -> bool:
 
 def _hop(graph: Graph, targets: Tensor, keys: Tensor, fan_out: int) -> tuple[Tensor, Tree]:
     """The neighbors of `targets` for one layer, int64 [steps, t, f], and its hop."""
-    first, degree, columns = (table.expand(len(targets), -1) for table in graph.own_edges.neighbors)
+    first, degree, columns = (table.expand(len(targets), -1) for table in graph.whole_edges.neighbors)
     nodes, count = neighbors(first, degree, columns, targets, keys, fan_out)
     gcn = gcn_weights(degree, targets, nodes, count)
     return nodes, {"count": count.to(graph.x.dtype), "gcn": gcn.to(graph.x.dtype)}
@@ -97,7 +97,7 @@ def edges_of(layer: Layer, hop: Tree) -> MessagePassing:
     if layer.operator in OF_EXAMPLES:
         features = DenseMatrix(hop["features"])
         b = len(hop["features"])
-        return PrecomputedEdges({SOURCE: Slice(0, b), TARGET: Slice(b, b), OWN: features})
+        return PrecomputedEdges({EXAMPLE_SOURCE: Slice(0, b), EXAMPLE_TARGET: Slice(b, b), EXAMPLE_FEATURES: features})
     if layer.operator == EGO_IDS:
         return PrecomputedEdges({EGO_IDS: DenseMatrix(hop["ids"])})
     if "place" in hop:
@@ -172,7 +172,7 @@ class Minibatches:
 
     def _ends(self, model: Model, graph: Graph, examples: Tensor) -> tuple[tuple[Tensor, ...], dict[str, Tree]]:
         """The source and the target nodes of edges int64 [steps, b], and the hop of the layer that reads both ends."""
-        edges = graph.own_edges.of_edges(examples=True)
+        edges = graph.whole_edges.of_edges(examples=True)
         at = examples.flatten().clamp(max=len(edges.ends) - 1)  # larger numbers are padding
         ends = tuple(end.index_select(0, at).view(examples.shape) for end in edges.ends.unbind(1))
         features = edges.features.index_select(0, at).view(*examples.shape, -1).to(graph.x.dtype)

@@ -42,9 +42,9 @@ def grow(
     """
     if not layers:
         return targets, filled, {}
-    size = graph.own_edges.cache.padded_size
+    size = graph.whole_edges.cache.padded_size
     run = partial(_grow, layers=tuple(layers), fan_out=fan_out, dtype=graph.x.dtype, padded_size=size)
-    sources, filled, *tensors = _Grow.apply(run, *graph.own_edges.neighbors, targets, filled, key)
+    sources, filled, *tensors = _Grow.apply(run, *graph.whole_edges.neighbors, targets, filled, key)
     hops: dict[str, Tree] = {}
     for at, layer in enumerate(layers):
         place, count, gcn = tensors[3 * at : 3 * at + 3]

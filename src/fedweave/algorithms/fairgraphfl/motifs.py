@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from pydantic import Field
 
 from fedweave.core import random
-from fedweave.core.edges import EdgeList, derived_matrix
+from fedweave.core.edge_list import EdgeList, register_matrix
 from fedweave.core.graph import TRAIN
 from fedweave.core.operators import Precomputed, lookup_precomputed, mean
 from fedweave.datasets.base import Dataset
@@ -619,7 +619,7 @@ class Vocabulary:
         return Precomputed({MOTIFS: numbers(keys)}, {HAVING: which}, along, words)
 
 
-@derived_matrix(MOTIF_MEAN)
+@register_matrix(MOTIF_MEAN)
 def motif_mean(edges: EdgeList) -> sp.csr_matrix:
     """[K, e]: the mean over the examples that have each motif, 0 where none does."""
     having = lookup_precomputed(edges.extra.matrices, HAVING).astype(

@@ -38,7 +38,7 @@ from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.core import model as models
 from fedweave.core.algorithm import Round
 from fedweave.core.federation import Federation, Sends, Step
-from fedweave.core.graph import GraphArrays, graph_arrays
+from fedweave.core.graph_arrays import GraphArrays, graph_arrays
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies

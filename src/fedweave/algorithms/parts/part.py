@@ -14,7 +14,8 @@ from fedweave.core import model as models
 from fedweave.core.algorithm import Algorithm, Round, is_recorded
 from fedweave.core.bounds import NonNegative
 from fedweave.core.federation import Client, Federation, Sends, Step
-from fedweave.core.graph import FOREIGN, TRAIN, Graph, GraphArrays
+from fedweave.core.graph import FOREIGN, TRAIN, Graph
+from fedweave.core.graph_arrays import GraphArrays
 from fedweave.core.mechanism import Mechanism, SecureSum
 from fedweave.core.model import Hidden, Model
 from fedweave.core.settings import Settings

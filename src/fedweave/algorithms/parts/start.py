@@ -14,7 +14,8 @@ from fedweave.algorithms.parts.part import Context, Needs, Part
 from fedweave.core import mechanism, random
 from fedweave.core.bounds import CountOrNone, Fraction
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
-from fedweave.core.graph import TRAIN, GraphArrays, dense
+from fedweave.core.graph import TRAIN
+from fedweave.core.graph_arrays import GraphArrays, dense
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import class_counts
 

@@ -215,7 +215,7 @@ def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
     targets = exchanged(now, segment + 1)
     if targets is now["minibatch"]:
         return split.sample(graph, [segment], targets, now["key"])
-    missing = graph.own_edges.cache.padded_size(segment, len(targets)) - len(targets)
+    missing = graph.whole_edges.cache.padded_size(segment, len(targets)) - len(targets)
     roomy = torch.cat([targets, targets[:1].expand(missing)])
     return split.sample(graph, [segment], roomy, now["key"], split.count(targets))
 

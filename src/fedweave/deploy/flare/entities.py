@@ -22,7 +22,7 @@ from torch import Tensor
 from fedweave.core.federation import Declaration, Sends, StepInfo
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.ranges import Whole
-from fedweave.core.sizes import least_rows
+from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
@@ -74,7 +74,7 @@ class Entities:
 
     def greeting(self) -> Tree:
         """The site's report of how many entities it has (`COUNTING`)."""
-        return {ENTITIES: least_rows(len(self.hashes))}
+        return {ENTITIES: padded_rows(len(self.hashes))}
 
     def table(self, message: Tree) -> Tree:
         """The site's term of the sum, with the number of rows in the server's `message`.

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph
+from fedweave.core.graph import TEST, TRAIN, Graph
+from fedweave.core.graph_arrays import DTYPES
 from fedweave.core.target import CLASS
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset

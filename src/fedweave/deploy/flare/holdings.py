@@ -13,11 +13,12 @@ import torch
 
 from fedweave.core import random
 from fedweave.core.federation import Declaration, Sends
-from fedweave.core.graph import DTYPES, TEST, TRAIN, Graph, make_graph
+from fedweave.core.graph import TEST, TRAIN, Graph, make_graph
+from fedweave.core.graph_arrays import DTYPES
 from fedweave.core.links import Links
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
-from fedweave.core.sizes import agreed, least_rows
+from fedweave.core.sizes import common_lengths, padded_rows
 from fedweave.core.target import where_known
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree
@@ -559,8 +560,8 @@ def _marks_before(path: Path) -> Record:
 # ----------------------------------------------------------------------------------------------------
 # What a site reports about its data when it joins a run, and what its policy withholds. Some algorithms need a list,
 # such as of motifs, with the same length at every client. Each site reports the length of its own list in whole blocks
-# (`core.sizes.agreed`), and the server sends the largest length to all. No content of a list leaves the site, and no
-# site learns the length of another site's list.
+# (`core.sizes.common_lengths`), and the server sends the largest length to all. No content of a list leaves the site,
+# and no site learns the length of another site's list.
 
 
 SIZES = "sizes"
@@ -572,7 +573,7 @@ REVEALS_SIZES = Sends(
 
 def site_lengths(needed: Mapping[str, int]) -> Tree:
     """A site's report of the lengths `needed` for its lists; {} if it has no such lists."""
-    return {SIZES: agreed([needed])} if needed else {}
+    return {SIZES: common_lengths([needed])} if needed else {}
 
 
 def longest(replies: Replies) -> Tree:
@@ -587,7 +588,7 @@ def longest(replies: Replies) -> Tree:
             f"{', '.join(silent)}: the policy keeps back `{SIZES}`, without which the sites' lists cannot have one "
             "length. Allow it, or choose an algorithm that needs no such lists."
         )
-    return agreed(sizes.values())
+    return common_lengths(sizes.values())
 
 
 def checked(message: Tree, needed: Mapping[str, int]) -> dict[str, int]:
@@ -600,7 +601,7 @@ def checked(message: Tree, needed: Mapping[str, int]) -> dict[str, int]:
         raise CallRefused("the server sends the lengths of other lists than the site's algorithm has")
     for name, length in needed.items():
         size = message[name]
-        if type(size) is not int or not length <= size <= LENGTH.most or size != least_rows(size):
+        if type(size) is not int or not length <= size <= LENGTH.most or size != padded_rows(size):
             raise CallRefused(f"the server sends {size!r} as the length of {name}, which is not valid")
     return dict(message)
 

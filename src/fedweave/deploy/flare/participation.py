@@ -11,7 +11,8 @@ import torch
 
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
-from fedweave.core.graph import DTYPES, Graph
+from fedweave.core.graph import Graph
+from fedweave.core.graph_arrays import DTYPES
 from fedweave.core.operators import Precomputed
 from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, EVALUATION, Record
@@ -307,7 +308,7 @@ class Participation:
         if finders:
             self._waiting = (
                 holdings,
-                Precomputed.joined([finder.alone(holdings.data, self.folder) for finder in finders]),
+                Precomputed.merge([finder.alone(holdings.data, self.folder) for finder in finders]),
             )
         else:
             self.take_up(holdings)
@@ -361,7 +362,7 @@ class Participation:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
         holdings, extra = self._waiting
         sizes = checked(message, self.needed)
-        graph = graph_of(holdings.data, holdings.features, self.dtype, extra=extra.padded(sizes))
+        graph = graph_of(holdings.data, holdings.features, self.dtype, extra=extra.pad(sizes))
         self._waiting = None
         self.take_up(replace(holdings, graph=graph))
 

@@ -161,7 +161,7 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
         PolicyViolation: names the split with too few examples, not their number.
     """
     everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
-    attributes = graph.own_edges.members[0].edge_attrs
+    attributes = graph.whole_edges.members[0].edge_attrs
     everyone = attributes.total if attributes is not None and attributes.examples else everyone
     # a split by a hash contains examples without a label; a site without any label cannot reveal one
     known = ~graph.y.isnan() if graph.target == NUMBER else graph.y >= 0

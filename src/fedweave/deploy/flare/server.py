@@ -29,7 +29,7 @@ from nvflare.job_config.api import FedJob
 
 from fedweave.algorithms.deployment import Which, deployable
 from fedweave.core.algorithm import Algorithm, capabilities
-from fedweave.core.graph import DTYPES
+from fedweave.core.graph_arrays import DTYPES
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
 from fedweave.core.types import CLASS, Kind, Record

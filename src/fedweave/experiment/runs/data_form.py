@@ -257,7 +257,7 @@ class Before:
         if edges is not None:
             scaling = edges.get("scaling", {})
             pairs = zip(scaling.get("shift", ()), (by or 0.0 for by in scaling.get("divisor", ())), strict=True)
-            attributes = EdgeAttributes.known(edges, ports)
+            attributes = EdgeAttributes.of_form(edges, ports)
             attributes = attributes._replace(columns=tuple(edges.get("columns", ())), scaling=tuple(pairs))
         return cls(settings, external, form, attributes, form.numbered, form.kinds)
 

@@ -7,7 +7,8 @@ import torch
 
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
-from fedweave.core.graph import RELATION, TEST, TRAIN, graph_arrays, graph_like
+from fedweave.core.graph import RELATION, TEST, TRAIN
+from fedweave.core.graph_arrays import graph_arrays, graph_like
 from fedweave.core.tree import device_of
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import chosen_models

@@ -17,7 +17,7 @@ from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import FOREIGN, FOREIGN_NODES, ITEMS, KNOWN, RELATION, TEST, Graph
 from fedweave.core.links import Links
 from fedweave.core.model import Model
-from fedweave.core.sizes import least_rows
+from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree, device_of, map_leaves
 from fedweave.core.types import Record
 from fedweave.datasets.name_matching import NameIndex, look_alike, positions
@@ -196,7 +196,7 @@ def scored(
 def _probability(net: Model, w: Tree, graph: Graph, pairs: torch.Tensor) -> np.ndarray:
     check_finite(w)
     place = device_of(w)
-    size = least_rows(pairs.shape[1])
+    size = padded_rows(pairs.shape[1])
     padded = torch.nn.functional.pad(pairs, (0, size - pairs.shape[1]))
     with torch.no_grad():
         logits = models.infer_split(net, w, graph.to(place).at(TEST)._replace(pairs=padded.to(place)))

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from fedweave.core.edge_attributes import OF_EXAMPLES, ROWS, EdgeAttributes
-from fedweave.core.graph import RELATION, SEVERAL, TEST, Graph, dense, make_graph
+from fedweave.core.graph import RELATION, SEVERAL, TEST, Graph, make_graph
+from fedweave.core.graph_arrays import dense
 from fedweave.core.model import PAIRS, Model
 from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree
@@ -93,7 +94,7 @@ class Neighborhood:
         if edge_attrs is not None:
             codes = [np.minimum(*edges) * len(stays) + np.maximum(*edges) for edges in (self.pairs, ends[:, alive])]
             joins = np.isin(*codes)
-            edge_attrs = edge_attrs.taken(alive, number[ends[:, alive]])
+            edge_attrs = edge_attrs.select(alive, number[ends[:, alive]])
         rows = {"node": stays, "edge": alive}.get(self.example, np.ones(len(self.y), bool))
         return replace(
             self,
@@ -165,7 +166,7 @@ def around(
     if edge_attrs is not None:
         ends = number[edge_attrs.ends]
         edges = np.flatnonzero((ends >= 0).all(0))
-        edge_attrs = edge_attrs.taken(edges, ends[:, edges])
+        edge_attrs = edge_attrs.select(edges, ends[:, edges])
     rows = {"node": nodes, "edge": edges}.get(data.example, np.array([example]))
     link = None if isinstance(example, int) else np.array([*number[example[:2]], example[RELATION]])
     masks = np.zeros((3, data.examples), bool) if data.public is None else np.asarray(data.public)

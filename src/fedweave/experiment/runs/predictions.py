@@ -20,7 +20,7 @@ from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import RELATION, SPLITS, VAL, Graph
 from fedweave.core.model import Model
 from fedweave.core.shown import Shown
-from fedweave.core.target import CLASS, LABELS, NUMBER, from_scale, kind_of, labeled
+from fedweave.core.target import CLASS, LABELS, NUMBER, from_scale, is_labeled, kind_of
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, device_of
 from fedweave.core.types import Record
@@ -554,7 +554,7 @@ def measured(table: pa.Table, metric: Metric, split: str = "test") -> SplitScore
         raise UserError("no class of these examples is known, so that nothing can be measured.")
     y, p = _targets_and_predictions(table)
     client, used = (np.array(table[column].to_pylist()) for column in ("client", "split"))
-    use = (used == split) & labeled(y if y.ndim > 1 or y.dtype.kind == "i" else y[:, None])
+    use = (used == split) & is_labeled(y if y.ndim > 1 or y.dtype.kind == "i" else y[:, None])
 
     def of(member: np.ndarray) -> float:
         at = use & member

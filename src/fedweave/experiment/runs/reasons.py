@@ -19,8 +19,9 @@ import torch
 
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities, graphs_of
-from fedweave.core.edge_attributes import written_date
-from fedweave.core.graph import DTYPES, TRAIN, dense
+from fedweave.core.edge_attributes import format_date
+from fedweave.core.graph import TRAIN
+from fedweave.core.graph_arrays import DTYPES, dense
 from fedweave.core.links import Links
 from fedweave.core.model import Model
 from fedweave.core.shown import Shown, page
@@ -428,7 +429,7 @@ class Columns:
             return ", ".join(one.value for one in held) or "none"
         if any(one.name.endswith(MISSING) for one in held):
             return "missing"
-        return written_date(values[0]) if ones[0].name == self._dates else f"{values[0]:.6g}"
+        return format_date(values[0]) if ones[0].name == self._dates else f"{values[0]:.6g}"
 
 
 def _medians(rows: "np.ndarray | sp.csr_matrix") -> np.ndarray:
@@ -652,7 +653,7 @@ class Surroundings:
             row, groups = near.edge_attrs.features[edge], list(self.edge_columns.groups.items())[:SHOWN]
             says = [f"{name} {self.edge_columns.written(columns, row)}" for name, columns in groups]
         if near.edge_attrs is not None and near.edge_attrs.time is not None and near.link is None:
-            says.append(f"time {near.edge_attrs.written_time(near.edge_attrs.time[edge])}")
+            says.append(f"time {near.edge_attrs.format_time(near.edge_attrs.time[edge])}")
         way = "→" if near.edge_attrs is not None and near.edge_attrs.directed else "—"
         name = f"{self._name(first)} {way} {self._name(second)}"
         places = (first, second) if self._of_graph else ()

@@ -21,7 +21,7 @@ from fedweave.algorithms.deployment import Deployable, deployable
 from fedweave.core import model as models
 from fedweave.core import plugins, random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.graph import DTYPES
+from fedweave.core.graph_arrays import DTYPES
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, decode, encode, has_its_digest, leaves, with_digest
 from fedweave.core.types import Record
