@@ -1,13 +1,13 @@
 """Checkpoints: what comes back is what went in, in the same order, or it is called damaged."""
 
-import hashlib
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedweave.core.tree import decode, encode, leaves
+from fedweave.core.tree import decode, encode, leaves, with_digest
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from tests.refusals import refusal
 
@@ -52,14 +52,11 @@ def test_a_whole_file_of_other_content_is_damage(path: Path, tmp_path: Path) -> 
         Checkpoint.load(path)
 
 
-def test_a_checkpoint_of_earlier_versions_is_read_and_its_damage_seen(path: Path) -> None:
-    """They kept the digest among the leaves."""
-    earlier = decode(path.read_bytes())
-    digest = hashlib.sha256(encode(earlier)).hexdigest()
-    path.write_bytes(encode({**earlier, "digest": digest}))
-    assert Checkpoint.load(path).round == REACHED.round
-    path.write_bytes(encode({**earlier, "digest": digest[::-1]}))
-    with refusal("file.damaged", "digest"):
+@pytest.mark.parametrize("about", [{"format": 99, "release": "9.0"}, {"format": None}])
+def test_a_checkpoint_of_another_format_is_refused_with_both_versions(path: Path, about: dict[str, object]) -> None:
+    tree = {name: leaf for name, leaf in (decode(path.read_bytes()) | about).items() if leaf is not None}
+    path.write_bytes(with_digest(encode(tree)))
+    with refusal("run.format", str(about.get("release", "0.11")), version("fedweave")):
         Checkpoint.load(path)
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import MISSING, dataclass, field, fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +23,7 @@ from fedweave.experiment.runs.files import (
 from fedweave.metrics.selection import BEST
 from fedweave.ops.touched import Sparsified, TouchedRows, materialize
 
+FORMAT = 1  # of the file; a change that this code would misread raises it
 When = Literal["last", "best"]  # the round that models are from
 
 
@@ -78,7 +80,7 @@ class Checkpoint:
         best = {**self.best, "fed": stacked(self.best["fed"])} if "fed" in self.best else self.best
         entries = {**self.__dict__, "summary": nest(self.summary), "fed": stacked(self.fed), "best": best}
         tree = map_leaves(lambda leaf: leaf, entries)  # a copy, to which "structure" is added
-        tree["structure"] = json.dumps(_structure(tree))
+        tree |= {"structure": json.dumps(_structure(tree)), "format": FORMAT, "release": version("fedweave")}
         blob = with_digest(encode(tree))
         write(path, lambda file: file.write(blob))
 
@@ -105,13 +107,20 @@ class Checkpoint:
         """Read what `save` wrote.
 
         Raises:
-            FedweaveError: the file is damaged.
+            FedweaveError: the file is damaged. UserError: it is of another format than this version reads.
         """
         blob = read(path)
         try:
             tree = decode(blob, filled=0)
-            if not has_its_digest(blob):
+            written = tree.get("format"), tree.get("release", "0.11 or earlier")
+            if written[0] == FORMAT and not has_its_digest(blob):
                 raise ReplyRefused("its content does not match its digest")
+            if written[0] != FORMAT:
+                raise UserError(
+                    f"{path} was written by fedweave {written[1]}, and {version('fedweave')} does not read its format. "
+                    "Read the run with that version, or run the experiment again.",
+                    code="run.format",
+                )
             tree = _arranged(json.loads(tree["structure"]), tree)
             _check_kinds(tree)
             for models in (tree, tree["best"]):
