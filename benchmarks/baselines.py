@@ -21,7 +21,7 @@ from torch_geometric.nn import GCNConv
 
 from fedweave.core import random
 from fedweave.errors import DataError
-from fedweave.ops.sparse import Csr
+from fedweave.ops.csr import Csr
 
 Part: TypeAlias = tuple[sp.csr_matrix, np.ndarray, np.ndarray, np.ndarray]
 """A client: x [n, d], edge_index int64 [2, E] (both directions, no self loops), y [n], masks bool [3, n], disjoint."""

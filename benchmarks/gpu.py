@@ -36,7 +36,7 @@ from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.ops import sparse
+from fedweave.ops import rows
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 FIRST = 7  # rounds in which steps are run as written, recorded and captured, and then the whole round
@@ -122,7 +122,7 @@ def host(start: Callable[[], Row], profile: bool) -> Row:
     """A workload on the CPU, whose seconds are the process's, with captures that launch nothing, and with lists of the
     lengths that they have on a GPU, where steps are captured because they count nothing."""
     own, clock = vectorized.recorder_for, time.perf_counter
-    sparse.COUNTING.discard("cpu")
+    rows.COUNTING.discard("cpu")
     vectorized.recorder_for, time.perf_counter = lambda _: Unlaunched(), time.process_time
     profiled = cProfile.Profile() if profile else None
     try:
@@ -130,7 +130,7 @@ def host(start: Callable[[], Row], profile: bool) -> Row:
             return start()
     finally:
         vectorized.recorder_for, time.perf_counter = own, clock
-        sparse.COUNTING.add("cpu")
+        rows.COUNTING.add("cpu")
         if profiled is not None:
             pstats.Stats(profiled).sort_stats("tottime").print_stats(40)
 

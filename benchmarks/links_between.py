@@ -50,7 +50,8 @@ from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.link_references import link_references
 from fedweave.metrics.classification import values
-from fedweave.ops.sparse import dense, gather_rows
+from fedweave.ops.rows import gather_rows
+from fedweave.ops.sparse import dense
 from fedweave.reports.paired import interval
 
 ROUNDS, EVERY, HIDDEN, LR, DECAY = 40, 5, 32, 0.01, 5e-4

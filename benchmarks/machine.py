@@ -16,7 +16,7 @@ import torch
 
 from benchmarks.baselines import Part, normalised, random_cora
 from fedweave.core import random
-from fedweave.ops.sparse import Csr
+from fedweave.ops.csr import Csr
 
 FLOAT = 4  # bytes
 CALLS_PER_EPOCH, CALLS_PER_ROUND = 20, 16

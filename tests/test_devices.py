@@ -123,7 +123,7 @@ def test_graph_moves_and_what_is_derived_from_it_follows(kernels: Kernels) -> No
     assert there.to(DEVICE) is there
     made = [there.x.blocks, there.edges.cache.operator("gcn")]
     tensors = [*there.edges.cache.neighbors(), *there[2:5], *(own.touched[0] for own in made)]
-    tensors += [own for each in made for own in (each.diagonal.back, each.below.forth, each.table.columns)]
+    tensors += [own for each in made for own in (each.diagonal.transpose, each.tall.matrix, each.table.columns)]
     assert {own.device for own in tensors} == {DEVICE}
     assert there.x.blocks.members[0].values.device.type == "cpu"  # NumPy's side
     assert all(

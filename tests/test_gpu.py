@@ -14,10 +14,10 @@ from fedweave.contract.subject import Subject, distance, everything
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.learn.optimizers import Adam, Sgd
+from fedweave.ops.csr import weighted_scatter
 from fedweave.ops.hashing import bits
 from fedweave.ops.linear import gram, product
 from fedweave.ops.recording import CudaGraphs
-from fedweave.ops.sparse import gathered
 from tests.contract.federations import on_device
 from tests.runs.test_on_a_device import PARTS, document, on
 
@@ -44,8 +44,8 @@ def test_products_are_the_hosts(kernel: Any, draw: Any) -> None:
 
 def test_sums_of_picked_rows_are_the_hosts(draw: Any) -> None:
     dense, columns, values = draw(6, 4), torch.arange(12).reshape(6, 2) % 5, draw(6, 2)
-    expected = gathered(dense, columns, values, 5)
-    assert gathered(dense.to(GPU), columns.to(GPU), values.to(GPU), 5).cpu().allclose(expected, atol=NEAR)
+    expected = weighted_scatter(dense, columns, values, 5)
+    assert weighted_scatter(dense.to(GPU), columns.to(GPU), values.to(GPU), 5).cpu().allclose(expected, atol=NEAR)
 
 
 @pytest.mark.parametrize("optimizer", [Adam(), Sgd(), Sgd(momentum=0.9)])

@@ -26,7 +26,7 @@ from fedweave.experiment import build
 from fedweave.experiment.graphs import width
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.ops import sparse as ops_rows
+from fedweave.ops import rows as ops_rows
 from fedweave.partition import PARTITIONS
 from fedweave.privacy.accountant import bounds
 from fedweave.privacy.mechanisms import GaussianRows

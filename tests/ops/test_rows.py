@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedweave.ops.recording import Recordings, traced
-from fedweave.ops.sparse import gather_rows, weighted_gather
+from fedweave.ops.rows import gather_rows, weighted_gather
 
 CLIENTS, NODES, PICKED, WIDTH, MEMBERS = 3, 5, 8, 4, 6
 

@@ -10,7 +10,8 @@ from torch.func import vmap
 
 from fedweave.core.random import generator
 from fedweave.core.tree import materialize
-from fedweave.ops.sparse import Csr, Sparse, StackedCsr
+from fedweave.ops.csr import Csr, StackedCsr
+from fedweave.ops.sparse import Sparse
 from fedweave.ops.touched import TouchedRows
 
 DTYPES = [torch.float32, torch.float64]

@@ -15,7 +15,7 @@ from fedweave.core.graph import TRAIN, make_graph
 from fedweave.core.tree import leaves, nest
 from fedweave.learn import cross_entropy
 from fedweave.models import MODELS
-from fedweave.ops.sparse import gather_rows
+from fedweave.ops.rows import gather_rows
 from fedweave.sampling import minibatches
 from fedweave.sampling.minibatches import Minibatches, draw_nodes, edges_of, sample_layers
 from tests.contract.federations import arrays

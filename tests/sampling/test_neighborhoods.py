@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
-from fedweave.ops.sparse import rounded
+from fedweave.ops.rows import round_up
 from fedweave.sampling.neighborhoods import Bipartite, Sampled, find_places, grow, self_hop, sort_distinct
 from tests.random_graphs import padded_alike
 
@@ -178,10 +178,10 @@ def test_places_and_sizes() -> None:
     assert within[find_places(nodes, within, 10)].tolist() == [9, 5, 2]
     assert sort_distinct(torch.tensor([9, 5, 9, 2]), 10, 5).tolist() == [2, 5, 9, 2, 2]
     assert sort_distinct(torch.tensor([9, 5, 9, 2]), 10, 3).tolist() == [2, 5, 9]
-    assert [rounded(n, 32, 8) for n in (0, 1, 33, 255, 256, 257, 513, 1025)] == [0, 32, 64, 256, 256, 288, 576, 1152]
+    assert [round_up(n, 32, 8) for n in (0, 1, 33, 255, 256, 257, 513, 1025)] == [0, 32, 64, 256, 256, 288, 576, 1152]
     padded_size = graph().edges.cache.padded_size
     assert [padded_size("a", 40), padded_size("a", 90), padded_size("a", 10), padded_size("b", 10)] == [64, 96, 96, 32]
-    assert [rounded(n) for n in (0, 1, 64, 65, 255, 256, 257, 1000, 1025)] == [
+    assert [round_up(n) for n in (0, 1, 64, 65, 255, 256, 257, 1000, 1025)] == [
         0,
         64,
         64,

@@ -41,11 +41,11 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import DataError
-from fedweave.ops.sparse import together
+from fedweave.ops.batching import vectorize
 
 Distance = Literal["class", "nodes"]
 _NEEDS = "gaps between groups need a sensitive attribute (sens) and two classes; choose data with both"
-_BETWEEN_CLASSES, _BETWEEN_NODES = together(class_divergence), together(node_divergence)
+_BETWEEN_CLASSES, _BETWEEN_NODES = vectorize(class_divergence), vectorize(node_divergence)
 
 
 def gaps(logits: Tensor, graph: Graph) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.graph import Graph
-from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, over_clients, together
+from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, over_clients, vectorize
 from fedweave.ops.tape import kernel
 
 Prefer = Literal["fair", "as_printed", "script"]
@@ -141,7 +141,7 @@ def group_edges(graph: Graph) -> Tensor:
     return _counted(adjacency @ member, member)
 
 
-@together
+@vectorize
 def _counted(near: Tensor, member: Tensor) -> Tensor:
     """[…, 2] from the group of every node and its neighbors in each group, […, n, 2]: exact counts."""
     joined = member.mT.to(torch.float64) @ near.to(torch.float64)  # [2, 2], each edge in both directions

@@ -46,7 +46,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.learn import OPTIMIZERS, compute_on_server, fit, keep_trained
-from fedweave.ops.sparse import weighted_gather
+from fedweave.ops.rows import weighted_gather
 from fedweave.sampling import ego_graphs
 from fedweave.sampling.ego_graphs import Egos
 

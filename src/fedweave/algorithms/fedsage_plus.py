@@ -52,7 +52,7 @@ from fedweave.core.replies import Replies, Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.core.types import Record
 from fedweave.learn import Sgd, fit
-from fedweave.ops.sparse import gather_rows
+from fedweave.ops.rows import gather_rows
 from fedweave.sampling.minibatches import draw_nodes
 
 _OFFERED = {

@@ -27,7 +27,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.ops.hashing import bits
-from fedweave.ops.sparse import gather_rows
+from fedweave.ops.rows import gather_rows
 
 LEAST = 0.01  # a shorter vector counts as so long in a cosine: logits close to 0 would have gradients without a bound
 WEAK, STRONG = (0.7, 0.7), (0.2, 0.5)  # how likely an edge stays, and a column of features

@@ -26,7 +26,8 @@ from fedweave.learn import Adam, cross_entropy
 from fedweave.models import gcn, sage
 from fedweave.models.blocks import affine
 from fedweave.ops.linear import linear
-from fedweave.ops.sparse import Sparse, gather_rows
+from fedweave.ops.rows import gather_rows
+from fedweave.ops.sparse import Sparse
 
 ENCODER = (32, 128)  # the widths of the encoder's two layers
 CLASSIFIER = 64  # the width of the classifier's hidden layer

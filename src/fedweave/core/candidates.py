@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.graph import CANDIDATES, FILTERED, QUERIES, RELATION, SOURCE, TARGET, Graph
-from fedweave.ops.sparse import together
+from fedweave.ops.batching import vectorize
 
 AT_ONCE = 1 << 21  # scores that are computed together
 Scores = Callable[[Tensor, Tensor], Tensor]  # (places of queries int64 [c], nodes int64 [m]) -> a new tensor [c, m]
@@ -95,4 +95,4 @@ def counting(compare: Compare) -> Callable[..., Tensor]:
 
         return behind(Queries(*tensors[:4]), scores, len(rows))
 
-    return together(count)
+    return vectorize(count)

@@ -11,7 +11,7 @@ import torch
 from fedweave.core import edge_attributes
 from fedweave.core.edge_attributes import EdgeAttributes, EdgeMessages
 from fedweave.core.operators import OPERATORS, POOLS, Precomputed
-from fedweave.ops.sparse import Csr, StackedCsr
+from fedweave.ops.csr import Csr, StackedCsr
 
 Builder = Callable[["EdgeList"], sp.csr_matrix]
 DERIVED: dict[str, Builder] = {}  # what `register_matrix` registered
@@ -192,7 +192,7 @@ class EdgeLists(Sequence[EdgeList]):
 
     def operator(self, kind: str) -> Csr:
         """The `kind` matrices of all clients below each other, [P nodes, nodes], equal to the single clients' ones."""
-        return Csr.of(OPERATORS[kind](self.adjacency)).of_blocks(self.nodes)
+        return Csr.of(OPERATORS[kind](self.adjacency)).diagonal_blocks(self.nodes)
 
 
 def stack_operators(members: Sequence[EdgeList], kind: str, split: int, device: torch.device) -> StackedCsr:
@@ -201,10 +201,10 @@ def stack_operators(members: Sequence[EdgeList], kind: str, split: int, device: 
     takes."""
     plain = kind in OPERATORS and kind not in DERIVED
     if isinstance(members, EdgeLists) and plain:
-        return StackedCsr.cut(members.operator(kind), len(members), device)
+        return StackedCsr.from_whole(members.operator(kind), len(members), device)
     missing = [member for member in members if kind not in member._matrices]
     if plain and len(missing) > 1 and not any(member.depends_on_split for member in members):
-        blocks = EdgeLists.of(missing).operator(kind).apart(missing[0].nodes)
+        blocks = EdgeLists.of(missing).operator(kind).split(missing[0].nodes)
         for member, block in zip(missing, blocks, strict=True):
             member._matrices[kind] = block
     matrices = [member.operator(kind, split) for member in members]

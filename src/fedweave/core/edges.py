@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from fedweave.core.edge_list import EdgeList, EdgeLists, stack_operators
-from fedweave.ops.sparse import Sparse, StackedCsr, rounded
+from fedweave.ops.csr import StackedCsr
+from fedweave.ops.rows import round_up
+from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import derived
 
 
@@ -130,7 +132,7 @@ class BatchCache:
     def padded_size(self, name: object, size: int) -> int:
         """The length to pad the list `name` to, which now has `size` entries: the largest requested so far, rounded up.
         Each combination of sizes is traced as a separate computation (`ops.recording`)."""
-        self._sizes[name] = max(self._sizes.get(name, 0), rounded(size, 32, 8))
+        self._sizes[name] = max(self._sizes.get(name, 0), round_up(size, 32, 8))
         return self._sizes[name]
 
 

@@ -16,7 +16,8 @@ from fedweave.core.operators import EXAMPLES, NODES, MessagePassing, Precomputed
 from fedweave.core.shown import line, page
 from fedweave.core.sizes import BLOCK, padded_rows
 from fedweave.core.target import CLASS, NUMBER, is_labeled, kind_of, to_scale
-from fedweave.ops.sparse import Csr, Sparse, StackedCsr
+from fedweave.ops.csr import Csr, StackedCsr
+from fedweave.ops.sparse import Sparse
 
 TRAIN, VAL, TEST = 0, 1, 2
 SOURCE, TARGET, RELATION = 0, 1, 2  # rows of `Graph.pairs`

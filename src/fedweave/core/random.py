@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from fedweave.ops import hashing
+from fedweave.ops.batching import Batch, Constant, Dims, over_clients
 from fedweave.ops.hashing import GOLDEN, MIX1, MIX2, finalize
 from fedweave.ops.hashing import bits as bits
-from fedweave.ops.sparse import Batch, Constant, Dims, over_clients
 from fedweave.ops.tape import kernel
 
 _WORDS = 1 << 15  # hashed at once, 256 KiB

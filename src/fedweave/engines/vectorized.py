@@ -28,8 +28,9 @@ from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers, Sta
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
 from fedweave.learn.touched_features import restore_touched_rows
 from fedweave.metrics.ranking import inferred_outputs, split_examples
+from fedweave.ops.csr import StackedCsr
 from fedweave.ops.recording import Recordings, ResultForm, StableOperands, When, form_of, recorder_for, traced
-from fedweave.ops.sparse import Sparse, StackedCsr
+from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import once
 from fedweave.ops.touched import STACKED, Sparsified, TouchedRows, materialize_stacked
 

@@ -17,7 +17,8 @@ from fedweave.core.target import CLASS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO, amounts, widened
 from fedweave.engines.data import Makes
-from fedweave.ops.sparse import Csr, Sparse, StackedCsr
+from fedweave.ops.csr import Csr, StackedCsr
+from fedweave.ops.sparse import Sparse
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.client_data import shares
 from fedweave.partition.ego_networks import edge_starts, induced_together, slots_of
@@ -108,7 +109,7 @@ class MadeGraphs(Makes):
         whole = Csr(
             starts.cumsum(0, dtype=torch.int32), matrix.columns, matrix.values.to(self._dtype), clients * rows, columns
         )
-        return Sparse(StackedCsr.cut(whole, clients), torch.arange(clients, device="cpu"))
+        return Sparse(StackedCsr.from_whole(whole, clients), torch.arange(clients, device="cpu"))
 
     def __contains__(self, client: object) -> bool:
         return client in self._held

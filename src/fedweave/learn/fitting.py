@@ -16,8 +16,8 @@ from fedweave.core.tree import Tree, is_statistic, leaves, map_leaves, nest
 from fedweave.learn.optimizers import Moments, Optimizer
 from fedweave.learn.padding import PaddedTensors
 from fedweave.learn.touched_features import BatchTree, Split, TouchedFeatures, TreeDims, fill_in
+from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.recording import traced
-from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched import STACKED, TouchedRows, materialize, shared_scalar
 

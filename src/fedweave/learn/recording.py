@@ -9,8 +9,8 @@ from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves
+from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.recording import ResultForm, StableOperands, traced
-from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.tape import storage
 
 _MAX_ELEMENTS = 1 << 26  # largest number of elements that a server's recorded computation takes

@@ -14,7 +14,8 @@ from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record
 from fedweave.learn.padding import PaddedTensors
-from fedweave.ops.sparse import Sparse, StackedCsr
+from fedweave.ops.csr import StackedCsr
+from fedweave.ops.sparse import Sparse
 from fedweave.ops.touched import STACKED, TouchedRows, materialize, picked_rows, shared_scalar
 
 TreeDims = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)

@@ -20,7 +20,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record, Values
 from fedweave.errors import DataError
 from fedweave.metrics.selection import OF_RANKS, OF_SCORES
-from fedweave.ops.sparse import Batch, Constant, Dims
+from fedweave.ops.batching import Batch, Constant, Dims
 from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # always in the result of `counts`

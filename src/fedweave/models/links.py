@@ -17,7 +17,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, relations
 from fedweave.ops.linear import affine
-from fedweave.ops.sparse import gather_rows
+from fedweave.ops.rows import gather_rows
 
 WIDTH = 64  # width of the embeddings of a model without hidden layers
 

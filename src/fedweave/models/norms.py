@@ -21,8 +21,9 @@ from fedweave.core.model import Hidden, Layer
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
+from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.linear import gram
-from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, gather_rows, over_clients
+from fedweave.ops.rows import gather_rows
 
 Norm = Literal["none", "layer", "graph", "batch"]
 EPS = 1e-5  # PyTorch's and PyG's, as is the momentum of running statistics

@@ -18,7 +18,7 @@ from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.ops.linear import linear
-from fedweave.ops.sparse import gather_rows
+from fedweave.ops.rows import gather_rows
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops.csr import Pair, StackedCsr, csr_tensor, multiply
 from fedweave.ops.hashing import bits
-from fedweave.ops.sparse import (
-    Batch,
-    Context,
-    Dims,
-    Operands,
-    Operation,
-    Pair,
-    Sparse,
-    StackedCsr,
-    csr_tensor,
-    multiply,
-    over_clients,
-)
+from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import derived, kernel
 
 
@@ -66,12 +56,12 @@ class _Pattern:
 
     def __init__(self, pair: Pair, clients: int) -> None:
         self.clients = clients
-        self.starts, self.columns = pair.forth.crow_indices(), pair.forth.col_indices()
-        self.back_starts, self.back_columns = pair.back.crow_indices(), pair.back.col_indices()
+        self.starts, self.columns = pair.matrix.crow_indices(), pair.matrix.col_indices()
+        self.back_starts, self.back_columns = pair.transpose.crow_indices(), pair.transpose.col_indices()
         self.rows = torch.repeat_interleave(self.starts.diff().long())
         self.order = torch.argsort(self.columns, stable=True)
         self.row_ends, self.column_ends = self.starts.long(), self.back_starts.long()
-        self.shape = tuple(pair.forth.shape)
+        self.shape = tuple(pair.matrix.shape)
         self.client = self.rows // (self.shape[0] // clients)
         ends = self.row_ends[:: self.shape[0] // clients]
         self.place = torch.arange(len(self.rows), device=self.rows.device) - ends[self.client]

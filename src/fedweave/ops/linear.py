@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.ops.sparse import Batch, Context, Dims, Operands, Operation, Sparse, over_clients
+from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched import materialize
 
@@ -243,8 +244,8 @@ def _over_all(kind: Any, clients: int, in_dims: Dims, *sides: Tensor) -> tuple[T
 
 def affine(h: Tensor | Sparse, w: Tensor, bias: Tensor, relu: bool = False) -> Tensor:
     """h @ w + bias, then ReLU if `relu`, for h [n, in], dense or sparse, w [in, out] and bias [out]."""
-    plain = isinstance(h, Sparse) or torch.compiler.is_exporting()
-    if plain or w.shape[0] > COLUMNS or w.shape[0] % WIDTH or w.shape[1] % WIDTH:
+    fits_kernel = not torch.compiler.is_exporting() and w.shape[0] <= COLUMNS
+    if isinstance(h, Sparse) or not fits_kernel or w.shape[0] % WIDTH or w.shape[1] % WIDTH:
         out = linear(h, w) + bias
         return torch.relu(out) if relu else out
     return _Affine.apply(h[None], materialize(w)[None], bias[None], relu).squeeze(0)

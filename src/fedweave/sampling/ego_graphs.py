@@ -18,18 +18,9 @@ from fedweave.core.model import Model
 from fedweave.core.operators import Operator
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
-from fedweave.ops.sparse import (
-    Batch,
-    Constant,
-    Context,
-    Dims,
-    Operands,
-    Operation,
-    gather_rows,
-    over_clients,
-    padded_nonzero,
-    picked,
-)
+from fedweave.ops.batching import Batch, Constant, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops.rows import gather_rows, nonzero_columns
+from fedweave.ops.sparse import picked
 from fedweave.sampling.minibatches import draw_nodes
 
 KINDS = ("mean", "mean_or_self")  # an ego's inner positions always have children, so both are the same here
@@ -166,7 +157,7 @@ class _Compact(Constant):
     @staticmethod
     def forward(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
         seen = nodes.new_zeros(len(nodes), count).scatter_(1, nodes, 1)
-        distinct, rank = padded_nonzero(seen, nodes.new_zeros(len(nodes), 1), most=nodes.shape[1])
+        distinct, rank = nonzero_columns(seen, nodes.new_zeros(len(nodes), 1), max_count=nodes.shape[1])
         return distinct.contiguous(), rank.gather(1, nodes) - 1
 
     @staticmethod

@@ -22,7 +22,9 @@ from fedweave.core.operators import Operator
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.attention import Lists, sum_rows
-from fedweave.ops.sparse import Batch, Constant, Dims, counted, over_clients, picked
+from fedweave.ops.batching import Batch, Constant, Dims, over_clients
+from fedweave.ops.rows import common_length
+from fedweave.ops.sparse import picked
 
 
 @dataclass(frozen=True)
@@ -223,13 +225,13 @@ def _laid_out(
     """
     batch = chosen.shape[2]
     first = _starts(torch.where(real, _at(size, chosen), 0))
-    slot = _owners(first, padded_size("rows of a mini-batch", counted(first[..., -1], most[0])))
+    slot = _owners(first, padded_size("rows of a mini-batch", common_length(first[..., -1], most[0])))
     inside = slot < batch
     graph = chosen.gather(2, slot.clamp(max=batch - 1))
     row = torch.arange(slot.shape[2], device=slot.device)
     nodes = torch.where(inside, _at(size.cumsum(1) - size, graph) + row - first.gather(2, slot), 0)
     starts = _starts(torch.where(inside, _at(degree, nodes), 0))
-    owner = _owners(starts, padded_size("edges of a mini-batch", counted(starts[..., -1], most[1])))
+    owner = _owners(starts, padded_size("edges of a mini-batch", common_length(starts[..., -1], most[1])))
     end = owner.clamp(max=len(row) - 1)
     end_node = nodes.gather(2, end)
     entry = _at(begin, end_node) + torch.arange(owner.shape[2], device=owner.device) - starts.gather(2, end)

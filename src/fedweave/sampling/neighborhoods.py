@@ -19,7 +19,8 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree
-from fedweave.ops.sparse import Batch, Constant, Dims, counted, gather_rows, over_clients, weighted_gather
+from fedweave.ops.batching import Batch, Constant, Dims, over_clients
+from fedweave.ops.rows import common_length, gather_rows, weighted_gather
 
 
 def grow(
@@ -231,7 +232,7 @@ def _join(
     where = new.cumsum(1) + (filled[:, None] - 1)  # the place of each new node
     total = where[:, -1] + 1
     max_total = t + min(count, nodes.shape[1])
-    size = padded_length(max(t, counted(total, max_total)))
+    size = padded_length(max(t, common_length(total, max_total)))
     sources = targets[:, :1].repeat(1, size + 1).scatter_(1, torch.where(new > 0, where, size), numbers)
     sources[:, :t] = torch.where(target_columns < count, targets, sources[:, :t])
     place = where.scatter_reduce_(1, target_columns, at, "amax", include_self=False).gather(1, nodes)

@@ -40,7 +40,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.metrics.classification import counts
 from fedweave.metrics.selection import CROSSING
-from fedweave.ops.sparse import gather_rows
+from fedweave.ops.rows import gather_rows
 from fedweave.partition.crossing import CrossingLinks
 from fedweave.privacy.mechanisms import GaussianRows, noise_multiplier
 

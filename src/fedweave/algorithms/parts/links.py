@@ -16,8 +16,9 @@ from fedweave.core.bounds import Count, CountOrNone
 from fedweave.core.graph import ITEMS, KNOWN, LOOPS, RELATION, SOURCE, TARGET, TRAINED, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.ops.batching import vectorize
 from fedweave.ops.hashing import GOLDEN, finalize
-from fedweave.ops.sparse import counted, together
+from fedweave.ops.rows import common_length
 
 TRIES = 6  # to draw a pair that is no link; a pair that is still a link does not count
 
@@ -151,7 +152,7 @@ def _drawn(kind: str, loops: bool, *tensors: Tensor) -> Tensor:
     head = finalize(keys[:, :1] + (place + 1) * GOLDEN) & 1 == 0
     ends, relation, bad = links[:, :RELATION].clone(), links[:, RELATION].clamp(min=0), torch.ones_like(place)
     for attempt in range(TRIES):
-        left = counted(bad.sum(1), links.shape[2]) if attempt else links.shape[2]
+        left = common_length(bad.sum(1), links.shape[2]) if attempt else links.shape[2]
         if not left:
             break
         at = place if left == links.shape[2] else bad.topk(left, 1).indices
@@ -176,6 +177,6 @@ def _drawn(kind: str, loops: bool, *tensors: Tensor) -> Tensor:
 
 
 _DRAWS = {
-    (kind, loops): together(partial(_drawn, kind, loops))
+    (kind, loops): vectorize(partial(_drawn, kind, loops))
     for kind, loops in product(("both", "turns", "tail"), (False, True))
 }

@@ -32,7 +32,7 @@ from fedweave.errors import CallRefused
 from fedweave.learn import PLAIN, Criterion, Fit, Optimizer, fit
 from fedweave.learn.recording import record_part
 from fedweave.ops import hashing
-from fedweave.ops.sparse import gather_rows
+from fedweave.ops.rows import gather_rows
 from fedweave.privacy.mechanisms import randomized_response
 from fedweave.privacy.secure_sum import FixedPoint, beyond_declaration
 from fedweave.sampling.neighborhoods import find_places, sort_distinct

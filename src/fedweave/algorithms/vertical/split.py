@@ -22,7 +22,8 @@ from fedweave.core.tree import Tree, nest
 from fedweave.errors import FedweaveError
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.linear import linear
-from fedweave.ops.sparse import gather_rows, picked
+from fedweave.ops.rows import gather_rows
+from fedweave.ops.sparse import picked
 from fedweave.ops.tape import untaped
 from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, even_share, tallied
