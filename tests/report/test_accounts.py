@@ -24,7 +24,9 @@ from fedweave.cli import app
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import write_csv, write_table
 from fedweave.incentives.payoffs import Terms, chained, digest, hashes
-from fedweave.payments.statements import account, check_same, document, money
+from fedweave.payments.checks import check_same
+from fedweave.payments.documents import document, money
+from fedweave.payments.statements import account
 from fedweave.reports import tables
 from fedweave.reports.compliance import of_run
 from fedweave.reports.html import render

@@ -60,7 +60,7 @@ def statement(
     """State what each member of a run contributed, received, and is owed or fined, round by round or for the whole run:
     CSV, Parquet, and a page to print and sign."""
     from fedweave.experiment.runs.files import STATEMENT
-    from fedweave.payments.statements import check_same
+    from fedweave.payments.checks import check_same
 
     if compare:
         typer.echo(check_same(compare))
@@ -81,16 +81,16 @@ def statement(
 
 def _show(totals: pa.Table) -> None:
     """Print what each member is owed and fined over all rounds."""
-    from fedweave.payments.statements import money
+    from fedweave.payments.documents import money
     from fedweave.reports.terminal import screen
 
-    shown = Table(box=None, header_style="dim")
+    table = Table(box=None, header_style="dim")
     for name in ("member", "rounds", "owed", "fined", "total"):
-        shown.add_column(name, justify="left" if name == "member" else "right")
+        table.add_column(name, justify="left" if name == "member" else "right")
     for row in totals.to_pylist():
         amounts = (money(row["paid"]), money(row["fined"]), f"{money(row['pay'])} {row['currency']}")
-        shown.add_row(unmarked(row["member"]), str(row["rounds"]), *amounts)
-    screen().print(shown)
+        table.add_row(unmarked(row["member"]), str(row["rounds"]), *amounts)
+    screen().print(table)
 
 
 def write_statement(
@@ -102,12 +102,14 @@ def write_statement(
     pdf: whether the page is also written as PDF. sign: folders of a project whose keys sign the page.
 
     Raises:
-        UserError: see `payments.statements.account` and `payments.statements.check_free`; or the member has no lines.
+        UserError: see `payments.statements.account` and `payments.checks.check_free`; or the member has no lines.
     """
     from fedweave.deploy.flare.audit import Report, certified_name, write_report
     from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
     from fedweave.incentives.payoffs import of_member
-    from fedweave.payments.statements import SEAL, account, check_free, document, write_copy
+    from fedweave.payments.checks import SEAL, check_free, write_copy
+    from fedweave.payments.documents import document
+    from fedweave.payments.statements import account
     from fedweave.reports.pages import check_page, write_document
     from fedweave.reports.reading import read_run
 
@@ -120,33 +122,36 @@ def write_statement(
     check_free(out, member)
     with plain_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    words = (
-        ["--member", member, "--check", out.name]
-        if member
-        else [str(directory), "--member", "NAME", "--check", str(out)]
-    )
-    shown = document(whole, table, about, shlex.join(["fedweave", "statement", *words]), run, date.today())
+    words = [str(directory), "--member", "NAME", "--check", str(out)]
+    if member:
+        words = ["--member", member, "--check", out.name]
+    page = document(whole, table, about, shlex.join(["fedweave", "statement", *words]), run, date.today())
     paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html", *(["pdf"] if pdf else []))]
     paths.append(out / SEAL)
     write_csv(paths[0], table, spreadsheet=True)
     write_table(paths[1], table)
     if sign:
-        report = Report(replace(shown, signer=certified_name(sign[0])))  # who issues it
+        report = Report(replace(page, signer=certified_name(sign[0])))  # who issues it
         for folder in sign:
             report = report.signed(folder)
-        write_report(signed := out / f"{_stem(member)}-signed.json", report)
-        paths, shown = [*paths[:-1], signed, paths[-1]], report.shown()
-    for path in (path for path in paths if path.suffix in (".html", ".pdf")):
-        write_document(path, shown)
-    write(paths[-1], lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
-    return paths + (write_copy(run, member, out) if member else []), whole.totals(table), whole.warning
+        path = out / f"{_stem(member)}-signed.json"
+        write_report(path, report)
+        paths.insert(-1, path)
+        page = report.shown()
+    for path in paths:
+        if path.suffix in (".html", ".pdf"):
+            write_document(path, page)
+    write(out / SEAL, lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
+    if member:
+        paths += write_copy(run, member, out)
+    return paths, whole.totals(table), whole.warning
 
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     """Check a statement; return the results in words."""
     from fedweave.experiment.runs.files import LEDGER, RUN, read_table
     from fedweave.incentives.payoffs import of_member
-    from fedweave.payments.statements import check_copy, check_in_run, read_seal
+    from fedweave.payments.checks import check_copy, check_in_run, read_seal
     from fedweave.reports.reading import read_run
 
     if not member:
@@ -157,12 +162,13 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
             f"{folder} is not a member's copy: it has no {LEDGER}. Ask for the files of `fedweave statement RUN "
             f"--member {member}`, or name the run before --check."
         )
-    whole, stem = _stem(""), _stem(member)
-    tables: dict[str, pa.Table] = {
-        name: read_table(folder, f"{name}.parquet") for name in (stem, whole) if (folder / f"{name}.parquet").is_file()
-    }
+    stem = _stem(member)
+    tables = dict[str, pa.Table]()
+    for name in (stem, _stem("")):
+        if (folder / f"{name}.parquet").is_file():
+            tables[name] = read_table(folder, f"{name}.parquet")
     if not tables:
-        raise UserError(f"{folder} has no {stem}.parquet or {whole}.parquet, which holds the lines; ask for it.")
+        raise UserError(f"{folder} has no {stem}.parquet or {_stem('')}.parquet, which holds the lines; ask for it.")
     run = None if directory is None else read_run(directory)
     for table in tables.values():
         rows = of_member(table, member)
@@ -217,33 +223,32 @@ def contributions(
     with locked(directory) if directory.is_dir() else nullcontext():  # no other run may replace it meanwhile
         table = measured(directory, rounds, metric, permutations)
         write_table(directory / CONTRIBUTIONS, table)
-    where, what = (table.schema.metadata[key].decode() for key in (MEASURED_ON, GAINS_IN))
-    shown = Table(box=None, header_style="dim")
     sums = over_rounds(table)
-    without = withheld(sums)
-    sums = sums.drop_columns([*without])
+    omitted = withheld(sums)  # {column: why}
+    sums = sums.drop_columns([*omitted])
+    grid = Table(box=None, header_style="dim")
     for name in sums.column_names:
-        shown.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
+        grid.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
     for row in sums.to_pylist():
-        shown.add_row(*(unmarked(value) if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
+        grid.add_row(*(unmarked(value) if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
     console = screen()
-    if warning := one_class(read_run(directory)):
+    warning = one_class(read_run(directory))
+    if warning:
         console.print(warning, highlight=False, markup=False)
-    console.print(shown)
+    console.print(grid)
     numbers = sorted(set(table["round"].to_pylist()))
-    count = len(numbers)
-    console.print(
-        f"{f'{count} rounds' if count > 1 else f'round {numbers[0]}'}, gains in {what} on {where}"
-        f"{', summed; shares are of the sums, cosines are means' * (count > 1)}: {directory / CONTRIBUTIONS}",
-        highlight=False,
-        markup=False,
-    )
-    copies = [
-        tuple(pair) for pairs in json.loads((table.schema.metadata or {}).get(COPIES, b"{}")).values() for pair in pairs
-    ]
+    metadata = table.schema.metadata or {}
+    gains = f"gains in {metadata[GAINS_IN].decode()} on {metadata[MEASURED_ON].decode()}"
+    text = f"round {numbers[0]}, {gains}"
+    if len(numbers) > 1:
+        text = f"{len(numbers)} rounds, {gains}, summed; shares are of the sums, cosines are means"
+    console.print(f"{text}: {directory / CONTRIBUTIONS}", highlight=False, markup=False)
+    copies = list[tuple[str, str]]()  # (client, whose update it sent)
+    for pairs in json.loads(metadata.get(COPIES, b"{}")).values():
+        copies += map(tuple, pairs)
     for client, other in dict.fromkeys(copies):
         whose = f"the update of {other}" if other else "the last global update"
         often = counted(copies.count((client, other)), "round")
         console.print(f"{client} sent nearly {whose} in {often}: a copy?", highlight=False, markup=False)
-    for name, why in without.items():
+    for name, why in omitted.items():
         console.print(f"{name.replace('_', ' ')} withheld: {why}", highlight=False, markup=False)

@@ -176,7 +176,8 @@ def comparison_table(groups: Sequence[Group], names: Sequence[str] | None = None
         for group, differences, verdict in verdicts(groups, name):
             mean = statistics.fmean(differences)
             difference = Cell(f"{MARKS[verdict]}{signed(mean)}", repr(mean))
-            between = Cell(interval_text(*interval(differences), unknown=NONE))
+            low, high = interval(differences)
+            between = Cell(interval_text(low, high, unknown=NONE))
             seeds = Cell(str(len(differences)))
             rows.append((Cell(readable(name)), Cell(group.label), difference, between, seeds))
     head = ("metric", "run", f"difference to {groups[0].label}", "95 % interval", "seeds")
