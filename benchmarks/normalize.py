@@ -29,7 +29,7 @@ import torch
 
 import fedweave
 from fedweave.datasets import Dataset
-from fedweave.datasets.features import measured
+from fedweave.datasets.features import measurements
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run
 from fedweave.metrics.selection import WITHOUT_GRAPH, Judging
@@ -98,7 +98,7 @@ def cut_of(key: Key, data: Dataset, seed: int) -> Partition:
 def untouched(key: Key, seed: int) -> bool:
     """Whether "auto" scales no column of any client, so that it is "none"."""
     data = read(key[0], "none")
-    return not any(len(measured(data.x[part.nodes])) for part in cut_of(key, data, seed).parts)
+    return not any(len(measurements(data.x[part.nodes])) for part in cut_of(key, data, seed).parts)
 
 
 def of_cell(key: Key, how: str, seed: int, rounds: int) -> float:

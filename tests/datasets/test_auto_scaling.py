@@ -15,7 +15,7 @@ from fedweave import datasets
 from fedweave.cli.predict import predictions
 from fedweave.core.graph_arrays import dense
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import amounts, by_holder, measured, normalize, rescaled, scaling
+from fedweave.datasets.features import amounts, apply_scaling, by_holder, measurements, normalize, scaling
 from fedweave.experiment.build import client_graphs
 from fedweave.experiment.runs.files import COLUMNS as FILE
 from fedweave.experiment.runs.files import read_table
@@ -57,7 +57,7 @@ def graph(x: "np.ndarray | sp.csr_matrix") -> Dataset:
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
 def test_columns_that_measure_are_standardized_and_others_stay(form: Any) -> None:
     x = table(np.random.default_rng(0))
-    assert measured(form(x)).tolist() == SCALED
+    assert measurements(form(x)).tolist() == SCALED
     assert amounts(form(x)).tolist() == [*SCALED, 5]
     found = normalize(form(x), "auto", "x")
     assert sp.issparse(found) == (form is sp.csr_matrix)
@@ -66,7 +66,7 @@ def test_columns_that_measure_are_standardized_and_others_stay(form: Any) -> Non
     np.testing.assert_array_equal(found[:, others], x[:, others])
     wide = x[:, SCALED].astype(np.float64)
     np.testing.assert_allclose(found[:, SCALED], (wide - wide.mean(0)) / wide.std(0), atol=1e-6)
-    np.testing.assert_array_equal(rescaled(x, "auto", *scaling(x, "auto")), normalize(x, "auto", "x"))
+    np.testing.assert_array_equal(apply_scaling(x, "auto", *scaling(x, "auto")), normalize(x, "auto", "x"))
 
 
 def test_a_constant_column_becomes_zero_and_an_empty_one_does_no_harm() -> None:

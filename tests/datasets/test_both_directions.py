@@ -15,7 +15,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.datasets import from_frames, from_networkx, from_pyg, load, npz
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.contents import content
-from fedweave.datasets.edges import given_once
+from fedweave.datasets.edges import without_reverses
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
@@ -139,7 +139,7 @@ def test_an_archive_with_other_weights_on_the_way_back_is_refused(tmp_path: Path
 
 def test_loops_and_no_edges_at_all() -> None:
     loops = EdgeAttributes(np.array([[0, 1, 1], [1, 0, 1]]), False, weight=np.ones(3, np.float32))
-    assert given_once(loops, np.zeros(3, np.int64), "x").ends.tolist() == [[0, 1], [1, 1]]
+    assert without_reverses(loops, np.zeros(3, np.int64), "x").ends.tolist() == [[0, 1], [1, 1]]
     none = EdgeAttributes(np.empty((2, 0), np.int64), False)
-    assert given_once(none, np.zeros(0, np.int64), "x") is none
+    assert without_reverses(none, np.zeros(0, np.int64), "x") is none
     assert undirected(*loops.ends, 2).shape == (2, 3)

@@ -15,7 +15,7 @@ from fedweave import datasets
 from fedweave.core.graph_arrays import graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
 from fedweave.datasets.check import check
-from fedweave.datasets.columns import gaps_filled
+from fedweave.datasets.columns import fill_gaps
 from fedweave.datasets.contents import content
 from fedweave.datasets.edge_tables import times_of
 from fedweave.datasets.table import Table
@@ -298,7 +298,7 @@ def test_edges_features_are_scaled_as_nodes_are():
 
 def test_a_column_without_any_value_is_missing_everywhere(tmp_path: Path) -> None:
     table = Table(tmp_path / "nodes.parquet", pa.table({"id": ["a", "b"], "income": pa.nulls(2)}), 1)
-    filled = gaps_filled(table, ["income"]).data
+    filled = fill_gaps(table, ["income"]).data
     assert filled["income"].to_pylist() == [0, 0]
     assert filled["income is missing"].to_pylist() == [1, 1]
 

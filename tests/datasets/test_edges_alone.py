@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 
 from fedweave import datasets
 from fedweave.datasets import Dataset, from_frames, load
-from fedweave.datasets.features import normalize, rescaled, scaling
+from fedweave.datasets.features import apply_scaling, normalize, scaling
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
@@ -95,4 +95,4 @@ def test_features_that_are_all_constant_stay(how: str) -> None:
     x = np.full((4, 1), 3, np.float32)
     shift, divisor = scaling(x, how)
     np.testing.assert_array_equal(normalize(x, how, "x"), x)
-    np.testing.assert_array_equal(rescaled(x, how, shift.tolist(), divisor.tolist()), x)
+    np.testing.assert_array_equal(apply_scaling(x, how, shift.tolist(), divisor.tolist()), x)

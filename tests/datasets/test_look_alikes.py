@@ -14,8 +14,8 @@ import torch
 from torch_geometric.data import Data
 
 from fedweave.datasets import from_frames, from_graph_frames, from_networkx, from_pyg, load
-from fedweave.datasets.name_matching import alike, difference, plain
-from fedweave.datasets.notes import odd_data
+from fedweave.datasets.name_matching import difference, look_alikes, plain
+from fedweave.datasets.notes import name_notes
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.partition.divided import Column
@@ -202,9 +202,9 @@ def test_owners_written_as_fractions_are_whole_numbers(banks: list[Any], parquet
 def test_owners_that_look_alike_in_an_archive_are_noted() -> None:
     named = from_frames(owned(["x"] * 6), pd.DataFrame({"source": [0], "target": [1]}), owner="bank")
     for pair in (("0", "0.0"), ("100000", "1e+05"), ("a", f"a{HIDDEN}")):
-        assert [pair] == list(alike(pair))
+        assert [pair] == list(look_alikes(pair))
         object.__setattr__(named, "owners", pair)
-        [said] = odd_data(named)
+        [said] = name_notes(named)
         assert repr(pair[1]) in said
 
 

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.datasets.features import normalize
-from fedweave.datasets.name_matching import alike, difference, plain
-from fedweave.datasets.notes import odd_data, one_class
+from fedweave.datasets.name_matching import difference, look_alikes, plain
+from fedweave.datasets.notes import name_notes, single_class_notes
 from fedweave.datasets.row_numbers import row_numbers
 from fedweave.reports.notes import notes
 from tests.refusals import refusal
@@ -55,18 +55,18 @@ def test_columns_that_say_something_number_no_rows() -> None:
     ):
         assert not len(row_numbers(with_column(values)))
     assert not len(row_numbers(with_column(np.arange(10))))  # too few to tell
-    assert not list(odd_data(DATA))
+    assert not list(name_notes(DATA))
 
 
 def test_names_that_look_alike_are_asked_about() -> None:
     names = ("Fraud", "fine", "fraud", "Zo\u00eb", "Zoe\u0308", "a b", "a  b")
-    assert list(alike(names)) == [("Fraud", "fraud"), ("Zo\u00eb", "Zoe\u0308"), ("a b", "a  b")]
+    assert list(look_alikes(names)) == [("Fraud", "fraud"), ("Zo\u00eb", "Zoe\u0308"), ("a b", "a  b")]
     assert difference("Fraud", "fraud") == "case"
     assert difference("Zo\u00eb", "Zoe\u0308").startswith("the Unicode form")
     assert difference("7", "007") == "zeros before it"
     assert plain("000") == "0"
     for what, field in (("classes", "labels"), ("groups", "groups"), ("owners", "owners")):
-        [said] = odd_data(replace(DATA, **{field: ("North", "north")}))  # type: ignore[arg-type]
+        [said] = name_notes(replace(DATA, **{field: ("North", "north")}))  # type: ignore[arg-type]
         assert f"of the {what}, 'North' and 'north' differ in case" in said
 
 
@@ -115,6 +115,6 @@ def test_a_result_on_one_class_says_nothing() -> None:
 
 
 def test_one_class_is_of_labeled_examples() -> None:
-    assert not list(one_class(DATA))
-    [said] = one_class(replace(DATA, y=np.where(DATA.y == 0, -1, DATA.y)))
+    assert not list(single_class_notes(DATA))
+    [said] = single_class_notes(replace(DATA, y=np.where(DATA.y == 0, -1, DATA.y)))
     assert said.startswith("all labeled nodes are of one class, 1")

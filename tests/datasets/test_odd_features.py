@@ -14,17 +14,17 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import from_frames, from_pyg, load
-from fedweave.datasets.notes import APART, odd_features
+from fedweave.datasets.notes import MAX_RATIO, feature_notes
 
 DATA = load("synthetic", nodes=60, features=4, classes=2)
 
 
 def of(x: np.ndarray, **more: object) -> list[str]:
-    return list(odd_features(replace(DATA, x=x.astype(np.float32), **more)))  # type: ignore[arg-type]
+    return list(feature_notes(replace(DATA, x=x.astype(np.float32), **more)))  # type: ignore[arg-type]
 
 
 def test_nothing_is_odd_about_ordinary_columns() -> None:
-    assert not list(odd_features(DATA))
+    assert not list(feature_notes(DATA))
     assert not of(np.zeros((DATA.nodes, 3)))
 
 
@@ -44,7 +44,7 @@ def test_a_column_with_a_range_for_each_class_is_named() -> None:
     x[:, 1] = np.where(DATA.y == 1, rating, -rating)
     [said] = of(x, columns=("age", "rating", "income"))
     assert said.startswith("the feature rating has numbers in a separate range for each class")
-    assert list(odd_features(replace(DATA, x=sp.csr_matrix(x, dtype=np.float32)))) == [
+    assert list(feature_notes(replace(DATA, x=sp.csr_matrix(x, dtype=np.float32)))) == [
         said.replace("rating has", "1 has")
     ]
     few = np.flatnonzero(DATA.y == 1)[4:]
@@ -62,14 +62,14 @@ def test_a_rating_whose_sign_is_the_label_of_the_same_edge_is_named() -> None:
     edges = edges.assign(label=np.where(edges.rating > 0, "trust", "distrust"), fee=rng.normal(size=len(edges)))
     nodes = pd.DataFrame({"id": range(20), "f": rng.normal(size=20)})
     taken = from_frames(nodes, edges, task="edges", edge_features=("fee", "rating"))
-    [said] = odd_features(taken)
+    [said] = feature_notes(taken)
     assert said.startswith("the edge feature rating has numbers in a separate range for each class")
     ends, y = torch.from_numpy(taken.edge_attrs.ends), torch.from_numpy(taken.y)  # type: ignore[union-attr]
     attributes = torch.from_numpy(taken.edge_attrs.features)  # type: ignore[union-attr]
     pyg = from_pyg(Data(x=torch.eye(20), edge_index=ends, edge_label=y, edge_attr=attributes), task="edges")
-    assert [one.startswith("the edge feature 1 has numbers") for one in odd_features(pyg)] == [True]
-    assert not list(odd_features(from_frames(nodes, edges.drop(columns="rating"), task="edges", edge_features="fee")))
-    [same] = odd_features(
+    assert [one.startswith("the edge feature 1 has numbers") for one in feature_notes(pyg)] == [True]
+    assert not list(feature_notes(from_frames(nodes, edges.drop(columns="rating"), task="edges", edge_features="fee")))
+    [same] = feature_notes(
         from_frames(
             nodes, edges.assign(rating=edges.rating > 0), task="edges", edge_features="rating", ignore=("edges.fee",)
         )
@@ -91,18 +91,18 @@ def test_past_edges_carry_what_the_examples_do_not() -> None:
     assert data.edge_attrs.features[20:].tolist() == [[0, 1]] * 40
     assert set(data.edge_attrs.features[:20, 0]) == {-3, 1, 2}
     assert data.y[:20].tolist() == [-1] * 20
-    assert not list(odd_features(data))
+    assert not list(feature_notes(data))
 
 
 def test_a_column_far_larger_than_the_others_is_named() -> None:
     x = np.random.default_rng(0).uniform(-1, 1, (DATA.nodes, 5))
     x[0] = 1  # of every column the largest
-    x[:, 3] *= APART
+    x[:, 3] *= MAX_RATIO
     assert not of(x)
     x[:, 3] *= 2
     [said] = of(x)
     assert said.startswith("the feature 3 has numbers up to 2,000 times the median column")
-    assert list(odd_features(replace(DATA, x=sp.csr_matrix(x, dtype=np.float32)))) == [said]
+    assert list(feature_notes(replace(DATA, x=sp.csr_matrix(x, dtype=np.float32)))) == [said]
 
 
 def test_check_and_run_say_so(tmp_path: Path) -> None:
@@ -129,10 +129,10 @@ def rated(ratings: Sequence[float], task: str = "edges") -> list[str]:
     columns = {"label": [int(rating > 0) for rating in ratings], "rating": ratings, "f": draw.normal(size=len(ratings))}
     if task == "nodes":
         edges = pd.DataFrame({"source": ids[:1], "target": ids[1:2]})
-        return list(odd_features(from_frames(pd.DataFrame({"id": ids[1:], **columns}), edges[:0])))
+        return list(feature_notes(from_frames(pd.DataFrame({"id": ids[1:], **columns}), edges[:0])))
     edges = pd.DataFrame({"source": ids[:-1], "target": ids[1:], **columns})
     data = from_frames(pd.DataFrame({"id": ids}), edges, task="edges", edge_features=("rating", "f"))
-    return list(odd_features(data))
+    return list(feature_notes(data))
 
 
 @pytest.mark.parametrize("task", ["edges", "nodes"])

@@ -15,7 +15,7 @@ from torch_geometric.data import Data
 
 from fedweave import run
 from fedweave.datasets import Dataset, from_frames, from_graph_frames, from_pyg, load, npz
-from fedweave.datasets.leakage import repeated
+from fedweave.datasets.leakage import group_columns
 from fedweave.errors import DataError
 from tests.refusals import refusal
 
@@ -30,20 +30,20 @@ EDGES = "source,target\n0,1\n1,2\n"
 )
 def test_a_column_that_numbers_the_groups_is_found(column: list[float]) -> None:
     x = np.stack([np.arange(6.0), column], 1)
-    assert repeated(x, SENS).tolist() == [1]
+    assert group_columns(x, SENS).tolist() == [1]
 
 
 @pytest.mark.parametrize("column", [[0, 1, 1, 1, 0, 1], [0, 0, 0, 0, 0, 0], [0, 1, 2, 0, 0, 1], [3, 1, 4, 1, 5, 9]])
 def test_other_columns_are_not(column: list[float]) -> None:
-    assert repeated(np.array(column, float)[:, None], SENS).tolist() == []
+    assert group_columns(np.array(column, float)[:, None], SENS).tolist() == []
 
 
 def test_more_than_two_groups_and_groups_of_one() -> None:
     three = np.array([0, 0, 1, 1, 2, 2])
     x = np.array([[2, 2, 0, 0, 1, 1], [0, 0, 1, 1, 1, 1]], float).T
-    assert repeated(x, three).tolist() == [0]  # the other does not tell 1 from 2
-    assert repeated(np.array([[0.0], [1], [1]]), np.array([0, 1, 1])).tolist() == []
-    assert repeated(np.zeros((3, 1)), np.array([1, 1, 1])).tolist() == []
+    assert group_columns(x, three).tolist() == [0]  # the other does not tell 1 from 2
+    assert group_columns(np.array([[0.0], [1], [1]]), np.array([0, 1, 1])).tolist() == []
+    assert group_columns(np.zeros((3, 1)), np.array([1, 1, 1])).tolist() == []
 
 
 def tables(folder: Path, header: str, columns: list[list[float]]) -> Path:
@@ -107,8 +107,8 @@ def test_one_party_may_not_hold_what_another_calls_sensitive(tmp_path: Path) -> 
 def test_published_sets_keep_the_column_only_where_asked_for(name: str, column: int, data_root: Path) -> None:
     plain, asked = (load(name, str(data_root), sens_feature=keep, normalize="none") for keep in (False, True))
     assert plain.sensitive is not None
-    assert repeated(np.asarray(plain.x), plain.sensitive).tolist() == []
-    assert repeated(np.asarray(asked.x), plain.sensitive).tolist() == [column]
+    assert group_columns(np.asarray(plain.x), plain.sensitive).tolist() == []
+    assert group_columns(np.asarray(asked.x), plain.sensitive).tolist() == [column]
     np.testing.assert_array_equal(np.delete(asked.x, column, 1), plain.x)
     standard = np.asarray(load(name, str(data_root), normalize="standard").x)
     np.testing.assert_allclose(standard.mean(0), 0, atol=1e-4)
@@ -118,7 +118,7 @@ def test_published_sets_keep_the_column_only_where_asked_for(name: str, column: 
 def test_nba_has_no_such_column(data_root: Path) -> None:
     data = npz.read(data_root / "nba" / "nba.npz", "nba")
     assert data.sensitive is not None
-    assert repeated(data.x.toarray(), data.sensitive).tolist() == []
+    assert group_columns(data.x.toarray(), data.sensitive).tolist() == []
     with refusal("config.unknown-key", "sens_feature"):
         load("nba", str(data_root), sens_feature=True)
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.datasets import from_frames, from_networkx, load
 from fedweave.datasets.edge_tables import times_of
-from fedweave.datasets.notes import odd_times
+from fedweave.datasets.notes import time_notes
 from fedweave.datasets.table import Table
 from fedweave.deploy.flare.holdings import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
@@ -136,10 +136,10 @@ def test_one_unit_and_early_edges_are_asked_for(
 ) -> None:
     data = load("folder", str(folder(tmp_path, opened, when)), **TIMED)
     [part] = Column(split="time").divide_nodes(data, [np.arange(10)], 0)
-    told = list(odd_times(data, part.split_times, {"all": part.nodes}))
+    told = list(time_notes(data, part.split_times, {"all": part.nodes}))
     assert len(told) == len(said)
     assert all(fact in one for fact, one in zip(said, told, strict=True))
-    assert not list(odd_times(data, None, {"all": part.nodes}))
+    assert not list(time_notes(data, None, {"all": part.nodes}))
 
 
 def test_members_of_other_units_and_without_early_edges_are_named(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_members_of_other_units_and_without_early_edges_are_named(tmp_path: Path
         folder(tmp_path / name, list(opened), list(when))
     data = load("members", str(tmp_path), **TIMED)
     held = {name: np.flatnonzero(data.owner == at) for at, name in enumerate(data.owners)}
-    nodes, edges, late = odd_times(data, (19730.0, 19732.0), held)
+    nodes, edges, late = time_notes(data, (19730.0, 19732.0), held)
     assert "at a and 1704844800 at b" in nodes
     assert "the edges' times" in edges
     assert late.startswith("b, c have edges")

@@ -9,7 +9,7 @@ from fedweave.core import model as models
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
-from fedweave.datasets.edges import scaled
+from fedweave.datasets.edges import scale_features
 from fedweave.models import GAT, GINE, PNA, OnEdges, blocks
 
 N, M, D, K = 30, 400, 4, 48
@@ -28,7 +28,7 @@ def one_hot(seed=0, how="standard", m=M):
     e = np.zeros((m, K), np.float32)
     e[np.arange(m), draw.integers(0, K - 2, m)] = 1
     e[:, -1] = draw.normal(size=m)  # a number beside them, and a column that is 0 everywhere
-    return scaled(EdgeAttributes(draw.integers(0, N - 1, (2, m)), True, features=e), how, "e")
+    return scale_features(EdgeAttributes(draw.integers(0, N - 1, (2, m)), True, features=e), how, "e")
 
 
 def a_graph(edge_attrs, examples, seed=0, dtype=torch.float64):

@@ -60,7 +60,8 @@ def check_columns(
                 table.path, f"the column name {name!r} is almost {name.strip().casefold()!r}", "Spell it exactly so."
             )
     if absent := [name for name in required if name not in table.columns]:
-        what, naming = f"there is no column {' and no column '.join(map(repr, absent))}", _naming(table, absent, known)
+        what = f"there is no column {' and no column '.join(map(repr, absent))}"
+        naming = _naming_remedy(table, absent, known)
         row = _like_a_row(table, known, ids)
         header = f"Put a line with the columns' names, {','.join(absent)}{'…' if table.columns[len(absent) :] else ''}"
         header += ", above it (in pandas: header=None, then name the columns)."
@@ -84,8 +85,8 @@ def _like_a_row(table: Table, known: Sequence[str], ids: Callable[[], pa.Array] 
     meaning, or if all are called by their numbers from 0, which may be names, too."""
     if set(table.columns) & set(known):
         return []
-    named = set() if ids is None else set(ids().to_pylist())
-    row = [name in named or _is_value(table, name) for name in table.columns]
+    id_names = set() if ids is None else set(ids().to_pylist())
+    row = [name in id_names or _is_value(table, name) for name in table.columns]
     if table.columns == [str(at) for at in range(len(table.columns))]:
         return [False, *row]
     return row if any(row) else []
@@ -114,7 +115,7 @@ def _is_value(table: Table, name: str) -> bool:
     return pa.types.is_string(cells.type) and pc.any(pc.equal(cells, name)).as_py() is True
 
 
-def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
+def _naming_remedy(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
     """The remedy for columns that are `absent`: other columns may have their meaning, in order if the numbers agree."""
     others, parts = [name for name in table.columns if name not in known], table.columns[0].split()
     if len(table.columns) == 1 and len(parts) > 1:
@@ -124,7 +125,7 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
     pairs = ", ".join(f"{name} = {json.dumps(of, ensure_ascii=False)}" for name, of in zip(meant, names, strict=True))
     remedies = [f"If columns of another name have this meaning: [data] columns = {{{pairs}}}."] if meant else []
     if "label" in absent:
-        remedies.append(_several_targets(table, others))
+        remedies.append(_targets_remedy(table, others))
     if of_settings := [
         name for name in absent if name not in meant
     ]:  # such as the owner's column: a name of the user's
@@ -133,7 +134,7 @@ def _naming(table: Table, absent: Sequence[str], known: Sequence[str]) -> str:
     return f"{' '.join(remedies)} See docs/data-format.md for all columns."
 
 
-def _several_targets(table: Table, columns: Sequence[str]) -> str:
+def _targets_remedy(table: Table, columns: Sequence[str]) -> str:
     """The remedy where numbers or several labels are predicted, with the `columns` that may be such targets."""
     if table.path.stem == "nodes":  # where other columns are features
         return 'If numbers or several labels are predicted: target = "number" or "labels", and targets = ["…"].'
@@ -165,7 +166,7 @@ def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
         raise ConfigError(f"data.columns and data.ignore: {twice[0]!r} occurs twice.")
 
 
-def named(
+def rename_columns(
     tables: Sequence[Table], root: Path, columns: Mapping[str, str], ignore: Sequence[str], lacking: bool = False
 ) -> list[Table]:
     """The tables without blank rows, with columns renamed to their meanings by `columns` {meaning: own name}, and
@@ -192,17 +193,17 @@ def named(
         )
     meanings: list[dict[str, str]] = [{} for _ in tables]
     for meaning, entry in columns.items():
-        there = _places(tables, meaning, entry)
+        there = _tables_with(tables, meaning, entry)
         if not there and not lacking:
             which = f"no table that can say a {meaning}" if entry in held else "no table"
             what = f"{which} has the column {entry!r}, which data.columns names for {meaning} ({has})"
             refuse(root, what, "Correct its name.", "column-named")
         for at in there:
             meanings[at][entry] = meaning
-    return [_renamed(table, entry, ignore) for table, entry in zip(tables, meanings, strict=True)]
+    return [_rename_table(table, entry, ignore) for table, entry in zip(tables, meanings, strict=True)]
 
 
-def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
+def _tables_with(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
     """The tables where `column`, as its owner names it, has the meaning: all tables that can have the meaning; for
     meanings of examples only the first such table."""
     stems, triples = [table.path.stem for table in tables], COLUMNS["triple"]["triples"]
@@ -218,7 +219,7 @@ def _places(tables: Sequence[Table], meaning: str, column: str) -> list[int]:
     return found_in[:1] if meaning in OF_EXAMPLES else found_in
 
 
-def _renamed(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
+def _rename_table(table: Table, meaning: Mapping[str, str], ignore: Sequence[str]) -> Table:
     columns = [name for name in table.columns if not {name, _full(table, name)} & set(ignore)]
     indexes = [name for name in columns if name not in meaning and is_index(table, name)]
     columns = [name for name in columns if name not in indexes]

@@ -27,7 +27,7 @@ from fedweave.errors import ConfigError, DataError, Faults
 _LOG = logging.getLogger(__name__)
 
 
-def gaps_of(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
+def gap_columns(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
     """The columns of edges, or of nodes, among the names in [data] missing, such as "income" and "edges.fee"."""
     entries = [(name.startswith(OF_EDGES), name.removeprefix(OF_EDGES)) for name in missing or ()]
     return [name for is_of_edges, name in entries if is_of_edges == of_edges]
@@ -43,7 +43,7 @@ def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] |
         raise ConfigError(f"data: missing names {both[0]!r}, whose empty cells are in none of its categories.")
 
 
-def gaps_filled(table: Table, names: Sequence[str]) -> Table:
+def fill_gaps(table: Table, names: Sequence[str]) -> Table:
     """The table with 0 in empty cells of the columns `names`, or cells with a word for a gap (`GAPS`); at its end a
     column for each that marks the gaps.
 
@@ -76,7 +76,7 @@ def gaps_filled(table: Table, names: Sequence[str]) -> Table:
     return replace(table, data=data)
 
 
-def spread(table: Table, known: Sequence[str] = ()) -> Table:
+def expand_lists(table: Table, known: Sequence[str] = ()) -> Table:
     """The table with columns of lists of numbers split into a column for each place, except for the `known`: "emb
     0" and "emb 1" of "emb". A list may be text in square brackets, as CSV has it.
 
@@ -139,13 +139,13 @@ Categories = Mapping[str, str | tuple[str, ...]]
 AUTO = "auto"  # instead of a column's categories: the categories in training rows
 
 
-class Seen(tuple[str, ...]):
+class TrainingValues(tuple[str, ...]):
     """Categories in the training rows: another value, which [data] does not list, is in none of them, with a note."""
 
     __slots__ = ()
 
 
-def seen(table: Table, column: str, rows: np.ndarray | None = None) -> Seen:
+def training_values(table: Table, column: str, rows: np.ndarray | None = None) -> TrainingValues:
     """The values of a column in the `rows` (bool [rows], all if None), sorted, without words for a gap.
 
     Raises:
@@ -158,10 +158,10 @@ def seen(table: Table, column: str, rows: np.ndarray | None = None) -> Seen:
     values = sorted(text for text in cells.drop_null().unique().to_pylist() if not is_gap(text))
     if not values:
         refuse(table.path, f"column {column!r} is empty in every row of training", "Leave it out: ignore in [data].")
-    return Seen(values)
+    return TrainingValues(values)
 
 
-def in_training(table: Table) -> np.ndarray | None:
+def training_rows(table: Table) -> np.ndarray | None:
     """bool [rows], rows whose split is "train"; None if there are none."""
     if "split" not in table.columns:
         return None
@@ -172,7 +172,7 @@ def in_training(table: Table) -> np.ndarray | None:
 
 def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> np.ndarray:
     """int64 [rows], the places of the column's values in `names`, -1 in none."""
-    if not isinstance(names, Seen):
+    if not isinstance(names, TrainingValues):
         return table.kinds(column, tuple(names), f"categories.{column}")
     cells = table.texts(column)
     numbers: np.ndarray = places(cells, pa.array(names, pa.string())).fill_null(-1).to_numpy(False).astype(np.int64)
@@ -191,13 +191,13 @@ def ids_of(nodes: Table) -> pa.Array:
     Raises:
         DataError: an id is empty or repeated, or has a blank at an end; names file and row.
     """
-    ids = nodes.filled("id")
+    ids = nodes.required_texts("id")
     nodes.refuse_blanks("id")
-    seen = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
+    first_rows = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
     refuse_rows(
         nodes,
-        seen != np.arange(nodes.rows),
-        lambda row: f"id {ids[row].as_py()!r} is already in row {nodes.place(seen[row])[1]}",
+        first_rows != np.arange(nodes.rows),
+        lambda row: f"id {ids[row].as_py()!r} is already in row {nodes.place(first_rows[row])[1]}",
         "Give every row an id of its own.",
     )
     return ids
@@ -280,7 +280,7 @@ def names_in(table: Table, column: str) -> pa.Array:
         DataError: a cell is empty or a word for that ("nan"), or a name begins or ends with a blank, which would make
             it another name.
     """
-    names = as_whole(table.filled(column))
+    names = as_whole(table.required_texts(column))
     table.refuse_blanks(column)
     table.refuse_gaps(column)
     return names
@@ -317,7 +317,7 @@ def ends_of(
     """
     faults, ends, known = Faults(DataError), list[np.ndarray](), NameIndex(ids)
     for name in EDGES:
-        cells = edges.filled(name)
+        cells = edges.required_texts(name)
         numbers = places(cells, ids)
         missing = numbers.is_null().to_numpy(False)
         with faults:
@@ -335,13 +335,13 @@ def ends_of(
     return np.stack(ends).astype(np.int64)[:, ~is_loop], np.flatnonzero(~is_loop)
 
 
-def elsewhere(edges: Table, ids: pa.Array) -> pa.Array:
+def external_names(edges: Table, ids: pa.Array) -> pa.Array:
     """The names of ends of edges that are not among `ids`, each once, in the order in which they occur.
 
     Raises:
         DataError: neither end of an edge is a node; names file and row.
     """
-    cells = [edges.filled(name) for name in EDGES]
+    cells = [edges.required_texts(name) for name in EDGES]
     absent = [places(column, ids).is_null() for column in cells]
     neither = np.logical_and(*(column.to_numpy(False) for column in absent))
     what = "neither {!r} nor {!r} is a node"

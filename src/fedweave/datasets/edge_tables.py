@@ -9,8 +9,16 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph_arrays import dense
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.column_names import EDGES
-from fedweave.datasets.columns import Categories, feature_names, features_of, gaps_filled, gaps_of, owners_of, spread
-from fedweave.datasets.edges import given_once, merged, scaled
+from fedweave.datasets.columns import (
+    Categories,
+    expand_lists,
+    feature_names,
+    features_of,
+    fill_gaps,
+    gap_columns,
+    owners_of,
+)
+from fedweave.datasets.edges import merge_parallel, scale_features, without_reverses
 from fedweave.datasets.schema import Classified
 from fedweave.datasets.settings import EdgeSettings
 from fedweave.datasets.table import Table
@@ -22,7 +30,7 @@ _IN_EDGES = "edges."
 
 
 @dataclass(frozen=True)
-class Carrying(EdgeSettings, Classified):
+class EdgeTables(EdgeSettings, Classified):
     """Tables whose edges may have attributes.
 
     edge_owner: the column of edges with their owners, for the partition "edges"; it is no feature.
@@ -32,7 +40,7 @@ class Carrying(EdgeSettings, Classified):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_carrying(self)
+        check_edge_settings(self)
 
     @property
     def has_edge_attributes(self) -> bool:
@@ -41,32 +49,32 @@ class Carrying(EdgeSettings, Classified):
         return self.directed or self.of_edges or carry
 
     @property
-    def reserved(self) -> tuple[str, ...]:
+    def reserved_columns(self) -> tuple[str, ...]:
         """The columns of edges with a meaning other than edge attributes."""
         return ()
 
     @property
-    def listed(self) -> tuple[str, ...]:
+    def feature_columns(self) -> tuple[str, ...]:
         """`edge_features` as a tuple."""
         return (self.edge_features,) if isinstance(self.edge_features, str) else tuple(self.edge_features or ())
 
     @property
-    def chosen(self) -> tuple[str, ...]:
+    def attribute_columns(self) -> tuple[str, ...]:
         """The columns of edges that settings name."""
         numbers = self.edge_weight, self.edge_time, self.edge_owner
-        every = (*(name for name in self.listed if name != ALL), *numbers)
+        every = (*(name for name in self.feature_columns if name != ALL), *numbers)
         return tuple(dict.fromkeys(name for name in every if name is not None))
 
 
-def check_carrying(kind: Carrying) -> None:
+def check_edge_settings(kind: EdgeTables) -> None:
     """Reject settings that contradict each other.
 
     Raises:
         ConfigError: names the setting, its value and what is allowed.
     """
-    if odd := [name for name in kind.chosen if name in EDGES]:
+    if odd := [name for name in kind.attribute_columns if name in EDGES]:
         raise ConfigError(f"data: {odd[0]!r} is an end of edges, and cannot be their feature, weight or time.")
-    if odd := [name for name in kind.chosen if name in kind.reserved]:
+    if odd := [name for name in kind.attribute_columns if name in kind.reserved_columns]:
         raise ConfigError(
             f"data: {odd[0]!r} has another meaning for edges, and cannot be their feature, weight or time."
         )
@@ -78,11 +86,10 @@ def check_carrying(kind: Carrying) -> None:
         raise ConfigError('parallel = "count" makes the number of edges the weight; leave out edge_weight.')
 
 
-def carried_of(
-    edges: Table, listed: tuple[np.ndarray, np.ndarray], kind: Carrying, categories: Categories | None = None
+def edge_attributes_of(
+    edges: Table, listing: tuple[np.ndarray, np.ndarray], kind: EdgeTables, categories: Categories | None = None
 ) -> EdgeAttributes | None:
-    """The edge attributes; `listed` has the ends int64 [2, M] and the rows int64 [M] in the table; None without edge
-    attributes.
+    """The edge attributes, None without; `listing` has the ends int64 [2, M] and the rows int64 [M] in the table.
 
     categories: columns of text of all tables; names of edge columns begin with "edges.", such as "edges.currency".
 
@@ -91,11 +98,11 @@ def carried_of(
     """
     if not kind.has_edge_attributes:
         return None
-    ends, rows = listed
+    ends, rows = listing
     weight = None if kind.edge_weight is None else _weights(edges, kind.edge_weight)[rows]
     time = None if kind.edge_time is None else times_of(edges, kind.edge_time)[rows]
     of_features, edge_categories = (
-        gaps_filled(spread(_features(edges, kind)), gaps_of(kind.missing, True)),
+        fill_gaps(expand_lists(_features(edges, kind)), gap_columns(kind.missing, True)),
         _of_edges(categories),
     )
     columns = feature_names(of_features, (), edge_categories)
@@ -107,8 +114,8 @@ def carried_of(
     if kind.edge_owner is not None:
         owners = owners_of(edges, kind.edge_owner)
         attributes = attributes._replace(owner=edges.kinds(kind.edge_owner, owners)[rows], owners=owners)
-    result = merged(given_once(attributes, edges.origins[rows], edges.path), kind.parallel)
-    return scaled(result, kind.edge_normalize, edges.path)
+    result = merge_parallel(without_reverses(attributes, edges.origins[rows], edges.path), kind.parallel)
+    return scale_features(result, kind.edge_normalize, edges.path)
 
 
 def has_dates(table: Table, column: str) -> bool:
@@ -184,11 +191,11 @@ def _weights(table: Table, column: str) -> np.ndarray:
     return weight
 
 
-def _features(edges: Table, kind: Carrying) -> Table:
+def _features(edges: Table, kind: EdgeTables) -> Table:
     """The table's columns that are features of edges."""
     if kind.edge_features != ALL:
-        return _of_numbers(edges, kind.edge_time, list(kind.listed))
-    other_columns = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.reserved)
+        return _of_numbers(edges, kind.edge_time, list(kind.feature_columns))
+    other_columns = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.reserved_columns)
     return _of_numbers(edges, None, [name for name in edges.columns if name not in other_columns])
 
 

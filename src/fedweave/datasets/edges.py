@@ -15,7 +15,7 @@ from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import refuse
 from fedweave.datasets.features import (
     OVER_NODES,
-    rescaled,
+    apply_scaling,
     scaler_of,
 )
 
@@ -31,9 +31,9 @@ class EdgeScaler(NamedTuple):
 
     @classmethod
     def of_numbers(cls, how: str, shift: Sequence[float] = (), divisor: Sequence[float | None] = ()) -> "EdgeScaler":
-        """The scaling by known numbers (`features.rescaled`)."""
+        """The scaling by known numbers (`features.apply_scaling`)."""
         pairs = zip(shift, (by or 0.0 for by in divisor), strict=True)
-        return cls(tuple(pairs), lambda values: rescaled(values, how, shift, divisor))
+        return cls(tuple(pairs), lambda values: apply_scaling(values, how, shift, divisor))
 
     def apply(self, edge_attrs: EdgeAttributes) -> EdgeAttributes:
         """The attributes with scaled features."""
@@ -66,12 +66,12 @@ def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, en
     return EdgeScaler(tuple(pairs), apply)
 
 
-def scaled(edge_attrs: EdgeAttributes, how: str, where: str | Path) -> EdgeAttributes:
+def scale_features(edge_attrs: EdgeAttributes, how: str, where: str | Path) -> EdgeAttributes:
     """The attributes with features scaled by all edges."""
     return edge_attrs if how == "none" else edge_scaler([edge_attrs], how, where).apply(edge_attrs)
 
 
-def merged(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:
+def merge_parallel(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:
     """The attributes with edges of the same ends merged by `parallel`; in the order of the last edge of each pair."""
     if parallel == "keep" or not edge_attrs.total:
         return edge_attrs
@@ -91,11 +91,11 @@ def merged(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:
         return result._replace(weight=np.bincount(of, minlength=len(rows)).astype(np.float32))
     if parallel == "last":
         return result
-    weight, features = (_summed(values, of, len(rows)) for values in (edge_attrs.weight, edge_attrs.features))
+    weight, features = (_sum_rows(values, of, len(rows)) for values in (edge_attrs.weight, edge_attrs.features))
     return result._replace(weight=weight, features=features)
 
 
-def _summed(values: np.ndarray | None, of: np.ndarray, count: int) -> np.ndarray | None:
+def _sum_rows(values: np.ndarray | None, of: np.ndarray, count: int) -> np.ndarray | None:
     if values is None:
         return None
     out = np.zeros((count, *values.shape[1:]), np.float64)
@@ -109,7 +109,7 @@ def skeleton(index: np.ndarray, nodes: int) -> np.ndarray:
     return undirected(index[0, apart], index[1, apart], nodes)
 
 
-def once(edge_attrs: EdgeAttributes, where: str | Path) -> EdgeAttributes:
+def one_direction(edge_attrs: EdgeAttributes, where: str | Path) -> EdgeAttributes:
     """Undirected edges that are listed in both directions, each once.
 
     Raises:
@@ -117,20 +117,20 @@ def once(edge_attrs: EdgeAttributes, where: str | Path) -> EdgeAttributes:
     """
     if edge_attrs.directed:
         return edge_attrs
-    if not mirrored(edge_attrs.ends):
+    if not is_mirrored(edge_attrs.ends):
         refuse(where, "an edge lacks its reverse", "List every edge in both directions, or set directed to true.")
-    if not alike_both_ways(edge_attrs):
+    if not is_symmetric(edge_attrs):
         what = "an edge has another weight, other features or another time than its reverse"
         refuse(where, what, "Give both the same, or set directed to true.", "reverse")
     return edge_attrs.select(edge_attrs.ends[0] <= edge_attrs.ends[1])
 
 
-def alike_both_ways(edge_attrs: EdgeAttributes) -> bool:
+def is_symmetric(edge_attrs: EdgeAttributes) -> bool:
     """Whether every edge is listed in both directions with the same values."""
-    return bool(_both(edge_attrs, np.zeros(edge_attrs.total, np.int64))[0].all())
+    return bool(_reverse_rows(edge_attrs, np.zeros(edge_attrs.total, np.int64))[0].all())
 
 
-def given_once(edge_attrs: EdgeAttributes, table: np.ndarray, where: str | Path) -> EdgeAttributes:
+def without_reverses(edge_attrs: EdgeAttributes, table: np.ndarray, where: str | Path) -> EdgeAttributes:
     """Undirected edges; each once where the table lists all in both directions with the same values, in the direction
     that comes first. Warns where it lists most of them so, or where edges are the examples, which all stay.
 
@@ -138,7 +138,7 @@ def given_once(edge_attrs: EdgeAttributes, table: np.ndarray, where: str | Path)
     """
     if edge_attrs.directed or not edge_attrs.total:
         return edge_attrs
-    both, opens = _both(edge_attrs, table)
+    both, opens = _reverse_rows(edge_attrs, table)
     loop = edge_attrs.ends[0] == edge_attrs.ends[1]
     whole = np.bincount(table, ~both & ~loop)[table] == 0
     twice = both & ~loop & (~whole | edge_attrs.examples)
@@ -152,7 +152,7 @@ def given_once(edge_attrs: EdgeAttributes, table: np.ndarray, where: str | Path)
 _MOSTLY = 0.5  # share of the edges
 
 
-def _both(edge_attrs: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _reverse_rows(edge_attrs: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """bool [M], whether an edge is listed as often in the other direction with the same values in the same table, as
     loops are; and bool [M], whether it has the direction of the first row with its ends and values."""
     low, high = np.sort(edge_attrs.ends, 0)
@@ -173,18 +173,18 @@ def _both(edge_attrs: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np
     return both, opens
 
 
-def one_way(attributes: EdgeAttributes | None, both: bool, directed: bool | None) -> tuple[str, ...]:
+def direction_note(attributes: EdgeAttributes | None, both: bool, directed: bool | None) -> tuple[str, ...]:
     """A note on one-way edges of other programs' graphs, which count both ways here unless the user sets `directed`."""
     if attributes is not None or both or directed is not None:
         return ()
     return ("the edges' directions are not used; set directed = True to use them, or False to silence this note",)
 
 
-def mirrored(index: np.ndarray) -> bool:
+def is_mirrored(index: np.ndarray) -> bool:
     """Whether edges int64 [2, M] are listed in both directions."""
     source, target = index
     codes = np.minimum(source, target) << 31 | np.maximum(source, target)
-    ahead, back = (np.sort(codes[one_way]) for one_way in (source < target, source > target))
+    ahead, back = (np.sort(codes[way]) for way in (source < target, source > target))
     return np.array_equal(ahead, back)
 
 

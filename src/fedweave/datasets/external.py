@@ -129,14 +129,14 @@ def _values(attributes: EdgeAttributes) -> list[tuple[str, np.ndarray]]:
     return [("weight", attributes.weight.astype(np.float64)), *features]
 
 
-def beside(x: "np.ndarray | sp.csr_matrix", more: np.ndarray) -> "np.ndarray | sp.csr_matrix":
+def append_columns(x: "np.ndarray | sp.csr_matrix", more: np.ndarray) -> "np.ndarray | sp.csr_matrix":
     """Features [n, d] with further columns [n, k] on their right, stored as they were."""
     if isinstance(x, sp.csr_matrix):
         return sp.csr_matrix(sp.hstack([x, sp.csr_matrix(more)], "csr"))
     return np.concatenate([x, more], 1)
 
 
-def bare(ends: np.ndarray) -> EdgeAttributes:
+def plain_edges(ends: np.ndarray) -> EdgeAttributes:
     """Undirected edges int64 [2, M] without attributes, each once; the order of the ends does not matter."""
     return EdgeAttributes(np.unique(np.sort(ends, 0), axis=1), False)
 
@@ -153,7 +153,7 @@ def before(outside: Outside, nodes: int, limit: float) -> Outside:
     return Outside(attributes._replace(ends=ends), tuple(outside.names[at - nodes] for at in used))
 
 
-def separated(attributes: EdgeAttributes, nodes: int, names: tuple[str, ...]) -> tuple[EdgeAttributes, Outside]:
+def separate(attributes: EdgeAttributes, nodes: int, names: tuple[str, ...]) -> tuple[EdgeAttributes, Outside]:
     """Split edges into edges among the first `nodes` nodes and edges to later nodes, whose names are `names`."""
     inside = np.maximum(*attributes.ends) < nodes
     outside = attributes._replace(y=None, split=None, examples=False).select(~inside, attributes.ends[:, ~inside])

@@ -22,8 +22,8 @@ INTEGER = r"^\s*[+-]?\d+(\.0*)?\s*$"
 
 
 def exact(cells: pa.Array, values: np.ndarray) -> np.ndarray:
-    """The values of a column for `merged`: `values` float64 [n], which were made from `cells`; or integers with all
-    digits, where cells are whole numbers too large for float64 to distinguish."""
+    """The values of a column for `merged_rows`: `values` float64 [n], which were made from `cells`; or integers with
+    all digits, where cells are whole numbers too large for float64 to distinguish."""
     if pa.types.is_floating(cells.type) or np.abs(values).max(initial=0) < EXACT:
         return values
     digits = [_digits(cell) for cell in cells.to_pylist()]
@@ -37,7 +37,7 @@ def _digits(cell: str | int | Decimal) -> int | None:
     return int(cell) if cell == int(cell) else None
 
 
-def merged(values: np.ndarray) -> tuple[int, int] | None:
+def merged_rows(values: np.ndarray) -> tuple[int, int] | None:
     """Two rows of numbers [n], which may be Python's of any length, whose different values are one in float32, where
     rounding to it blurs the column, the later row first; None where it does not, as in a constant column."""
     if len(values) == 0 or np.can_cast(values.dtype, np.float32):
@@ -59,12 +59,12 @@ def merged(values: np.ndarray) -> tuple[int, int] | None:
 
 
 def refuse_merged(values: np.ndarray, name: str, refuse_at: Callable[[int, str, str], None]) -> None:
-    """Refuse finite numbers [n] that `merged` finds, by `refuse_at` with the row, what is wrong and what to do.
+    """Refuse finite numbers [n] that `merged_rows` finds, by `refuse_at` with the row, what is wrong and what to do.
 
     Raises:
         DataError: by `refuse_at`.
     """
-    if (rows := merged(values)) is None:
+    if (rows := merged_rows(values)) is None:
         return
     value, other = values[rows[0]], values[rows[1]]
     least = values.min()
@@ -141,7 +141,7 @@ def amounts(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     return np.unique(of_column[odd])
 
 
-def measured(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+def measurements(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     """int64, the columns of x [n, d] that "auto" scales: `amounts`, but for words: numbers up to `WORDY` of what some
     rows do not have at all."""
     columns = amounts(x)
@@ -182,10 +182,10 @@ def scaler_of(over: "np.ndarray | sp.csr_matrix", how: str) -> Scaler:
     """The `Scaler` of features `over` float32 [n, d], where `how` is one of `BY_NODES`."""
     shift, divisor = np.zeros(over.shape[1]), np.ones(over.shape[1])
     if how == AUTO:
-        if len(columns := measured(over)):
+        if len(columns := measurements(over)):
             mean, variance, deviation = _moments(dense(over[:, columns]).astype(np.float64))
             shift[columns], divisor[columns] = mean, np.where(variance == 0, np.inf, deviation)
-        return Scaler(shift, divisor, lambda x: rescaled(x, how, shift, divisor))
+        return Scaler(shift, divisor, lambda x: apply_scaling(x, how, shift, divisor))
     if _is_constant(over):
         return Scaler(shift, divisor, lambda x: x)
     if how == "scale":
@@ -241,7 +241,7 @@ def normalize(
     "standard": each column to mean 0 and standard deviation 1 over all n nodes; constant columns become 0.
     "minmax":   each column to [-1, 1] over all n nodes, 2 (x - min) / (max - min) - 1 (`feature_norm` in the code of
                 FairGNN, Dai and Wang 2021, and NIFTY, Agarwal et al. 2021); constant columns become 0.
-    "auto":     columns that measure something (`measured`) as "standard" does, and others as they are.
+    "auto":     columns that measure something (`measurements`) as "standard" does, and others as they are.
 
     Where all columns are constant, the last three leave them: nothing would be left.
 
@@ -256,12 +256,12 @@ def normalize(
     if how == "binary":
         return (x != 0).astype(np.float32)
     if how == "row":
-        return _rows_divided(x)
+        return _normalize_rows(x)
     check_filled(how, name, x, over)
     return scaler_of(over, how).apply(x)
 
 
-def _rows_divided(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
+def _normalize_rows(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
     """x [m, d], each row divided by the sum of its absolute values: to the bit scikit-learn's `normalize(x, "l1")`,
     which takes a second to import."""
     if isinstance(x, np.ndarray):
@@ -288,7 +288,7 @@ def check_filled(how: str, name: str, *each: "np.ndarray | sp.csr_matrix") -> No
             )
 
 
-def rescaled(
+def apply_scaling(
     x: "np.ndarray | sp.csr_matrix",
     how: str,
     shift: Sequence[float] | np.ndarray = (),
@@ -299,7 +299,7 @@ def rescaled(
     if how not in BY_NODES:
         return normalize(x, how, "")
     if how == AUTO:
-        return _some_rescaled(x, np.array(shift), np.array([math.inf if value is None else value for value in divisor]))
+        return _apply_to_some(x, np.array(shift), np.array([math.inf if value is None else value for value in divisor]))
     factor = np.array([0.0 if value is None else 1 / value for value in divisor])
     if how == "scale" and isinstance(x, sp.csr_matrix):
         return sp.csr_matrix(x.astype(np.float64) @ sp.diags(factor)).astype(np.float32)
@@ -308,7 +308,7 @@ def rescaled(
     return scaled
 
 
-def _some_rescaled(
+def _apply_to_some(
     x: "np.ndarray | sp.csr_matrix", shift: np.ndarray, divisor: np.ndarray
 ) -> "np.ndarray | sp.csr_matrix":
     """x with (x - shift) / divisor in the columns where that is another number; sparse stays sparse."""
@@ -333,7 +333,7 @@ def of_party(how: str) -> str:
     return "none" if how == AUTO else how
 
 
-def scaled_by_holders(data: Dataset, how: str, name: str) -> Dataset:
+def scale_by_holders(data: Dataset, how: str, name: str) -> Dataset:
     """The data with its features scaled as `normalize` does. "auto" leaves the features: each holder of data scales
     them by its own nodes (`by_holder`)."""
     return replace(data, scaling=AUTO) if how == AUTO else replace(data, x=normalize(data.x, how, name))
@@ -347,7 +347,7 @@ def by_holder(data: Dataset) -> Dataset:
     return replace(data, x=scaled, scaling="none" if scaled is data.x else OWN)
 
 
-def widened(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":
+def pad_columns(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":
     """x with zeros on the right up to `columns`; sparse stays sparse."""
     if isinstance(x, sp.csr_matrix):
         return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))

@@ -12,11 +12,11 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.column_names import NODES, OF_EXAMPLES, check_columns
-from fedweave.datasets.columns import ABSENT_END, elsewhere, ids_of, owners_of, split_of
+from fedweave.datasets.columns import ABSENT_END, external_names, ids_of, owners_of, split_of
 from fedweave.datasets.edge_tables import times_of
-from fedweave.datasets.external import bare, separated
+from fedweave.datasets.external import plain_edges, separate
 from fedweave.datasets.links import TASK
-from fedweave.datasets.lookup import named_folder, unread
+from fedweave.datasets.lookup import require_folder, unread
 from fedweave.datasets.settings import NodeSettings
 from fedweave.datasets.table import Table, Tables
 from fedweave.datasets.tables import Parts, Tabular
@@ -53,15 +53,15 @@ class Folder(NodeSettings, Tabular):
         return KIND in (self.categories or {}) or KIND in (self.missing or ())
 
     @property
-    def reserved(self) -> tuple[str, ...]:
+    def reserved_columns(self) -> tuple[str, ...]:
         of_links = OF_LINKS if self.of_links else ()
         return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
     def dataset(self, tables: Tables, root: Path, labelled: bool) -> Dataset:
-        """`made`; where links are the examples, with the kinds of nodes, and with the label of an edge, which is its
+        """`build`; where links are the examples, with the kinds of nodes, and with the label of an edge, which is its
         relation, as its class."""
         if not self.of_links:
-            return self.made(tables, root, labelled)
+            return self.build(tables, root, labelled)
         kinds, nodes = dict[str, Any](), tables.nodes
         if KIND in nodes.columns:
             names = owners_of(nodes, KIND)
@@ -70,12 +70,12 @@ class Folder(NodeSettings, Tabular):
                 tables = tables._replace(nodes=replace(nodes, data=nodes.data.drop_columns([KIND])))
         of_relations = "label" in tables.edges.columns
         kind = replace(self, task="edges") if of_relations else self
-        return replace(kind.made(tables, root, labelled and of_relations), **kinds)
+        return replace(kind.build(tables, root, labelled and of_relations), **kinds)
 
     @property
-    def known(self) -> tuple[str, ...]:
+    def special_columns(self) -> tuple[str, ...]:
         more = (self.owner, self.node_time, KIND if self.of_links and not self._kind_is_feature else None)
-        return (*super().known, *(name for name in more if name is not None))
+        return (*super().special_columns, *(name for name in more if name is not None))
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
         """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
@@ -84,10 +84,10 @@ class Folder(NodeSettings, Tabular):
 
         Raises:
             ConfigError: no folder is given.
-            DataError: the files are missing or refused (see `Tabular.made`).
+            DataError: the files are missing or refused (see `Tabular.build`).
         """
         layout = "Name the folder that holds nodes.csv|parquet and edges.csv|parquet."
-        root = named_folder(root, "folder", "the folder with nodes and edges", layout)
+        root = require_folder(root, "folder", "the folder with nodes and edges", layout)
         if texts := sorted(path.name for path in root.glob("*_A.txt*")):
             refuse(root, f"{texts[0]} belongs to the TU layout", 'Set [data] name = "tu".', "other-layout")
         if holds_triples(root) and not any(root.glob("nodes.*")):
@@ -101,9 +101,11 @@ class Folder(NodeSettings, Tabular):
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         # a node to be predicted needs neither owner nor time
-        owned = [name for name in self.known[len(super().known) :] if name != KIND] if labelled else ()
-        named = ("id", *(self.answers if labelled and not self.of_edges else ()))
-        check_columns(tables.nodes, required=(*named, *owned), known=self.known)
+        owned = (
+            [name for name in self.special_columns[len(super().special_columns) :] if name != KIND] if labelled else ()
+        )
+        named = ("id", *(self.target_columns if labelled and not self.of_edges else ()))
+        check_columns(tables.nodes, required=(*named, *owned), known=self.special_columns)
         super().check_form(tables, labelled)
 
     def parts(self, tables: Tables, labelled: bool) -> Parts:
@@ -112,19 +114,19 @@ class Folder(NodeSettings, Tabular):
             parts["node_time"] = lambda record: times_of(nodes, when)
         if self.external != "refuse":
             parts["elsewhere"] = lambda record: (
-                elsewhere(tables.edges, record["ids"]) if "ids" in record else pa.array([], "str")
+                external_names(tables.edges, record["ids"]) if "ids" in record else pa.array([], "str")
             )
         return parts
 
-    def finished(self, tables: Tables, record: Record) -> Record:
-        """See `Tabular.finished`; separates edges to nodes elsewhere, and describes the other edges as examples."""
+    def dataset_fields(self, tables: Tables, record: Record) -> Record:
+        """Separates edges to nodes elsewhere from the others, and describes edges that are the examples."""
         nodes, (ends, rows) = tables.nodes.rows, record["ends"]
         if self.external != "refuse":
-            every = bare(ends) if record["edge_attrs"] is None else record["edge_attrs"]
-            inside, record["outside"] = separated(every, nodes, tuple(record["elsewhere"].to_pylist()))
+            every = plain_edges(ends) if record["edge_attrs"] is None else record["edge_attrs"]
+            inside, record["outside"] = separate(every, nodes, tuple(record["elsewhere"].to_pylist()))
             rows = rows[np.maximum(*ends) < nodes]
             record |= {"ends": (inside.ends, rows), "edge_attrs": None if record["edge_attrs"] is None else inside}
-        fields = super().finished(tables, record)
+        fields = super().dataset_fields(tables, record)
         if self.of_links and "split" in tables.edges.columns:
             split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)

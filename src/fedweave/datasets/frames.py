@@ -16,7 +16,7 @@ from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.column_names import NODES
-from fedweave.datasets.edges import one_way
+from fedweave.datasets.edges import direction_note
 from fedweave.datasets.folder import KIND, Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.links import TASK, as_links, links_of
@@ -49,7 +49,7 @@ def _kind_of(options: Values) -> tuple[Folder, Links | None]:
 
 def _of_tables(kind: Folder, links: Links | None, nodes: object, edges: object, name: str) -> Dataset:
     root = Path(name)
-    data = kind.dataset(kind.named(root, _tables(root, nodes=nodes, edges=edges)), root, labelled=True)
+    data = kind.dataset(kind.rename_columns(root, _tables(root, nodes=nodes, edges=edges)), root, labelled=True)
     return data if links is None else as_links(data, links)
 
 
@@ -67,7 +67,7 @@ def from_graph_frames(
     kind = GraphFolder(**options)
     if nodes is None and edges is None:
         return kind.made_of_smiles(Table(root / "graphs", _table("graphs", graphs), 0), root)
-    return kind.made(kind.named(root, _tables(root, nodes=nodes, edges=edges, graphs=graphs)), root)
+    return kind.build(kind.rename_columns(root, _tables(root, nodes=nodes, edges=edges, graphs=graphs)), root)
 
 
 def from_networkx(
@@ -128,7 +128,7 @@ def from_networkx(
             columns[column] = [attributes.get(attribute) for attributes in nodes_by_name.values()]
     edges = _edges(graph, kind, label if labelled_edges and not targets else None, name)
     dataset = _of_tables(kind, links, _columns(columns), edges, name)
-    direction_notes = one_way(dataset.edge_attrs, not graph.is_directed(), options.get("directed"))
+    direction_notes = direction_note(dataset.edge_attrs, not graph.is_directed(), options.get("directed"))
     return replace(dataset, notes=(*dataset.notes, *direction_notes))
 
 
@@ -166,7 +166,7 @@ def _attributes(like: str, held: set[str], what: str = "node") -> str:
 def _edges(graph: Any, kind: Folder, label: str | None, name: str) -> pa.Table:
     """The ends of all edges, as text, and what else edges have, their class as "label", except weights of 1 that no
     option names; loops where these are kept."""
-    loops, named = kind.loops == "keep", {*(kind.ignore or ()), kind.edge_weight, *kind.listed}
+    loops, named = kind.loops == "keep", {*(kind.ignore or ()), kind.edge_weight, *kind.feature_columns}
     place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
     ends = [
         (str(a), str(b), _by_text(values)) for a, b, values in graph.edges(data=True) if loops or place[a] != place[b]

@@ -18,7 +18,7 @@ from fedweave.datasets.columns import ids_of
 from fedweave.datasets.edge_tables import ALL
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.labels import labels_in, refuse_numerals, refuse_several
-from fedweave.datasets.lookup import TABLES, named_folder, unread
+from fedweave.datasets.lookup import TABLES, require_folder, unread
 from fedweave.datasets.molecules import BONDS, ELEMENTS, holds_molecules, tables_of
 from fedweave.datasets.name_matching import NameIndex, places
 from fedweave.datasets.settings import GraphSettings
@@ -48,11 +48,11 @@ class GraphFolder(GraphSettings, Tabular):
                 raise ConfigError(f"data: {name} = {list(names)} is empty or names a value twice.")
 
     @property
-    def reserved(self) -> tuple[str, ...]:
+    def reserved_columns(self) -> tuple[str, ...]:
         return ("label",)
 
     @property
-    def known(self) -> tuple[str, ...]:
+    def special_columns(self) -> tuple[str, ...]:
         return COLUMNS["graph"]["nodes"]
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
@@ -62,42 +62,44 @@ class GraphFolder(GraphSettings, Tabular):
 
         Raises:
             ConfigError: no folder is given.
-            DataError: the files are missing or refused (see `Tabular.made`).
+            DataError: the files are missing or refused (see `Tabular.build`).
         """
         layout = "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet."
-        root = named_folder(root, "graphs", "the folder with graphs, nodes and edges", layout)
+        root = require_folder(root, "graphs", "the folder with graphs, nodes and edges", layout)
         if holds_molecules(root):
             graphs = read(find(root, "graphs"))
             return replace(self.made_of_smiles(graphs, root, labelled), notes=unread(root, [graphs.path]))
         tables = self.tables(root, lacking=not labelled)
-        dataset = self.made(tables, root, labelled)
+        dataset = self.build(tables, root, labelled)
         return replace(dataset, notes=unread(root, [table.path for table in tables if table is not None]))
 
     def made_of_smiles(self, graphs: Table, root: Path, labelled: bool = True) -> Dataset:
-        """The data set of a table of molecules; see `Tabular.made` and `molecules.tables_of`."""
+        """The data set of a table of molecules; see `Tabular.build` and `molecules.tables_of`."""
         elements, bonds = self.node_labels or ELEMENTS, self.edge_labels or BONDS
         nodes, edges, molecules = tables_of(graphs, self.columns or {}, elements, self.unreadable)
         if self.edge_features != ALL:  # leave out properties of bonds that are not listed
-            columns = [name for name in edges.columns if name in (*EDGES, "label", *self.chosen)]
+            columns = [name for name in edges.columns if name in (*EDGES, "label", *self.attribute_columns)]
             edges = replace(edges, data=edges.data.select(columns))
         kind = replace(self, node_labels=elements, edge_labels=bonds)
-        return kind.made(kind.named(root, Tables(nodes, edges, molecules), lacking=not labelled), root, labelled)
+        return kind.build(
+            kind.rename_columns(root, Tables(nodes, edges, molecules), lacking=not labelled), root, labelled
+        )
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         owner_columns = () if self.owner is None else (self.owner,)
         required = (
-            ("id", *self.answers, *owner_columns) if labelled else ("id",)
+            ("id", *self.target_columns, *owner_columns) if labelled else ("id",)
         )  # a graph to be predicted needs no owner
         hint = "" if owner_columns else "data.owner names the column with each graph's owner"
         columns = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
         check_columns(self.examples(tables), required, columns, closed=True, hint=hint)
-        check_columns(tables.nodes, required=("id", "graph"), known=self.known)
+        check_columns(tables.nodes, required=("id", "graph"), known=self.special_columns)
         super().check_form(tables, labelled)
 
-    def arranged(self, tables: Tables) -> Tables:
-        """See `Tabular.arranged`: graph by graph."""
+    def arrange(self, tables: Tables) -> Tables:
+        """See `Tabular.arrange`: graph by graph."""
         order = np.argsort(_graphs(self.examples(tables), tables.nodes), kind="stable")
-        return tables._replace(nodes=tables.nodes.taken(order))
+        return tables._replace(nodes=tables.nodes.take(order))
 
     def parts(self, tables: Tables, labelled: bool) -> Parts:
         graphs, (nodes, edges, _) = self.examples(tables), tables
@@ -113,12 +115,12 @@ class GraphFolder(GraphSettings, Tabular):
                 parts[key], parts[called] = _part(_kinds, table, names, key), _part(_names, table, names)
         return parts
 
-    def finished(self, tables: Tables, record: Record) -> Record:
-        """See `Tabular.finished`; with features of nodes' labels or degrees."""
+    def dataset_fields(self, tables: Tables, record: Record) -> Record:
+        """See `Tabular.dataset_fields`; with features of nodes' labels or degrees."""
         _refuse_crossing(tables.edges, record)
         if "edge_labels" in record:
             record["edge_labels"] = _edge_labels(tables.edges, record)
-        fields = super().finished(tables, record) | {"ids": tuple(ids_of(self.examples(tables)).to_pylist())}
+        fields = super().dataset_fields(tables, record) | {"ids": tuple(ids_of(self.examples(tables)).to_pylist())}
         return fields | self._features(tables.nodes, fields)
 
     def _features(self, nodes: Table, fields: Record) -> Record:
@@ -182,7 +184,7 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
         DataError: a node names no graph, or a graph has no node; names file and row.
     """
     ids = ids_of(graphs)
-    cells = nodes.filled("graph")
+    cells = nodes.required_texts("graph")
     rows = places(cells, ids)
     row = first(rows.is_null().to_numpy(False))
     if row is not None:

@@ -26,7 +26,7 @@ def is_hetero(data: object) -> bool:
     return hasattr(data, "node_types") and hasattr(data, "edge_types")
 
 
-def flattened(
+def merge_types(
     data: Any, name: str, flatten: bool, task: str, numbers: bool = False
 ) -> tuple[SimpleNamespace, Columns, Columns]:
     """The nodes of all types, one type after the other, as an object with a `Data`'s attributes; and the names of node
@@ -52,8 +52,8 @@ def flattened(
     first = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
     ends = [_ends_of_type(kind, store, sizes, first, name) for kind, store in edges.items()]
     counts = {kind: pairs.shape[1] for kind, pairs in zip(edges, ends, strict=True)}
-    x, columns = _joined(nodes, "x", sizes, {kind: kind for kind in nodes}, name)
-    features, of_edges = _joined(edges, "edge_attr", counts, relations, name)
+    x, columns = _join_features(nodes, "x", sizes, {kind: kind for kind in nodes}, name)
+    features, of_edges = _join_features(edges, "edge_attr", counts, relations, name)
     arrays = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
     of, each = (edges, counts) if task == "edges" else (nodes, sizes)
     absent = _ABSENT | ({CLASSES[task]: float("nan")} if numbers else {})
@@ -75,7 +75,7 @@ def _ends_of_type(kind: Columns, store: Values, sizes: dict[str, int], first: di
     return np.asarray(ends + np.array([[first[of]] for of in node_types]))
 
 
-def _joined(stores: Stores, key: str, counts: Counts, names: Names, name: str) -> tuple[np.ndarray, Columns]:
+def _join_features(stores: Stores, key: str, counts: Counts, names: Names, name: str) -> tuple[np.ndarray, Columns]:
     """The features [n, types + d] of all types, and their names."""
     arrays = {kind: _dense(store[key]) for kind, store in stores.items() if key in store and store[key] is not None}
     for kind, array in arrays.items():

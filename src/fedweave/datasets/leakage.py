@@ -10,18 +10,18 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 
 
-def repeated(x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray) -> np.ndarray:
+def group_columns(x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray) -> np.ndarray:
     """int64, the columns of x [n, d] that number the groups `sensitive` int64 [n], over nodes of known group: one
     value within each group, another in every other. None if there is only one group, or a group of one node."""
     groups = [np.flatnonzero(sensitive == s) for s in np.unique(sensitive[sensitive >= 0])]
     if len(groups) < 2 or min(map(len, groups)) < 2:
         return np.zeros(0, np.int64)
     low, high = (np.stack([_bound(x[group], bound) for group in groups]) for bound in (np.min, np.max))
-    apart = (np.diff(np.sort(low, 0), axis=0) > 0).all(0)
-    return np.flatnonzero((low == high).all(0) & apart)
+    different = (np.diff(np.sort(low, 0), axis=0) > 0).all(0)
+    return np.flatnonzero((low == high).all(0) & different)
 
 
-def apart(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, least: int) -> np.ndarray:
+def separating_columns(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, least: int) -> np.ndarray:
     """int64, the columns of x [n, d] that separate the classes of y int64 [n] by disjoint ranges of numbers. None if
     there is only one class, or one of fewer examples than `least`, where this may be chance."""
     classes = [np.flatnonzero(y == c) for c in np.unique(y[y >= 0])]
@@ -39,7 +39,7 @@ def _bound(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray 
     return np.asarray(result if isinstance(result, np.ndarray) else result.toarray()[0])
 
 
-def refuse_repeated(
+def refuse_group_columns(
     x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray | None, names: Sequence[str], where: str | Path
 ) -> None:
     """Reject features x [n, d] if a column is the sensitive attribute; `names` are the columns' names, or () to number
@@ -48,7 +48,7 @@ def refuse_repeated(
     Raises:
         DataError: names the file, the column and the remedy.
     """
-    columns = np.zeros(0, np.int64) if sensitive is None else repeated(x, sensitive)
+    columns = np.zeros(0, np.int64) if sensitive is None else group_columns(x, sensitive)
     if len(columns):
         called = repr(names[columns[0]]) if names else str(columns[0])
         refuse(
@@ -60,25 +60,25 @@ def refuse_repeated(
         )
 
 
-def without_sens(data: Dataset, where: str | Path, sens_feature: bool) -> Dataset:
+def check_sensitive(data: Dataset, where: str | Path, sens_feature: bool) -> Dataset:
     """`data`, if none of its features is the sensitive attribute, or `sens_feature` allows that. A small graph has the
     groups of its nodes.
 
     Raises:
-        DataError: see `refuse_repeated`.
+        DataError: see `refuse_group_columns`.
     """
     if not sens_feature:
-        refuse_repeated(*_seen(data), where)
+        refuse_group_columns(*_features_and_groups(data), where)
     return data
 
 
 def has_sens(data: Dataset) -> bool:
     """Whether one of the features is the sensitive attribute."""
-    x, sensitive, _ = _seen(data)
-    return sensitive is not None and len(repeated(x, sensitive)) > 0
+    x, sensitive, _ = _features_and_groups(data)
+    return sensitive is not None and len(group_columns(x, sensitive)) > 0
 
 
-def _seen(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
+def _features_and_groups(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
     """The features of nodes, the group of each or of its small graph, and the names of features; of edges, where
     these are the examples."""
     if data.edge_attrs is not None and data.edge_attrs.examples:

@@ -11,7 +11,7 @@ from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
 from fedweave.core.links import OF_DATA, Links, hashes_of, pair_hashes, relation_of, split_of
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.external import bare
+from fedweave.datasets.external import plain_edges
 from fedweave.errors import ConfigError
 
 TASK = "links"
@@ -106,7 +106,7 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
     if attributes is None:
         kind = data.edge_labels if kinds else None
         once = data.edges[0] < data.edges[1]
-        return bare(data.edges[:, once])._replace(y=None if kind is None else kind[once]), ()
+        return plain_edges(data.edges[:, once])._replace(y=None if kind is None else kind[once]), ()
     if attributes.examples and data.links is None:  # edges whose classes are their relations
         split = None if data.public is None else np.where(data.public.any(0), data.public.argmax(0), -1)
         attributes = attributes._replace(y=data.y if data.classes > 1 else None, split=split)

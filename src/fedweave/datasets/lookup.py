@@ -245,8 +245,8 @@ def identify(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     if parties:
         return f"is a folder of the parties {', '.join(parties)}", ("parties",)
     if archives := [path for path in inside if path.stem in data_names and (path.is_dir() or path.suffix == ".npz")]:
-        return f"holds {_listed(archives)}", tuple(dict.fromkeys(path.stem for path in archives))
-    return (f"holds {_listed(inside)}" if inside else "is an empty folder"), ()
+        return f"holds {_list(archives)}", tuple(dict.fromkeys(path.stem for path in archives))
+    return (f"holds {_list(inside)}" if inside else "is an empty folder"), ()
 
 
 def tu_names(folder: Path, name: str = "*") -> list[str]:
@@ -255,7 +255,7 @@ def tu_names(folder: Path, name: str = "*") -> list[str]:
     return sorted(names)
 
 
-def named_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
+def require_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
     """The folder of [data] path; `needs` describes the data that `name` reads, and `layout` the folder to give.
 
     Raises:
@@ -291,6 +291,6 @@ def _tables(folder: Path) -> list[str]:
     return [files[0] for files in (graphs, *held) if files] if all(held) else []
 
 
-def _listed(paths: list[Path]) -> str:
+def _list(paths: list[Path]) -> str:
     shown = [f"{path.name}/" if path.is_dir() else path.name for path in paths[:_LISTED]]
     return ", ".join(shown) + (f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else "")

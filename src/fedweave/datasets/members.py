@@ -12,8 +12,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.column_names import EDGES, NODES, check_columns
 from fedweave.datasets.folder import Folder
-from fedweave.datasets.lookup import named_folder, unread
-from fedweave.datasets.table import Table, Tables, stacked
+from fedweave.datasets.lookup import require_folder, unread
+from fedweave.datasets.table import Table, Tables, stack
 from fedweave.errors import ConfigError, DataError, Faults
 
 _LAYOUT = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
@@ -39,7 +39,7 @@ class Members(Folder):
         """
         if self.owner is not None:
             raise ConfigError("members: the sub-folders decide the owners of nodes; leave owner out.")
-        root = named_folder(root, "members", "the folder of all members' folders", _LAYOUT)
+        root = require_folder(root, "members", "the folder of all members' folders", _LAYOUT)
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         if not folders:
             refuse(root, "there is no sub-folder", _LAYOUT)
@@ -58,7 +58,7 @@ class Members(Folder):
                 edges.append(_with_member(self._with_ids(of_edges), folder.name, self._ends))
         faults.refuse()
         _check_alike(root, nodes)
-        nodes_of_all, edges_of_all = (stacked(root / each[0].path.stem, each) for each in (nodes, edges))
+        nodes_of_all, edges_of_all = (stack(root / each[0].path.stem, each) for each in (nodes, edges))
         dataset = self.dataset(Tables(nodes_of_all, edges_of_all), root, labelled)
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
         if dataset.outside is not None:  # which members that train together call alike
@@ -80,7 +80,7 @@ class Members(Folder):
         """With ids where edges are the examples: their rows from 0 in the member's table, where it says none."""
         if not self.of_edges or "id" in edges.columns:
             return edges
-        rows = np.arange(edges.rows) if edges.there is None else edges.there
+        rows = np.arange(edges.rows) if edges.file_rows is None else edges.file_rows
         return replace(edges, data=edges.data.append_column("id", pa.array(rows.astype(str))))
 
 
@@ -89,7 +89,7 @@ def _with_member(table: Table, member: str, columns: Sequence[str]) -> Table:
     check_columns(table, required=tuple(columns), known=tuple(columns))
     data = table.data
     for column in columns:
-        cells = table.filled(column)
+        cells = table.required_texts(column)
         full = pc.binary_join_element_wise(pa.scalar(member), cells, pa.scalar("/"))
         data = data.set_column(data.column_names.index(column), column, full)
     return replace(table, data=data)

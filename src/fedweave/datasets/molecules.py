@@ -61,8 +61,10 @@ def tables_of(graphs: Table, columns: Mapping[str, str], elements: Sequence[str]
         refuse(graphs.path, f"{what}; it has {', '.join(graphs.columns)}", remedy, "column-missing")
     graphs = graphs.without(graphs.blank())
     if ids not in graphs.columns:
-        rows = np.arange(graphs.rows) if graphs.there is None else graphs.there
-        graphs = Table(graphs.path, graphs.data.append_column(ids, pa.array(rows.astype(str))), graphs.top, there=rows)
+        rows = np.arange(graphs.rows) if graphs.file_rows is None else graphs.file_rows
+        graphs = Table(
+            graphs.path, graphs.data.append_column(ids, pa.array(rows.astype(str))), graphs.top, file_rows=rows
+        )
     molecules = [_molecule(text) for text in graphs.texts(smiles).to_pylist()]
     bad = np.array([molecule is None for molecule in molecules], bool)
     if unreadable == REFUSE or bad.all():
@@ -83,7 +85,7 @@ def tables_of(graphs: Table, columns: Mapping[str, str], elements: Sequence[str]
         )
         graphs = graphs.without(bad)
     readable = [molecule for molecule in molecules if molecule is not None]
-    atoms, bonds = _tables_of(readable, graphs.filled(ids).to_pylist(), elements)
+    atoms, bonds = _tables_of(readable, graphs.required_texts(ids).to_pylist(), elements)
     return Tables(Table(graphs.path.parent / "nodes", atoms, 0), Table(graphs.path.parent / "edges", bonds, 0), graphs)
 
 

@@ -36,12 +36,12 @@ def plain(name: str) -> str:
     return name
 
 
-def shown(name: str) -> str:
+def visible(name: str) -> str:
     """The name without letters that do not show, such as a zero-width space."""
     return name if name.isascii() else "".join(sign for sign in name if unicodedata.category(sign) != "Cf")
 
 
-def _behind_member(step: Callable[[str], str]) -> Callable[[str], str]:
+def _after_member(step: Callable[[str], str]) -> Callable[[str], str]:
     """The step on a name or, where it has nothing to do, on what follows its first slash, after a member."""
 
     def result(text: str) -> str:
@@ -79,15 +79,15 @@ def _number(text: str) -> str:
 # The forms in which other programs write the same name: what differs, and the name without that, one after the other.
 FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("the Unicode form of its letters (write both in NFC)", partial(unicodedata.normalize, "NFKC")),
-    ("letters that do not show", shown),
+    ("letters that do not show", visible),
     ("case", str.casefold),
     ("blanks", lambda text: " ".join(text.split())),
-    ("the apostrophe before it", _behind_member(lambda text: text.lstrip(_APOSTROPHES))),
-    ("brackets around it", _behind_member(_in_brackets)),
-    ("how the same UUID is written", _behind_member(_uuid)),
-    ("signs between thousands", _behind_member(_without_groups)),
-    ("zeros before it", _behind_member(lambda text: text.lstrip("0") or "0")),
-    ("how the same number is written", _behind_member(_number)),
+    ("the apostrophe before it", _after_member(lambda text: text.lstrip(_APOSTROPHES))),
+    ("brackets around it", _after_member(_in_brackets)),
+    ("how the same UUID is written", _after_member(_uuid)),
+    ("signs between thousands", _after_member(_without_groups)),
+    ("zeros before it", _after_member(lambda text: text.lstrip("0") or "0")),
+    ("how the same number is written", _after_member(_number)),
 )
 
 
@@ -147,12 +147,12 @@ def difference(one: str, other: str) -> str:
         for _, step in rest:
             first, second = step(first), step(second)
         steps = rest if first == second else steps
-    hidden = sorted({f"U+{ord(letter):04X}" for letter in one + other if not shown(letter)})
-    differences = [how if step is not shown else f"{', '.join(hidden)}, which does not show" for how, step in steps]
+    hidden = sorted({f"U+{ord(letter):04X}" for letter in one + other if not visible(letter)})
+    differences = [how if step is not visible else f"{', '.join(hidden)}, which does not show" for how, step in steps]
     return " and ".join(differences)
 
 
-def alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+def look_alikes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Every name that is another one when `plain`, after that one."""
     seen = dict[str, str]()
     for name in names:
@@ -161,6 +161,6 @@ def alike(names: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield first, name
 
 
-def not_composed(names: Iterable[str]) -> str:
+def first_not_nfc(names: Iterable[str]) -> str:
     """The first name that is not in NFC, the form in which most programs write; "" if there is none."""
     return next((name for name in names if not unicodedata.is_normalized("NFC", name)), "")

@@ -9,42 +9,42 @@ from fedweave.core.graph_arrays import dense
 from fedweave.core.target import CLASS, LABELS, where_known
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import by_holder
-from fedweave.datasets.leakage import apart, repeated
-from fedweave.datasets.name_matching import alike, difference
-from fedweave.datasets.row_numbers import FEWEST, row_numbers
+from fedweave.datasets.leakage import group_columns, separating_columns
+from fedweave.datasets.name_matching import difference, look_alikes
+from fedweave.datasets.row_numbers import MIN_ROWS, row_numbers
 
 _LINE = 1e-9  # below 1, of the correlation of two columns that are a straight line
-_MOST_CELLS = 10**8  # of features that are looked at for that
-LEAST = 5  # examples of a class from which on disjoint ranges of numbers are no chance
-APART = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
+_MAX_CELLS = 10**8  # of features that are looked at for that
+MIN_OF_CLASS = 5  # examples of a class from which on disjoint ranges of numbers are no chance
+MAX_RATIO = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
 
 
-def odd_features(data: Dataset) -> Iterator[str]:
+def feature_notes(data: Dataset) -> Iterator[str]:
     """A sentence for each kind of odd column, with the columns' names, or their numbers from 0."""
     if data.example == "node":
-        yield from _read_off(data, data.x, lambda columns: column_names(data, columns), "feature")
+        yield from _target_leaks(data, data.x, lambda columns: column_names(data, columns), "feature")
     elif data.example == "edge" and data.edge_attrs is not None and data.edge_attrs.features is not None:
         called = data.edge_attrs.columns or tuple(map(str, range(data.edge_attrs.width)))
-        yield from _read_off(data, data.edge_attrs.features, lambda columns: _few(called, columns), "edge feature")
+        yield from _target_leaks(data, data.edge_attrs.features, lambda columns: _few(called, columns), "edge feature")
     largest = _largest(by_holder(data).x)
     usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
-    if usual and len(far := np.flatnonzero(largest > APART * usual)):
+    if usual and len(far := np.flatnonzero(largest > MAX_RATIO * usual)):
         yield (
             f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times the median column's, "
             "which hides the others from a model; scale features, by data.normalize or before"
         )
 
 
-def _read_off(
+def _target_leaks(
     data: Dataset, x: "np.ndarray | sp.csr_matrix", names: Callable[[np.ndarray], str], what: str
 ) -> Iterator[str]:
     """A sentence on the columns of the examples' features x [e, d] that give away the target."""
     if data.target == CLASS:
-        yield from _labels_read_off(x, data.y, names, what)
+        yield from _label_leaks(x, data.y, names, what)
         return
     has_target = where_known(data.y)
     for target, y, rows in zip(data.targets or map(str, range(data.outputs)), data.y.T, has_target.T, strict=True):
-        columns = _proportional(x[rows], y[rows].astype(np.float64))
+        columns = _linear_columns(x[rows], y[rows].astype(np.float64))
         if len(columns):
             verb = "has" if len(columns) == 1 else "have"
             yield (
@@ -54,9 +54,9 @@ def _read_off(
             )
 
 
-def _proportional(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarray:
+def _linear_columns(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarray:
     """int64, the columns of x [n, d] that are a straight line over y float64 [n], up to rounding."""
-    if len(y) < FEWEST or x.shape[0] * x.shape[1] > _MOST_CELLS or np.ptp(y) == 0:
+    if len(y) < MIN_ROWS or x.shape[0] * x.shape[1] > _MAX_CELLS or np.ptp(y) == 0:
         return np.zeros(0, np.int64)
     wide = dense(x).astype(np.float64)
     wide -= wide.mean(0)
@@ -65,12 +65,12 @@ def _proportional(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarray:
     return np.flatnonzero((np.abs(other @ wide) > (1 - _LINE) * size) & (size > 0))
 
 
-def _labels_read_off(
+def _label_leaks(
     x: "np.ndarray | sp.csr_matrix", y: np.ndarray, names: Callable[[np.ndarray], str], what: str
 ) -> Iterator[str]:
     """A sentence on the columns that equal the label, and one on columns with disjoint ranges for the classes."""
-    same = repeated(x, y)
-    ranges = np.setdiff1d(apart(x, y, LEAST), same)
+    same = group_columns(x, y)
+    ranges = np.setdiff1d(separating_columns(x, y, MIN_OF_CLASS), same)
     for columns, how in ((same, "one value for each class"), (ranges, "numbers in a separate range for each class")):
         if len(columns):
             verb = f"{what} {names(columns)} has" if len(columns) == 1 else f"{what}s {names(columns)} have"
@@ -109,15 +109,15 @@ def _columns(data: Dataset, columns: np.ndarray) -> str:
     return f"the feature {shown} has" if len(columns) == 1 else f"the features {shown} have"
 
 
-_SHOWN = 3  # pairs of names
+_MAX_PAIRS = 3  # pairs of names
 
 
-def odd_data(data: Dataset) -> Iterator[str]:
+def name_notes(data: Dataset) -> Iterator[str]:
     """A sentence for each kind of names that look alike, and for columns that number the rows."""
     kinds = {"classes": data.labels, "groups": data.groups, "owners": data.owners}
     kinds |= {"kinds of nodes": data.node_kinds, "kinds of edges": data.edge_kinds}
     kinds |= {"relations": () if data.links is None else data.links.relations}
-    yield from alike_names(kinds)
+    yield from look_alike_notes(kinds)
     if len(numbered := row_numbers(data.x)):
         few, shown = len(numbered) == 1, column_names(data, numbered)
         yield (
@@ -127,12 +127,12 @@ def odd_data(data: Dataset) -> Iterator[str]:
         )
 
 
-def alike_names(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def look_alike_notes(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """A sentence for each kind of names, {what they are: the names}, that has names that look alike."""
     for what, names in kinds.items():
-        pairs = list(alike(names))
-        text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_SHOWN])
-        more = f", and {len(pairs) - _SHOWN:,} more pairs" if pairs[_SHOWN:] else ""
+        pairs = list(look_alikes(names))
+        text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_MAX_PAIRS])
+        more = f", and {len(pairs) - _MAX_PAIRS:,} more pairs" if pairs[_MAX_PAIRS:] else ""
         if pairs:
             question = "are they meant to be different? If not, write them the same way in all tables"
             yield f"of the {what}, {text}{more}; {question}"
@@ -141,7 +141,7 @@ def alike_names(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
 UNITS = 1000.0  # from which factor on times of two clients are not in one unit; a day has 86,400 seconds
 
 
-def odd_times(data: Dataset, split_times: tuple[float, float] | None, held: Mapping[str, np.ndarray]) -> Iterator[str]:
+def time_notes(data: Dataset, split_times: tuple[float, float] | None, held: Mapping[str, np.ndarray]) -> Iterator[str]:
     """A sentence for each way in which a split by time lacks one unit of time, or edges that are early enough.
 
     split_times: the ends of training and of validation; None where the split is not by time. held: the nodes of each
@@ -189,7 +189,7 @@ def _span(times: np.ndarray) -> str:
     return f"{times.min():.10g} to {times.max():.10g}"
 
 
-def one_class(data: Dataset) -> Iterator[str]:
+def single_class_notes(data: Dataset) -> Iterator[str]:
     """A sentence if all labeled examples are of one class; not for links, where pairs that are no links are drawn."""
     if data.target != CLASS:
         return

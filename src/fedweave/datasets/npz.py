@@ -65,11 +65,11 @@ from fedweave.datasets.base import (
 )
 from fedweave.datasets.base import write as write
 from fedweave.datasets.check import check, check_array, first, refuse
-from fedweave.datasets.edges import as_edges, once, scaled, skeleton
+from fedweave.datasets.edges import as_edges, one_direction, scale_features, skeleton
 from fedweave.datasets.external import Outside
-from fedweave.datasets.features import compact, refuse_merged, scaled_by_holders, with_constant
+from fedweave.datasets.features import compact, refuse_merged, scale_by_holders, with_constant
 from fedweave.datasets.labels import refuse_stray
-from fedweave.datasets.leakage import without_sens
+from fedweave.datasets.leakage import check_sensitive
 from fedweave.datasets.settings import ArraySettings, EdgeScaling
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
@@ -191,7 +191,7 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
         if "time" not in rows:
             refuse(path, f"{SPLIT_TIMES} needs edge_time", f"Add edge_time, or leave {SPLIT_TIMES} out.")
         attributes = attributes._replace(split_times=(float(arrays[SPLIT_TIMES][0]), float(arrays[SPLIT_TIMES][1])))
-    return once(attributes, path) if "y" in arrays else attributes._replace(examples=True, y=None, split=None)
+    return one_direction(attributes, path) if "y" in arrays else attributes._replace(examples=True, y=None, split=None)
 
 
 def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes | None, path: Path) -> Outside | None:
@@ -375,8 +375,8 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
         Raises:
             DataError: it is refused (see `npz.read`).
         """
-        data = without_sens(read(path, path.stem, loops=self.loops, target=self), path, self.sens_feature)
+        data = check_sensitive(read(path, path.stem, loops=self.loops, target=self), path, self.sens_feature)
         data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
         data = classed(data) if data.target == CLASS else data
-        attributes = None if data.edge_attrs is None else scaled(data.edge_attrs, self.edge_normalize, path)
-        return scaled_by_holders(replace(data, x=compact(data.x), edge_attrs=attributes), self.normalize, data.name)
+        attributes = None if data.edge_attrs is None else scale_features(data.edge_attrs, self.edge_normalize, path)
+        return scale_by_holders(replace(data, x=compact(data.x), edge_attrs=attributes), self.normalize, data.name)

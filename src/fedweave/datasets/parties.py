@@ -18,23 +18,23 @@ from fedweave.datasets.columns import (
     AUTO,
     check_gaps,
     edges_of,
+    expand_lists,
     feature_names,
     features_of,
-    gaps_filled,
-    gaps_of,
+    fill_gaps,
+    gap_columns,
     group_names,
     ids_of,
-    in_training,
-    seen,
     sens_of,
     split_of,
-    spread,
+    training_rows,
+    training_values,
 )
-from fedweave.datasets.edge_tables import Carrying
+from fedweave.datasets.edge_tables import EdgeTables
 from fedweave.datasets.features import compact, normalize, of_party
 from fedweave.datasets.labels import labels_in
-from fedweave.datasets.leakage import refuse_repeated
-from fedweave.datasets.lookup import named_folder, unread
+from fedweave.datasets.leakage import refuse_group_columns
+from fedweave.datasets.lookup import require_folder, unread
 from fedweave.datasets.name_matching import as_whole, difference, plain, undotted
 from fedweave.datasets.schema import Classified
 from fedweave.datasets.table import Table
@@ -68,7 +68,7 @@ class PartyFolders(Classified):
             DataError: fewer than two parties, no common id, parties that contradict each other, or a file that is
                 missing or refused; the message names party, file, row (see `table.Table`) and remedy.
         """
-        root = named_folder(root, "parties", "the folder of all parties' folders", _LAYOUT)
+        root = require_folder(root, "parties", "the folder of all parties' folders", _LAYOUT)
         inputs = self._inputs(root)
         folders = [party.nodes.path.parent for party in inputs]
         ids = _common(root, inputs)
@@ -85,7 +85,7 @@ class PartyFolders(Classified):
         source, target = np.concatenate([party.edges for party in parties], 1)
         groups = None if sensitive is None else sens_of(sensitive, self.groups)
         for party, entry in zip(inputs, rows, strict=True) if not self.sens_feature else ():
-            refuse_repeated(party.x[entry], groups, party.names, party.nodes.path)
+            refuse_group_columns(party.x[entry], groups, party.names, party.nodes.path)
         x = np.concatenate([party.x[entry] for party, entry in zip(inputs, rows, strict=True)], 1)
         dataset = Dataset(
             name=root.resolve().name,
@@ -119,7 +119,7 @@ class PartyFolders(Classified):
         return inputs
 
 
-def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
+def read_party(folder: Path, kind: EdgeTables) -> tuple[Dataset, tuple[str, ...]]:
     """One party's data by itself, with its ids and its unscaled features, and the names of the features; it may have no
     column of labels.
 
@@ -141,7 +141,7 @@ def read_party(folder: Path, kind: Carrying) -> tuple[Dataset, tuple[str, ...]]:
         y, classes = kind.labels_of(party.nodes)
     sensitive = sens_of(party.nodes, kind.groups)
     if not kind.sens_feature:
-        refuse_repeated(party.x, sensitive, party.names, party.nodes.path)
+        refuse_group_columns(party.x, sensitive, party.names, party.nodes.path)
     dataset = Dataset(
         name=folder.resolve().name,
         x=party.x,
@@ -210,7 +210,7 @@ def _folders(root: Path) -> list[Path]:
 def _training(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
     """The ids whose split is "train" at some party; None where no party has one."""
     every = [kind.tables(folder, lacking=True).nodes for folder in folders]
-    rows = [in_training(nodes) for nodes in every]
+    rows = [training_rows(nodes) for nodes in every]
     splits = [(nodes, trains) for nodes, trains in zip(every, rows, strict=True) if trains is not None]
     for nodes, _ in splits:
         check_columns(nodes, required=NODES[:1], known=NODES)
@@ -229,16 +229,16 @@ def _read(
     check_columns(edges, required=EDGES, known=EDGES, closed=True)
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
-    nodes = spread(nodes, NODES)
+    nodes = expand_lists(nodes, NODES)
     ids = _numbered(ids_of(nodes))
     trains = None if train is None else pc.is_in(ids, value_set=train).to_numpy(zero_copy_only=False)
     categories = {
-        name: seen(nodes, name, trains) if values == AUTO and name in nodes.columns else values
+        name: training_values(nodes, name, trains) if values == AUTO and name in nodes.columns else values
         for name, values in categories.items()
     }
     if shared:
         categories = {name: values for name, values in categories.items() if name in nodes.columns}
-    filled = gaps_filled(nodes, [name for name in gaps_of(gaps, False) if not shared or name in nodes.columns])
+    filled = fill_gaps(nodes, [name for name in gap_columns(gaps, False) if not shared or name in nodes.columns])
     x = dense(features_of(filled, categories=categories))
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, check_counts, refuse
-from fedweave.datasets.features import compact, scaled_by_holders
+from fedweave.datasets.features import compact, scale_by_holders
 from fedweave.datasets.lookup import Facts, NotHeld, Published, cache, kinds_of, nowhere, shared
 from fedweave.datasets.settings import Normalize
 from fedweave.errors import DataError
@@ -208,7 +208,7 @@ class Public(Published):
         counted = ("nodes", *(("edges",) if self.exact else ()), "features", "classes")
         check_counts(dataset, self.facts, path, counted, _OWN)
         dataset = self._allowed(dataset, path)
-        return scaled_by_holders(replace(dataset, x=compact(dataset.x)), self.normalize, self.name)
+        return scale_by_holders(replace(dataset, x=compact(dataset.x)), self.normalize, self.name)
 
     def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
         """The data set with the features of the file that models may see."""

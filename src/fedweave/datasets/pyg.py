@@ -14,11 +14,11 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.links import Links
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, first, refuse
-from fedweave.datasets.edges import alike_both_ways, mirrored, once, one_way, skeleton
-from fedweave.datasets.features import NO_FEATURES, compact, one_hot, refuse_merged, scaled_by_holders, with_constant
-from fedweave.datasets.hetero import CLASSES, _dense, flattened, is_hetero
+from fedweave.datasets.edges import direction_note, is_mirrored, is_symmetric, one_direction, skeleton
+from fedweave.datasets.features import NO_FEATURES, compact, one_hot, refuse_merged, scale_by_holders, with_constant
+from fedweave.datasets.hetero import CLASSES, _dense, is_hetero, merge_types
 from fedweave.datasets.labels import refuse_stray
-from fedweave.datasets.leakage import without_sens
+from fedweave.datasets.leakage import check_sensitive
 from fedweave.datasets.links import as_links
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
@@ -89,7 +89,7 @@ def from_pyg(
     if is_hetero(graphs[0]):
         if len(graphs) > 1:
             refuse(name, "there are several graphs with types of nodes", "Give one, or graphs of one type.")
-        flat, columns, of_edges = flattened(graphs[0], name, flatten, task, target.by_number)
+        flat, columns, of_edges = merge_types(graphs[0], name, flatten, task, target.by_number)
         ways = directed is not False
         dataset = from_pyg(flat, name, ignore, sens_feature, ways, loops, task, normalize=normalize, **targets)
         named = dataset.edge_attrs and dataset.edge_attrs._replace(columns=of_edges if dataset.edge_attrs.width else ())
@@ -105,8 +105,8 @@ def from_pyg(
         held, graph_of = _merged(graphs, name, ignore, target)
     dataset = _dataset(held, graph_of, label, directed, loops, name, target)
     dataset = replace(dataset, notes=(*dataset.notes, *_unread(graphs, ignore, label, name)))
-    dataset = without_sens(check(with_constant(dataset), name), name, sens_feature)
-    return scaled_by_holders(dataset, normalize, name)
+    dataset = check_sensitive(check(with_constant(dataset), name), name, sens_feature)
+    return scale_by_holders(dataset, normalize, name)
 
 
 def _dataset(
@@ -146,7 +146,7 @@ def _dataset(
         public=None if split is None else split[:, of],
         ids=() if of.all() else tuple(map(str, np.flatnonzero(of).tolist())),
         graph_of=graph_of,
-        notes=(*notes, *one_way(attributes, mirrored(ends[:, mask]), directed)),
+        notes=(*notes, *direction_note(attributes, is_mirrored(ends[:, mask]), directed)),
     )
     return replace(dataset, **target.fields(dataset.y, target.names_of_array(())))
 
@@ -201,19 +201,19 @@ def _of_links(
         np.repeat([at for _, at in parts], [links.shape[1] for links, _ in parts]),
     )
     ends = _ends(ends, nodes, name)
-    one_way = not mirrored(known[0][0]) if directed is None else directed
-    first, second = (ends[0], ends[1]) if one_way else (ends.min(0), ends.max(0))
+    is_directed = not is_mirrored(known[0][0]) if directed is None else directed
+    first, second = (ends[0], ends[1]) if is_directed else (ends.min(0), ends.max(0))
     order = np.lexsort(
         (split if len(graphs) == 1 else -split, second, first)
     )  # a link that is known in training trains
     distinct = np.ones(len(order), bool)
     distinct[1:] = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
     at = np.sort(order[distinct & (first[order] != second[order])])
-    attributes = EdgeAttributes(np.stack([first[at], second[at]]), bool(one_way), split=split[at])
+    attributes = EdgeAttributes(np.stack([first[at], second[at]]), bool(is_directed), split=split[at])
     x = compact(_narrowed(_numbers(_dense(_features(graphs[0])), "x", _FEATURES, name), name))
     y = np.zeros(nodes, np.int64)
     dataset = Dataset(name, x, skeleton(attributes.ends, nodes), y, 1, edge_attrs=attributes, notes=(_DRAWN, *notes))
-    return as_links(scaled_by_holders(check(dataset, name), normalize, name), Links())
+    return as_links(scale_by_holders(check(dataset, name), normalize, name), Links())
 
 
 def _features(graph: Any) -> Any:
@@ -313,8 +313,8 @@ def _edge_attributes(
     time = arrays["edge_time"].reshape(-1).astype(np.float64) if "edge_time" in arrays else None
     attributes = EdgeAttributes(ends, bool(directed), weight, features, time)
     if directed is None:
-        attributes = attributes._replace(directed=not (mirrored(ends) and alike_both_ways(attributes)))
-    return once(attributes, name)
+        attributes = attributes._replace(directed=not (is_mirrored(ends) and is_symmetric(attributes)))
+    return one_direction(attributes, name)
 
 
 def _arrays(data: object, name: str, ignore: Sequence[str], label: str, bare: bool = False) -> dict[str, np.ndarray]:

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.check import check, check_counts, first, refuse
-from fedweave.datasets.features import AUTO, compact, normalize, scaled_by_holders
+from fedweave.datasets.features import AUTO, compact, normalize, scale_by_holders
 from fedweave.datasets.lookup import Facts, PublishedFile, kinds_of
 from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.settings import Normalize
@@ -51,13 +51,13 @@ class Released(PublishedFile):
                 "damaged",
             )
         check_counts(held, self.facts, folder, self.counted)
-        return check(scaled_by_holders(replace(held, x=compact(held.x)), self.normalize, self.name), folder)
+        return check(scale_by_holders(replace(held, x=compact(held.x)), self.normalize, self.name), folder)
 
     def read(self, folder: Path) -> Dataset:
         """The graph in `folder`, which has all files."""
         raise NotImplementedError
 
-    def made(
+    def build(
         self,
         x: "np.ndarray | sp.csr_matrix",
         ends: npt.ArrayLike,
@@ -99,7 +99,7 @@ class _Ogb(Released):
 
     def read(self, folder: Path) -> Dataset:
         ends, x, y, *parts = (_columns(folder / file) for file in self.files)
-        return self.made(x, ends.T, y[:, 0], _masks(len(y), *(part[:, 0] for part in parts)))
+        return self.build(x, ends.T, y[:, 0], _masks(len(y), *(part[:, 0] for part in parts)))
 
 
 class Arxiv(_Ogb):
@@ -131,7 +131,7 @@ class WikiCs(Released):
         parts = (content["train_masks"][0], content["val_masks"][0], content["test_mask"])
         y = np.asarray(content["labels"])
         masks = _masks(len(y), *(np.asarray(part, bool) for part in parts))
-        return self.made(np.array(content["features"]), np.stack([source, np.array(target, np.int64)]), y, masks)
+        return self.build(np.array(content["features"]), np.stack([source, np.array(target, np.int64)]), y, masks)
 
 
 class Elliptic(Released):
@@ -160,7 +160,7 @@ class Elliptic(Released):
         masks = _masks(
             len(x), has_label & (step < 30), has_label & (step >= 30) & (step < 35), has_label & (step >= 35)
         )
-        return self.made(x[:, 2:], np.array([[place[int(row)] for row in column] for column in ends.T]), y, masks)
+        return self.build(x[:, 2:], np.array([[place[int(row)] for row in column] for column in ends.T]), y, masks)
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class _Fraud(Released):
             )
         y = np.asarray(held["label"]).ravel()
         ends = sp.coo_matrix(held[self.relation])
-        return self.made(sp.csr_matrix(held["features"]), [ends.row, ends.col], self.labels(y.astype(np.int64)))
+        return self.build(sp.csr_matrix(held["features"]), [ends.row, ends.col], self.labels(y.astype(np.int64)))
 
     def labels(self, y: np.ndarray) -> np.ndarray:
         """As they are."""
@@ -274,7 +274,7 @@ class Twitch(PublishedFile):
             owners=COUNTRIES,
         )
         check_counts(joined, self.facts, folder, ("nodes", "edges", "features", "classes"))
-        joined = scaled_by_holders(replace(joined, x=compact(joined.x)), self.normalize, self.name)
+        joined = scale_by_holders(replace(joined, x=compact(joined.x)), self.normalize, self.name)
         return check(joined, folder)
 
 
@@ -390,7 +390,7 @@ POKEC: tuple[type[Pokec], ...] = (PokecZ, PokecN)
 
 def _whole(users: Table, column: str) -> np.ndarray:
     """int64 [rows]; an empty cell or a fraction is an error."""
-    cells = users.filled(column)
+    cells = users.required_texts(column)
     bad = first(pc.invert(pc.match_substring_regex(cells, WHOLE)).to_numpy(zero_copy_only=False))
     if bad is not None:
         users.refuse_at(bad, f"{column} is {cells[bad].as_py()!r}, not a whole number", "Correct it.")

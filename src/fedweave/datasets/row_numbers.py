@@ -13,8 +13,8 @@ from fedweave.datasets.table import WHOLE, Table
 
 PANDAS = "__index_level_"  # so begin the names of row indexes that pandas writes to Parquet
 UNNAMED = r"Unnamed: 0(\.\d+)*"  # what it calls them that it reads from CSV, where they come first and have no name
-FEWEST = 20  # rows: of fewer, numbers may well be all different and close together
-STEPS = 0.9  # the least share of steps of one, where several tables stand one below the other
+MIN_ROWS = 20  # rows: of fewer, numbers may well be all different and close together
+MIN_SHARE = 0.9  # the least share of steps of one, where several tables stand one below the other
 HEAD = 200  # rows that are enough to distinguish most columns from row numbers
 WHOLE_STEPS = 0.2  # how far from whole numbers of steps gaps may be
 
@@ -42,7 +42,7 @@ def numbers_rows(values: np.ndarray) -> bool:
     """Whether values [n] number the rows, perhaps scaled: all different and without large gaps in any order, in steps
     of one except for a few, or whole numbers that only rise."""
     different_values = np.unique(values).astype(np.float64)
-    if len(values) < FEWEST or len(different_values) == 1:
+    if len(values) < MIN_ROWS or len(different_values) == 1:
         return False
     gaps = np.diff(different_values)
     step, blur = gaps.min(), 8 * float(np.finfo(np.float32).eps) * np.abs(different_values).max()
@@ -52,14 +52,14 @@ def numbers_rows(values: np.ndarray) -> bool:
     steps = np.diff(values.astype(np.float64)) / step
     rising = (steps > 0).all() and not (different_values % 1).any()
     dense = (different_values[-1] - different_values[0]) / step < 2 * len(values)
-    return bool(different and (dense or rising)) or float((np.abs(steps - 1) < WHOLE_STEPS).mean()) >= STEPS
+    return bool(different and (dense or rising)) or float((np.abs(steps - 1) < WHOLE_STEPS).mean()) >= MIN_SHARE
 
 
 def row_numbers(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     """int64, the columns of features x [n, d] that number the rows."""
-    if x.shape[0] < FEWEST:
+    if x.shape[0] < MIN_ROWS:
         return np.zeros(0, np.int64)
-    moving = np.flatnonzero((np.diff(dense(x[:HEAD]), axis=0) != 0).mean(0) >= STEPS)
+    moving = np.flatnonzero((np.diff(dense(x[:HEAD]), axis=0) != 0).mean(0) >= MIN_SHARE)
     flags = [numbers_rows(dense(x[:, [at]]).ravel()) for at in moving]
     result: np.ndarray = moving[np.array(flags, bool)]
     return result

@@ -13,7 +13,7 @@ from fedweave.core.target import LABELS, is_labeled
 from fedweave.core.types import Record
 from fedweave.datasets.base import check_loops
 from fedweave.datasets.check import first, refuse
-from fedweave.datasets.column_names import check_naming, named
+from fedweave.datasets.column_names import check_naming, rename_columns
 from fedweave.datasets.columns import AUTO
 from fedweave.datasets.labels import labels_in, refuse_numerals, refuse_several, refuse_stray
 from fedweave.datasets.settings import TableSettings
@@ -90,7 +90,7 @@ class Classified(TableSettings, Targeted):
                 code="config.conflict",
             )
 
-    def settled(self, examples: Table) -> Self:
+    def with_targets(self, examples: Table) -> Self:
         """These settings; where `labels` are columns of the examples' table, as targets of several labels."""
         if self.labels is None or "label" in examples.columns or self.targets is not None or self.by_number:
             return self
@@ -98,7 +98,7 @@ class Classified(TableSettings, Targeted):
         return replace(self, target=LABELS, targets=self.labels, labels=None) if columns else self
 
     @property
-    def answers(self) -> tuple[str, ...]:
+    def target_columns(self) -> tuple[str, ...]:
         """The columns of examples with the targets."""
         return self.targets or ("label",)
 
@@ -116,7 +116,7 @@ class Classified(TableSettings, Targeted):
                 code="config.conflict",
             )
 
-    def _ordered(self, table: Table) -> tuple[str, ...] | None:
+    def _class_order(self, table: Table) -> tuple[str, ...] | None:
         """The class names in order: `labels`, or two with `favorable` as the second; None where neither is set, or
         where `favorable` is class 1 of numbers.
 
@@ -166,17 +166,17 @@ class Classified(TableSettings, Targeted):
         Raises:
             DataError: a file is missing or not valid, or a column in settings is in none.
         """
-        return self.named(folder, Tables(*(read(find(folder, stem)) for stem in self.stems)), lacking)
+        return self.rename_columns(folder, Tables(*(read(find(folder, stem)) for stem in self.stems)), lacking)
 
-    def named(self, root: Path, tables: Tables, lacking: bool = False) -> Tables:
-        """The tables with columns called by what they mean (`named`)."""
+    def rename_columns(self, root: Path, tables: Tables, lacking: bool = False) -> Tables:
+        """The tables with columns called by what they mean (`rename_columns`)."""
         held = [table for table in tables if table is not None]
         first_of = next(at for at, table in enumerate(held) if table is self.examples(tables))
         order = [first_of, *(at for at in range(len(held)) if at != first_of)]
-        result = named([held[at] for at in order], root, self.columns or {}, self.ignore or (), lacking)
-        for name in self.settled(result[0]).answers:
+        result = rename_columns([held[at] for at in order], root, self.columns or {}, self.ignore or (), lacking)
+        for name in self.with_targets(result[0]).target_columns:
             if name in result[0].columns:
-                result[0] = result[0].emptied(name, self._unlabeled)
+                result[0] = result[0].clear_cells(name, self._unlabeled)
         return Tables(*(result[order.index(at)] for at in range(len(held))))
 
     def names_of(self, table: Table) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ class Classified(TableSettings, Targeted):
             return ()
         if "label" not in table.columns:
             return self.labels or ()
-        if names := self._ordered(table):
+        if names := self._class_order(table):
             return names
         present = table.texts("label").drop_null().unique()
         whole = pc.all(pc.match_substring_regex(present, WHOLE)).as_py()
@@ -208,10 +208,10 @@ class Classified(TableSettings, Targeted):
         if len(present) == 0:
             column = (self.columns or {}).get("label", "label")
             refuse(table.path, f"column {column} is empty in every row", "Label at least one row.")
-        whole, class_names = pc.match_substring_regex(present, WHOLE), self._ordered(table)
+        whole, class_names = pc.match_substring_regex(present, WHOLE), self._class_order(table)
         if class_names is None:
             if pc.all(whole).as_py():
-                return self._numbered(table)
+                return self._class_numbers(table)
             table.refuse_gaps("label", "labels")
             table.refuse_blanks("label", "labels")
         if self.classes is not None and class_names is None:
@@ -231,7 +231,7 @@ class Classified(TableSettings, Targeted):
     def _targets_of(self, table: Table, labelled: bool) -> np.ndarray:
         """Numbers or labels [rows, t]; without `labelled`, an absent column has only gaps."""
         faults, values = Faults(DataError), list[np.ndarray]()
-        for name in self.answers:
+        for name in self.target_columns:
             with faults:
                 has_column = labelled or name in table.columns
                 cells = table.targets(name) if has_column else np.full(table.rows, np.nan)
@@ -239,15 +239,15 @@ class Classified(TableSettings, Targeted):
         faults.refuse()
         y = self.joined(values)
         if labelled and not is_labeled(y).any():
-            what = f"{', '.join(self.answers)}: empty in every row"
+            what = f"{', '.join(self.target_columns)}: empty in every row"
             refuse(table.path, what, "Give at least one row a value.", "target")
         return y
 
-    def of_targets(self, y: np.ndarray) -> Record:
+    def target_fields(self, y: np.ndarray) -> Record:
         """The fields of a `Dataset` for targets (`Targeted.fields`), by the owner's names of columns."""
         return self.fields(y, self.targets or ((self.columns or {}).get("label", "label"),))
 
-    def _numbered(self, table: Table) -> tuple[np.ndarray, int]:
+    def _class_numbers(self, table: Table) -> tuple[np.ndarray, int]:
         y = table.whole("label", empty="unlabeled")
         if self.classes is None:
             refuse_stray(y, lambda row, what: table.refuse_at(row, what, "Number the classes from 0, without gaps."))

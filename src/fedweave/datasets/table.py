@@ -28,12 +28,12 @@ TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string,
 @dataclass(frozen=True)
 class Table:
     """One table. `top` is the number of its first data row: 2 in CSV (as a spreadsheet counts), 1 in Parquet; of one
-    that lacks rows of its file, `there` int64 [rows] has the numbers of its rows in the file, from 0."""
+    that lacks rows of its file, `file_rows` int64 [rows] has the numbers of its rows in the file, from 0."""
 
     path: Path
     data: pa.Table
     top: int
-    there: np.ndarray | None = field(default=None, kw_only=True)
+    file_rows: np.ndarray | None = field(default=None, kw_only=True)
     counted: ClassVar[str] = "rows"
 
     @property
@@ -59,15 +59,17 @@ class Table:
 
     def place(self, row: int) -> tuple[Path, int]:
         """The file of data row `row` (from 0), and the row's number there."""
-        return self.path, self.top + (row if self.there is None else int(self.there[row]))
+        return self.path, self.top + (row if self.file_rows is None else int(self.file_rows[row]))
 
     def without(self, rows: np.ndarray) -> "Table":
         """The table without the rows that are True in bool [rows]; complaints still name the file's."""
-        return self.taken(np.flatnonzero(~rows)) if rows.any() else self
+        return self.take(np.flatnonzero(~rows)) if rows.any() else self
 
-    def taken(self, rows: np.ndarray) -> "Table":
+    def take(self, rows: np.ndarray) -> "Table":
         """The table's rows at int64 [m] in this order; complaints still name the file's."""
-        return replace(self, data=self.data.take(rows), there=rows if self.there is None else self.there[rows])
+        return replace(
+            self, data=self.data.take(rows), file_rows=rows if self.file_rows is None else self.file_rows[rows]
+        )
 
     def blank(self) -> np.ndarray:
         """bool [rows], those without a value in any column."""
@@ -102,7 +104,7 @@ class Table:
         cells = cells.cast(pa.string())
         return pc.if_else(pc.equal(cells, ""), None, cells)
 
-    def filled(self, column: str) -> pa.Array:
+    def required_texts(self, column: str) -> pa.Array:
         """`texts`, refusing empty cells."""
         cells = self.texts(column)
         what = f"{column} is empty"
@@ -237,7 +239,7 @@ class Table:
         remedy = f"Write it without, in all tables{hint}."
         refuse_rows(self, padded, lambda row: f"{column} is {cells[row].as_py()!r}, with a blank at an end", remedy)
 
-    def emptied(self, column: str, words: Sequence[str]) -> "Table":
+    def clear_cells(self, column: str, words: Sequence[str]) -> "Table":
         """The table with the column's cells that say one of the `words` empty; whole numbers are as in `texts`."""
         cells = self.data[column].combine_chunks()
         try:
@@ -302,10 +304,10 @@ class StackedTables(Table):
     @property
     def origins(self) -> np.ndarray:
         table = np.repeat(np.arange(len(self.sources)), [source.rows for source in self.sources])
-        return table if self.there is None else table[self.there]
+        return table if self.file_rows is None else table[self.file_rows]
 
     def place(self, row: int) -> tuple[Path, int]:
-        row = row if self.there is None else int(self.there[row])
+        row = row if self.file_rows is None else int(self.file_rows[row])
         for table in self.sources:
             if row < table.rows:
                 return table.place(row)
@@ -324,7 +326,7 @@ class TableParts(StackedTables):
         return np.zeros(self.rows, np.int64)
 
 
-def stacked(path: Path, tables: Sequence[Table], kind: type[StackedTables] = StackedTables) -> StackedTables:
+def stack(path: Path, tables: Sequence[Table], kind: type[StackedTables] = StackedTables) -> StackedTables:
     """Tables with the same columns as one, whose name is `path`.
 
     Raises:

@@ -16,7 +16,7 @@ from fedweave.core.decompression import OF_TABLES, TABLE_FAULTS, DecompressionBo
 from fedweave.datasets.cells import NESTED, NUMERIC, short
 from fedweave.datasets.check import refuse
 from fedweave.datasets.lookup import TABLES, refuse_absent
-from fedweave.datasets.table import Table, TableParts, refuse_name, stacked
+from fedweave.datasets.table import Table, TableParts, refuse_name, stack
 
 CSV_FAULTS = (csv.Error,)
 BLOCK = 1 << 26  # bytes; no row is longer
@@ -186,7 +186,7 @@ def read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
         DataError: a file is empty, damaged or malformed, would fill the memory, or repeats a column name; or parts have
             other columns.
     """
-    return _joined(path, _parts(path)) if path.is_dir() else _read(path, columns, header)
+    return _join_parts(path, _parts(path)) if path.is_dir() else _read(path, columns, header)
 
 
 def _read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
@@ -279,7 +279,7 @@ def _parts(folder: Path) -> list[Path]:
     return sorted(parts, key=lambda path: [int(piece) for piece in re.findall(r"\d+", path.name)[:1]])
 
 
-def _joined(folder: Path, paths: list[Path]) -> Table:
+def _join_parts(folder: Path, paths: list[Path]) -> Table:
     """The parts of a table one below the other, which together may not fill the memory either."""
     size, parts, needed = sum(path.stat().st_size for path in paths), list[Table](), 0
     for path in paths:
@@ -292,7 +292,7 @@ def _joined(folder: Path, paths: list[Path]) -> Table:
             what = f"{path.name} has the columns {', '.join(part.columns[:5])}, others than {paths[0].name}"
             remedy = "Write all parts with the same columns, in CSV each with a header (Spark: option('header', True))."
             refuse(folder, what, remedy, "parts")
-    return stacked(folder, parts, TableParts)
+    return stack(folder, parts, TableParts)
 
 
 def _refuse_encoding(path: Path, error: Exception) -> NoReturn:

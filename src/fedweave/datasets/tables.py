@@ -19,23 +19,23 @@ from fedweave.datasets.columns import (
     AUTO,
     check_gaps,
     ends_of,
+    expand_lists,
     feature_names,
     features_of,
-    gaps_filled,
-    gaps_of,
+    fill_gaps,
+    gap_columns,
     group_names,
     ids_of,
-    in_training,
     owners_of,
-    seen,
     sens_of,
     split_of,
-    spread,
+    training_rows,
+    training_values,
 )
-from fedweave.datasets.edge_tables import ALL, Carrying, carried_of, of_nodes
+from fedweave.datasets.edge_tables import ALL, EdgeTables, edge_attributes_of, of_nodes
 from fedweave.datasets.edges import skeleton
-from fedweave.datasets.features import compact, scaled_by_holders, with_constant
-from fedweave.datasets.leakage import without_sens
+from fedweave.datasets.features import compact, scale_by_holders, with_constant
+from fedweave.datasets.leakage import check_sensitive
 from fedweave.datasets.table import Table, Tables
 from fedweave.errors import ConfigError, DataError, Faults
 
@@ -44,7 +44,7 @@ Parts = dict[str, Callable[[Record], object]]
 
 
 @dataclass(frozen=True)
-class Tabular(Carrying):
+class Tabular(EdgeTables):
     """Tables that become one data set.
 
     owner: the column of the examples, or of nodes where these are edges, with their owners, for the partition "column";
@@ -63,7 +63,9 @@ class Tabular(Carrying):
             )
 
         check_gaps(self.missing, self.categories)
-        if both := [name for name in self.targets or () if name in (self.owner, *gaps_of(self.missing, self.of_edges))]:
+        if both := [
+            name for name in self.targets or () if name in (self.owner, *gap_columns(self.missing, self.of_edges))
+        ]:
             raise ConfigError(
                 f"data.targets: {both[0]!r} is also in data.missing or data.owner. Name it once; targets may "
                 "have gaps as they are.",
@@ -71,11 +73,11 @@ class Tabular(Carrying):
             )
 
     @property
-    def known(self) -> tuple[str, ...]:
+    def special_columns(self) -> tuple[str, ...]:
         """The columns of nodes that are no features."""
         return (*NODES, *(() if self.of_edges else self.targets or ()))
 
-    def made(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:
+    def build(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:
         """The data set; errors about several tables name `root`, and its last part is the data's name.
 
         labelled: False for examples to be predicted, which need no labels and whose split does not matter.
@@ -84,15 +86,16 @@ class Tabular(Carrying):
             DataError: the tables are not valid; the message names file, row (see `table.Table`) and remedy, of each of
                 the first 20 faults.
         """
-        if (settled := self.settled(self.examples(tables))) is not self:
-            return settled.made(tables, root, labelled)
+        settings = self.with_targets(self.examples(tables))
+        if settings is not self:
+            return settings.build(tables, root, labelled)
         self.check_form(tables, labelled)
         if AUTO in (self.categories or {}).values():
-            return replace(self, categories=self.seen_in(tables)).made(tables, root, labelled)
-        nodes = gaps_filled(spread(tables.nodes, self.known), gaps_of(self.missing, of_edges=False))
+            return replace(self, categories=self.training_categories(tables)).build(tables, root, labelled)
+        nodes = fill_gaps(expand_lists(tables.nodes, self.special_columns), gap_columns(self.missing, of_edges=False))
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
-        tables = self.arranged(tables._replace(nodes=nodes))
+        tables = self.arrange(tables._replace(nodes=nodes))
         faults, record = Faults(DataError), Record()
         for name, part in self.parts(tables, labelled).items():
             with faults:
@@ -100,61 +103,61 @@ class Tabular(Carrying):
         faults.refuse()
         record["labels"] = self.names_of(self.examples(tables))
         record["y"], record["classes"] = record.pop("labelled")
-        fields = self.finished(tables, record)
-        data = Dataset(name=root.resolve().name, **(fields | self.of_targets(fields["y"])))
+        fields = self.dataset_fields(tables, record)
+        data = Dataset(name=root.resolve().name, **(fields | self.target_fields(fields["y"])))
         data = with_constant(data, self.of_links)
-        data = replace(data, notes=(*data.notes, *self._unused(tables)))
-        without_sens(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
-        data = scaled_by_holders(replace(data, x=compact(data.x)), self.normalize, root.name)
+        data = replace(data, notes=(*data.notes, *self._unused_notes(tables)))
+        check_sensitive(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
+        data = scale_by_holders(replace(data, x=compact(data.x)), self.normalize, root.name)
         return check(data, root, labelled)
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """Refuse tables without columns that they must have, or with others that they may not."""
-        known = (*EDGES, *self.chosen, *self.reserved)
-        required = (*EDGES, *self.chosen, *(self.answers if self.of_edges and labelled else []))
+        known = (*EDGES, *self.attribute_columns, *self.reserved_columns)
+        required = (*EDGES, *self.attribute_columns, *(self.target_columns if self.of_edges and labelled else []))
         hint = "list others in data.edge_features, or name one in data.edge_weight or data.edge_time"
-        if "label" in tables.edges.columns and not self.reserved:
+        if "label" in tables.edges.columns and not self.reserved_columns:
             hint += "; data.task = 'edges' makes each edge an example"
         ids = (lambda: tables.nodes.texts("id")) if "id" in tables.nodes.columns else None
         if ids is not None:
             refuse_row_as_names(tables.edges, [(self.columns or {}).get(name) for name in EDGES], ids())
         check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint, ids=ids)
 
-    def _unused(self, tables: Tables) -> Iterator[str]:
+    def _unused_notes(self, tables: Tables) -> Iterator[str]:
         """A note on the column label where other columns are the targets."""
         examples = self.examples(tables)
-        if "label" not in self.answers and "label" in examples.columns:
+        if "label" not in self.target_columns and "label" in examples.columns:
             yield f"{examples.path}: the column label is not used, since data.targets lists the targets"
 
-    def seen_in(self, tables: Tables) -> dict[str, str | tuple[str, ...]]:
+    def training_categories(self, tables: Tables) -> dict[str, str | tuple[str, ...]]:
         """The categories, with "auto" replaced by the values of training rows: where the examples have a column split,
         rows with "train", and the nodes of such small graphs; else all."""
         categories = dict(self.categories or {})
         for name in (name for name, values in categories.items() if values == AUTO):
             table = tables.edges if name.startswith(OF_EDGES) else tables.nodes
-            categories[name] = seen(table, name.removeprefix(OF_EDGES), self._trains(tables, table))
+            categories[name] = training_values(table, name.removeprefix(OF_EDGES), self._training_rows(tables, table))
         return categories
 
-    def _trains(self, tables: Tables, table: Table) -> np.ndarray | None:
+    def _training_rows(self, tables: Tables, table: Table) -> np.ndarray | None:
         """bool [rows] of a table, the rows of examples whose split is "train"; None without a split."""
         examples = self.examples(tables)
-        trains = in_training(examples)
+        trains = training_rows(examples)
         if trains is None or table is examples:
             return trains
         if tables.graphs is None or table is not tables.nodes:
             return None
-        of_graphs = pc.is_in(table.filled("graph"), ids_of(examples).filter(pa.array(trains)))
+        of_graphs = pc.is_in(table.required_texts("graph"), ids_of(examples).filter(pa.array(trains)))
         rows: np.ndarray = of_graphs.to_numpy(zero_copy_only=False)
         return rows if rows.any() else None
 
-    def arranged(self, tables: Tables) -> Tables:
+    def arrange(self, tables: Tables) -> Tables:
         """The tables with nodes in the order of the data set's nodes."""
         return tables
 
     def parts(self, tables: Tables, labelled: bool) -> Parts:
         """{name: the function that reads it} in order; each gets the record of the values before it."""
         nodes, edges, examples = tables.nodes, tables.edges, self.examples(tables)
-        whose, known, categories = tables.graphs or nodes, self.known, of_nodes(self.categories)
+        whose, known, categories = tables.graphs or nodes, self.special_columns, of_nodes(self.categories)
         example = "graph" if tables.graphs else "edge" if self.of_edges else "node"
         split, owned = labelled and "split" in examples.columns, self.owner in whose.columns
         return {
@@ -177,11 +180,11 @@ class Tabular(Carrying):
                 else None
             ),
             "edge_attrs": lambda record: (
-                carried_of(edges, record["ends"], self, self.categories) if record.get("ends") else None
+                edge_attributes_of(edges, record["ends"], self, self.categories) if record.get("ends") else None
             ),
         }
 
-    def finished(self, tables: Tables, record: Record) -> Record:
+    def dataset_fields(self, tables: Tables, record: Record) -> Record:
         """The fields of the data set, from the values that `parts` read."""
         ends, _ = record["ends"]
         record = {name: value for name, value in record.items() if name not in ("ends", "elsewhere")}

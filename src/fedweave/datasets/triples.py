@@ -24,12 +24,12 @@ from fedweave.core.settings import Settings
 from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
-from fedweave.datasets.column_names import check_columns, check_naming, named
+from fedweave.datasets.column_names import check_columns, check_naming, rename_columns
 from fedweave.datasets.columns import SPLIT_WORDS, names_in, owners_of, split_of
 from fedweave.datasets.edges import skeleton
 from fedweave.datasets.features import NO_FEATURES
-from fedweave.datasets.lookup import TABLES, Facts, PublishedFile, identify, named_folder, refuse_other_form, unread
-from fedweave.datasets.notes import alike_names
+from fedweave.datasets.lookup import TABLES, Facts, PublishedFile, identify, refuse_other_form, require_folder, unread
+from fedweave.datasets.notes import look_alike_notes
 from fedweave.datasets.settings import Normalize
 from fedweave.datasets.table import StackedTables, Table
 from fedweave.datasets.table_files import find, first_line, read
@@ -104,10 +104,10 @@ class Triples(Settings):
             ConfigError: no folder is given.
             DataError: its files are missing, or the tables are refused; names file, row and remedy of each fault.
         """
-        root = named_folder(root, "triples", "the folder with triples", _LAYOUT)
+        root = require_folder(root, "triples", "the folder with triples", _LAYOUT)
         table, files = self.table(root)
         data = self.graph(table, root.resolve().name)
-        looks = alike_names({"entities": data.node_ids}) if data.nodes <= MANY else ()
+        looks = look_alike_notes({"entities": data.node_ids}) if data.nodes <= MANY else ()
         return replace(data, notes=(*data.notes, *looks, *unread(root, files)))
 
     def table(self, folder: Path) -> tuple[Table, list[Path]]:
@@ -129,7 +129,7 @@ class Triples(Settings):
 
     def _with_meanings(self, table: Table) -> Table:
         """The table with its columns called by what they mean."""
-        [table] = named([table], table.path, self._columns(table.columns), self.ignore or ())
+        [table] = rename_columns([table], table.path, self._columns(table.columns), self.ignore or ())
         check_columns(table, TRIPLE, (*TRIPLE, SPLIT), closed=True)
         return table
 
@@ -166,7 +166,7 @@ class Triples(Settings):
             with faults:
                 ends.append(names_in(table, column))
         with faults:
-            table.filled(RELATION)
+            table.required_texts(RELATION)
             relations = owners_of(table, RELATION) if self.labels is None else self.labels
             kind = table.kinds(RELATION, relations, "labels")
         split = None

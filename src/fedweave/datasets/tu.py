@@ -10,16 +10,16 @@ import scipy.sparse as sp
 from fedweave.datasets import public
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
-from fedweave.datasets.features import scaled_by_holders
+from fedweave.datasets.features import scale_by_holders
 from fedweave.datasets.lookup import (
     TU_SUFFIXES,
     Facts,
     NotHeld,
     folders,
     kinds_of,
-    named_folder,
     nowhere,
     refuse_absent,
+    require_folder,
     tu_names,
 )
 from fedweave.datasets.settings import Normalize
@@ -50,7 +50,7 @@ class TU(Targeted):
             ConfigError: no folder is given.
             DataError: it holds no such data set, or more than one, or is refused by `tu_files.read`.
         """
-        root = named_folder(root, "tu", "the folder with DS_A.txt", _LAYOUT)
+        root = require_folder(root, "tu", "the folder with DS_A.txt", _LAYOUT)
         names = tu_names(root)
         if not names:
             refuse_absent(root, "no file ends in _A.txt", "_A", TU_SUFFIXES, _LAYOUT)
@@ -60,7 +60,7 @@ class TU(Targeted):
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
         dataset = read(folder, name, self.attributes, pattern=pattern, target=self)
-        return scaled_by_holders(dataset, self.normalize, name)
+        return scale_by_holders(dataset, self.normalize, name)
 
 
 @dataclass(frozen=True)

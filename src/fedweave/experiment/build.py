@@ -25,7 +25,7 @@ from fedweave.core.target import CLASS
 from fedweave.core.types import PREDICT, Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import OVER_NODES, normalize, scaled_by_holders
+from fedweave.datasets.features import OVER_NODES, normalize, scale_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.triples import learned
 from fedweave.engines.devices import chosen
@@ -94,7 +94,7 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
             check_inside(data)
         return data, partition, None
     exchange = appended(data, seen_by(config.algorithm, partition, data), how, config.min_external)
-    return scaled_by_holders(exchange.data, scaling, data.name), partition, exchange
+    return scale_by_holders(exchange.data, scaling, data.name), partition, exchange
 
 
 def tables_of(config: Config) -> Dataset:
@@ -142,7 +142,7 @@ def _end(split_times: tuple[float, float] | None) -> float:
 def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
     """Data that is not scaled yet, with all columns that a config makes of its edges between members, scaled."""
     dataset = appended(data, partition, config.external, config.min_external).data
-    return scaled_by_holders(dataset, config.data.values.get("normalize", "none"), data.name)
+    return scale_by_holders(dataset, config.data.values.get("normalize", "none"), data.name)
 
 
 def seen_by(algorithm: Choice, partition: Partition, data: Dataset) -> Partition:

@@ -15,7 +15,7 @@ from fedweave.core.links import LinkExamples, link_examples
 from fedweave.core.operators import Precomputed
 from fedweave.core.target import CLASS
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import AUTO, amounts, widened
+from fedweave.datasets.features import AUTO, amounts, pad_columns
 from fedweave.engines.data import Makes
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.sparse import Sparse
@@ -148,7 +148,7 @@ def graph_of(
     """The graph of a client that holds `data`, features with zeros on the right up to `columns`, the split as masks,
     padded to `rows` and `examples` (see `make_graph`); links: the client's link examples, if links are the examples,
     with lists padded to `lengths` (`LinkExamples.lists`)."""
-    x, masks = widened(data.x, columns), np.asarray(data.public)
+    x, masks = pad_columns(data.x, columns), np.asarray(data.public)
     if data.links is not None:
         links = links_of(data) if links is None else links
         sizes = dtype, rows, None, examples, extra, links.edge_attrs

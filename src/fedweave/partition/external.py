@@ -26,7 +26,17 @@ from fedweave.core.mechanism import SecureSum
 from fedweave.core.types import SETUP, Record
 from fedweave.datasets.base import Dataset, distinct
 from fedweave.datasets.contents import names as columns_of
-from fedweave.datasets.external import EXCHANGE, Ends, Outside, bare, before, beside, ends_at, summary, ways
+from fedweave.datasets.external import (
+    EXCHANGE,
+    Ends,
+    Outside,
+    append_columns,
+    before,
+    ends_at,
+    plain_edges,
+    summary,
+    ways,
+)
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition.base import Part, Partition
 from fedweave.privacy.secure_sum import FixedPoint
@@ -70,7 +80,7 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
     known = np.append(holder, np.full(0 if data.outside is None else len(data.outside.names), -1))
     ends = ends_at(every, known)
     columns, more = summary(data.nodes, every, known, ends)
-    x, names = beside(data.x, columns), (*columns_of(data), *more)
+    x, names = append_columns(data.x, columns), (*columns_of(data), *more)
     if how != "exchange":
         return Appended(_with(data, x, names))
     parts, ends = len(partition.parts), ends._replace(far=known_ends(data)[ends.far])
@@ -85,7 +95,7 @@ def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> A
     heard = np.zeros((data.nodes, total.shape[1]), np.float32)
     heard[shared] = means(total, form[1])
     more = exchanged_names(columns_of(data), every.directed)
-    return Appended(_with(data, beside(x, heard), (*names, *more)), *total.shape)
+    return Appended(_with(data, append_columns(x, heard), (*names, *more)), *total.shape)
 
 
 def check_inside(data: Dataset) -> None:
@@ -114,7 +124,7 @@ def member_data(data: Dataset, how: str) -> Dataset:
     if how == EXCHANGE:
         sum_names = exchanged_names(columns_of(data), every.directed)
         columns, names = np.pad(columns, ((0, 0), (0, len(sum_names)))), (*names, *sum_names)
-    return replace(_with(data, beside(data.x, columns), names), outside=outside)
+    return replace(_with(data, append_columns(data.x, columns), names), outside=outside)
 
 
 def columns_told(data: Dataset) -> int:
@@ -276,7 +286,7 @@ def _last(split_times: Sequence[tuple[float, float] | None]) -> float:
 def _both(data: Dataset) -> EdgeAttributes:
     attributes = data.edge_attrs
     inside = (
-        bare(data.edges)
+        plain_edges(data.edges)
         if attributes is None
         else attributes._replace(y=None, split=None, split_times=None, examples=False)
     )

@@ -18,7 +18,7 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import EdgeScaler, edge_scaler
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import by_holder, compact, rescaled, scaled_by_holders
+from fedweave.datasets.features import apply_scaling, by_holder, compact, scale_by_holders
 from fedweave.partition.external import member_data
 
 
@@ -75,8 +75,8 @@ def with_scaled_nodes(data: Dataset, scaling: Record) -> Dataset:
     """The data with scaled features of nodes."""
     data = replace(data, scaling="none")
     if "shift" in scaling:
-        return replace(data, x=compact(rescaled(data.x, **scaling)))
-    return by_holder(scaled_by_holders(data, scaling["how"], data.name))
+        return replace(data, x=compact(apply_scaling(data.x, **scaling)))
+    return by_holder(scale_by_holders(data, scaling["how"], data.name))
 
 
 def numbers_of(attributes: EdgeAttributes, how: str) -> Record:

@@ -14,7 +14,7 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted, printable
 from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.notes import odd_data, odd_features, odd_times, one_class
+from fedweave.datasets.notes import feature_notes, name_notes, single_class_notes, time_notes
 from fedweave.engines.sharded import Sharded
 from fedweave.experiment.build import Built, suited
 from fedweave.experiment.config import Config
@@ -80,8 +80,8 @@ def header(console: Console, config: Config, built: Ready) -> None:
     if not unmeasured and (favorable := favored(built.data, config.data.values)):
         console.print(printable(favorable), highlight=False, soft_wrap=True, markup=False)
     held_by = dict(zip(client_names["client"], (part.nodes for part in built.partition.parts), strict=True))
-    times = odd_times(built.data, built.partition.parts[0].split_times, held_by)
-    odd = (*edges, *one_class(built.data), *odd_data(built.data), *odd_features(built.data), *times)
+    times = time_notes(built.data, built.partition.parts[0].split_times, held_by)
+    odd = (*edges, *single_class_notes(built.data), *name_notes(built.data), *feature_notes(built.data), *times)
     of_cut = (*unused(config.partition.make(), *partitioned), *repeats(*partitioned))
     for note in (*alone, *of_cut, *unsuited, *slow(config), *odd):
         console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)

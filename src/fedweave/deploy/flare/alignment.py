@@ -26,10 +26,10 @@ from fedweave.core.types import Record
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.external import BARE, Outside, beside, ways
+from fedweave.datasets.external import BARE, Outside, append_columns, ways
 from fedweave.datasets.features import OVER_NODES, compact, normalize, of_party
 from fedweave.datasets.folder import Folder
-from fedweave.datasets.leakage import without_sens
+from fedweave.datasets.leakage import check_sensitive
 from fedweave.datasets.parties import read_party, restricted
 from fedweave.deploy.flare.accounts import Accounts, LeftOut
 from fedweave.deploy.flare.data_marks import data_digest, key_mark, mark, site_key
@@ -318,7 +318,7 @@ def read_own(
     if path.is_dir():
         data, columns = read_party(path, source_of(Folder, site))
     else:
-        data = without_sens(npz.read(path, path.stem, labelled=False, loops=site.loops), path, site.sens_feature)
+        data = check_sensitive(npz.read(path, path.stem, labelled=False, loops=site.loops), path, site.sens_feature)
         data, columns = numbered(path, data, site), data.columns
     check_meant(path, site)
     if data.graph_of is not None:
@@ -434,7 +434,7 @@ class Exchange:
         for row, sums in zip(rows, total.numpy(), strict=True):
             plain[row] = self._opened(row, sums, sites)
         heard = means(plain, len(ways(self._outside.edge_attrs.directed)))
-        return beside(self.data.x[:, : -self.width], heard)
+        return append_columns(self.data.x[:, : -self.width], heard)
 
     def _opened(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
         """int64 [width]: the sum that others sent for a node, without their pads."""

@@ -24,8 +24,8 @@ from fedweave.core.text import counted
 from fedweave.core.types import CLASS, Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import repeats
-from fedweave.datasets.name_matching import not_composed
-from fedweave.datasets.notes import odd_data, odd_features, odd_times
+from fedweave.datasets.name_matching import first_not_nfc
+from fedweave.datasets.notes import feature_notes, name_notes, time_notes
 from fedweave.deploy.flare.accounts import Accounts
 from fedweave.deploy.flare.admission import (
     check_algorithm,
@@ -183,8 +183,8 @@ def _check_party(
         why = f"{counted(dataset.nodes, 'node')}: fewer than policy.min_nodes = {rules.min_nodes}"
         findings.faults.append((name, f"{folder / SITE_FILE}: {why}, so that it would leave the run. Lower the bound."))
     _check_split_sizes(folder, dataset, rules, findings)
-    findings.notes.extend((name, note) for note in (*dataset.notes, *odd_features(dataset), *odd_data(dataset)))
-    if odd := not_composed(dataset.ids):
+    findings.notes.extend((name, note) for note in (*dataset.notes, *feature_notes(dataset), *name_notes(dataset)))
+    if odd := first_not_nfc(dataset.ids):
         note = f"the id {odd!r} is not in Unicode's form NFC, and does not match another party's that looks the same"
         findings.notes.append((name, note))
     _check_algorithm_fits(folder, dataset, "none", rules, config, sites, findings)
@@ -208,9 +208,9 @@ def _check_site_data(
         findings.attempt(name, partial(read_pairs, folder / data.pairs, dataset.links))
     test_in_data = data.test is not None and (folder / data.test).parent == folder / data.path  # notes would repeat it
     split_times = None if dataset.edge_attrs is None else dataset.edge_attrs.split_times
-    times = odd_times(dataset, split_times, {name: np.arange(dataset.nodes)})
+    times = time_notes(dataset, split_times, {name: np.arange(dataset.nodes)})
     train, _, test = map(np.flatnonzero, np.asarray(dataset.public))
-    odd = (*odd_features(dataset), *odd_data(dataset), *times, *repeats(dataset, train, test))
+    odd = (*feature_notes(dataset), *name_notes(dataset), *times, *repeats(dataset, train, test))
     findings.notes.extend((name, note) for note in (*(() if test_in_data else dataset.notes), *odd))
     findings.forms[name] |= {
         "features": dataset.features,

@@ -22,7 +22,7 @@ from fedweave.datasets import contents, npz, tu_files
 from fedweave.datasets.base import EDGE_ARRAYS, Dataset
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.column_names import OF_EDGES
-from fedweave.datasets.columns import AUTO, Seen
+from fedweave.datasets.columns import AUTO, TrainingValues
 from fedweave.datasets.external import EXCHANGE, WIDENING
 from fedweave.datasets.features import BY_NODES, NORMALIZE, OVER_NODES, compact, scaling
 from fedweave.datasets.folder import Folder
@@ -400,7 +400,7 @@ def _read(before: Before, path: Path, lenient: bool) -> Dataset:
     elif any(path.glob("nodes.*")):
         options["categories"] = _categories(before.columns, read(find(path, "nodes")).columns)
     if lenient and options.get("categories"):
-        options["categories"] = {of: Seen(values) for of, values in options["categories"].items()}
+        options["categories"] = {of: TrainingValues(values) for of, values in options["categories"].items()}
     encoded = _encoded(before) if kind is GraphFolder else {}
     return kind(sens_feature=True, **settings, **encoded, **options).load(path, 0, labelled=False)
 
@@ -428,7 +428,7 @@ def _seen(of: str, values: object, before: Before) -> object:
         return values
     attributes, bare = before.edge_attrs, of.removeprefix(OF_EDGES)
     names = before.columns if bare == of else () if attributes is None else attributes.columns
-    return Seen(one.value for one in map(contents.column, names) if one.of == bare)
+    return TrainingValues(one.value for one in map(contents.column, names) if one.of == bare)
 
 
 def _check_example(example: str, before: Before, path: Path) -> None:

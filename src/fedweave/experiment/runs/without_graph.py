@@ -16,7 +16,7 @@ from fedweave.core.target import CLASS, NUMBER, kind_of, where_known
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import AUTO, rescaled, scaling
+from fedweave.datasets.features import AUTO, apply_scaling, scaling
 from fedweave.experiment.build import Built
 from fedweave.metrics.classification import merge
 from fedweave.metrics.kinds import kind_by
@@ -113,8 +113,8 @@ def scores(train: Examples, x: Features, classes: int) -> np.ndarray:
     numbers = scaling(x_train, AUTO)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = LogisticRegression(max_iter=ITERATIONS).fit(rescaled(x_train, AUTO, *numbers), y)
-    score = fitted.decision_function(rescaled(x, AUTO, *numbers)).reshape(x.shape[0], -1)
+        fitted = LogisticRegression(max_iter=ITERATIONS).fit(apply_scaling(x_train, AUTO, *numbers), y)
+    score = fitted.decision_function(apply_scaling(x, AUTO, *numbers)).reshape(x.shape[0], -1)
     result[:, classes_in_training] = (
         score if len(classes_in_training) > 2 else np.concatenate([np.zeros_like(score), score], 1)
     )
@@ -131,7 +131,8 @@ def _of_target(train: Examples, x: Features, at: int) -> np.ndarray:
         return np.zeros(x.shape[0])
     if kind_of(train.y) == NUMBER:
         numbers = scaling(x_train, AUTO)
-        predicted: np.ndarray = Ridge().fit(rescaled(x_train, AUTO, *numbers), y).predict(rescaled(x, AUTO, *numbers))
+        model = Ridge().fit(apply_scaling(x_train, AUTO, *numbers), y)
+        predicted: np.ndarray = model.predict(apply_scaling(x, AUTO, *numbers))
         return predicted
     two = scores(Examples(x_train, y, np.ones((3, len(y)), bool)), x, 2)
     logits: np.ndarray = two[:, 1] - two[:, 0]
