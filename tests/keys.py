@@ -18,5 +18,5 @@ def keys() -> Iterator[None]:
     once = cache(load_pem_private_key)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedweave.deploy.sites.certificates.load_pem_private_key", once)
-        patch.setattr("fedweave.privacy.aggregation.load_pem_private_key", once)
+        patch.setattr("fedweave.privacy.identity.load_pem_private_key", once)
         yield

@@ -18,7 +18,7 @@ from fedweave.core.tree import Tree, ravel
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.privacy.accountant import bounds
-from fedweave.privacy.mechanisms import unpacked
+from fedweave.privacy.mechanisms import unpack_bits
 from tests.algorithms.test_family_oracles import LR, STEPS, Problem, same
 from tests.contract.federations import federation, graphs, model, public
 from tests.refusals import refusal
@@ -259,7 +259,7 @@ def codes_heard(fed: Listening, size: int) -> list[set[bytes]]:
     """The different noisy codes that the first client sent, round by round."""
     rows = [replies["site-0"] for replies in fed.heard if "codes" in replies["site-0"]]
     real = [row["codes"][: min(int(row["nodes"]), 16)] for row in rows]
-    return [{unpacked(code, size).numpy().tobytes() for code in own} for own in real]
+    return [{unpack_bits(code, size).numpy().tobytes() for code in own} for own in real]
 
 
 def test_a_node_sends_the_same_noisy_code_whatever_it_is_asked() -> None:

@@ -11,7 +11,7 @@ from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.rounds import train
 from fedweave.privacy.mechanisms import GaussianRows
-from fedweave.privacy.secure_sum import FixedPoint, cut_counts, even_share, tallied
+from fedweave.privacy.secure_sum import FixedPoint, cut_counts, even_share, update_tally
 from tests.algorithms.test_glasu import federation, gap, made, outcome, parties, rows
 from tests.refusals import refusal
 
@@ -180,10 +180,10 @@ def test_how_many_representations_were_cut_is_said(
 
 
 def test_a_tally_adds_up_sums_and_keeps_the_bound_of_the_last_that_cut() -> None:
-    first = tallied(None, torch.tensor(3), 10, 0.5)
-    second = tallied(first, torch.tensor(0), 20, 9.0)
+    first = update_tally(None, torch.tensor(3), 10, 0.5)
+    second = update_tally(first, torch.tensor(0), 20, 9.0)
     assert second.tolist() == [3, 30, 1, 0.5]
-    assert cut_counts(tallied(second, torch.tensor(1), 5, 2.0)) == {
+    assert cut_counts(update_tally(second, torch.tensor(1), 5, 2.0)) == {
         "secure_sum/cut": 4, "secure_sum/values": 35, "secure_sum/sums": 2, "secure_sum/bound": 2.0,
     }  # fmt: skip
-    assert cut_counts(tallied(None, torch.tensor(0), 10, 0.5)) == {}
+    assert cut_counts(update_tally(None, torch.tensor(0), 10, 0.5)) == {}

@@ -22,7 +22,7 @@ from fedweave.deploy.flare.audit import Report, audit, of_site, read_report, wri
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
-from fedweave.privacy.aggregation import Identity, read_root
+from fedweave.privacy.identity import Identity, read_root
 from fedweave.reports.document import Document, Grid
 from fedweave.reports.listing import meanings
 from tests.deploy.projects import copied, experiment
@@ -140,7 +140,7 @@ def self_made(folder: Path, name: str, days: tuple[int, int]) -> Identity:
 
 def test_a_report_outlives_its_signers_certificate(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own, kept = self_made(tmp_path, "bank-a", (-9, -2)), tmp_path / "report.json"
-    monkeypatch.setattr("fedweave.privacy.aggregation.read_identity", lambda folder: own)
+    monkeypatch.setattr("fedweave.privacy.identity.read_identity", lambda folder: own)
     for days, refused in ((-5, False), (-1, True)):
         at = (datetime.now(UTC) + timedelta(days=days)).isoformat()
         monkeypatch.setattr("fedweave.deploy.flare.audit.now", lambda at=at: at)

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fedweave.privacy import aggregation
-from fedweave.privacy.aggregation import Identity
+from fedweave.privacy import identity
+from fedweave.privacy.identity import Identity
 
 
 class Authority:
@@ -26,7 +26,7 @@ class Authority:
         """size: of an RSA key, as NVFlare has them; 0 takes an EC key, which is made at once."""
         key = rsa.generate_private_key(65537, size) if size else ec.generate_private_key(ec.SECP256R1())
         return Identity(
-            self._certificate(_name(site), key).public_bytes(Encoding.DER), key, aggregation.Authority(self.root)
+            self._certificate(_name(site), key).public_bytes(Encoding.DER), key, identity.Authority(self.root)
         )
 
     def revoke(self, serial: int) -> bytes:

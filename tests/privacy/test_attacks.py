@@ -15,7 +15,7 @@ from fedweave.cli.contract import attacked
 from fedweave.core import random
 from fedweave.errors import UserError
 from fedweave.experiment.config import read, resolve
-from fedweave.privacy.attacks import majority_accuracy, reidentified, repeated_queries
+from fedweave.privacy.attacks import majority_accuracy, reidentification_rate, repeated_query_accuracy
 from fedweave.privacy.mechanisms import flip_probability
 from tests.refusals import refusal
 
@@ -29,7 +29,7 @@ def test_table_5_is_a_majority_vote(queries: int, expected: float) -> None:
     assert majority_accuracy(flip, queries) == pytest.approx(expected, abs=0.0006)
     assert majority_accuracy(flip, queries) == pytest.approx(TABLE_5[queries], abs=0.005)
     half = torch.arange(40_000) < 20_000
-    assert repeated_queries(half, 1.0, queries, random.key(queries), False) == pytest.approx(expected, abs=0.012)
+    assert repeated_query_accuracy(half, 1.0, queries, random.key(queries), False) == pytest.approx(expected, abs=0.012)
 
 
 def test_majority_by_hand() -> None:
@@ -41,7 +41,7 @@ def test_majority_by_hand() -> None:
 
 def test_asking_again_is_of_no_use_against_permanent_noise() -> None:
     half = torch.arange(10_000) < 5_000
-    shares = [repeated_queries(half, 1.0, queries, random.key(0), True) for queries in TABLE_5]
+    shares = [repeated_query_accuracy(half, 1.0, queries, random.key(0), True) for queries in TABLE_5]
     assert len(set(shares)) == 1
     assert shares[0] == pytest.approx(1 - flip_probability(1.0), abs=0.015)
 
@@ -52,18 +52,18 @@ def test_many_holders_undo_permanent_noise() -> None:
 
 def test_the_nearest_clean_code_by_hand() -> None:
     clean = torch.tensor([[0, 0, 0], [1, 1, 1], [1, 1, 1]])
-    assert reidentified(torch.tensor([[0, 0, 1]]), clean, torch.tensor([0])) == 1
-    assert reidentified(torch.tensor([[0, 1, 1]]), clean, torch.tensor([0])) == 0
-    assert reidentified(torch.tensor([[0, 1, 1]]), clean, torch.tensor([2])) == 0.5
+    assert reidentification_rate(torch.tensor([[0, 0, 1]]), clean, torch.tensor([0])) == 1
+    assert reidentification_rate(torch.tensor([[0, 1, 1]]), clean, torch.tensor([0])) == 0
+    assert reidentification_rate(torch.tensor([[0, 1, 1]]), clean, torch.tensor([2])) == 0.5
 
 
 def test_a_code_that_can_be_matched_names_its_node() -> None:
     rng, flip = np.random.default_rng(0), flip_probability(3.0)
     clean = torch.from_numpy(rng.integers(0, 2, (2000, 100)))
     noisy = clean ^ torch.from_numpy((rng.random((2000, 100)) < flip).astype(np.int64))
-    assert reidentified(noisy, clean, torch.arange(2000)) > 0.99
+    assert reidentification_rate(noisy, clean, torch.arange(2000)) > 0.99
     weak = clean ^ torch.from_numpy((rng.random((2000, 100)) < flip_probability(0.2)).astype(np.int64))
-    assert reidentified(weak, clean, torch.arange(2000)) < 0.2
+    assert reidentification_rate(weak, clean, torch.arange(2000)) < 0.2
 
 
 def experiment(**algorithm: Any) -> Any:

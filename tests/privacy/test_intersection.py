@@ -9,8 +9,17 @@ import pytest
 pytest.importorskip("cryptography", reason='needs cryptography: pip install "fedweave[flare]"')
 
 from fedweave.errors import CallRefused
-from fedweave.privacy.aggregation import Identity
-from fedweave.privacy.intersection import WIDTH, IntersectionParty, Opening, common, digest, hashed, multiple, opens
+from fedweave.privacy.identity import Identity
+from fedweave.privacy.intersection import (
+    WIDTH,
+    IntersectionParty,
+    Opening,
+    common,
+    digest,
+    hash_to_point,
+    multiple,
+    opens,
+)
 from tests.privacy.authority import Authority
 from tests.refusals import refusal
 
@@ -79,7 +88,7 @@ def test_it_is_the_intersection_and_in_one_order_everywhere(seed: int, parties: 
 def test_nothing_in_common_and_nothing_under_different_keys() -> None:
     assert Meeting({"a": ["x", "y"], "b": ["z"]}).run()["a"] == []
     assert Meeting({"a": ["x", "y"], "b": ["x"]}, b=KEY[::-1]).run()["a"] == []
-    assert len({hashed(KEY, "r1", "x"), hashed(KEY, "r2", "x"), hashed(KEY[::-1], "r1", "x")}) == 3
+    assert len({hash_to_point(KEY, "r1", "x"), hash_to_point(KEY, "r2", "x"), hash_to_point(KEY[::-1], "r1", "x")}) == 3
 
 
 def test_before_all_have_blinded_them_no_two_lists_share_a_point() -> None:
@@ -102,7 +111,7 @@ def test_server_and_party_together_can_try_out_the_names_on_its_list_alone() -> 
     meeting = Meeting({"a": guesses, "b": guesses, "c": guesses[:4]})
     meeting.run()
     secret, seen = meeting.parties["c"], {point.tobytes() for points in meeting.seen for point in points}
-    powers = {name: [hashed(KEY, "r1", name)] for name in guesses}
+    powers = {name: [hash_to_point(KEY, "r1", name)] for name in guesses}
     for points in powers.values():
         for _ in range(3):
             points.append(multiple(secret._secret, points[-1]))

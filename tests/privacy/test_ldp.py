@@ -14,11 +14,11 @@ from fedweave.privacy.mechanisms import (
     level_probabilities,
     noisy_levels,
     noisy_links,
-    packed,
-    sparsified,
+    pack_bits,
+    sparsify_links,
     true_density,
     uniform,
-    unpacked,
+    unpack_bits,
 )
 
 EPSILONS = (0.5, 1.0, 3.0)
@@ -149,14 +149,14 @@ def test_the_farthest_surplus_links_go_first_by_hand() -> None:
     noisy = ~torch.eye(4, dtype=torch.bool)
     noisy[2, 3] = noisy[3, 2] = False  # 5 of 6 ones: (5/6 − 1/4) / (1/2) of 6 would be 7, so that all stay
     valid = torch.ones(4, dtype=torch.bool)
-    assert torch.equal(sparsified(noisy, distance, valid, epsilon), noisy)
+    assert torch.equal(sparsify_links(noisy, distance, valid, epsilon), noisy)
     noisy[0, 2] = noisy[2, 0] = noisy[1, 2] = noisy[2, 1] = False  # 3 of 6: 3 stay
-    assert torch.equal(sparsified(noisy, distance, valid, epsilon), noisy)
+    assert torch.equal(sparsify_links(noisy, distance, valid, epsilon), noisy)
     noisy[0, 3] = noisy[3, 0] = False  # 2 of 6: 1 stays, the nearest
-    left = sparsified(noisy, distance, valid, epsilon)
+    left = sparsify_links(noisy, distance, valid, epsilon)
     assert left.nonzero().tolist() == [[0, 1], [1, 0]]
     valid[1] = False  # of 3 pairs none is a one
-    assert not sparsified(noisy, distance, valid, epsilon).any()
+    assert not sparsify_links(noisy, distance, valid, epsilon).any()
 
 
 def test_noise_between_nodes_and_padding_counts_for_nothing() -> None:
@@ -165,8 +165,8 @@ def test_noise_between_nodes_and_padding_counts_for_nothing() -> None:
     noisy = noisy | noisy.mT
     distance = torch.arange(64 * 64).view(64, 64)
     padded = torch.nn.functional.pad(noisy, (0, 24, 0, 24), value=True)
-    alone = sparsified(noisy, distance[:40, :40], torch.ones(40, dtype=torch.bool), 1.0)
-    left = sparsified(padded, distance, torch.arange(64) < 40, 1.0)
+    alone = sparsify_links(noisy, distance[:40, :40], torch.ones(40, dtype=torch.bool), 1.0)
+    left = sparsify_links(padded, distance, torch.arange(64) < 40, 1.0)
     assert alone.any()
     assert torch.equal(left, torch.nn.functional.pad(alone, (0, 24, 0, 24)))
 
@@ -175,7 +175,7 @@ def test_sparsifying_keeps_the_true_number_of_links() -> None:
     links = adjacency(64, 0.1, 5)
     noisy = noisy_links(links, torch.arange(64), 1.0, random.key(3))
     distance = torch.arange(64 * 64).view(64, 64)
-    left = sparsified(noisy, distance, torch.ones(64, dtype=torch.bool), 1.0)
+    left = sparsify_links(noisy, distance, torch.ones(64, dtype=torch.bool), 1.0)
     pairs = 64 * 63 // 2
     wanted = true_density(noisy.sum() / 2 / pairs, flip_probability(1.0)) * pairs
     assert int(left.sum()) // 2 == round(float(wanted))
@@ -189,5 +189,5 @@ def test_words_are_uniform_and_bits_are_packed_as_numpy_packs_them() -> None:
     assert uniform(torch.tensor([0, 1 << 11, -1])).tolist() == [0.0, 2.0**-53, 1 - 2.0**-53]
     assert np.histogram(u, 10, (0, 1))[0] == pytest.approx(10_000, abs=500)
     drawn = torch.from_numpy(np.random.default_rng(0).random((5, 13)) < 0.5)
-    assert np.array_equal(packed(drawn).numpy(), np.packbits(drawn.numpy(), axis=-1, bitorder="little"))
-    assert torch.equal(unpacked(packed(drawn), 13), drawn)
+    assert np.array_equal(pack_bits(drawn).numpy(), np.packbits(drawn.numpy(), axis=-1, bitorder="little"))
+    assert torch.equal(unpack_bits(pack_bits(drawn), 13), drawn)

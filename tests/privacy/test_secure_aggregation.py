@@ -13,7 +13,9 @@ pytest.importorskip("Crypto", reason='needs pycryptodome: pip install "fedweave[
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedweave.errors import CallRefused, FedweaveError
-from fedweave.privacy.aggregation import Advert, Answers, Identity, Participant, SumGroup, Use, add_pad, leftover
+from fedweave.privacy.aggregation import Advert, Answers, Participant, SumGroup, Use, subtract_masks
+from fedweave.privacy.identity import Identity
+from fedweave.privacy.pads import add_pad
 from tests.privacy.authority import Authority
 from tests.refusals import refusal
 
@@ -56,7 +58,7 @@ class Epoch:
         here = list(sent) if answering is None else answering
         answers = [self.all[site].reveal(use.slot, signatures, self.to(site, use.slot)) for site in here]
         total = sum(sent.values())
-        leftover([total], self.group, use, list(sent), answers, self.adverts)
+        subtract_masks([total], self.group, use, list(sent), answers, self.adverts)
         return total
 
 
@@ -108,9 +110,9 @@ def test_without_the_shares_of_a_lost_site_its_pads_stay() -> None:
         Answers(answer.mask, {s: own for s, own in answer.shares.items() if s in "abc"}) for answer in answers
     ]
     with pytest.raises(FedweaveError, match=r"0 shares of the secrets of 'd'"):
-        leftover([sum(sent.values())], epoch.group, use, "abc", only_masks, epoch.adverts)
+        subtract_masks([sum(sent.values())], epoch.group, use, "abc", only_masks, epoch.adverts)
     total = sum(sent.values())
-    leftover([total], epoch.group, use, "abc", answers, epoch.adverts)
+    subtract_masks([total], epoch.group, use, "abc", answers, epoch.adverts)
     assert (total == sum(own.values())).all()
 
 
@@ -121,7 +123,7 @@ def test_a_site_reveals_one_secret_of_each_other_site() -> None:
     signatures = epoch.signed(use, "abcd")
     told = epoch.all["a"].reveal(0, signatures, epoch.to("a", 0))
     for site in SITES[1:]:
-        letter = epoch.all["a"]._unsealed(site, 0, epoch.letters[site]["a"][0])
+        letter = epoch.all["a"]._open_letter(site, 0, epoch.letters[site]["a"][0])
         assert letter is not None
         assert told.shares[site] == {"a": letter[:16] if site == "e" else letter[16:]}
     assert list(told.mask) == ["a"]
@@ -281,7 +283,7 @@ def test_shares_that_do_not_belong_together_are_no_key() -> None:
     answers = [epoch.all[site].reveal(0, signatures, epoch.to(site, 0)) for site in "abcd"]
     bad = Answers({}, {"e": {"a": bytes(16)}})
     with pytest.raises(FedweaveError, match=r"of the key of 'e' do not belong together"):
-        leftover([sum(sent.values())], epoch.group, use, "abcd", [bad, *answers[1:]], epoch.adverts)
+        subtract_masks([sum(sent.values())], epoch.group, use, "abcd", [bad, *answers[1:]], epoch.adverts)
 
 
 def test_a_public_key_of_small_order_is_refused() -> None:

@@ -29,7 +29,7 @@ from fedweave.deploy.flare.sums import tensor
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import resolve
 from fedweave.ops.touched import Sparsified
-from fedweave.privacy.aggregation import read_identity
+from fedweave.privacy.identity import read_identity
 from fedweave.privacy.intersection import IntersectionParty, digest
 from tests.contract.federations import algorithm
 from tests.deploy.projects import SITES, bring, experiment, join_request, tables

@@ -49,8 +49,15 @@ from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
 from fedweave.partition.base import Partition
 from fedweave.partition.statistics import statistics
-from fedweave.privacy.attacks import majority_accuracy, reidentified, repeated_queries
-from fedweave.privacy.mechanisms import flip_probability, noisy_levels, noisy_links, packed, sparsified, unpacked
+from fedweave.privacy.attacks import majority_accuracy, reidentification_rate, repeated_query_accuracy
+from fedweave.privacy.mechanisms import (
+    flip_probability,
+    noisy_levels,
+    noisy_links,
+    pack_bits,
+    sparsify_links,
+    unpack_bits,
+)
 
 # ----------------------------------------------------------------------------------------------------
 # Codes of nodes: an encoder that the server makes of a public sample and sends to all clients (Zhou et al. 2026,
@@ -169,7 +176,7 @@ def attacked_links(data: Dataset, partition: Partition, epsilon: float, key: Ten
     truth = torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)  # half are, or all links that there are
 
     def share(copies: int, permanent: bool) -> float:
-        return repeated_queries(truth, epsilon, copies, key, permanent)
+        return repeated_query_accuracy(truth, epsilon, copies, key, permanent)
 
     rows = [("links, asked again", f"{n} answer{'s' * (n > 1)}", share(n, False), share(n, True)) for n in QUERIES]
     return rows + [("links, majority of holders", f"{n} client{'s' * (n > 1)}", 1.0, share(n, False)) for n in HOLDERS]
@@ -184,7 +191,7 @@ def held_features(data: Dataset, partition: Partition) -> Tensor:
 def attacked_codes(clean: Tensor, bare: Tensor, hidden: Tensor) -> Attacked:
     """Naming the node of one code [b] among all n nodes, from codes [n, b] as sent without the noise and with it."""
     owner = torch.arange(len(clean), device="cpu")
-    without, with_it = (reidentified(noisy, clean, owner) for noisy in (bare, hidden))
+    without, with_it = (reidentification_rate(noisy, clean, owner) for noisy in (bare, hidden))
     return "node of one code", f"{len(clean):,} nodes' features", without, with_it
 
 
@@ -470,15 +477,15 @@ class OverlapWeights(Part):
         nodes = F.pad(order, (0, self.sample - len(order)))
         taken = torch.arange(self.sample, device=graph.device) < graph.real.sum()
         codes = noisy["codes"][nodes] * taken[:, None].to(torch.uint8)
-        reply = {"nodes": graph.real.sum(), "codes": packed(codes) if self.steps == 1 else codes}
+        reply = {"nodes": graph.real.sum(), "codes": pack_bits(codes) if self.steps == 1 else codes}
         if self.alpha == 1:
             return reply
         picked = (nodes == torch.arange(graph.nodes, device=graph.device)[:, None]) & taken
         links = (graph.edges.operator("sum") @ picked.to(graph.x.dtype))[nodes] > 0
         drawn = nodes + graph.nodes * noisy["version"][nodes] if self.renew else nodes
         links = noisy_links(links, drawn, self.epsilon_b, noisy["links"])
-        links = sparsified(links, _euclidean(codes), taken, self.epsilon_b)
-        return reply | {"links": packed(links)}
+        links = sparsify_links(links, _euclidean(codes), taken, self.epsilon_b)
+        return reply | {"links": pack_bits(links)}
 
     def _first_noise(self, ctx: Context) -> Tree:
         """The draws that are made only once: 𝓜_N of every node's code, and the RNG key of 𝓜_E."""
@@ -565,12 +572,12 @@ class OverlapWeights(Part):
     def _estimated(self, state: Tree, round: Round) -> Tree:
         nodes, codes = (round.replies.stack(name).cpu() for name in ("nodes", "codes"))  # NumPy counts below
         taken, error_rates = nodes.clamp(max=self.sample), Rates(**state["rates"])
-        codes = unpacked(codes, self.code_size).to(torch.uint8) if self.steps == 1 else codes
+        codes = unpack_bits(codes, self.code_size).to(torch.uint8) if self.steps == 1 else codes
         pairs = matches(codes, taken, self.steps, error_rates.most)
         common = overlap_count(counts(pairs, self.sample, len(nodes)), taken, error_rates)
         now = {"nodes": node_ratios(common, taken, nodes)}
         if self.alpha < 1:
-            links = unpacked(round.replies.stack("links").cpu(), self.sample)
+            links = unpack_bits(round.replies.stack("links").cpu(), self.sample)
             now["links"] = link_ratios(links, pairs, taken, nodes)
         seen = state["seen"].clone()
         seen[round.at[:, None], round.at] = 1

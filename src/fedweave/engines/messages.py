@@ -19,7 +19,7 @@ from fedweave.errors import CallRefused, FedweaveError, told_diverged
 from fedweave.learn import compute_on_server
 from fedweave.ops.tape import ByObject, Stamp, writes
 from fedweave.ops.touched import Sparsified, counted, materialize
-from fedweave.privacy.secure_sum import diverged
+from fedweave.privacy.secure_sum import has_diverged
 
 RECEIVED, PRESENT = "received", "present"  # message fields that hold what peers sent
 
@@ -329,8 +329,8 @@ def check_terms(info: StepInfo, clients: Sequence[str], replies: Tree) -> None:
         FedweaveError: names leaf and client.
     """
     for path, words in leaves(replies):
-        if info.covering(path) in info.sums and isinstance(words, Tensor) and diverged(words):
-            odd = next(client for client, row in zip(clients, words, strict=True) if diverged(row))
+        if info.covering(path) in info.sums and isinstance(words, Tensor) and has_diverged(words):
+            odd = next(client for client, row in zip(clients, words, strict=True) if has_diverged(row))
             raise FedweaveError(told_diverged(f"{path} of {odd!r}"), code="diverged")
 
 

@@ -16,7 +16,7 @@ from fedweave.experiment.config import Document
 from fedweave.papers.paper import Quantity
 from fedweave.papers.quantities import sent
 from fedweave.partition.overlap import Overlap
-from fedweave.privacy.attacks import majority_accuracy, repeated_queries
+from fedweave.privacy.attacks import majority_accuracy, repeated_query_accuracy
 from fedweave.privacy.mechanisms import flip_probability
 from fedweave.reports.reading import read_run
 
@@ -88,7 +88,7 @@ def links_by_averaging(answers: int, permanent: bool) -> Quantity:
         config = read_run(run).config
         key = random.fold(random.key(config["seed"]), "attack")
         truth = torch.arange(PAIRS, device="cpu") < PAIRS // 2
-        return 100 * repeated_queries(truth, config["algorithm"]["epsilon_b"], answers, key, permanent)
+        return 100 * repeated_query_accuracy(truth, config["algorithm"]["epsilon_b"], answers, key, permanent)
 
     def expected(document: Document) -> float:
         flip = flip_probability(document["algorithm"]["epsilon_b"])

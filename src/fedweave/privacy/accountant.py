@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,9 +34,10 @@ class Bound:
 
     def __str__(self) -> str:
         """A sentence with the bound."""
-        at = "" if self.delta is None else f" at δ = {self.delta:g}"
-        often = counted(self.messages, "message")
-        return f"Differential privacy of what was noised, per {self.per}: ε = {self.epsilon:.4g}{at} after {often}."
+        at_delta = "" if self.delta is None else f" at δ = {self.delta:g}"
+        after = counted(self.messages, "message")
+        cost = f"ε = {self.epsilon:.4g}{at_delta} after {after}"
+        return f"Differential privacy of what was noised, per {self.per}: {cost}."
 
     @property
     def remark(self) -> str:
@@ -63,15 +65,15 @@ def bounds(*ledgers: pa.Table) -> list[Bound]:
 
     Bounds of several clients on one record are not added up. Mechanisms without a bound do not count.
     """
-    most: dict[str, Bound] = {}
-    for bound in (bound for client_bounds in of_members(*ledgers).values() for bound in client_bounds):
-        so_far = most.get(bound.per, bound)
-        most[bound.per] = replace(
+    largest: dict[str, Bound] = {}
+    for bound in chain.from_iterable(of_members(*ledgers).values()):
+        so_far = largest.get(bound.per, bound)
+        largest[bound.per] = replace(
             so_far,
             epsilon=max(so_far.epsilon, bound.epsilon),
             messages=max(so_far.messages, bound.messages),
         )
-    return list(most.values())
+    return list(largest.values())
 
 
 def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
@@ -81,7 +83,8 @@ def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
     times: dict[tuple[str, str], int] = defaultdict(int)
     deltas: dict[str, float] = {}
     run_of: dict[tuple[str, str], int] = {}
-    for run, row in ((run, row) for run, ledger in enumerate(ledgers) for row in _messages(ledger)):
+    rows = chain.from_iterable(((run, row) for row in _messages(ledger)) for run, ledger in enumerate(ledgers))
+    for run, row in rows:
         applied = read_applied(row["applied"])
         for per, mechanisms in _by_unit(applied).items():
             at = per, row["client"]
@@ -94,7 +97,7 @@ def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
                     deltas[per] = min(noise.delta, deltas.get(per, noise.delta))
     by_client: dict[str, list[Bound]] = defaultdict(list)
     for (per, client), account in accounts.items():
-        by_client[client].append(_bound(per, deltas.get(per), account, times[per, client]))
+        by_client[client].append(_total_bound(per, deltas.get(per), account, times[per, client]))
     return dict(by_client)
 
 
@@ -110,8 +113,8 @@ def over_rounds(ledger: pa.Table) -> dict[str, dict[int, float]]:
         for per, values in _by_unit(applied).items():
             at = per, row["client"]
             accounts[at] = accounts[at].after(Applied(applied.key, values), row["times"])
-            noised = [noise.delta for noise in values if isinstance(noise, Gaussian)]
-            deltas[per] = min([*noised, deltas.get(per, 1.0)])
+            of_noise = [noise.delta for noise in values if isinstance(noise, Gaussian)]
+            deltas[per] = min([*of_noise, deltas.get(per, 1.0)])
             delta = deltas[per] if deltas[per] < 1 else 1e-5
             now = total_epsilon(accounts[at].cost, delta)
             curves[per][row["round"]] = max(now, *[curves[per][n] for n in list(curves[per])[-1:]], 0.0)
@@ -123,7 +126,7 @@ def states_bound(text: str | None) -> bool:
     return text is not None and bool(_by_unit(read_applied(text)))
 
 
-def _bound(per: str, delta: float | None, account: PrivacyAccount, times: int) -> Bound:
+def _total_bound(per: str, delta: float | None, account: PrivacyAccount, times: int) -> Bound:
     from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
 
     return Bound(per, total_epsilon(account.cost, delta or 1e-5), delta, times)
@@ -145,8 +148,8 @@ def _messages(ledger: pa.Table, by_round: bool = False) -> list[Record]:
     A message has a row for each leaf. A message to several peers has these rows for each peer, and a repeated round has
     all its rows again.
     """
-    some = ledger.filter(pc.is_valid(ledger["applied"])).select([*_MESSAGE, "key", "to"])
-    plain = some.cast(pa.schema([field.with_type(_value_type(field.type)) for field in some.schema]))
+    released = ledger.filter(pc.is_valid(ledger["applied"])).select([*_MESSAGE, "key", "to"])
+    plain = released.cast(pa.schema([field.with_type(_value_type(field.type)) for field in released.schema]))
     rows = plain.group_by([*_MESSAGE, "key", "to"]).aggregate([([], "count_all")])
     messages = rows.group_by(_MESSAGE).aggregate([("count_all", "max")])
     kinds = ["client", "applied", *(["round"] if by_round else [])]

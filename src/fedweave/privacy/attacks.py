@@ -13,12 +13,12 @@ from fedweave.ops.hashing import bits
 from fedweave.privacy.mechanisms import flip_probability, uniform
 
 
-def reidentified(noisy: Tensor, clean: Tensor, owner: Tensor) -> float:
+def reidentification_rate(noisy: Tensor, clean: Tensor, owner: Tensor) -> float:
     """The share of noisy codes [m, d] whose nearest clean code [n, d] in L1 belongs to their `owner` int64 [m]; k
     equally near codes count 1 / k."""
     right = 0.0
-    for some, owners in zip(noisy.split(1024), owner.split(1024), strict=True):
-        away = torch.cdist(some.double(), clean.double(), p=1)
+    for codes, owners in zip(noisy.split(1024), owner.split(1024), strict=True):
+        away = torch.cdist(codes.double(), clean.double(), p=1)
         near = away <= away.amin(1, keepdim=True) + 1e-9
         right += float((near.gather(1, owners[:, None])[:, 0] / near.sum(1)).sum())
     return right / len(noisy)
@@ -47,7 +47,7 @@ def majority_accuracy(flip: float, votes: int) -> float:
     return float(binom.cdf((votes - 1) // 2, votes, flip)) + tie / 2
 
 
-def repeated_queries(truth: Tensor, epsilon: float, queries: int, key: Tensor, permanent: bool) -> float:
+def repeated_query_accuracy(truth: Tensor, epsilon: float, queries: int, key: Tensor, permanent: bool) -> float:
     """The share of `truth` bool [n] that rounding the mean of the answers to `queries` queries finds; ties count half.
     Each bit is flipped with `flip_probability`. With `permanent` noise all answers are the same; otherwise each answer
     has separate noise, like answers of several holders."""
@@ -73,12 +73,12 @@ class Separation(NamedTuple):
     by_chance: float
 
 
-def separation(members: np.ndarray, others: np.ndarray) -> Separation:
-    """How well numbers [m] of members, which tend to be larger, are told from numbers [n] of others."""
+def separation(members: np.ndarray, non_members: np.ndarray) -> Separation:
+    """How well numbers [m] of members, which tend to be larger, are distinguished from numbers [n] of non-members."""
     from sklearn.metrics import roc_auc_score, roc_curve  # takes long to import
 
-    m, n = len(members), len(others)
-    truth, score = np.repeat([True, False], [m, n]), np.concatenate([members, others])
+    m, n = len(members), len(non_members)
+    truth, score = np.repeat([True, False], [m, n]), np.concatenate([members, non_members])
     false, true, _ = roc_curve(truth, score)
     by_chance = min(1.0, math.sqrt(math.log(20) * (m + n) / (2 * m * n)))
     return Separation(float(roc_auc_score(truth, score)), float((true - false).max()), by_chance)

@@ -27,7 +27,8 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedweave.errors import CallRefused
-from fedweave.privacy.aggregation import Identity, canonical_bytes
+from fedweave.privacy.identity import Identity
+from fedweave.privacy.pads import canonical_bytes
 
 WIDTH = 32  # bytes of a point
 _CURVE, _MULTIPLY, _EVEN = ec.SECP256R1(), ec.ECDH(), b"\2"
@@ -67,7 +68,7 @@ class IntersectionParty:
         """Return the party's list, uint8 [n, 32] in a random order, and its signed opening."""
         self.order = list(range(len(names)))
         secrets.SystemRandom().shuffle(self.order)
-        points = _rows([multiple(self._secret, hashed(self.key, self.run, names[row])) for row in self.order])
+        points = _rows([multiple(self._secret, hash_to_point(self.key, self.run, names[row])) for row in self.order])
         nonce, list_digest = os.urandom(16), digest(points)
         signature = self.identity.sign(opens(self.run, self.name, nonce, len(points), list_digest))
         self._own_opening = Opening(self.identity.certificate, nonce, len(points), list_digest, signature)
@@ -154,7 +155,7 @@ def common(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {site: np.array([entries[point] for point in shared], np.int64) for site, entries in place.items()}
 
 
-def hashed(key: bytes, run: str, name: str) -> bytes:
+def hash_to_point(key: bytes, run: str, name: str) -> bytes:
     """The point of a name: the first of its keyed hashes that is the x-coordinate of a point."""
     for attempt in count():
         point = hmac.digest(key, canonical_bytes(run, name, attempt), "sha256")

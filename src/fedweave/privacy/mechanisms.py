@@ -84,7 +84,7 @@ def true_density(observed: Tensor, flip: float) -> Tensor:
     return (observed - flip) / (1 - 2 * flip)
 
 
-def sparsified(noisy: Tensor, distance: Tensor, valid: Tensor, epsilon: float) -> Tensor:
+def sparsify_links(noisy: Tensor, distance: Tensor, valid: Tensor, epsilon: float) -> Tensor:
     """Thin out the ones of a noisy adjacency to the estimated number before the noise: bool [b, b].
 
     Ones between nodes with the most distant noisy codes are removed first; of equal distances, the later ones. It reads
@@ -108,14 +108,14 @@ def uniform(words: Tensor) -> Tensor:
     return (words >> 64 - _DIGITS & (1 << _DIGITS) - 1).double() * 2.0**-_DIGITS
 
 
-def packed(bits: Tensor) -> Tensor:
+def pack_bits(bits: Tensor) -> Tensor:
     """Bool [..., k] as uint8 [..., ⌈k / 8⌉], the first bit the lowest; `unpacked` undoes it."""
     padded = torch.nn.functional.pad(bits.to(torch.uint8), (0, -bits.shape[-1] % 8))
     result: Tensor = (padded.unflatten(-1, (-1, 8)) << _places(bits)).sum(-1, dtype=torch.uint8)
     return result
 
 
-def unpacked(words: Tensor, count: int) -> Tensor:
+def unpack_bits(words: Tensor, count: int) -> Tensor:
     """Bool [..., count] from uint8 [..., ⌈count / 8⌉]."""
     return (words[..., None] >> _places(words) & 1).flatten(-2)[..., :count].bool()
 

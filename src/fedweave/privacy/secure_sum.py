@@ -44,10 +44,10 @@ class FixedPoint:
             UserError: gives the largest bound that fits.
         """
         if clients * self.word(bound) >= 1 << (self.bits - 1):
-            most = 2.0 ** (self.bits - 1 - self.fraction) / clients
+            max_bound = 2.0 ** (self.bits - 1 - self.fraction) / clients
             raise UserError(
                 f"{what}: terms up to {bound:g} of {clients} clients with {self.fraction} of {self.bits} bits behind "
-                f"the point may overflow; lower bound to below {most:g}, lower fraction, or take 64 bits",
+                f"the point may overflow; lower bound to below {max_bound:g}, lower fraction, or take 64 bits",
                 code="user.overflow",
             )
 
@@ -56,16 +56,16 @@ class FixedPoint:
         result: int = round(value * 2**self.fraction)
         return result
 
-    def encode(self, value: Tensor, most: Any) -> Tensor:
-        """The words of `value`, rounded and limited to ±`most`, a word or float64 scalar. A value that is not finite
-        becomes the least word, which represents no number (`diverged`)."""
+    def encode(self, value: Tensor, limit: Any) -> Tensor:
+        """The words of `value`, rounded and limited to ±`limit`, a word or float64 scalar. A value that is not finite
+        becomes the smallest word, which represents no number (`has_diverged`)."""
         scaled = (value.to(torch.float64) * 2.0**self.fraction).round_()
-        words = scaled.clamp(-most, most).to(self.dtype)
+        words = scaled.clamp(-limit, limit).to(self.dtype)
         return torch.where(value.isfinite(), words, torch.iinfo(self.dtype).min)
 
-    def beyond(self, value: Tensor, most: float | Tensor) -> Tensor:
-        """Number of elements of `value` that `encode` cuts to ±`most`: int64 scalar."""
-        result: Tensor = ((value.to(torch.float64) * 2.0**self.fraction).round_().abs() > most).sum()
+    def beyond(self, value: Tensor, limit: float | Tensor) -> Tensor:
+        """Number of elements of `value` that `encode` cuts to ±`limit`: int64 scalar."""
+        result: Tensor = ((value.to(torch.float64) * 2.0**self.fraction).round_().abs() > limit).sum()
         return result
 
     def decode(self, total: Tensor, dtype: torch.dtype) -> Tensor:
@@ -73,7 +73,7 @@ class FixedPoint:
         return (total.to(torch.float64) * 2.0**-self.fraction).to(dtype)
 
 
-def diverged(words: Tensor) -> bool:
+def has_diverged(words: Tensor) -> bool:
     """Whether a word represents a number that is not finite, which a sum of words would hide."""
     return bool((words == torch.iinfo(words.dtype).min).any())
 
@@ -91,22 +91,21 @@ def beyond_declaration(of: str, mechanism: SecureSum) -> dict[str, Sends]:
     return {BEYOND: Sends(reveals, (Derived(of), replace(mechanism, bits=64, fraction=0)))}
 
 
-def tallied(before: Tensor | None, cut: Tensor, values: int, bound: float) -> Tensor:
+def update_tally(before: Tensor | None, cut: Tensor, values: int, bound: float) -> Tensor:
     """Running totals of secure sums, float64 [4]: numbers that were cut, all numbers, sums with cuts, and the bound of
     the last such sum.
 
-    before: earlier totals; None at first. cut, values: counts of a sum.
+    before: earlier totals; None before the first sum. cut, values: counts of a sum.
     """
-    was = torch.zeros(4, dtype=torch.float64, device=cut.device) if before is None else before
-    some = float(cut > 0)
-    more = torch.tensor(
-        [float(cut), values, some, (bound - float(was[3])) * some], dtype=torch.float64, device=was.device
-    )
-    return was + more
+    total = torch.zeros(4, dtype=torch.float64, device=cut.device) if before is None else before
+    has_cuts = float(cut > 0)
+    change = [float(cut), values, has_cuts, (bound - float(total[3])) * has_cuts]
+    return total + torch.tensor(change, dtype=torch.float64, device=total.device)
 
 
 def cut_counts(tally: Tensor | None) -> dict[str, float]:
     """A tally's entries for a summary: {} if nothing was cut."""
     if tally is None or not tally[0] > 0:
         return {}
-    return dict(zip((f"secure_sum/{name}" for name in ("cut", "values", "sums", "bound")), tally.tolist(), strict=True))
+    names = ("secure_sum/cut", "secure_sum/values", "secure_sum/sums", "secure_sum/bound")
+    return dict(zip(names, tally.tolist(), strict=True))

@@ -20,8 +20,8 @@ from fedweave.errors import FedweaveError
 from fedweave.ops.hashing import finalize
 
 PLACES = 4  # rows of each hash
-BITS = 48  # bits of each half of a hash, so that a sum over `MOST` parties has 63
-MOST = 1 << 15
+BITS = 48  # bits of each half of a hash, so that a sum over `MAX_PARTIES` parties has 63
+MAX_PARTIES = 1 << 15
 COUNT, FIRST, SECOND, CHECK = WIDTH = range(4)  # columns of a table
 _MASK = (1 << BITS) - 1
 
@@ -50,17 +50,17 @@ def union(total: np.ndarray, parties: int) -> np.ndarray:
     """int64 [F, 2], rising: the distinct hashes in the sum `total` int64 [rows, 4] of the tables of `parties` parties.
 
     Raises:
-        FedweaveError: `total` is no sum of such tables.
+        FedweaveError: `total` is not a sum of such tables.
     """
     rest, parts = total.copy(), [np.empty((0, 2), np.int64)]
     while rest.any():
         count = rest[:, COUNT]
-        alone = (count > 0) & (count <= parties)
-        times = np.where(alone, count, 1)
-        alone &= (rest[:, FIRST:] % times[:, None] == 0).all(1)
+        is_single = (count > 0) & (count <= parties)
+        times = np.where(is_single, count, 1)
+        is_single &= (rest[:, FIRST:] % times[:, None] == 0).all(1)
         single = rest // times[:, None]
-        alone &= (single[:, FIRST:] >= 0).all(1) & (single[:, CHECK] == _checked(single[:, FIRST:CHECK]))
-        at = np.flatnonzero(alone)
+        is_single &= (single[:, FIRST:] >= 0).all(1) & (single[:, CHECK] == _checksum(single[:, FIRST:CHECK]))
+        at = np.flatnonzero(is_single)
         elements, first = np.unique(single[at, FIRST:CHECK], axis=0, return_index=True)
         if not len(at) or sum(map(len, parts)) + len(elements) > len(total):
             raise FedweaveError(
@@ -85,7 +85,7 @@ def _keys(elements: np.ndarray) -> np.ndarray:
     return finalize(finalize(first) * 3 + second).numpy()
 
 
-def _checked(elements: np.ndarray) -> np.ndarray:
+def _checksum(elements: np.ndarray) -> np.ndarray:
     result: np.ndarray = words(_keys(elements), PLACES) & _MASK
     return result
 
@@ -93,6 +93,6 @@ def _checked(elements: np.ndarray) -> np.ndarray:
 def _add(cells: np.ndarray, elements: np.ndarray, times: np.ndarray) -> None:
     """Add each hash `times` times, in place."""
     keys, size = _keys(elements), len(cells) // PLACES
-    row = np.column_stack([np.ones_like(keys), elements, _checked(elements)]) * times[:, None]
+    row = np.column_stack([np.ones_like(keys), elements, _checksum(elements)]) * times[:, None]
     for number in range(PLACES):
         np.add.at(cells, number * size + words(keys, number) % size, row)

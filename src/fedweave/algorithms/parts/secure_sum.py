@@ -25,7 +25,7 @@ from fedweave.core.algorithm import COUNTED, Round
 from fedweave.core.bounds import CountOrNone, Positive
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.tree import Tree, leaves, map_leaves
-from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, cut_counts, tallied
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, cut_counts, update_tally
 
 _MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
 _LEAST = 2.0**-10  # of N, as which a client counts at least
@@ -88,7 +88,7 @@ class InSum(Part):
     def update(self, state: Tree, round: Round) -> Tree:
         """Add up how many numbers were cut so far."""
         values = sum(leaf.numel() for _, leaf in leaves(self.added(round))) * len(round.at)
-        return state | {"cut": tallied(state.get("cut"), round.replies.total(BEYOND), values, self.bound)}
+        return state | {"cut": update_tally(state.get("cut"), round.replies.total(BEYOND), values, self.bound)}
 
     def added(self, round: Round) -> Tree:
         """A tree with one element for each number that a client adds."""

@@ -26,7 +26,7 @@ from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import picked
 from fedweave.ops.tape import untaped
 from fedweave.privacy.mechanisms import GaussianRows
-from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, even_share, tallied
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, even_share, update_tally
 from fedweave.sampling.neighborhoods import Sampled, find_places, grow, self_hop
 
 
@@ -331,9 +331,9 @@ class SecureMean(Mean):
         return WORDS.decode(replies.total(key), dtype) / len(replies)
 
     def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
-        """The state with "cut" (`privacy.secure_sum.tallied`); total: the opened sum, words: its fixed-point form."""
+        """The state with "cut" (`secure_sum.update_tally`); total: the opened sum, words: its fixed-point form."""
         bound = float(even_share(words, torch.tensor(1 / len(replies), device=total.device))) * 2.0**-words.fraction
-        now = tallied(state.get("cut"), replies.total(BEYOND), total.numel() * len(replies), bound)
+        now = update_tally(state.get("cut"), replies.total(BEYOND), total.numel() * len(replies), bound)
         return state | {"cut": now}
 
 

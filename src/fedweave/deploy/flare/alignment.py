@@ -63,7 +63,7 @@ from fedweave.partition.external import (
     member_words,
 )
 from fedweave.partition.splits import split_by_hash
-from fedweave.privacy.aggregation import read_identity
+from fedweave.privacy.identity import read_identity
 from fedweave.privacy.intersection import WIDTH as POINT
 from fedweave.privacy.intersection import IntersectionParty, Opening, common, digest
 

@@ -38,7 +38,7 @@ from fedweave.reports.ledger import SERVER, Flow, called, flows, period
 from fedweave.reports.listing import meanings
 
 if TYPE_CHECKING:
-    from fedweave.privacy.aggregation import Authority, Identity
+    from fedweave.privacy.identity import Authority, Identity
 
 
 @dataclass(frozen=True)
@@ -350,7 +350,7 @@ class Report:
         Raises:
             ConfigError: the folder has no certificate and key.
         """
-        from fedweave.privacy.aggregation import read_identity
+        from fedweave.privacy.identity import read_identity
 
         identity, at = read_identity(folder), now()
         name = identity.name
@@ -408,7 +408,7 @@ def read_report(path: Path, authority: Path | None = None, by: str = "") -> Repo
         UserError: the file is no report; a signature does not fit the report, or its certificate is not from that
             authority; or an `authority` is given and a signature is missing.
     """
-    from fedweave.privacy.aggregation import read_root
+    from fedweave.privacy.identity import read_root
 
     report, root = _unchecked(path), None if authority is None else read_root(authority)
     required = sorted({report.document.signer, by} - {""})
@@ -442,7 +442,7 @@ def _unchecked(path: Path) -> Report:
 
 def _check(one: Signature, document: Document, by: "Identity | Authority | None") -> None:
     """Raise an error unless the signature fits the document and its certificate was valid when it was made."""
-    from fedweave.privacy.aggregation import CHANGED, Identity, check_signed
+    from fedweave.privacy.identity import CHANGED, Identity, check_signed
 
     try:
         signature, certificate, at = _bytes(one.signature), _bytes(one.certificate), datetime.fromisoformat(one.at)
@@ -517,7 +517,7 @@ def of_site(folder: Path, run: str = "") -> Document:
 
 def certified_name(folder: Path) -> str:
     """The name in the certificate of the site in `folder`; "" without a certificate."""
-    from fedweave.privacy.aggregation import read_identity
+    from fedweave.privacy.identity import read_identity
 
     return read_identity(folder).name if (folder / "startup").is_dir() else ""
 

@@ -59,7 +59,7 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import Flagging
 from fedweave.partition.external import ADD, SUMS, TOTALS
-from fedweave.privacy.aggregation import Authority
+from fedweave.privacy.identity import Authority
 
 # ----------------------------------------------------------------------------------------------------
 # Values that all sites of a federation must agree on when they join, and the graphs that the server itself holds.

@@ -27,7 +27,7 @@ from nvflare.private.fed.utils.identity_utils import IdentityVerifier
 from fedweave.core.types import Record
 from fedweave.deploy.flare.folder import LOG, fields, log_to, metrics_port
 from fedweave.errors import CallRefused, FedweaveError
-from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, read_root
+from fedweave.privacy.identity import REFUSED, REVOKED, STARTUP, read_root
 
 # NVFlare's own functions, which those that replace them call.
 _SSL_CONTEXT, _VERIFY_CHAIN, _VERIFY_NAME, _RUN = (

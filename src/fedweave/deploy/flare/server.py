@@ -70,7 +70,7 @@ from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.selection import THRESHOLD, Flagging, flagging, of_best
 from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_of_form
-from fedweave.privacy.aggregation import STARTUP, Authority, read_root
+from fedweave.privacy.identity import STARTUP, Authority, read_root
 
 RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of messages to a running job
 

@@ -17,7 +17,7 @@ from fedweave.deploy.flare.gatekeeper import obey
 from fedweave.deploy.flare.link import steady
 from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.requests import Answer
-from fedweave.privacy.aggregation import STARTUP
+from fedweave.privacy.identity import STARTUP
 
 
 class Site:

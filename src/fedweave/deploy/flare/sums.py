@@ -27,17 +27,15 @@ from fedweave.errors import CallRefused, ClientsMissing, FedweaveError, told_div
 from fedweave.privacy.aggregation import (
     Advert,
     Answers,
-    Authority,
     Participant,
     SumGroup,
     Use,
-    advertised,
-    check_signed,
-    leftover,
-    read_identity,
-    survived,
+    advert_bytes,
+    subtract_masks,
+    survivor_bytes,
 )
-from fedweave.privacy.secure_sum import BEYOND, FixedPoint, diverged
+from fedweave.privacy.identity import Authority, check_signed, read_identity
+from fedweave.privacy.secure_sum import BEYOND, FixedPoint, has_diverged
 
 # ----------------------------------------------------------------------------------------------------
 # A site's part in secure aggregation: `privacy.aggregation` on trees, requests and the site's journal.
@@ -108,7 +106,7 @@ class Masking:
             words = FixedPoint.of(info.sums[str(info.covering(path))])
             if not isinstance(flat[path], Tensor) or flat[path].dtype != words.dtype:
                 raise FedweaveError(f"{path} must hold integers of {words.bits} bits: it is declared in a secure sum")
-            if diverged(flat[path]):
+            if has_diverged(flat[path]):
                 raise FedweaveError(told_diverged(path), code="diverged")
             flat[path] = flat[path].contiguous().clone()
         self._note_cut(request, int(flat.get(BEYOND, 0)), _numbers(flat, paths, info))
@@ -277,7 +275,7 @@ class Sums:
             advert = read_advert(tree)
             if len(advert.keys) == group.slots + 1:
                 check_signed(
-                    site, advert.certificate, advert.signature, advertised(group, site, advert.keys), self.root
+                    site, advert.certificate, advert.signature, advert_bytes(group, site, advert.keys), self.root
                 )
                 return advert
         return None
@@ -319,7 +317,7 @@ class Sums:
         about = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}
         signed = self.ask("survivors", INFO["survivors"], about, dict.fromkeys(survivors, _NOTHING))
         use = Use(sum["slot"], where, tuple(sum["peers"]), made_of)
-        message = survived(group, use, survivors)
+        message = survivor_bytes(group, use, survivors)
         good = [site for site in signed.clients if self._signature(site, signed[site], message)]
         signatures = {site: signed[site]["signature"] for site in good}
         if len(signatures) < group.needed:
@@ -338,7 +336,7 @@ class Sums:
         first = replies[survivors[0]]
         paths = sorted(path for path, _ in leaves(first) if info.covering(path) in info.sums)
         flat = dict(leaves(first)) | {path: dict(leaves(first))[path].clone() for path in paths}
-        leftover([unsigned(flat[path]) for path in paths], group, use, survivors, answers, self._adverts)
+        subtract_masks([unsigned(flat[path]) for path in paths], group, use, survivors, answers, self._adverts)
         trees = {site: replies[site] for site in survivors} | {survivors[0]: nest(flat)}
         return Replies.of(trees, replies.missing, info.sums)
 

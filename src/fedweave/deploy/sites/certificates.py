@@ -43,7 +43,7 @@ from fedweave.deploy.flare.provision import (
 from fedweave.deploy.flare.requests import SERVER
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
-from fedweave.privacy.aggregation import REFUSED, REVOKED, STARTUP, common_names, read_root, revoked_by
+from fedweave.privacy.identity import REFUSED, REVOKED, STARTUP, common_names, read_revoked, read_root
 
 
 def certificate(path: Path) -> x509.Certificate:
@@ -343,8 +343,8 @@ def _checked_list(folder: Path, file: Path, content: bytes) -> tuple[bytes, int]
     """A revocation list and its number of certificates, if it has all certificates of the list in `folder`."""
     here, root = folder / STARTUP / REVOKED, certificate(folder / STARTUP / ROOT)
     pem = content[content.index(b"-----BEGIN X509 CRL") :]
-    revoked = revoked_by(root, pem, file)
-    if here.exists() and not revoked >= revoked_by(root, read(here), here):
+    revoked = read_revoked(root, pem, file)
+    if here.exists() and not revoked >= read_revoked(root, read(here), here):
         raise UserError(
             f"{file} lacks certificates that {here} revokes. Take the authority's latest list.", code="certificate.old"
         )

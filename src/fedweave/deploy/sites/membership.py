@@ -27,7 +27,7 @@ from fedweave.deploy.sites.certificates import (
 )
 from fedweave.deploy.sites.project import Project, SiteProcess, administer, read_project
 from fedweave.errors import FedweaveError, UserError
-from fedweave.privacy.aggregation import REVOKED, STARTUP
+from fedweave.privacy.identity import REVOKED, STARTUP
 
 REMOVED = "removed_sites"  # in the project's folder: the folders of removed sites; no site can have this name
 

@@ -30,7 +30,7 @@ from fedweave.deploy.sites.alive import PID, chosen, folders, process
 from fedweave.deploy.sites.certificates import ROOT, check_startup
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import write
-from fedweave.privacy.aggregation import REFUSED
+from fedweave.privacy.identity import REFUSED
 
 # ----------------------------------------------------------------------------------------------------
 # The long-lived processes of one machine: the server and the sites, each in a session of its own. Their logs have their
