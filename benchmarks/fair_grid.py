@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedweave.experiment.config import Document
-from fedweave.metrics.measured import FAIREST
+from fedweave.metrics.best_rounds import FAIREST
 from fedweave.papers import grid
 from fedweave.papers.f2gnn import GRIDS, OURS, experiment
 from fedweave.papers.paper import PaperCell, PaperTable, Quantity

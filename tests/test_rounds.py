@@ -21,7 +21,8 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.config.experiment import override
 from fedweave.experiment.rounds import train
-from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION, best_validated, fairest, selection, validated
+from fedweave.metrics.best_rounds import best_validated, fairest, selection, validated
+from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION
 from fedweave.reports.notes import covered, notes
 from tests.contract.federations import algorithm, federation, model
 from tests.refusals import refusal

@@ -19,14 +19,13 @@ from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
 from fedweave.experiment.requirements import Scheduled, check_stage
+from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.measured import (
     GLOBAL,
     METRICS_SCHEMA,
     OF,
     SAMPLED,
-    best_validated,
-    fairest,
     measure,
     of_splits,
     positive_class,

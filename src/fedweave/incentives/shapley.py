@@ -22,7 +22,7 @@ from fedweave.core.target import CLASS
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.errors import UserError
 from fedweave.learn import cross_entropy
-from fedweave.metrics.kinds import pairs_of, tested
+from fedweave.metrics.kinds import pairs_of, test_value
 from fedweave.metrics.selection import METRICS, OF_RANKS, lower
 
 
@@ -387,7 +387,9 @@ def worth(round: Round, model: Model, graphs: Sequence[Graph], metric: str, posi
     def evaluate(flat: Tree) -> Tensor:
         w = nest(flat)
         if metric not in PLAIN or graphs[0].target != CLASS:
-            value = tested([_pairs(models.infer_split(model, w, graph), graph) for graph in graphs], metric, positive)
+            value = test_value(
+                [_pairs(models.infer_split(model, w, graph), graph) for graph in graphs], metric, positive
+            )
             return -value if lower(metric) else value
         scores = [_score(models.infer_split(model, w, graph), graph, metric) for graph in graphs]
         return torch.stack([score * share for score, share in zip(scores, shares, strict=True)]).sum()

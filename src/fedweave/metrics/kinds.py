@@ -45,8 +45,8 @@ class Classes:
         """The summary's entry for the selection metric; {} where it is the accuracy."""
         if "classes" not in everyone:
             return judging.verdict(0, math.nan, 1)
-        counted = everyone["classes"]
-        return judging.verdict(counted.shape[-1], classification.rarest(counted), _rarer(counted))
+        counts = everyone["classes"]
+        return judging.verdict(counts.shape[-1], classification.rarest(counts), _rarest_class(counts))
 
     def values(self, pairs: Pairs, positive: int = 1) -> dict[str, np.ndarray]:
         """The metrics of pairs."""
@@ -60,7 +60,7 @@ class Classes:
         """The best constant prediction by training examples; None where it is unknown."""
         return classification.majority_classes(pairs["classes"]) if "classes" in pairs else None
 
-    def measured(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
+    def measure(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
         """The metrics of all people, together with the baseline that always predicts `constant`, and the metrics that
         compare groups of people."""
         metrics = values(pairs, positive)
@@ -72,9 +72,9 @@ class Classes:
         """How evenly the model serves clients, also by the selection metric."""
         loss, accuracy = per_client["loss"], per_client["accuracy"]
         evenness = client_fairness(loss[:, TEST], accuracy[:, TEST], loss[:, TRAIN], clients)[0]
-        return evenness | (ends(per_client, metric) if metric != PLAIN else {})
+        return evenness | (extremes(per_client, metric) if metric != PLAIN else {})
 
-    def matched(self, per_client: Pairs) -> dict[str, float]:
+    def accuracy_with_majority(self, per_client: Pairs) -> dict[str, float]:
         """The mean test accuracy of the clients that have "majority", if other clients have "accuracy", too."""
         if "majority" not in per_client:
             return {}
@@ -83,26 +83,27 @@ class Classes:
             return {}
         return {"local/matched_accuracy": mean(accuracy[~no_majority])}
 
-    def warned(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
+    def warnings(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
         """Warnings that belong to the scores: a class that is rare in training, a loss so large that training
         diverged."""
         rarest = classification.rarest(everyone["classes"]) if "classes" in everyone else math.nan
         warnings = {} if math.isnan(rarest) else {RAREST: rarest}
         losses = [ratio(*everyone["loss"].T)] if "loss" in everyone else []
         losses += [] if trained_loss is None else [trained_loss]
-        if (worst := max((float(np.nanmax(loss, initial=0.0)) for loss in losses), default=0.0)) > EXPLODED:
+        worst = max((float(np.nanmax(loss, initial=0.0)) for loss in losses), default=0.0)
+        if worst > EXPLODED:
             warnings[DIVERGED] = worst
         return warnings
 
-    def counted(self, pairs: Pairs, by: Mapping[str, float], positive: int) -> dict[str, float]:
+    def positive_counts(self, pairs: Pairs, by: Mapping[str, float], positive: int) -> dict[str, float]:
         """The number of examples of the positive class, and of alerts among test examples, where a metric of such a
         class selects; {} where a client keeps these counts back."""
         if positive_of(by) is None or "recall_at_1" not in pairs or self.coarse(pairs).any():
             return {}
-        held, examples = pairs["recall_at_1"][..., 1, positive], pairs["accuracy"][..., 1]
+        positives, examples = pairs["recall_at_1"][..., 1, positive], pairs["accuracy"][..., 1]
         summary: dict[str, float] = {}
         for name, split in (("test", TEST), ("val", VAL)):
-            counts = held[examples[:, split] > 0, split]
+            counts = positives[examples[:, split] > 0, split]
             summary |= {
                 f"{POSITIVES}/{name}": float(counts.sum()),
                 f"{POSITIVES}/{name}_fewest": float(min(counts, default=0)),
@@ -127,9 +128,10 @@ class Classes:
         """Metrics of every client's own model on the global test set, float64 [P]."""
         return classification.personal(pairs)
 
-    def uncounted(self, summed: Pairs) -> float:
+    def uncounted_share(self, summed: Pairs) -> float:
         """The share of the sums' examples that are in none of the histograms."""
-        if not summed or not (examples := summed["accuracy"][:, 1].sum()):
+        examples = summed["accuracy"][:, 1].sum() if summed else 0
+        if not examples:
             return 0.0
         return float(1 - summed[f"histogram/{MARGINS}"][:, 0].sum() / examples)
 
@@ -153,10 +155,10 @@ class Labels(Classes):
     def constant(self, pairs: Pairs) -> np.ndarray | None:
         return None
 
-    def measured(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
+    def measure(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
         return self.values(pairs), {}
 
-    def counted(self, pairs: Pairs, by: Mapping[str, float], positive: int) -> dict[str, float]:
+    def positive_counts(self, pairs: Pairs, by: Mapping[str, float], positive: int) -> dict[str, float]:
         return {}
 
     def coarse(self, pairs: Pairs) -> np.ndarray:
@@ -168,7 +170,7 @@ class Labels(Classes):
     def personal(self, pairs: Pairs) -> dict[str, np.ndarray]:
         return {}
 
-    def uncounted(self, summed: Pairs) -> float:
+    def uncounted_share(self, summed: Pairs) -> float:
         return 0.0
 
 
@@ -190,7 +192,7 @@ class Numbers(Labels):
     def constant(self, pairs: Pairs) -> np.ndarray | None:
         return numbers.train_means(pairs)
 
-    def measured(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
+    def measure(self, pairs: Pairs, constant: np.ndarray | None, positive: int) -> Measured:
         metrics = numbers.values(pairs)
         if constant is not None and "moments" in pairs:
             metrics |= numbers.references(pairs, constant)
@@ -204,9 +206,9 @@ class Numbers(Labels):
         loss, relative = per_client["loss"], per_client[NRMSE]
         evenness = client_fairness(loss[:, TEST], relative[:, TEST], loss[:, TRAIN], clients, NRMSE)[0]
         judges = of_members(metric)
-        return evenness | (ends(per_client, judges) if judges != NRMSE else {})
+        return evenness | (extremes(per_client, judges) if judges != NRMSE else {})
 
-    def warned(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
+    def warnings(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
         """No warnings: a loss has the units of the numbers, so no limit fits."""
         return {}
 
@@ -222,11 +224,13 @@ CLASSES, LABEL_SETS, NUMBERS = Classes(), Labels(), Numbers()
 
 def kind_by(pairs: Mapping[str, object]) -> Classes:
     """The kind of target, by the names of pairs or of their sums."""
-    return NUMBERS if "squared" in pairs else LABEL_SETS if "labels" in pairs else CLASSES
+    if "squared" in pairs:
+        return NUMBERS
+    return LABEL_SETS if "labels" in pairs else CLASSES
 
 
 def always(pairs: Mapping[str, object]) -> tuple[str, ...]:
-    """The metrics that are always counted, for pairs of this kind."""
+    """The metrics that are always counts, for pairs of this kind."""
     return kind_by(pairs).always
 
 
@@ -240,16 +244,18 @@ def pairs_of(outputs: Tensor, y: Tensor, masks: Tensor, target: str, scale: Tens
     (`Dataset.target_scale`)."""
     if target == NUMBER:
         return numbers.counts(outputs, y, masks, scale)
-    return (labels.counts if target == LABELS else classification.counts)(outputs, y, masks)
+    if target == LABELS:
+        return labels.counts(outputs, y, masks)
+    return classification.counts(outputs, y, masks)
 
 
-def tested(pairs: Sequence[Tree], metric: str, positive: int) -> Tensor:
+def test_value(pairs: Sequence[Tree], metric: str, positive: int) -> Tensor:
     """A metric, a scalar, of the `pairs_of` several clients together; positive: the class of a metric of one."""
     value: Tensor = means(classification.merge(pairs))[metric][0, 0]
     return value[positive] if value.dim() else value
 
 
-def ends(per_client: Pairs, metric: str) -> dict[str, float]:
+def extremes(per_client: Pairs, metric: str) -> dict[str, float]:
     """The worst and the best value of a metric over clients, and how many clients have no value."""
     value = per_client[metric][:, TEST] if metric in per_client else np.array([math.nan])
     defined = value[~np.isnan(value)]
@@ -266,7 +272,7 @@ def mean(of_clients: np.ndarray) -> float:
     return float(defined.mean()) if len(defined) else math.nan
 
 
-def known_selection(before: Mapping[str, float]) -> dict[str, float]:
+def previous_selection(before: Mapping[str, float]) -> dict[str, float]:
     """The selection metric's entries in the summary of the evaluation before."""
     return {name: value for name, value in before.items() if name.startswith(f"{VERDICT}/")}
 
@@ -274,16 +280,16 @@ def known_selection(before: Mapping[str, float]) -> dict[str, float]:
 def selection_of(judging: Judging, labels: np.ndarray) -> tuple[str, int]:
     """The selection metric, and the class that it describes if it is of one, by the number of training examples of each
     class: `labels` [c]."""
-    counted = np.zeros((3, 2, len(labels)))
-    counted[TRAIN, classification.TRUE] = labels
-    by = CLASSES.verdict({"classes": counted} if labels.any() else {}, judging)
+    counts = np.zeros((3, 2, len(labels)))
+    counts[TRAIN, classification.TRUE] = labels
+    by = CLASSES.verdict({"classes": counts} if labels.any() else {}, judging)
     known = positive_of(by)
     return selection_metric_of(by), 1 if known is None else known
 
 
-def _rarer(counted: np.ndarray) -> int:
+def _rarest_class(counts: np.ndarray) -> int:
     """The class with the fewest training examples, of equal ones the last."""
-    trained = counted[TRAIN, classification.TRUE][::-1]
+    trained = counts[TRAIN, classification.TRUE][::-1]
     return len(trained) - 1 - int(trained.argmin())
 
 
@@ -300,7 +306,7 @@ def within(kind: Classes, members: np.ndarray, everyone: Pairs, positive: int) -
     }
 
 
-def with_pairs(kind: Classes, per_client: Pairs, summed: Pairs) -> np.ndarray:
+def clients_with_pairs(kind: Classes, per_client: Pairs, summed: Pairs) -> np.ndarray:
     """How many clients have pairs to order, float64 [3], as far as the server knows."""
     first, *_ = kind.ordering
     if summed:

@@ -13,28 +13,22 @@ from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import SPLITS, TEST, VAL
 from fedweave.core.replies import Replies, on_host
 from fedweave.core.tree import Tree, leaves
-from fedweave.core.types import NUMBER
 from fedweave.errors import FedweaveError, told_diverged
 from fedweave.metrics import groups
-from fedweave.metrics import groups as between_groups
 from fedweave.metrics.classification import mean_values
 from fedweave.metrics.kinds import (
     Classes,
     Measured,
+    clients_with_pairs,
     kind_by,
-    known_selection,
     mean,
-    with_pairs,
+    previous_selection,
     within,
 )
 from fedweave.metrics.selection import (
-    BEST,
     CROSSING,
-    METRICS,
-    OF_POSITIVE,
     Judging,
     positive_of,
-    rank,
     selection_metric_of,
 )
 
@@ -54,12 +48,12 @@ SAMPLED, OF = "scores/sampled", "scores/clients"  # number of clients that the s
 MISSING = "scores/missing"  # number of clients that the server asked for scores and that sent none
 _KINDS, _SERVER = ("own/", "global_test/", "trained/", "measures/", f"{CROSSING}/"), "server/"
 TRAINING = "fairness/train_"
-SELECTION = f"{between_groups.MEASURED}/selection/"
+SELECTION = f"{groups.MEASURED}/selection/"
 
 
 class Measurement(NamedTuple):
     """The result of an evaluation: rows of `METRICS_SCHEMA`, the summary of the test split and, on validation examples,
-    the mean over clients of the selection metric, if a client has it, and `between_groups.selection`."""
+    the mean over clients of the selection metric, if a client has it, and `groups.selection`."""
 
     rows: pa.Table
     summary: dict[str, float]
@@ -113,53 +107,61 @@ def measure(
     _check_finite(round, pairs.get("loss"), replies.clients)
     summed = {} if evaluation.total is None else on_host(dict(leaves(evaluation.total)))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
-    everyone |= {name: per_client for name, per_client in summed.items() if "/" not in name and per_client.any()}
-    judging, kind = judging or Judging(), kind_by(everyone or (global_test_pairs if server is None else server))
-    by = known_selection(before or {}) or kind.verdict(everyone, judging)
+    everyone |= {name: pair for name, pair in summed.items() if "/" not in name and pair.any()}
+    judging = judging or Judging()
+    kind = kind_by(everyone or (global_test_pairs if server is None else server))
+    by = previous_selection(before or {}) or kind.verdict(everyone, judging)
     positive = positive_class(judging, by)
-    per_client, of_groups = kind.measured(pairs, kind.constant(pairs), positive) if pairs else ({}, {})
-    common, means = kind.constant(everyone), mean_values(_pairs(summed, "mean"), positive)
+    per_client, of_groups = kind.measure(pairs, kind.constant(pairs), positive) if pairs else ({}, {})
+    common = kind.constant(everyone)
+    means = mean_values(_pairs(summed, "mean"), positive)
     outside = _outside(kind, server, global_test_pairs, common, positive)
-    pooled, groups = outside or kind.measured(everyone, common, positive)
+    pooled, group_metrics = outside or kind.measure(everyone, common, positive)
     crossing = kind.values(_pairs(scores, CROSSING), 1)
     across = kind.values({name: pair.sum(0) for name, pair in _pairs(scores, CROSSING).items()}, 1)
     after = {f"trained/{name}": value for name, value in kind.values(_pairs(scores, "trained")).items()}
     fairness = kind.between(per_client, selection_metric_of(by), replies.clients) if per_client else {}
-    whole = within(kind, with_pairs(kind, per_client, summed), everyone, positive)
+    whole = within(kind, clients_with_pairs(kind, per_client, summed), everyone, positive)
     summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
     summary |= {name: float(value[TEST]) for name, value in whole.items()}
     summary |= {f"local/{name}": mean(value[:, 2]) for name, value in per_client.items()}
     summary |= {f"local/{name}": float(value[TEST]) for name, value in means.items()}
-    summary |= kind.matched(per_client) | {name: mean(value[:, 2]) for name, value in after.items()} | fairness
+    summary |= kind.accuracy_with_majority(per_client)
+    summary |= {name: mean(value[:, 2]) for name, value in after.items()}
+    summary |= fairness
     summary |= {f"{CROSSING}/{name}": float(value[TEST]) for name, value in across.items()}
-    summary |= between_groups.summarized(of_groups, groups)
-    chosen = between_groups.selection(everyone, selection_metric_of(by), positive)
+    summary |= groups.summarized(of_groups, group_metrics)
+    chosen = groups.selection(everyone, selection_metric_of(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in chosen.items()}
-    warned = kind.warned(everyone, after.get("trained/loss"))
-    single |= {("train", name): value for name, value in warned.items()}
-    counted = kind.counted(pairs, by, positive)
-    counted |= _of_each(kind, evaluation.server, global_test_pairs, everyone) if last else {}
-    single |= {("test", name): value for name, value in counted.items()}
+    warnings = kind.warnings(everyone, after.get("trained/loss"))
+    single |= {("train", name): value for name, value in warnings.items()}
+    counts = kind.positive_counts(pairs, by, positive)
+    counts |= _of_each(kind, evaluation.server, global_test_pairs, everyone) if last else {}
+    single |= {("test", name): value for name, value in counts.items()}
     single |= {("train", name): value for name, value in by.items()}
-    summary |= counted | warned | by
+    summary |= counts | warnings | by
     each = {("train", name): value for name, value in _pairs(scores, "measures").items()}
     each |= {("test", name): value for name, value in kind.personal(global_test_pairs).items()}
-    if (left := kind.uncounted(summed)) > 0:
-        summary[UNCOUNTED] = left
-    if pairs and (coarse := kind.coarse(pairs)).any():
-        summary[ROUNDED_SCORES], each["test", ROUNDED_SCORES] = float(coarse.sum()), np.where(coarse, 1.0, math.nan)
+    uncounted = kind.uncounted_share(summed)
+    if uncounted > 0:
+        summary[UNCOUNTED] = uncounted
+    coarse = kind.coarse(pairs) if pairs else np.zeros(0, bool)
+    if coarse.any():
+        summary[ROUNDED_SCORES] = float(coarse.sum())
+        each["test", ROUNDED_SCORES] = np.where(coarse, 1.0, math.nan)
     if replies.missing:
         summary[MISSING] = float(len(replies.missing))
     whole |= {f"local/{name}": value for name, value in means.items()}
     whole |= {f"{CROSSING}/{name}": value for name, value in across.items()}
     after |= {f"{CROSSING}/{name}": value for name, value in crossing.items()}
-    rows = _rows(round, replies.clients, per_client | of_groups | after, pooled | groups | whole, single, each)
-    defined, selection = ({k: v for k, v in metrics.items() if not math.isnan(v)} for metrics in (summary, chosen))
-    return Measurement(rows, defined, _validated(per_client, means, selection_metric_of(by)), selection)
+    rows = _rows(round, replies.clients, per_client | of_groups | after, pooled | group_metrics | whole, single, each)
+    defined = {name: value for name, value in summary.items() if not math.isnan(value)}
+    selection = {name: value for name, value in chosen.items() if not math.isnan(value)}
+    return Measurement(rows, defined, _validation_mean(per_client, means, selection_metric_of(by)), selection)
 
 
-def _validated(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:
+def _validation_mean(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:
     """The mean over clients of a metric on validation examples; `mean` has it where single clients' is unknown."""
     each = [metrics[metric][..., VAL].reshape(-1) for metrics in (per_client, mean) if metric in metrics]
     known = np.concatenate([np.zeros(0), *each])
@@ -170,8 +172,8 @@ def _validated(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarr
 def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str]) -> None:
     """Raise an error if losses [P, 3, 2] are not finite: such models have diverged, and the server may not see them."""
     if losses is not None and not np.isfinite(losses).all():
-        apart = [client for client, loss in zip(clients, losses, strict=True) if not np.isfinite(loss).all()]
-        raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(apart)}"), code="diverged")
+        diverged = [client for client, loss in zip(clients, losses, strict=True) if not np.isfinite(loss).all()]
+        raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(diverged)}"), code="diverged")
 
 
 def positive_class(judging: Judging, summary: Mapping[str, float]) -> int:
@@ -216,14 +218,14 @@ def _outside(
 ) -> Measured | None:
     """Metrics on the global test set: of the server's model, or the mean over clients' own, by `client_pairs`."""
     if server is not None:
-        return kind.measured(server, constant, positive)
+        return kind.measure(server, constant, positive)
     if not client_pairs:
         return None
-    plain, groups = (
-        {name: np.apply_along_axis(mean, 0, value) for name, value in metrics.items()}
-        for metrics in kind.measured(client_pairs, constant, positive)
+    plain, group_metrics = kind.measure(client_pairs, constant, positive)
+    return (
+        {name: np.apply_along_axis(mean, 0, value) for name, value in plain.items()},
+        {name: np.apply_along_axis(mean, 0, value) for name, value in group_metrics.items()},
     )
-    return plain, groups
 
 
 def _rows(
@@ -280,9 +282,10 @@ def _labels(
     metrics = [*per_client, *pooled, *(name for _, name in single), *(name for _, name in each)]
     often = [*[count * three] * len(per_client), *[three] * len(pooled), *[1] * len(single), *[count] * len(each)]
     whose = [np.tile(everyone.repeat(three), len(per_client)), np.full(three * len(pooled) + len(single), count)]
-    single_splits, apart = (np.array([SPLITS.index(split) for split, _ in some], np.int64) for some in (single, each))
+    single_splits = np.array([SPLITS.index(split) for split, _ in single], np.int64)
+    each_splits = np.array([SPLITS.index(split) for split, _ in each], np.int64)
     which = np.concatenate(
-        [np.tile(np.arange(three), count * len(per_client) + len(pooled)), single_splits, apart.repeat(count)]
+        [np.tile(np.arange(three), count * len(per_client) + len(pooled)), single_splits, each_splits.repeat(count)]
     )
     columns: tuple[tuple[Sequence[str], np.ndarray], ...] = (
         ((*clients, GLOBAL), np.concatenate([*whose, np.tile(everyone, len(each))])),
@@ -291,104 +294,3 @@ def _labels(
     )
     mask = np.unpackbits(np.frombuffer(defined, np.uint8), count=len(which)).astype(np.bool_)
     return tuple(pa.array(names, pa.string()).take(pa.array(at[mask], pa.int64())) for names, at in columns)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The rounds of a run that were best on validation examples, and their values on test examples.
-
-
-FAIREST = "best_fair"
-_SELECTION = groups.SELECTION + groups.OTHERWISE
-_OF_FAIREST = ("global/accuracy", "global/auc", "global/classes_predicted", "local/accuracy", "local/auc")
-
-
-def validated(metrics: pa.Table, by: str) -> float | None:
-    """The mean over clients of the metric `by` on validation examples, by an evaluation's rows; None without any."""
-    mask = pc.and_(pc.equal(metrics["metric"], by), pc.not_equal(metrics["client"], GLOBAL))
-    mask = pc.or_(mask, pc.equal(metrics["metric"], f"local/{by}"))  # where single clients' values are unknown
-    mean: float | None = pc.mean(metrics.filter(pc.and_(mask, pc.equal(metrics["split"], "val")))["value"]).as_py()
-    return mean
-
-
-def selection(metrics: pa.Table) -> dict[str, float]:
-    """`between_groups.selection` by an evaluation's rows."""
-    chosen = metrics.filter(pc.starts_with(metrics["metric"], SELECTION)).select(["metric", "value"]).to_pylist()
-    return {row["metric"].removeprefix(SELECTION): row["value"] for row in chosen}
-
-
-def best_validated(
-    round: int, score: float | None, summary: Mapping[str, float], before: Mapping[str, float]
-) -> dict[str, float]:
-    """The test accuracies "best_val/global/accuracy", "best_val/local/…" and "best_val/trained/…" of the round
-    "best_val/round" with the best mean over clients of the validation accuracy, "best_val/val/accuracy"; of equal ones
-    the first. Empty without validation examples.
-
-    Another selection metric (`selection.selection_metric_of`) replaces the accuracy, and its test values are added,
-    with other metrics of the positive class. Rounds that lack clients' scores ("best_val/missing") are compared only
-    with rounds that lack the same number, and count only while no round lacks fewer. Otherwise the mean would rise
-    because the worst client is missing.
-
-    score: that mean (`validated`). summary: of this round's evaluation. before: the summary of the evaluation before.
-    """
-    by = selection_metric_of(summary)
-    validation = f"{BEST}/val/{by}"
-    missing = summary.get(MISSING, 0.0)
-    if score is None:
-        return _carry_over(BEST, before)
-    reached, last = (-missing, rank(by, score)), (-_missing(before, BEST), rank(by, before.get(validation, math.nan)))
-    if validation in before and reached <= last:
-        return _carry_over(BEST, before)
-    also = (
-        (name for name, metric in METRICS.items() if NUMBER in metric.of and metric.judges)
-        if NUMBER in METRICS[by].of
-        else ()
-    )
-    shown = dict.fromkeys(("accuracy", by, *(OF_POSITIVE if by in OF_POSITIVE else ()), *also))
-    names = (f"{kind}/{name}" for kind in ("global", "local", "trained") for name in shown)
-    test = {name: summary[name] for name in names if name in summary}
-    return _chosen(BEST, round, missing) | {validation: score} | {f"{BEST}/{name}": v for name, v in test.items()}
-
-
-def fairest(
-    round: int,
-    selected: Mapping[str, float],
-    summary: Mapping[str, float],
-    before: Mapping[str, float],
-    margin: float = 0.0,
-) -> dict[str, float]:
-    """The fairest round so far, as "best_fair/…": its number, and its test accuracies, AUC and gaps between groups.
-
-    It has the lowest SP + EO ("val/gaps") on all clients' validation examples together, among the rounds that pass two
-    bounds. Their accuracy there ("val/accuracy"), or another selection metric ("val/score"), is more than `margin`
-    above the better constant prediction ("val/constant", "val/chance"), and they do not give nearly all people one
-    prediction ("val/alike"). While no round passes, it is the most accurate round (`between_groups.fairer`). Rounds
-    that lack scores ("best_fair/missing") are compared as in `best_validated`. Empty without groups.
-
-    selected: `between_groups.selection` of this round, without NaN. summary, before: as in `best_validated`.
-    """
-    if "accuracy" not in selected:
-        return _carry_over(FAIREST, before)
-    scores = {"gaps": math.nan, **selected}
-    last = {name: before.get(f"{FAIREST}/val/{name}", math.nan) for name in _SELECTION}
-    missing, first = summary.get(MISSING, 0.0), f"{FAIREST}/round" not in before
-    lacking = missing - _missing(before, FAIREST)  # more clients than at the fairest round so far
-    better = first or lacking < 0 or (lacking == 0 and groups.fairer(scores, last, margin))
-    if not better:
-        return _carry_over(FAIREST, before)
-    more = tuple(f"{kind}/{selection_metric_of(summary)}" for kind in ("global", "local"))
-    test = {name: v for name, v in summary.items() if name in _OF_FAIREST + more or name.startswith("groups/")}
-    scores["margin"] = margin
-    val = {f"{FAIREST}/val/{name}": value for name, value in scores.items() if not math.isnan(value)}
-    return _chosen(FAIREST, round, missing) | val | {f"{FAIREST}/{name}": value for name, value in test.items()}
-
-
-def _carry_over(kind: str, before: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in before.items() if name.startswith(f"{kind}/")}
-
-
-def _missing(before: Mapping[str, float], kind: str) -> float:
-    return before.get(f"{kind}/missing", 0.0)
-
-
-def _chosen(kind: str, round: int, missing: float) -> dict[str, float]:
-    return {f"{kind}/round": round} | ({f"{kind}/missing": missing} if missing else {})

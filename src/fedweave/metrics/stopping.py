@@ -33,8 +33,8 @@ class Stopping(Settings):
     def watched(self, number: int, score: float | None, summary: Mapping[str, float]) -> dict[str, float]:
         """The summary's entries for the last improvement, after the evaluation of round `number`; {} without patience.
 
-        score:   the selection metric, as the mean over clients on validation examples (`measured.validated`); None if
-                 no client has one.
+        score:   the selection metric, as the mean over clients on validation examples (`best_rounds.validated`); None
+                 if no client has one.
         summary: names the selection metric, and has the entries that the previous evaluation left.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Numbers of a run about two groups of people: in the fairest round (`metrics.measured`) and in the last."""
+"""Numbers of a run about two groups of people: in the fairest round (`metrics.best_rounds`) and in the last."""
 
 import statistics
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Literal
 import pyarrow.compute as pc
 
 from fedweave.experiment.runs.files import METRICS, read_table
-from fedweave.metrics.measured import FAIREST
+from fedweave.metrics.best_rounds import FAIREST
 from fedweave.papers.paper import Quantity
 from fedweave.papers.quantities import summary
 from fedweave.reports.reading import values_of

@@ -288,7 +288,7 @@ def train(
     directory; a warning names everything that its config.toml cannot name. resume: with `out`, whether to continue the
     run there, on a new federation; without, (rounds done, server state) of a checkpoint; the engine must have been
     restored too. overwrite: replace the run that `out` holds. summary: the checkpoint's, for its best rounds.
-    fair_margin: see `metrics.measured.fairest`. judging: the selection metric, with the number of the positive class.
+    fair_margin: `metrics.best_rounds.fairest`. judging: the selection metric, with the number of the positive class.
     patience, min_delta: early stopping (`metrics.stopping.Stopping`). init_from: the directory of an earlier run, whose
     weights training begins from; optimizers begin from scratch.
 

@@ -434,7 +434,7 @@ def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[
 def fallen_back(metrics: Mapping[str, float | None]) -> str:
     """Why "best_fair/…" is of the round with the best validation score and not of the fairest one.
 
-    Returns "" where it is of the fairest round (`metrics.measured.fairest`).
+    Returns "" where it is of the fairest round (`metrics.best_rounds.fairest`).
     """
     val = {name: metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "score", "chance")}
     metric, margin = selection_metric_of(metrics), metrics.get("best_fair/val/margin")

@@ -33,16 +33,13 @@ from fedweave.experiment.runs.files import (
     read_summary,
     read_table,
 )
+from fedweave.metrics.best_rounds import best_validated, fairest, selection, validated
 from fedweave.metrics.groups import MEASURED
 from fedweave.metrics.kinds import DIVERGED
 from fedweave.metrics.measured import (
     GLOBAL,
     MISSING,
     ROUNDED_SCORES,
-    best_validated,
-    fairest,
-    selection,
-    validated,
 )
 from fedweave.metrics.selection import RAREST, RMSE, VERDICT, selection_metric_of
 

@@ -68,7 +68,7 @@ Device = Annotated[
 class General:
     """The top-level settings: `seed` of everything random, `rounds` of training, `eval_every`, the rounds between
     evaluations (0: only at the end), and `fair_margin`, by how much a round's validation accuracy must exceed the
-    accuracy of the better constant prediction for its gaps between groups to count (`metrics.measured.fairest`; data
+    accuracy of the better constant prediction for its gaps between groups to count (`metrics.best_rounds.fairest`; data
     with a sensitive attribute). `init_from` is the directory of an earlier run whose weights training begins from;
     between sites, the number of that run. `requester` and `purpose` state who asks for a run and what for; sites note
     them and show them in their reports."""

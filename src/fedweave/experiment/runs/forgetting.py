@@ -30,7 +30,7 @@ from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, FORGOTTEN, SUMMARY, read_summary, write
 from fedweave.experiment.runs.predictions import from_outputs
 from fedweave.experiment.runs.trained import Trained, finished, trained
-from fedweave.metrics.kinds import pairs_of, tested
+from fedweave.metrics.kinds import pairs_of, test_value
 from fedweave.metrics.selection import JUDGES, OF_RANKS, positive_of, selection_metric_of
 from fedweave.partition.base import client_ids
 from fedweave.partition.forgetting import Forget, places
@@ -391,7 +391,7 @@ def metric_of(outputs: Sequence[tuple[Tensor, Graph]], metric: str, positive: in
         pairs = [pairs_of(logits, y, torch.ones(1, len(y), dtype=torch.bool, device=y.device), target)]
     else:
         pairs = [pairs_of(out, graph.y, graph.masks[TEST][None], target, graph.scale) for out, graph in outputs]
-    return float(tested(pairs, metric, 1 if positive is None else positive))
+    return float(test_value(pairs, metric, 1 if positive is None else positive))
 
 
 def _apart(
