@@ -9,10 +9,11 @@ from jinja2 import Environment, StrictUndefined
 from rich.filesize import decimal
 from training import Outcome
 
-from fedweave.reports.drawing import Bars, Dots, Figure, LineSeries, Panel, legend_of, of_run, tone
-from fedweave.reports.drawing import percent as share
+from fedweave.reports.colors import run_tone, tone
 from fedweave.reports.html import figure_html
 from fedweave.reports.pages import STYLE
+from fedweave.reports.panels import Bars, Dots, Figure, LineSeries, Panel, legend_of
+from fedweave.reports.panels import percent as share
 
 TEMPLATE = Path(__file__).with_name("page.html")
 WAYS = {"local": "Alone", "fedavg": "Together", "f2gnn": "Together, fair"}
@@ -101,7 +102,7 @@ def lenders(outcomes: Outcomes, order: np.ndarray) -> Figure:
             WAYS[way],
             range(len(order)),
             outcome.scores["auc"][order].tolist(),
-            of_run(at),
+            run_tone(at),
             SYMBOLS[at],
             (2 * outcome.auc_error[order]).tolist(),
             0.2 * (at - 1),
@@ -120,7 +121,7 @@ def people(outcomes: Outcomes) -> Figure:
         shares = np.array([getattr(outcome, what) for outcome in outcomes.values()])
         joined = [LineSeries("", (at, at), pair, tone("#999999")) for at, pair in enumerate(shares.tolist())]
         dots = [
-            Dots(label, range(len(shares)), shares[:, group].tolist(), of_run(group), SYMBOLS[1 + group])
+            Dots(label, range(len(shares)), shares[:, group].tolist(), run_tone(group), SYMBOLS[1 + group])
             for group, label in enumerate(GROUPS)
         ]
         panels.append(Panel(title, (*joined, *dots), tuple(WAYS[way] for way in outcomes), form=share))
@@ -131,7 +132,7 @@ def gaps(outcomes: Outcomes) -> Figure:
     """Both gaps beside what chance alone would show."""
     kinds = {"all customers": "sp", "those who paid back": "eo"}
     bars = tuple(
-        Bars(f"{words}, {label}", [outcome.gaps[gap + end] for outcome in outcomes.values()], of_run(at), pale=pale)
+        Bars(f"{words}, {label}", [outcome.gaps[gap + end] for outcome in outcomes.values()], run_tone(at), pale=pale)
         for words, end, pale in (("gap", "", False), ("by chance", "_floor", True))
         for at, (label, gap) in enumerate(kinds.items())
     )

@@ -21,12 +21,13 @@ from rich.filesize import decimal
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
-from fedweave.reports import drawing, figures
-from fedweave.reports.drawing import Axis, Bars, Dots, Heat, LineSeries, Panel, percent
+from fedweave.reports import colors, drawing, figures
+from fedweave.reports.drawing import Axis
 from fedweave.reports.pages import STYLE
+from fedweave.reports.panels import Bars, Dots, Heat, LineSeries, Panel, percent
 from fedweave.reports.reading import Group, Run
 
-LIGHT, DARK = drawing.PAPER
+LIGHT, DARK = colors.PAPER
 ADVANCE = 0.56  # of a letter to the size of its text: the mean of sans-serif fonts' digits and letters
 VARIABLES = dict(re.findall(r"--(\w+): light-dark\((#\w{6}, #\w{6})\)", STYLE))
 
@@ -38,10 +39,10 @@ def pair(name: str) -> tuple[str, str]:
 
 def test_contrast_is_that_of_wcag() -> None:
     """Against published ratios."""
-    assert drawing.contrast("#000000", "#ffffff") == pytest.approx(21)
-    assert drawing.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
-    assert drawing.contrast("#ff0000", "#ffffff") == pytest.approx(4.0, abs=0.005)
-    assert drawing.contrast("#0000ff", "#ffffff") == pytest.approx(8.59, abs=0.005)
+    assert colors.contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert colors.contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
+    assert colors.contrast("#ff0000", "#ffffff") == pytest.approx(4.0, abs=0.005)
+    assert colors.contrast("#0000ff", "#ffffff") == pytest.approx(8.59, abs=0.005)
 
 
 @pytest.mark.parametrize(
@@ -49,9 +50,9 @@ def test_contrast_is_that_of_wcag() -> None:
     [(text, "paper") for text in ("ink", "grey", "alarm", "blue")] + [("ink", "pale"), ("ink", "warn")],
 )
 def test_texts_stand_out_in_light_and_dark(text: str, back: str) -> None:
-    assert pair("paper") == drawing.PAPER
+    assert pair("paper") == colors.PAPER
     for ink, paper in zip(pair(text), pair(back), strict=True):
-        assert drawing.contrast(ink, paper) >= drawing.WRITTEN
+        assert colors.contrast(ink, paper) >= colors.MIN_TEXT_CONTRAST
 
 
 def both(tone: str) -> tuple[str, str]:
@@ -60,16 +61,16 @@ def both(tone: str) -> tuple[str, str]:
 
 
 def test_every_color_that_is_drawn_stands_out_in_light_and_dark() -> None:
-    drawn = [drawing.of_run(at) for at in range(10)] + [
+    drawn = [colors.run_tone(at) for at in range(10)] + [
         figures.CONSTANT_TONE,
-        *map(drawing.tone, figures.EDGE_COLORS.values()),
+        *map(colors.tone, figures.EDGE_COLORS.values()),
     ]
-    drawn += [tone for count in (2, 10, 15, 40) for tone in drawing.of_classes(count)]
+    drawn += [tone for count in (2, 10, 15, 40) for tone in colors.class_tones(count)]
     for tone in drawn:
-        for color, paper in zip(both(tone), drawing.PAPER, strict=True):
-            assert drawing.contrast(color, paper) >= drawing.DRAWN, tone
-    assert drawing.legible("#0072b2", LIGHT) == "#0072b2"  # what stands out stays
-    assert len(set(map(drawing.of_run, range(10)))) == len(set(drawing.DASHES)) == 10
+        for color, paper in zip(both(tone), colors.PAPER, strict=True):
+            assert colors.contrast(color, paper) >= colors.MIN_MARK_CONTRAST, tone
+    assert colors.legible("#0072b2", LIGHT) == "#0072b2"  # what stands out stays
+    assert len(set(map(colors.run_tone, range(10)))) == len(set(colors.DASHES)) == 10
 
 
 def texts(drawn: str) -> Iterator[tuple[str, np.ndarray]]:
@@ -122,15 +123,15 @@ def test_no_text_of_a_panel_over_names_is_cut_or_lies_on_another(
     words = {"below": "clients, lowest first", "beside": "test accuracy, less that alone"} if worded else {}
     bars = Bars("bars", [abs(one) for one in y], "#000000")
     form = percent if stacked else Panel("", ()).form
-    check(drawing.panel(Panel("t", (bars, bars), tuple(names), stacked=stacked, form=form, **words)))  # type: ignore[arg-type]
-    check(drawing.panel(Panel("t", (Dots("dots", range(len(y)), y, "#000000"),), tuple(names), **words)))  # type: ignore[arg-type]
+    check(drawing.panel_svg(Panel("t", (bars, bars), tuple(names), stacked=stacked, form=form, **words)))  # type: ignore[arg-type]
+    check(drawing.panel_svg(Panel("t", (Dots("dots", range(len(y)), y, "#000000"),), tuple(names), **words)))  # type: ignore[arg-type]
 
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.lists(NUMBERS, min_size=1, max_size=30), st.integers(1, 100_000))
 def test_no_text_of_curves_is_cut_or_lies_on_another(y: list[float], every: int) -> None:
     x = [every * (at + 1) for at in range(len(y))]
-    check(drawing.panel(Panel("t", (LineSeries("a", x, y, "#000000"),), below="round", beside="loss")))
+    check(drawing.panel_svg(Panel("t", (LineSeries("a", x, y, "#000000"),), below="round", beside="loss")))
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(2, 2), (10, 10), (19, 20), (60, 60), (3, 60), (40, 3)])
@@ -138,21 +139,21 @@ def test_no_text_of_a_matrix_is_cut_or_lies_on_another(rows: int, columns: int) 
     values = np.arange(rows * columns).reshape(rows, columns) / (rows * columns)
     written = tuple(tuple(f"{1000 * one:.0f}" for one in row) for row in values)
     names = [tuple(f"class {at}" for at in range(count)) for count in (rows, columns)]
-    check(drawing.panel(Heat("t", values, 1.0, *names, "predicted", "true", written)))
-    check(drawing.panel(Heat("t", values, 1.0, below="of the other", beside="clients")))
+    check(drawing.panel_svg(Heat("t", values, 1.0, *names, "predicted", "true", written)))
+    check(drawing.panel_svg(Heat("t", values, 1.0, below="of the other", beside="clients")))
 
 
 def test_squares_of_one_color_side_by_side_are_one() -> None:
-    drawn = drawing.panel(Heat("t", np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0]]), 1.0))
+    drawn = drawing.panel_svg(Heat("t", np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 1.0]]), 1.0))
     paths = {path.attrib["fill"]: path.attrib["d"] for path in ElementTree.fromstring(drawn).iter("path")}
-    assert {fill: path.count("M") for fill, path in paths.items()} == {drawing.shade(0): 2, drawing.shade(1): 3}
-    [width] = re.findall(r"M8\.0 10\.0h([\d.]+)v", paths[drawing.shade(0)])
+    assert {fill: path.count("M") for fill, path in paths.items()} == {colors.shade(0): 2, colors.shade(1): 3}
+    [width] = re.findall(r"M8\.0 10\.0h([\d.]+)v", paths[colors.shade(0)])
     assert float(width) == pytest.approx((drawing.WIDTH - drawing.RIGHT - 8) * 2 / 3, abs=0.1)
 
 
 def test_bars_lines_and_dots_stand_where_their_numbers_are() -> None:
     """From 0 to 1 over the height between two ticks of the axis."""
-    drawn = drawing.panel(Panel("t", (Bars("b", [0.25, 1.0], "#0072b2"),), ("a", "<b>"), low=0.0, high=1.0))
+    drawn = drawing.panel_svg(Panel("t", (Bars("b", [0.25, 1.0], "#0072b2"),), ("a", "<b>"), low=0.0, high=1.0))
     low, quarter, full = drawing.HEIGHT - 20.0, [], []
     for rect in ElementTree.fromstring(drawn).iter("rect"):
         (quarter if "a, b: 0.25" in "".join(rect.itertext()) else full).append(rect.attrib)
@@ -160,7 +161,7 @@ def test_bars_lines_and_dots_stand_where_their_numbers_are() -> None:
     assert float(one["height"]) == pytest.approx(float(other["height"]) / 4, abs=0.1)
     assert float(one["y"]) + float(one["height"]) == pytest.approx(low, abs=0.1)
     assert "&lt;b&gt;, b: 1" in drawn
-    line = drawing.panel(Panel("t", (LineSeries("l", [0, 10], [0.0, 1.0], "#0072b2"),)))
+    line = drawing.panel_svg(Panel("t", (LineSeries("l", [0, 10], [0.0, 1.0], "#0072b2"),)))
     first, last = re.findall(
         r"([\d.]+) ([\d.]+)", re.findall(r'class="line"[^>]* d="M([^"]+)"', line)[0].replace("L", " ")
     )
@@ -195,8 +196,8 @@ def test_bytes_and_epsilon_add_up_over_rounds() -> None:
     assert (list(sent.marks[0].x), list(sent.marks[0].y)) == ([1, 2, 3], [each, 2 * each, 3 * each])  # type: ignore[union-attr]
     assert list(cost.marks[0].y) == pytest.approx([1.5, 3.0, 4.5])
     assert "per row" in cost.title
-    assert f"one: {decimal(ledger.bytes_up)} at 3" in drawing.panel(sent)
-    assert "one: 4.5 at 3" in drawing.panel(cost)
+    assert f"one: {decimal(ledger.bytes_up)} at 3" in drawing.panel_svg(sent)
+    assert "one: 4.5 at 3" in drawing.panel_svg(cost)
     assert figures.traffic([Group("one", (run(ledger=Ledger().table()),))]) is None
 
 
@@ -227,7 +228,7 @@ def test_accuracy_stands_over_what_clients_sent_in_training() -> None:
     line, dot = panel.marks
     assert (list(line.x), list(line.y)) == ([each, 2 * each], pytest.approx([0.2, 0.5]))
     assert (list(dot.x), list(dot.y)) == ([0.0], [0.3])  # where it ended
-    assert f"at {decimal(round(2 * each))}" in drawing.panel(panel)
+    assert f"at {decimal(round(2 * each))}" in drawing.panel_svg(panel)
     assert figures.accuracy_over_bytes([Group("local", (silent,))]) is None
 
 
@@ -249,8 +250,8 @@ def test_the_confusion_matrix_counts_test_examples() -> None:
     assert isinstance(own, Heat)
     assert isinstance(joint, Heat)
     assert own.rows == own.columns == ("high", "low")
-    assert own.written == (("0", "1"), ("1", "1"))  # down the true class
-    assert joint.written == (("1", "0"), ("0", "0"))
+    assert own.texts == (("0", "1"), ("1", "1"))  # down the true class
+    assert joint.texts == (("1", "0"), ("0", "0"))
     assert own.values.tolist() == [[0, 1], [0.5, 0.5]]
     assert figures.confusions(run(predictions=table.drop_columns(["true"]))) is None
     assert figures.confusions(run()) is None

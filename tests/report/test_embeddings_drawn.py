@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 
 import fedweave
 from fedweave.experiment.runs.files import write_table
-from fedweave.reports import drawing
+from fedweave.reports import drawing, panels
 from fedweave.reports.embeddings import MOST, picture
 from fedweave.reports.reading import Run, read_run
 from tests.refusals import refusal
@@ -32,11 +32,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(fedweave.run(DOCUMENT, out=tmp_path_factory.mktemp("runs") / "run").directory)
 
 
-def clouds(run: Run, way: str) -> tuple[drawing.Cloud, ...]:
+def clouds(run: Run, way: str) -> tuple[panels.Cloud, ...]:
     figure = picture(run, way)
     assert figure is not None
     [panel] = figure.panels
-    assert isinstance(panel, drawing.Panel)
+    assert isinstance(panel, panels.Panel)
     assert [key.name for key in figure.legend] == [mark.name for mark in panel.marks]
     return panel.marks  # type: ignore[return-value]
 
@@ -73,7 +73,7 @@ def test_a_table_of_embeddings_is_used_and_many_are_thinned(directory: Path) -> 
     marks = clouds(run, "pca")
     assert sum(len(mark.x) for mark in marks) == MOST
     assert [mark.name for mark in marks] == ["class 0", "class 1", "unknown"]
-    drawn = drawing.panel(drawing.Panel("t", marks))
+    drawn = drawing.panel_svg(panels.Panel("t", marks))
     assert len(drawn) < 60_000
     assert len(re.findall("<title>", drawn)) == 3
 

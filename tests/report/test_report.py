@@ -37,11 +37,11 @@ from fedweave.reports.cells import Cell, mark_best, mean_cell, number, signed
 from fedweave.reports.compare import comparison_table as compared_groups
 from fedweave.reports.compare import tradeoff
 from fedweave.reports.compliance import SENSITIVE, disclose, spent
-from fedweave.reports.drawing import Dots, Panel
 from fedweave.reports.effects import UNDECIDED, comparison_sentence, effect, ranking, three_digits
 from fedweave.reports.html import render
 from fedweave.reports.ledger import POOLED
 from fedweave.reports.paired import paired_test, paired_tests
+from fedweave.reports.panels import Dots, Panel
 from fedweave.reports.reading import Group, Run, grouped, read_run, read_runs, spread
 from fedweave.reports.recipes import recipe, training_differences
 from fedweave.reports.result_names import RESULTS, better, readable
@@ -607,7 +607,7 @@ def test_clients_are_sorted_bars_or_a_histogram() -> None:
     shares, centers = figures.histogram([0.0, 0.01, 0.99, 1.0])
     assert (shares[0], shares[-1], shares.sum()) == (0.5, 0.5, 1.0)
     assert (centers[0], centers[-1]) == pytest.approx((0.025, 0.975))
-    drawn = drawing.panel(figures.distribution("", [many], "#000000"))
+    drawn = drawing.panel_svg(figures.distribution("", [many], "#000000"))
     assert re.findall(r">([\d.]+)</text>", drawn)[-6:] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
     assert "<title>0.00 to 0.05: " in drawn
 

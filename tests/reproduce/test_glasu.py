@@ -36,7 +36,7 @@ from fedweave.papers.quantities import (
 from fedweave.papers.selection import PROTOCOLS
 from fedweave.papers.table import assemble, headings, row_texts
 from fedweave.python.training import Silent
-from fedweave.reports.drawing import COLORS
+from fedweave.reports.colors import COLORS
 from fedweave.reports.pictures import curves, mean_curve
 from fedweave.sweep.runs import PlannedRun
 from tests.reproduce.tiny import AllThere, cell, finish, table

@@ -19,13 +19,13 @@ from fedweave.experiment.runs.files import write, write_page
 from fedweave.python.training import SavedRun
 from fedweave.reports.compare import NOTE, comparison_table, headlines, metrics_compared, over_conditions, verdicts
 from fedweave.reports.conditions import conditions, incomparability
-from fedweave.reports.drawing import Figure
 from fedweave.reports.embeddings import check as check_embeddings
 from fedweave.reports.embeddings import picture
 from fedweave.reports.figures import accuracy_over_bytes, client_accuracy, curves, traffic
 from fedweave.reports.gains import gains
 from fedweave.reports.html import figure_html, render
 from fedweave.reports.paired import interval
+from fedweave.reports.panels import Figure
 from fedweave.reports.reading import Group, Run, grouped, read_runs
 from fedweave.reports.recipes import training_differences
 

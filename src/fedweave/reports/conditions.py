@@ -9,9 +9,10 @@ from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
 from fedweave.metrics.selection import BEST, rank, title_of
 from fedweave.reports.cells import NONE, Cell, ResultTable, mean_cell, number, signed
-from fedweave.reports.drawing import Dots, Figure, Panel, of_run
+from fedweave.reports.colors import run_tone
 from fedweave.reports.effects import effect, three_digits
 from fedweave.reports.paired import paired_differences, paired_tests
+from fedweave.reports.panels import Dots, Figure, Panel
 from fedweave.reports.reading import Group, Run, common_selection_metric, distinct, grouped, spread
 
 _SECTIONS = ("data", "partition", "noise")  # sections of a configuration that determine the examples of a run
@@ -196,6 +197,6 @@ def means_figure(condition: Condition) -> Figure | None:
         mean, deviation, _ = spread(group.values(condition.metric_name))
         means.append(mean)
         errors.append(deviation if math.isfinite(deviation) else 0.0)
-    dots = Dots("", range(len(groups)), means, of_run(0), errors=errors)
+    dots = Dots("", range(len(groups)), means, run_tone(0), errors=errors)
     beside = f"test {title_of(condition.metric)}, mean over clients"
     return Figure((Panel("", (dots,), tuple(group.label for group in groups), beside=beside),))

@@ -10,12 +10,12 @@ from fedweave.core.settings import nearest
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import EMBEDDINGS, read_table
-from fedweave.reports import drawing
-from fedweave.reports.drawing import Cloud, Figure, Panel, legend_of
+from fedweave.reports import colors, drawing
+from fedweave.reports.panels import Cloud, Figure, Panel, legend_of
 from fedweave.reports.reading import Run
 
 MOST = 1000  # examples that are drawn
-_SYMBOLS = tuple(drawing.SMALL)
+_SYMBOLS = tuple(drawing.CLOUD_SYMBOLS)
 
 
 def tsne(rows: np.ndarray) -> np.ndarray:
@@ -86,13 +86,13 @@ def _clouds(table: pa.Table, places: np.ndarray, names: Sequence[str]) -> tuple[
     """A cloud for each class in its order, with a color and a symbol; one for all where no class is known."""
     if "true" not in table.column_names:
         x, y = places.T.tolist()
-        return (Cloud("examples" if "split" in table.column_names else "nodes", x, y, drawing.of_run(0)),)
+        return (Cloud("examples" if "split" in table.column_names else "nodes", x, y, colors.run_tone(0)),)
     true = ["" if value is None else str(value) for value in table["true"].to_pylist()]
     known = [name for name in names if name in true] or sorted({*true} - {""}, key=lambda name: (len(name), name))
-    tones = dict(zip(known, drawing.of_classes(len(known)), strict=True))
+    tones = dict(zip(known, colors.class_tones(len(known)), strict=True))
     clouds = []
     for at, name in enumerate(known + [""] * ("" in true)):
         x, y = places[np.array([one == name for one in true])].T.tolist()
-        tone, symbol = tones.get(name, drawing.tone("#8A8A8A")), _SYMBOLS[at % len(_SYMBOLS)]
+        tone, symbol = tones.get(name, colors.tone("#8A8A8A")), _SYMBOLS[at % len(_SYMBOLS)]
         clouds.append(Cloud((name if names else f"class {name}") if name else "unknown", x, y, tone, symbol))
     return tuple(clouds)

@@ -13,8 +13,9 @@ from rich.filesize import decimal
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import PLAIN, RMSE, RMSE_OF_MEAN, title_of
 from fedweave.privacy.accountant import over_rounds
-from fedweave.reports import drawing
-from fedweave.reports.drawing import CLASSES, DASHES, Bars, Dots, Figure, Heat, Key, LineSeries, Panel, legend_of
+from fedweave.reports import colors
+from fedweave.reports.colors import CLASSES, DASHES
+from fedweave.reports.panels import Bars, Dots, Figure, Heat, Key, LineSeries, Panel, legend_of, percent
 from fedweave.reports.reading import Group, Run, common_selection_metric, spread
 
 _DIRECTIONS = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
@@ -25,7 +26,7 @@ MAX_NAMES = 20  # clients that get a line or a color each
 MAX_COLUMNS = 60  # clients that get a column each in a heat map
 BINS = 20  # of a histogram over [0, 1]
 _ESTIMATED = "_estimated"  # how names of estimated matrices end
-CONSTANT_TONE = drawing.tone("#8A8A8A")  # of the accuracy of always predicting one class
+CONSTANT_TONE = colors.tone("#8A8A8A")  # of the accuracy of always predicting one class
 LOCAL_ACCURACY = "Local test accuracy, mean over clients"
 _CONSTANT_METRICS = {  # {title of a panel of curves: metric of the constant prediction}
     "Global test accuracy": "global/majority",
@@ -77,7 +78,7 @@ def _lines(groups: Sequence[Group], values: Sequence[Series]) -> tuple[LineSerie
     lines = []
     for index, (group, series) in enumerate(zip(groups, values, strict=True)):
         if series:
-            tone, dash = drawing.of_run(index), DASHES[index % len(DASHES)]
+            tone, dash = colors.run_tone(index), DASHES[index % len(DASHES)]
             lines.append(LineSeries(group.label, [*series], [*series.values()], tone, dash))
     return tuple(lines)
 
@@ -143,7 +144,7 @@ def _mean_line(label: str, index: int, seeds: Sequence[Series]) -> LineSeries:
         if len(seeds) > 1:
             low.append(mean - deviation)
             high.append(mean + deviation)
-    return LineSeries(label, rounds, means, drawing.of_run(index), DASHES[index % len(DASHES)], low, high)
+    return LineSeries(label, rounds, means, colors.run_tone(index), DASHES[index % len(DASHES)], low, high)
 
 
 def _constants(groups: Sequence[Group], title: str) -> tuple[float, ...]:
@@ -183,7 +184,7 @@ def client_accuracy(groups: Sequence[Group]) -> Figure | None:
         title = group.label if len(groups) > 1 else ""
         constant = group.first.clients(CONSTANT[metric]) if single and metric in CONSTANT else {}
         test_sizes = group.first.test_sizes if single else {}
-        tone = drawing.of_run(index)
+        tone = colors.run_tone(index)
         panels.append(distribution(title, seeds, tone, constant, f"test {title_of(metric)}", test_sizes))
     if not panels:
         return None
@@ -242,7 +243,7 @@ def _histogram_panel(title: str, values: Sequence[float], low: float, high: floa
     names = tuple(f"{center - half:.2f} to {center + half:.2f}" for center in centers)
     bars = Bars("", shares.tolist(), tone)
     ticks = {BINS * fifth / 5 - 0.5: f"{low + (high - low) * fifth / 5:.3g}" for fifth in range(6)}
-    return Panel(title, (bars,), names, metric, "share of clients", form=drawing.percent, ticks=ticks)
+    return Panel(title, (bars,), names, metric, "share of clients", form=percent, ticks=ticks)
 
 
 def histogram(values: Sequence[float], low: float = 0.0, high: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -266,7 +267,7 @@ def incentives(run: Run) -> Figure | None:
         for index, client in enumerate(clients):
             series = of_clients.get(client, {})
             if series:
-                tone = drawing.tone(CLASSES[index % len(CLASSES)])
+                tone = colors.tone(CLASSES[index % len(CLASSES)])
                 dash = DASHES[index // len(CLASSES) % len(DASHES)]
                 lines.append(LineSeries(client, [*series], [*series.values()], tone, dash))
         panels.append(Panel(title, tuple(lines), below="round"))
@@ -293,13 +294,13 @@ def _stacked_bars(run: Run, partition: pa.Table, names: tuple[str, ...], labels:
         what = "graphs"
     else:
         what = "edges" if run.summary.get("edges", {}).get("examples") else "nodes"
-    class_names, tones = run.class_names(labels.shape[1]), drawing.of_classes(labels.shape[1])
+    class_names, tones = run.class_names(labels.shape[1]), colors.class_tones(labels.shape[1])
     classes = tuple(map(Bars, class_names, labels.T.tolist(), tones))
     inner_ends = [2 * (count or 0) for count in partition["edges_kept"].to_pylist()]  # both ends
     cut_ends = [count or 0 for count in partition["edges_cut"].to_pylist()]
     edges = (
-        Bars("kept edge ends", inner_ends, drawing.tone(EDGE_COLORS["kept"])),
-        Bars("cut edge ends", cut_ends, drawing.tone(EDGE_COLORS["cut"])),
+        Bars("kept edge ends", inner_ends, colors.tone(EDGE_COLORS["kept"])),
+        Bars("cut edge ends", cut_ends, colors.tone(EDGE_COLORS["cut"])),
     )
     below = "" if len(names) <= MAX_NAMES else "clients"
     panels = (

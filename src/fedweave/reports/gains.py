@@ -10,9 +10,10 @@ from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.metrics.selection import lower, rank, title_of
 from fedweave.reports.cells import NONE, Cell, ResultTable, signed
-from fedweave.reports.drawing import DASHES, Dots, Figure, LineSeries, Panel, legend_of, of_run
+from fedweave.reports.colors import DASHES, run_tone
 from fedweave.reports.effects import TOO_FEW, UNDECIDED, Effect, effect, orient, ranking, three_digits
 from fedweave.reports.figures import MAX_NAMES
+from fedweave.reports.panels import Dots, Figure, LineSeries, Panel, legend_of
 from fedweave.reports.percentiles import MANY, PERCENTILE_HEADS, count_beyond_noise, percentile_cells
 from fedweave.reports.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.reports.recipes import other_settings
@@ -279,7 +280,7 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
         values = [gain.by_client[client] for client in order]
         shift = DOTS_WIDTH * ((place + 0.5) / len(split) - 0.5)
         symbol = SYMBOLS[gain.index % len(SYMBOLS)]
-        dots.append(Dots(gain.group.label, range(len(order)), values, of_run(gain.index), symbol, shift=shift))
+        dots.append(Dots(gain.group.label, range(len(order)), values, run_tone(gain.index), symbol, shift=shift))
     below = "" if len(order) <= MAX_NAMES else "members, least gain first"
     return Panel(title, tuple(dots), tuple(order), below, beside, low, high, levels=(0.0,))
 
@@ -288,4 +289,4 @@ def _quantile_line(gain: Gain) -> LineSeries:
     """The gain that a share of many members is below."""
     shares = [percent / 100 for percent in range(101)]
     values = np.quantile(np.array([*gain.by_client.values()]), shares).tolist()
-    return LineSeries(gain.group.label, shares, values, of_run(gain.index), DASHES[gain.index % len(DASHES)])
+    return LineSeries(gain.group.label, shares, values, run_tone(gain.index), DASHES[gain.index % len(DASHES)])

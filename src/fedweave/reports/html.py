@@ -24,12 +24,12 @@ from fedweave.reports.conditions import (
     overview,
     rounds_text,
 )
-from fedweave.reports.drawing import Figure
 from fedweave.reports.embeddings import picture as embeddings_figure
 from fedweave.reports.group_fairness import fairness_table, favorable_class, names_sentence
 from fedweave.reports.motifs import NUMBERS, kinds_of, motif_drawing
 from fedweave.reports.notes import RunFacts, caught, intervals, notes, of_fairest
 from fedweave.reports.pages import rendered
+from fedweave.reports.panels import Figure
 from fedweave.reports.percentiles import NOISE_NOTE
 from fedweave.reports.ranks import ranks
 from fedweave.reports.reading import Group, Run, common_selection_metric, distinct, grouped

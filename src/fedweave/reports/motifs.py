@@ -10,7 +10,7 @@ from markupsafe import escape
 
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import KINDS
-from fedweave.reports.drawing import CLASSES, ink
+from fedweave.reports.colors import CLASSES, ink
 
 _MOTIF = re.compile(r"(?:bond (?P<bond>-?\d+ -?\d+)|ring (?P<ring>-?\d+(?: -?\d+){2,}))(?: edge (?P<edge>-?\d+))?")
 _SIZE, _RADIUS = 64, 8  # of a drawing and of a vertex

@@ -39,8 +39,8 @@ def _environment() -> Environment:
     environment = Environment(loader=PackageLoader("fedweave.reports"), autoescape=True, undefined=StrictUndefined)
     environment.filters |= {"coded": coded, "listed": listed}
     environment.filters |= {
-        "panel": lambda it: Markup(drawing.panel(it)),
-        "symbol": lambda it: Markup(drawing.symbol(it)),
+        "panel": lambda it: Markup(drawing.panel_svg(it)),
+        "symbol": lambda it: Markup(drawing.symbol_svg(it)),
     }
     return environment
 

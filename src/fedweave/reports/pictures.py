@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from fedweave.experiment.runs.files import write
 from fedweave.reports import drawing
-from fedweave.reports.drawing import CLASSES, COLORS, DASHES, Bars, Dots, LineSeries, Mark, Panel, legend_of, percent
+from fedweave.reports.colors import CLASSES, COLORS, DASHES
+from fedweave.reports.panels import Bars, Dots, LineSeries, Mark, Panel, legend_of, percent
 
 EDGE = 2  # pixels to the left of title and legend
 LETTER = 0.56  # mean width of a letter, as a share of its size
@@ -110,10 +111,10 @@ def picture(panel: Panel) -> str:
     parts += [_text(EDGE, 18 * at + 18, line, TITLE) for at, line in enumerate(title)]
     for (x, y), key in zip(places, keys, strict=True):
         place = f'<svg x="{x:.1f}" y="{y - 10:.1f}" width="24" height="12"'
-        parts.append(_with_attributes(drawing.symbol(key)).replace("<svg", place, 1))
+        parts.append(_with_attributes(drawing.symbol_svg(key)).replace("<svg", place, 1))
         parts.append(_text(x + KEY, y, key.name, NAME))
     place = f'<svg y="{top:g}" width="{drawing.WIDTH}" height="{drawing.HEIGHT}"'
-    parts.append(_with_attributes(drawing.panel(panel)).replace("<svg", place, 1))
+    parts.append(_with_attributes(drawing.panel_svg(panel)).replace("<svg", place, 1))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 

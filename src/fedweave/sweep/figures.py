@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import plain_errors, write
-from fedweave.reports.drawing import COLORS, DASHES
+from fedweave.reports.colors import COLORS, DASHES
 from fedweave.sweep.charts import CURVES, Chart, charts_over_bytes, charts_over_keys, charts_over_rounds
 from fedweave.sweep.choosing import ChosenSetting
 from fedweave.sweep.latex import escape_latex
