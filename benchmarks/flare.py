@@ -37,6 +37,7 @@ from fedweave.deploy.flare.federation import Flare, Link
 from fedweave.deploy.flare.holdings import Holdings
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
+from fedweave.deploy.flare.masking import Masking
 from fedweave.deploy.flare.memory import Memory
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.requests import Open
@@ -44,8 +45,8 @@ from fedweave.deploy.flare.scores import Scoring
 from fedweave.deploy.flare.server import RESULT
 from fedweave.deploy.flare.site import Site
 from fedweave.deploy.flare.sitefile import Rules
-from fedweave.deploy.flare.sums import Masking
-from fedweave.deploy.sites.project import Project, administer, free_port, members, read_project, wait_until_open
+from fedweave.deploy.sites.processes import free_port, members, wait_until_open
+from fedweave.deploy.sites.project import Project, administer, read_project
 from fedweave.engines.calls import Keys
 from fedweave.engines.messages import LastReceived
 from fedweave.privacy.secure_sum import FixedPoint
@@ -71,7 +72,7 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
     """What a site holds (`participation.Participation`) that has joined a run of `Mirror`. kit: its folder."""
     folder = Path(tempfile.mkdtemp())
     ledger = Journal(journal_path(folder, RUN))
-    masking, memory = Masking(kit, name, RUN, sites, ledger), Memory(folder, lasting=True)
+    masking, memory = Masking(kit, name, RUN, sites, ledger), Memory(folder, persistent=True)
     return SimpleNamespace(
         algorithm=Mirror(),
         run=RUN,
@@ -88,10 +89,10 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
         device=torch.device("cpu"),
         graph_on_device=None,
         limit=1 << 30,
-        asked=SimpleNamespace(predict=False),
+        request=SimpleNamespace(predict=False),
         target={},
         memory=memory,
-        heard=lambda asked, info, message: memory.heard(asked.step, message, info),
+        message_digest=lambda request, info, message: memory.message_digest(request.step, message, info),
         keys=Keys(0),
         random_id="site",
         rules=Rules(),

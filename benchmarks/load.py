@@ -25,7 +25,8 @@ from benchmarks.flare import ROOT, started
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites.experiments import hand_out, split
-from fedweave.deploy.sites.project import Project, SiteProcess, descendants, free_port
+from fedweave.deploy.sites.processes import SiteProcess, descendants, free_port
+from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.running import RUN, run
 from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, read, resolve

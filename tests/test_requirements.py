@@ -269,14 +269,14 @@ def in_python(config: Config) -> object:
 def at_site(config: Config) -> object:
     """What a site does with it, whose data is the first client's."""
     pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
-    from fedweave.deploy.flare.admission import suited
+    from fedweave.deploy.flare.admission import make_algorithm
     from fedweave.deploy.sites.experiments import check_experiment, for_sites
 
     config = for_sites(config.plain())
     data, cut, _ = prepared(config)
     ids, [own, *_] = client_ids(len(cut.parts), cut.names), shares(data, cut.parts)
     check_experiment(config, ids)
-    return suited(config, ids[0], ids, own, own.features, config.data.values.get("normalize", "none"))
+    return make_algorithm(config, ids[0], ids, own, own.features, config.data.values.get("normalize", "none"))
 
 
 DOORS = {"resolve": lambda config: config, "build": build, "python": in_python, "site": at_site}

@@ -16,7 +16,7 @@ from fedweave.datasets import from_frames, from_networkx, from_pyg, load, npz
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.contents import content
 from fedweave.datasets.edges import without_reverses
-from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.site_data import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
 

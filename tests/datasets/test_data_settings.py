@@ -10,7 +10,7 @@ import pytest
 from fedweave.core.settings import meanings
 from fedweave.datasets import DATASETS
 from fedweave.datasets.settings import DataSettings
-from fedweave.deploy.flare.holdings import check_meant
+from fedweave.deploy.flare.site_data import check_meant
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.experiment.config.plugins import own_parameters
 from tests.refusals import refusal

@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from fedweave import datasets
 from fedweave.datasets import Dataset, from_frames, load
 from fedweave.datasets.features import apply_scaling, normalize, scaling
-from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.site_data import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
 

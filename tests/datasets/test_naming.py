@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import from_frames, load
-from fedweave.deploy.flare.holdings import read_graph
+from fedweave.deploy.flare.site_data import read_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError
 from tests.refusals import refusal

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from fedweave import datasets
 from fedweave.datasets.synthetic import Synthetic
 from fedweave.datasets.triples import KNOWLEDGE, learned
-from fedweave.deploy.flare.holdings import check_meant, own_graph
+from fedweave.deploy.flare.site_data import check_meant, training_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from tests.refusals import refusal
 
@@ -275,7 +275,7 @@ def test_sites_read_triples_by_the_same_settings(tmp_path: Path) -> None:
     columns = {"head": "drug", "relation": "does", "tail": "to"}
     site = SiteData(path="kg", task="links", features="learned", columns=columns, labels=("r1", "r0"))
     check_meant(tmp_path / "kg", site)
-    data = own_graph(site, tmp_path)
+    data = training_graph(site, tmp_path)
     assert data.links is not None
     assert data.links.relations == ("r1", "r0")
     assert data.node_ids == ("e0", "e1", "e2", "e3", "e4")
@@ -283,7 +283,7 @@ def test_sites_read_triples_by_the_same_settings(tmp_path: Path) -> None:
         with refusal("config.other-form", next(iter(odd))):
             check_meant(tmp_path / "kg", SiteData(path="kg", task="links", **odd))
     with refusal("data.row", "row 22"):
-        own_graph(site, table(tmp_path / "kg", rows("drug", "does", "to", "split") + "e1 ,r0,e2,train\n").parent)
+        training_graph(site, table(tmp_path / "kg", rows("drug", "does", "to", "split") + "e1 ,r0,e2,train\n").parent)
 
 
 def test_relations_in_order_are_all_there_are(tmp_path: Path) -> None:

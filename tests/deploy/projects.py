@@ -18,13 +18,14 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.core.algorithm import capabilities
 from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.deploy.flare.admin import write_job
 from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.requests import Answer, pin, versions
-from fedweave.deploy.flare.server import write_job
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, write_site_file
 from fedweave.deploy.sites.experiments import hand_out, split
-from fedweave.deploy.sites.project import Project, administer, free_port, members, read_project, wait_until_open
+from fedweave.deploy.sites.processes import free_port, members, wait_until_open
+from fedweave.deploy.sites.project import Project, administer, read_project
 from fedweave.deploy.sites.running import run
 from fedweave.experiment.config import Config, resolve
 

@@ -12,12 +12,14 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.cli import app
 from fedweave.datasets import load
-from fedweave.deploy.flare.holdings import own_graph
 from fedweave.deploy.flare.predicted import before_of
+from fedweave.deploy.flare.site_data import training_graph
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
-from fedweave.deploy.sites.checking import Findings, check_site, compare
+from fedweave.deploy.sites.comparison import compare
 from fedweave.deploy.sites.experiments import hand_out, split
+from fedweave.deploy.sites.findings import Findings
 from fedweave.deploy.sites.running import number_of, run
+from fedweave.deploy.sites.site_check import check_site
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.predictions import probabilities
@@ -77,7 +79,7 @@ def test_a_site_s_own_tables_are_read_as_in_a_simulation(project: Path) -> None:
     bank(site / "data", split_column=True)
     lines = ['path = "data"', "classes = 2", "directed = true", 'edge_features = ["amount"]', 'edge_weight = "amount"']
     (site / SITE_FILE).write_text("\n".join(["[data]", *lines, 'edge_normalize = "standard"', 'loops = "keep"']) + "\n")
-    here = own_graph(read_site_file(site / SITE_FILE)[0], site)
+    here = training_graph(read_site_file(site / SITE_FILE)[0], site)
     there = load("folder", str(site / "data"), classes=2, **TABLES)
     assert all(map(np.array_equal, here.edge_attrs.arrays().values(), there.edge_attrs.arrays().values()))
     assert here.edge_attrs.columns == ("amount",)

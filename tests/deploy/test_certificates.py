@@ -19,7 +19,7 @@ from fedweave.cli import app
 from fedweave.deploy.flare.gatekeeper import load_revoked
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.sites import running, status
-from fedweave.deploy.sites.project import Project, administer, barred, greet, greet_patiently, read_project
+from fedweave.deploy.sites.project import Project, administer, greet, greet_patiently, read_project, rejection
 from fedweave.errors import UserError
 from tests.deploy.projects import SITES
 from tests.deploy.test_project import certificate
@@ -94,7 +94,7 @@ def test_who_belongs_to_the_project_is_taken(project: Path) -> None:
     with listening(project, as_server(project)) as about:
         greet(kit(project), about)
         greet(kit(project, "admin"), about)
-        assert barred(project / "bank-b", about) == ""
+        assert rejection(project / "bank-b", about) == ""
 
 
 def test_a_kit_of_another_project_is_named(project: Path, foreign: Path) -> None:

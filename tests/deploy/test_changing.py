@@ -14,8 +14,10 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.graph_arrays import graph_arrays, tree_graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
-from fedweave.deploy.flare.federation import Flare, server_graphs
-from fedweave.deploy.flare.peers import Inspector, read_version
+from fedweave.deploy.flare.agreement import server_graphs
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.inspection import Inspector
+from fedweave.deploy.flare.peers import read_version
 from fedweave.deploy.flare.server import Server
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.experiment.build import build, held_graphs

@@ -23,25 +23,16 @@ from fedweave.cli.sites import Teller
 from fedweave.core.algorithm import calls_of
 from fedweave.core.ledger_columns import Entry
 from fedweave.datasets import load, npz
-from fedweave.deploy.flare.admission import refusals
+from fedweave.deploy.flare.foresight import refusals
 from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.provision import provision
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file, write_site_file
-from fedweave.deploy.sites import project as ports
-from fedweave.deploy.sites import project as processes
-from fedweave.deploy.sites import status
-from fedweave.deploy.sites.certificates import renew
+from fedweave.deploy.sites import processes, status
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.experiments import hand_out, positive_by_number, split, unknown_to_server, with_engine
-from fedweave.deploy.sites.project import (
-    Project,
-    SiteProcess,
-    check_alive,
-    last_error,
-    last_record,
-    own_reasons,
-    read_project,
-)
+from fedweave.deploy.sites.issuing import renew
+from fedweave.deploy.sites.processes import SiteProcess, check_alive, last_error, last_record, local_reasons
+from fedweave.deploy.sites.project import Project, read_project
 from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.experiment import requirements
 from fedweave.experiment.config import read, resolve
@@ -606,7 +597,7 @@ def test_a_failed_run_says_what_the_sites_here_noted(project: Path) -> None:
     log.write_text("2026-01-01 an earlier fault\n")
 
     def fail(noted: str) -> None:
-        with own_reasons(project):
+        with local_reasons(project):
             log.write_text(log.read_text() + noted)
             raise UserError("0 of 3 replied")
 
@@ -637,7 +628,7 @@ def test_the_administrator_hears_where_a_run_goes_on_and_who_is_waited_for(
 def test_a_projects_port_is_none_that_the_system_gives_to_connections() -> None:
     """Else another program's connection may have it by the time that the server is started."""
     low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    drawn = {ports.free_port() for _ in range(20)}
+    drawn = {processes.free_port() for _ in range(20)}
     assert len(drawn) > 10
     assert max(drawn) < low
 

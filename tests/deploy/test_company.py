@@ -7,8 +7,9 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.sites.certificates import accept, check_startup, company_root
+from fedweave.deploy.sites.certificates import check_startup
 from fedweave.deploy.sites.experiments import hand_out, split
+from fedweave.deploy.sites.issuing import accept, company_root
 from fedweave.deploy.sites.project import greet, read_project
 from fedweave.deploy.sites.running import run
 from fedweave.errors import UserError

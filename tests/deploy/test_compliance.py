@@ -18,7 +18,8 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.deploy.flare.accounts import CallLog, note_refusal
-from fedweave.deploy.flare.audit import Report, audit, of_site, read_report, write_report
+from fedweave.deploy.flare.audit import audit
+from fedweave.deploy.flare.compliance import Report, of_site, read_report, write_report
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import UserError
 from fedweave.experiment.rounds import train
@@ -53,7 +54,7 @@ def site(provisioned: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         fed, algorithm, _ = joined(project, config, run, submitter="admin@example.org")
         list(train(algorithm, fed, 1))
     note_refusal(site, "r2", "step FedAvg.peek", "policy.deny: egos may not leave")
-    CallLog("bank-b", "").refused(site, "r2", None, IndexError("index 9 is out of bounds"))
+    CallLog("bank-b", "").log_refusal(site, "r2", None, IndexError("index 9 is out of bounds"))
     return site
 
 
@@ -115,7 +116,7 @@ def test_the_site_and_the_server_sign_it_and_a_change_is_found(site: Path, tmp_p
     kept = page.with_suffix(".json")
     report = read_report(kept)
     assert [one.name for one in report.signatures] == ["bank-b", "server"]
-    shown = report.shown()
+    shown = report.with_signatures()
     assert shown.number in page.read_text()
     assert report.document.digest in page.read_text()
     assert "<script" not in page.read_text()
@@ -143,8 +144,8 @@ def test_a_report_outlives_its_signers_certificate(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("fedweave.privacy.identity.read_identity", lambda folder: own)
     for days, refused in ((-5, False), (-1, True)):
         at = (datetime.now(UTC) + timedelta(days=days)).isoformat()
-        monkeypatch.setattr("fedweave.deploy.flare.audit.now", lambda at=at: at)
-        write_report(kept, Report(Document("What left")).signed(tmp_path))  # in place of the one before
+        monkeypatch.setattr("fedweave.deploy.flare.compliance.now", lambda at=at: at)
+        write_report(kept, Report(Document("What left")).sign(tmp_path))  # in place of the one before
         if not refused:
             assert read_report(kept).signatures
             continue
@@ -156,7 +157,7 @@ def test_a_report_outlives_its_signers_certificate(monkeypatch: pytest.MonkeyPat
 
 def test_whose_authority_issued_a_certificate_is_asked_where_it_is_named(site: Path, tmp_path: Path) -> None:
     kept = tmp_path / "report.json"
-    write_report(kept, Report(of_site(site)).signed(site))
+    write_report(kept, Report(of_site(site)).sign(site))
     assert read_report(kept, site / "startup").signatures
     self_made(tmp_path, "bank-b", (-1, 1))
     assert CliRunner().invoke(app, ["compliance", str(kept)]).exit_code == 0
@@ -167,7 +168,7 @@ def test_whose_authority_issued_a_certificate_is_asked_where_it_is_named(site: P
 
 def test_a_report_stripped_of_its_signatures_is_refused_where_an_authority_is_named(site: Path, tmp_path: Path) -> None:
     """Who changes a report can take its signatures out; without an authority, the page says that it has none."""
-    kept, signed = tmp_path / "report.json", Report(of_site(site)).signed(site)
+    kept, signed = tmp_path / "report.json", Report(of_site(site)).sign(site)
     write_report(kept, replace(signed, signatures=()))
     ask = ["compliance", str(kept), "--authority", str(site / "startup")]
     told = CliRunner().invoke(app, ask)
@@ -191,17 +192,17 @@ def test_another_member_cannot_sign_in_the_place_of_the_site(site: Path, tmp_pat
         ("", "bank-b", "report.unsigned"),
         ("bank-a", "bank-b", "report.unsigned"),
     ]:
-        report = Report(replace(document, signer=signer)).signed(cheat)
+        report = Report(replace(document, signer=signer)).sign(cheat)
         write_report(kept, report)
         with refusal(code):
             read_report(kept, root, by)
         words = ["compliance", str(kept), "--authority", str(root), *(["--by", by] if by else [])]
         assert CliRunner().invoke(app, words).exit_code == 2
-    write_report(kept, Report(replace(document, signer="bank-b")).signed(cheat))
+    write_report(kept, Report(replace(document, signer="bank-b")).sign(cheat))
     page = tmp_path / "report.html"
     assert CliRunner().invoke(app, ["compliance", str(kept), "-o", str(page)]).exit_code == 0
     assert "bank-b, whose report this is, has not signed it" in page.read_text()
-    write_report(kept, Report(of_site(site)).signed(site).signed(cheat))
+    write_report(kept, Report(of_site(site)).sign(site).sign(cheat))
     result = CliRunner().invoke(app, ["compliance", str(kept), "--authority", str(root), "--by", "bank-b"])
     assert result.exit_code == 0
     assert "a report of bank-b, signed by bank-b, bank-a" in result.output

@@ -25,14 +25,8 @@ from fedweave.deploy.flare.policy import Spent
 from fedweave.deploy.flare.sitefile import SITE_FILE
 from fedweave.deploy.sites.jobs import Job, abort, jobs
 from fedweave.deploy.sites.membership import add, remove
-from fedweave.deploy.sites.project import (
-    SiteProcess,
-    administer,
-    descendants,
-    greet,
-    read_project,
-    wait_until_open,
-)
+from fedweave.deploy.sites.processes import SiteProcess, descendants, wait_until_open
+from fedweave.deploy.sites.project import administer, greet, read_project
 from fedweave.deploy.sites.running import number_of, run, sites_of
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, written
@@ -229,7 +223,7 @@ def test_a_site_joins_a_run_is_ended_and_the_site_leaves(bank: Path, tmp_path: P
     try:
         member.start(threads=1)
         with administer(bank) as admin:
-            assert until(lambda: "bank-new" in admin.connected())
+            assert until(lambda: "bank-new" in admin.answering_sites())
         longer = replace(plain, general=replace(plain.general, rounds=4))
         summary = run(longer, bank, tmp_path / "earlier", True, Watcher())
         check_numbers(longer, tmp_path / "earlier", summary["metrics"])

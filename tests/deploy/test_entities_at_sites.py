@@ -19,7 +19,7 @@ from fedweave.core.types import FRAMING
 from fedweave.datasets import triples
 from fedweave.datasets.base import Dataset
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import own_graph
+from fedweave.deploy.flare.site_data import training_graph
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_ids_key, read_site_file, write_site_file
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.experiments import hand_out, split
@@ -167,7 +167,7 @@ def test_the_server_hears_how_many_hold_an_entity_and_not_who(project: Path, tmp
 
 
 def held(project: Path, site: str) -> Dataset:
-    return own_graph(read_site_file(project / site / SITE_FILE)[0], project / site)
+    return training_graph(read_site_file(project / site / SITE_FILE)[0], project / site)
 
 
 class Cheating(Watched):

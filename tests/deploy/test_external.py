@@ -15,7 +15,7 @@ from fedweave.cli import app
 from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
-from fedweave.deploy.flare.alignment import Exchange
+from fedweave.deploy.flare.exchange import Exchange
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.deploy.sites.checking import examine

@@ -18,14 +18,18 @@ import torch
 from fedweave.cli import app
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import leaves, sub
-from fedweave.deploy.flare.admission import check_forget, read_checked
+from fedweave.deploy.flare.admission import check_forget
+from fedweave.deploy.flare.agreement import common_form, server_test
 from fedweave.deploy.flare.alignment import widest
-from fedweave.deploy.flare.audit import audit, describe_requests, read_report
+from fedweave.deploy.flare.audit import audit, describe_requests
+from fedweave.deploy.flare.compliance import read_report
 from fedweave.deploy.flare.data_marks import data_digest
-from fedweave.deploy.flare.federation import Flare, common_form, server_test
+from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.forgetting import report
-from fedweave.deploy.flare.holdings import Forgotten, own_graph
+from fedweave.deploy.flare.holdings import Forgotten
 from fedweave.deploy.flare.participation import RUNS
+from fedweave.deploy.flare.policy_names import read_checked
+from fedweave.deploy.flare.site_data import training_graph
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData, write_site_file
 from fedweave.deploy.sites import forgetting as sites_forget
 from fedweave.deploy.sites.checking import examine
@@ -94,7 +98,7 @@ def test_an_exact_rerun_gives_the_numbers_of_the_simulation(project: Path, name:
 
 def state_of(project: Path, run: str) -> tuple[Any, Scorer]:
     """The site's data in plain tensors, and the model that a run left there."""
-    return own_graph(read_checked(project / SITE / SITE_FILE)[0], project / SITE), Scorer.load(
+    return training_graph(read_checked(project / SITE / SITE_FILE)[0], project / SITE), Scorer.load(
         project / SITE / RUNS / run / SCORER
     )
 
@@ -279,7 +283,7 @@ def test_a_list_that_cannot_be_read_is_refused(project: Path, content: str | Non
     file = project / SITE / "forget.txt"
     file.unlink() if content is None else file.write_text(content)
     with refusal(code):
-        own_graph(read_checked(project / SITE / SITE_FILE)[0], project / SITE)
+        training_graph(read_checked(project / SITE / SITE_FILE)[0], project / SITE)
 
 
 def test_ids_that_the_data_lacks_are_counted(project: Path) -> None:
@@ -302,7 +306,7 @@ def test_columns_and_edges_are_scaled_by_what_is_left(tmp_path: Path) -> None:
     (tmp_path / "forget.txt").write_text("".join(f"n{i}\n" for i in range(0, 30)))
     about = {"path": "data", "labels": ["a", "b"], "normalize": "standard", "forget": "forget.txt"}
     write_site_file(tmp_path / SITE_FILE, about | {"edge_features": ["amount"], "edge_normalize": "standard"})
-    data = own_graph(read_checked(tmp_path / SITE_FILE)[0], tmp_path)
+    data = training_graph(read_checked(tmp_path / SITE_FILE)[0], tmp_path)
     ported = replace(data, edge_attrs=data.edge_attrs._replace(ports=True))  # type: ignore[union-attr]
     assert data_digest(ported) == data_digest(data)  # a server that asks for ports has no new data
     assert data_digest(data) == data_digest(replace(data, y=1 - data.y))  # nor has a site that names its classes

@@ -14,12 +14,15 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.algorithms.fairgraphfl.motifs import MOTIFS
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import encode
-from fedweave.deploy.flare.federation import Flare, check_names
+from fedweave.deploy.flare.agreement import check_names
+from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.requests import pin
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
-from fedweave.deploy.sites.checking import Findings, check_site, compare
+from fedweave.deploy.sites.comparison import compare
 from fedweave.deploy.sites.experiments import split
+from fedweave.deploy.sites.findings import Findings
 from fedweave.deploy.sites.running import run
+from fedweave.deploy.sites.site_check import check_site
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import train

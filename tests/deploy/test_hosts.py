@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.sites.project import members
+from fedweave.deploy.sites.processes import members
 from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT

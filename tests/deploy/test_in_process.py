@@ -22,12 +22,13 @@ from fedweave.core.mechanism import LDP
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.core.types import HELD
 from fedweave.deploy.flare import member as members
-from fedweave.deploy.flare import member as secret
+from fedweave.deploy.flare import steps
+from fedweave.deploy.flare.agreement import common_form, server_graphs, server_test
 from fedweave.deploy.flare.alignment import widest
 from fedweave.deploy.flare.audit import compare
-from fedweave.deploy.flare.federation import Flare, common_form, server_graphs, server_test
-from fedweave.deploy.flare.folder import read_about
+from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.journal import Journal, entries
+from fedweave.deploy.flare.machine import read_about
 from fedweave.deploy.flare.predicted import before_of
 from fedweave.deploy.flare.scores import NOTHING, Scoring, as_arrived, read_scoring
 from fedweave.deploy.sites.experiments import hand_out, split
@@ -248,8 +249,8 @@ def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         return of_client(call, purpose, word)
 
     monkeypatch.setattr(members, "of_client", keyed)
-    monkeypatch.setattr(secret, "noise_key", lambda path: secrets.pop())
-    monkeypatch.setattr(secret, "lasting", lambda path, version: None)
+    monkeypatch.setattr(steps, "noise_key", lambda path: secrets.pop())
+    monkeypatch.setattr(steps, "label_secrets", lambda path, version: None)
 
 
 def renamed(tree: Any, sim: Any) -> Any:
@@ -510,13 +511,13 @@ def test_in_sums_values_are_rounded_and_not_their_words() -> None:
     """Whose words have a digit behind the point: 4 of 26 are no 5 of 25."""
     info, words = StepInfo(summed(True)), FixedPoint(64, 1)
     pairs = words.encode(torch.tensor([[4.0, 26.0], [16.0, 26.0], [4.0, 4.0]]), 2.0**52)
-    found, _, _ = Scoring(10).left({"own": {"accuracy": pairs}}, info, 3)
+    found, _, _ = Scoring(10).prepare({"own": {"accuracy": pairs}}, info, 3)
     assert words.decode(found["own"]["accuracy"], torch.float64).tolist() == [[0, 30], [20, 30], [0, 0]]
 
 
 def test_hits_and_examples_are_rounded_and_all_else_is_zeros_by_hand() -> None:
     pairs = torch.tensor([[4.0, 26.0], [16.0, 26.0], [4.0, 4.0]])
-    found = Scoring(10).leave({"own": {"accuracy": pairs, "f1": pairs}, "measures": {"accuracy": pairs}}, 3)
+    found = Scoring(10).redact({"own": {"accuracy": pairs, "f1": pairs}, "measures": {"accuracy": pairs}}, 3)
     assert found["own"]["accuracy"].tolist() == [[0, 30], [20, 30], [0, 0]]
     assert not found["own"]["f1"].any()
     assert not found["measures"]["accuracy"].any()  # whatever an algorithm calls so
@@ -527,8 +528,8 @@ def test_scores_are_called_rounded_only_where_they_are() -> None:
     reply: Tree = {"own": {"accuracy": torch.tensor([[7.0, 20.0]]), "loss": torch.tensor([[3.5, 20.0]])}}
     info, tens = StepInfo({"own": Sends("scores")}), Scoring(10)
     assert as_arrived(info, reply, tens) is info
-    assert as_arrived(info, tens.leave(reply, 3), None) is info
-    coarse = as_arrived(info, tens.leave(reply, 3), tens)
+    assert as_arrived(info, tens.redact(reply, 3), None) is info
+    coarse = as_arrived(info, tens.redact(reply, 3), tens)
     assert coarse.sends["own/loss"].reveals == NOTHING
     assert coarse.sends["own/accuracy"].reveals.endswith("multiples of 10")
     said = {"step": 5, "measures": ["loss"], "epsilon": 2.0}
@@ -657,21 +658,21 @@ def test_noise_comes_from_the_sites_own_secret(project: Path, monkeypatch: pytes
     """The server knows the seed, the run and every message; with all of that it cannot name the key, and nobody can
     name the next one."""
     seen: list[bytes] = []
-    honest = secret.Client
+    honest = steps.Client
 
     def watching(graph: Any, state: Any, key: Any, secret: Any, test: Any, **more: Any) -> Any:
         seen.append(bytes(secret))
         return honest(graph, state, key, secret, test, **more)
 
-    monkeypatch.setattr(secret, "Client", watching)
+    monkeypatch.setattr(steps, "Client", watching)
     for run in ("r1", "r2"):  # the same seed, the same calls
         fed, algorithm, _ = joined(project, experiment("fedavg"), run=run)
         fed.begin(1)
         fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]}, clients=["bank-a"])
     assert len(set(seen)) == 2
     assert {len(key) for key in seen} == {32}
-    monkeypatch.setattr(secret.os, "urandom", lambda count: b"\0" * count)
-    here, there = (bytes(secret.noise_key(project / site / "privacy.secret")) for site in ("bank-a", "bank-b"))
+    monkeypatch.setattr(steps.os, "urandom", lambda count: b"\0" * count)
+    here, there = (bytes(steps.noise_key(project / site / "privacy.secret")) for site in ("bank-a", "bank-b"))
     assert here != there
 
 

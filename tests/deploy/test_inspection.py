@@ -16,8 +16,9 @@ from fedweave.core.ranges import Pairs, Whole
 from fedweave.core.tree import Tree, encode
 from fedweave.deploy.flare.alignment import MEETING
 from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.link import _answer
-from fedweave.deploy.flare.peers import Inbox, Inspector, Receipt
+from fedweave.deploy.flare.peers import Inbox, Receipt
 from fedweave.ops.touched import Sparsified
 from tests.refusals import refusal
 
@@ -121,7 +122,7 @@ def test_what_is_said_of_leaves_that_do_not_come_is_refused(form: str) -> None:
 def test_peers_hold_what_comes_against_their_own() -> None:
     info = StepInfo.of({"w": "weights"}, peers=True)
     inbox, call = Inbox(10**6), (1, 0)
-    inbox.note_own("train", call, {"w": torch.ones(3)})
+    inbox.note_reply("train", call, {"w": torch.ones(3)})
     for peer, sent in (("good", torch.zeros(3)), ("bad", torch.full((3,), 1e30)), ("wide", torch.zeros(30))):
         inbox.put(peer, "train", call, encode({"w": sent}))
     message, faults, refused = inbox.open("train", info, call, ["good", "bad", "wide"], ["good", "bad", "wide"])

@@ -27,9 +27,10 @@ from nvflare.private.fed.utils.identity_utils import IdentityAsserter, IdentityV
 from fedweave.cli import app
 from fedweave.deploy.flare.gatekeeper import obey
 from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.sites import certificates
+from fedweave.deploy.sites import issuing
 from fedweave.deploy.sites.certificates import check_issuer, check_name, check_startup
-from fedweave.deploy.sites.project import SiteProcess, administer, greet, read_project, wait_until_open
+from fedweave.deploy.sites.processes import SiteProcess, wait_until_open
+from fedweave.deploy.sites.project import administer, greet, read_project
 from fedweave.deploy.sites.running import run
 from fedweave.errors import CallRefused, UserError
 from tests.deploy.projects import SITES, experiment, until
@@ -134,8 +135,8 @@ def test_a_certificate_is_taken_up_again_after_an_interruption(
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            certificates.accept(folder, signed)
-    certificates.accept(folder, signed)
+            issuing.accept(folder, signed)
+    issuing.accept(folder, signed)
     assert (folder / "startup/client.key").read_bytes() == waiting
     assert (folder / "startup/client.crt").read_bytes() == signed.read_bytes()
     assert not [path.name for path in (folder / "startup").iterdir() if path.suffix in (".new", ".tmp")]
@@ -179,12 +180,12 @@ def test_who_is_no_member_gets_no_certificate_nor_the_servers_machine_as_a_site(
     assert read_project(project).host == "localhost"
     for whose in ("", "server"):
         with pytest.raises(UserError) as error:
-            certificates.sign(authority, asked, whose)
+            issuing.sign(authority, asked, whose)
         assert error.value.code == ("certificate.name" if whose else "certificate.no-member")
-    certificates.sign(authority, asked_by(asked, "bank-b"))
+    issuing.sign(authority, asked_by(asked, "bank-b"))
     (authority / "issued.json").unlink()  # as an earlier version left it, which noted no members
     for each in ("bank-b", "bank-c"):
-        assert certificates.sign(authority, asked_by(asked, each))[0] == each
+        assert issuing.sign(authority, asked_by(asked, each))[0] == each
 
 
 def test_no_site_is_named_as_the_servers_machine(tmp_path: Path) -> None:
@@ -252,7 +253,7 @@ def test_the_authority_renews_its_own_certificate_and_what_it_signed_stays(
         greet(project / "bank-b/startup/client.crt", where)  # which has the earlier one still
     sites("renew", theirs, "-o", tmp_path / "theirs.pem")
     with pytest.raises(UserError) as error:
-        certificates.accept(project / "bank-a", tmp_path / "theirs.pem")
+        issuing.accept(project / "bank-a", tmp_path / "theirs.pem")
     assert error.value.code == "certificate.authority"
     assert (project / "bank-a/startup/rootCA.pem").read_bytes() == made.read_bytes()
 
@@ -292,16 +293,16 @@ def test_a_list_that_forgets_or_is_of_others_is_not_taken_up(project: Path, thei
     sites("accept", project / "bank-a", second)
     for odd, code in ((first, "certificate.old"), (others, "config")):
         with pytest.raises(UserError) as error:
-            certificates.accept(project / "bank-a", odd)
+            issuing.accept(project / "bank-a", odd)
         assert error.value.code == code
     with pytest.raises(UserError) as error:
-        certificates.revoke(project / "authority", "bank-b")
+        issuing.revoke(project / "authority", "bank-b")
     assert error.value.code == "certificate.revoked-already"
     (project / "authority/issued.json").unlink()  # as an earlier version left it
     with pytest.raises(UserError):
-        certificates.revoke(project / "authority", "bank-a")
+        issuing.revoke(project / "authority", "bank-a")
     shown = project / "bank-a/startup/client.crt"
-    assert certificates.revoke(project / "authority", "bank-a", shown)[0] == 1
+    assert issuing.revoke(project / "authority", "bank-a", shown)[0] == 1
 
 
 def test_nothing_is_shown_to_be_or_encrypted_for_one_whose_certificate_is_revoked(
@@ -348,9 +349,9 @@ def test_a_site_that_was_revoked_is_no_more_in_the_federation(running: Path, tmp
             greet(check_startup(thief.folder), about)
         assert error.value.code == "certificate.refused"
         with administer(running) as admin:
-            assert set(until(lambda: len(admin.connected()) >= 2 and admin.connected())) == {"bank-a", "bank-b"}
+            assert until(lambda: set(admin.answering_sites()) == {"bank-a", "bank-b"})
             time.sleep(10)
-            assert set(admin.connected()) == {"bank-a", "bank-b"}
+            assert set(admin.answering_sites()) == {"bank-a", "bank-b"}
         config = experiment("fedavg", rounds=1, quorum=0.5, rejoin_seconds=1.0)
         summary = run(config, running, tmp_path / "out", False, lambda now: None)
         assert summary["rounds"] == 1
@@ -359,7 +360,7 @@ def test_a_site_that_was_revoked_is_no_more_in_the_federation(running: Path, tmp
         renewed(running, "bank-c", tmp_path)
         thief.start(threads=1)
     with administer(running) as admin:
-        assert until(lambda: "bank-c" in admin.connected())
+        assert until(lambda: "bank-c" in admin.answering_sites())
 
 
 @pytest.mark.slow

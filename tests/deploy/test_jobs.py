@@ -16,8 +16,9 @@ from nvflare.apis.job_def import JobMetaKey, RunStatus
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.deploy.flare.gatekeeper import begin_again
-from fedweave.deploy.flare.server import Admin, Progress
+from fedweave.deploy.flare.admin import Admin
+from fedweave.deploy.flare.gatekeeper import restart_jobs
+from fedweave.deploy.flare.server import Progress
 from fedweave.deploy.sites import jobs
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import RUN
@@ -175,12 +176,12 @@ def test_a_server_that_starts_goes_on_with_what_it_was_stopped_in(
     if done:
         (tmp_path / "runs/r1/summary.json").touch()
     manager = Manager(["r1"])
-    begin_again(manager, None, tmp_path)
+    restart_jobs(manager, None, tmp_path)
     assert manager.status == {"job-r1": RunStatus.FINISHED_ABNORMAL}  # it is listed as interrupted, and not as running
     copy = {"of": "job-r1", "name": "fedweave-r1", "min_clients": 1, "cloned_from": "job-r1"}
     assert manager.copies == [copy | {"mandatory_clients": ["bank-a", "bank-c"]}] * goes_on
-    begin_again(manager, None, tmp_path)
+    restart_jobs(manager, None, tmp_path)
     assert len(manager.copies) == goes_on
     manager.status["job-r1"] = RunStatus.RUNNING  # killed after the copy was made, and before this was noted
-    begin_again(manager, None, tmp_path)
+    restart_jobs(manager, None, tmp_path)
     assert (len(manager.copies), manager.status) == (goes_on, {"job-r1": RunStatus.FINISHED_ABNORMAL})

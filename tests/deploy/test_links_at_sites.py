@@ -14,10 +14,12 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core.ledger import Ledger
 from fedweave.core.links import Links
 from fedweave.core.types import FRAMING
-from fedweave.deploy.flare.audit import of_site
-from fedweave.deploy.flare.federation import Flare, common_form
-from fedweave.deploy.flare.holdings import FORM, own_graph
+from fedweave.deploy.flare.agreement import common_form
+from fedweave.deploy.flare.compliance import of_site
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.joining import FORM
 from fedweave.deploy.flare.journal import entries
+from fedweave.deploy.flare.site_data import training_graph
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, SiteData, read_site_file, write_site_file
 from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.experiments import hand_out, split
@@ -162,7 +164,7 @@ def own(project: Path, folder: Path, site: str = SITES[0], **about: Any) -> Path
 def split_at(site: Path, seed: int = 0, **links: Any) -> dict[frozenset[str], int]:
     """{ends: split} of a site's links."""
     about, _ = read_site_file(site / SITE_FILE)
-    data = own_graph(about, site, links=Links(seed=seed, **links))
+    data = training_graph(about, site, links=Links(seed=seed, **links))
     assert data.edge_attrs is not None
     ends = np.array(data.node_ids)[data.edge_attrs.ends]
     return {

@@ -10,7 +10,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from benchmarks.load import Reaper, accounted, kill, named, simulated
 from fedweave.deploy.flare.link import ABSENT
-from fedweave.deploy.sites.project import SiteProcess, administer
+from fedweave.deploy.sites.processes import SiteProcess
+from fedweave.deploy.sites.project import administer
 from fedweave.deploy.sites.running import _is_back, run
 from fedweave.experiment.config import resolve
 from tests.deploy.projects import SITES, experiment
@@ -22,7 +23,7 @@ class Connected:
     def __init__(self, *answers: set[str]) -> None:
         self._answers = iter(answers)
 
-    def connected(self, among: list[str]) -> list[str]:
+    def answering_sites(self, among: list[str]) -> list[str]:
         return sorted(next(self._answers).intersection(among))
 
 
@@ -48,7 +49,7 @@ def test_a_dead_site_does_not_count_as_connected(running: Path) -> None:
         kill(site)
         listed = [client.name for client in admin._session.get_connected_client_list()]
         assert sorted(listed) == list(SITES)  # what NVFlare's server still believes
-        assert admin.connected() == ["bank-a", "bank-c"]
+        assert admin.answering_sites() == ["bank-a", "bank-c"]
         site.start(threads=1)
         assert admin.wait_for(SITES, 60) == list(SITES)
 

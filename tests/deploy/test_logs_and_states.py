@@ -15,11 +15,11 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.deploy.flare.folder import LOG, LOG_FORMAT, SITE_FILE, log_to
-from fedweave.deploy.flare.server import Progress, recorded
+from fedweave.deploy.flare.server import Progress, record_job
 from fedweave.deploy.flare.sitefile import write_site_file
 from fedweave.deploy.flare.states import StateFile, states
 from fedweave.deploy.sites import gauges
-from fedweave.deploy.sites.project import last_record, members, wait_until_open
+from fedweave.deploy.sites.processes import last_record, members, wait_until_open
 from fedweave.deploy.sites.running import run
 from fedweave.errors import ClientsMissing, DataError, FedweaveError, UserError
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -124,7 +124,7 @@ def test_the_server_keeps_the_state_of_a_run_for_its_metrics(
     progress.ledger = type("Sizes", (), {"sizes": lambda self: {}, "latest": 0})()  # type: ignore[assignment]
     about = type("Config", (), {"general": type("General", (), {"rounds": 3})()})()
     built = type("Built", (), {"fed": type("Fed", (), {"ledger": progress.ledger})(), "note": ""})()
-    with recorded("run r7", progress):
+    with record_job("run r7", progress):
         progress.begin(about, built, tmp_path, 0)
         progress.step(Checkpoint(round=1, seconds=2.0))
         during = measured(tmp_path)
@@ -164,7 +164,7 @@ def test_the_servers_log_in_json_tells_no_row_of_its_own_data(
     monkeypatch.setenv(LOG_FORMAT, "json")
     log_to(tmp_path / LOG)
     progress = Progress(states=StateFile(tmp_path, "r7", SITES))
-    with recorded("run r7", progress):
+    with record_job("run r7", progress):
         raise error
     *_, last = lines(tmp_path / LOG)
     assert not PLANTED.search((tmp_path / LOG).read_text())

@@ -19,10 +19,10 @@ from fedweave.core.mechanism import LDP, Clipped, Cost, Gaussian, Mixup, Privacy
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.deploy.flare import participation
 from fedweave.deploy.flare.journal import Journal, entries
-from fedweave.deploy.flare.member import with_fingerprints
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.requests import Answer
 from fedweave.deploy.flare.sitefile import Rules
+from fedweave.deploy.flare.steps import with_fingerprints
 from fedweave.experiment.rounds import train
 from fedweave.privacy.mechanisms import GaussianRows, epsilon
 from tests.deploy.projects import InProcess, experiment

@@ -16,10 +16,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from hashlib import sha256
 
+from fedweave.deploy.flare.admin import Admin
 from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.flare.server import Admin
 from fedweave.deploy.flare.sitefile import read_site_file
-from fedweave.deploy.sites import certificates, membership
+from fedweave.deploy.sites import issuing, membership
 from fedweave.deploy.sites.certificates import check_startup
 from fedweave.deploy.sites.project import greet, read_project
 from fedweave.errors import FedweaveError, UserError
@@ -56,7 +56,7 @@ def test_an_added_site_has_what_the_others_have_and_no_one_elses_folder_changes(
     assert read_site_file(folder / "site.toml")[1].min_sites == 4
     (note,), cert = notes(project, "bank-d"), certificate(folder)
     public = cert.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    assert note.pop("at")[:10] == f"{cert.not_valid_before_utc + certificates.BEFORE:%Y-%m-%d}"
+    assert note.pop("at")[:10] == f"{cert.not_valid_before_utc + issuing.BEFORE:%Y-%m-%d}"
     assert note == {
         "name": "bank-d",
         "serial": f"{cert.serial_number:x}",
@@ -88,10 +88,10 @@ def test_a_removed_site_is_refused_by_the_server_and_gets_no_certificate(project
         assert error.value.code == "certificate.refused"
     asked = asked_by(tmp_path / "asked.pem", "bank-d")
     with pytest.raises(UserError) as error:
-        certificates.sign(project / "authority", asked)
+        issuing.sign(project / "authority", asked)
     assert error.value.code == "certificate.no-member"
     sites("add", project, "bank-d")  # it comes back, with another certificate
-    certificates.sign(project / "authority", asked)
+    issuing.sign(project / "authority", asked)
     with listening(project, as_server(project)) as where:
         greet(check_startup(project / "bank-d"), where)
 
@@ -106,7 +106,7 @@ def test_an_addition_that_fails_leaves_no_folder_and_a_certificate_that_can_be_r
             membership.add(project, "bank-d")
     assert read_project(project).sites == SITES
     assert not (project / "bank-d").exists()
-    assert certificates.revoke(project / "authority", "bank-d")[0] == 1
+    assert issuing.revoke(project / "authority", "bank-d")[0] == 1
     sites("add", project, "bank-d")
     check_startup(project / "bank-d")
 
@@ -125,13 +125,13 @@ def test_a_removal_that_was_interrupted_is_done_again(project: Path, monkeypatch
 def test_a_certificate_that_the_authority_did_not_note_is_revoked_too(project: Path, tmp_path: Path) -> None:
     """Authorities of earlier versions kept no record. That another site is revoked says nothing of this one."""
     (project / "authority/issued.json").unlink()
-    certificates.revoke(project / "authority", "bank-c", project / "bank-c/startup/client.crt")
+    issuing.revoke(project / "authority", "bank-c", project / "bank-c/startup/client.crt")
     stolen = shutil.copytree(project / "bank-b", tmp_path / "stolen/bank-b") / "startup/client.crt"
     shutil.move(project / "bank-b", tmp_path / "elsewhere")
     with pytest.raises(UserError) as error:
         membership.remove(project, "bank-b")
     assert error.value.code == "certificate.unknown"
-    certificates.revoke(project / "authority", "bank-b", stolen)
+    issuing.revoke(project / "authority", "bank-b", stolen)
     membership.remove(project, "bank-b")
     membership.remove(project, "bank-a")
     with listening(project, as_server(project)) as where, pytest.raises(UserError) as error:
@@ -145,7 +145,7 @@ def test_a_certificate_that_another_authority_signed_revokes_none_here(project: 
     provision(tmp_path / "other", SITES, "localhost", 9)
     shown = tmp_path / "other/bank-a/startup/client.crt"
     with pytest.raises(UserError) as error:
-        certificates.revoke(project / "authority", "bank-a", shown)
+        issuing.revoke(project / "authority", "bank-a", shown)
     assert error.value.code == "certificate.issuer"
     assert not (project / "authority/revoked.pem").exists()
 
@@ -218,9 +218,9 @@ def test_an_encrypted_key_signs_with_its_passphrase_alone(project: Path, tmp_pat
     asked, made = asked_by(tmp_path / "asked.pem", "bank-b"), tmp_path / "b.crt"
     cases = {(): "certificate.passphrase", ("--passphrase-file", wrong): "certificate.no-key"}
     for more, code in cases.items():
-        ask = (lambda authority: certificates.passphrase_from(wrong)) if more else certificates.prompt
+        ask = (lambda authority: issuing.passphrase_from(wrong)) if more else issuing.prompt
         with pytest.raises(UserError) as error:
-            certificates.sign(authority, asked, ask=ask)
+            issuing.sign(authority, asked, ask=ask)
         assert error.value.code == code
         sites("sign", authority, asked, "-o", made, *more, code=2)
         assert not made.exists()

@@ -19,9 +19,9 @@ ONE, OTHER = {"w": torch.ones(2)}, {"w": torch.zeros(2)}
 
 def call(memory: Memory, message: Tree, info: StepInfo = PLAIN, changes: bool = True) -> str:
     """One call, which leaves the message in the state or nothing; what it was made of."""
-    state, heard = memory.begun(info), memory.heard("step", message, info)
-    memory.keep(state | ({"w": message["w"].clone()} if changes else {}), heard, info)
-    return heard
+    state, message_digest = memory.state_for(info), memory.message_digest("step", message, info)
+    memory.keep(state | ({"w": message["w"].clone()} if changes else {}), message_digest, info)
+    return message_digest
 
 
 def chained(folder: Path, lasting: bool = True) -> Memory:
@@ -44,11 +44,11 @@ def test_a_step_of_labeled_sites_that_is_told_nothing_leaves_others_behind_in_no
     for memory in (first, second, third):
         memory.labelled = frozenset({"draw"})
         call(memory, ONE)
-    drawn = first.heard("draw", {}, PLAIN)
+    drawn = first.message_digest("draw", {}, PLAIN)
     first.keep({"w": torch.ones(2), "key": torch.ones(1)}, drawn, PLAIN)
-    third.keep({"w": torch.zeros(2)}, third.heard("train", {}, PLAIN), PLAIN)
+    third.keep({"w": torch.zeros(2)}, third.message_digest("train", {}, PLAIN), PLAIN)
     assert call(first, OTHER, ALL) == call(second, OTHER, ALL) != call(third, OTHER, ALL)
-    assert first.heard("draw", ONE, PLAIN) != second.heard("draw", {}, PLAIN)
+    assert first.message_digest("draw", ONE, PLAIN) != second.message_digest("draw", {}, PLAIN)
 
 
 def test_it_outlasts_the_process_and_goes_back_with_the_state(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_it_outlasts_the_process_and_goes_back_with_the_state(tmp_path: Path) ->
     assert call(memory, OTHER) == call(again, OTHER)
     back = chained(tmp_path)
     back.go_back(1)
-    assert torch.equal(back.begun(PLAIN)["w"], ONE["w"])
+    assert torch.equal(back.state_for(PLAIN)["w"], ONE["w"])
     whole = chained(tmp_path / "other")
     call(whole, ONE)
     assert call(back, OTHER) == call(whole, OTHER)
@@ -70,16 +70,16 @@ def test_a_prediction_changes_nothing_that_lasts(tmp_path: Path) -> None:
     call(chained(tmp_path), ONE)
     asked = chained(tmp_path, lasting=False)
     call(asked, OTHER)
-    assert torch.equal(asked.begun(PLAIN)["w"], OTHER["w"])
-    assert torch.equal(chained(tmp_path).begun(PLAIN)["w"], ONE["w"])
+    assert torch.equal(asked.state_for(PLAIN)["w"], OTHER["w"])
+    assert torch.equal(chained(tmp_path).state_for(PLAIN)["w"], ONE["w"])
     assert call(chained(tmp_path), ONE) != call(chained(tmp_path / "new"), ONE)
 
 
 def test_where_clients_may_be_missing_nothing_is_remembered_for_a_term(tmp_path: Path) -> None:
-    memory = Memory(tmp_path, lasting=True)
+    memory = Memory(tmp_path, persistent=True)
     memory.enter(1, -1)
     before = call(memory, ONE, SOME)
     call(memory, OTHER)
-    assert memory.begun(SOME) == {}
+    assert memory.state_for(SOME) == {}
     assert call(memory, ONE, SOME) == before
     assert not [*tmp_path.glob("told*")]

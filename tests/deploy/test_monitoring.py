@@ -28,10 +28,9 @@ from fedweave.deploy.flare import gatekeeper, site
 from fedweave.deploy.flare.accounts import note_refusal
 from fedweave.deploy.flare.folder import LOG, SITE_FILE, log_to
 from fedweave.deploy.flare.member import Member
-from fedweave.deploy.flare.server import Progress, recorded
-from fedweave.deploy.sites import gauges, status
-from fedweave.deploy.sites import project as processes
-from fedweave.deploy.sites.project import SiteProcess, attend, free_port, last_record
+from fedweave.deploy.flare.server import Progress, record_job
+from fedweave.deploy.sites import gauges, processes, status
+from fedweave.deploy.sites.processes import SiteProcess, attend, free_port, last_record
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps, load
 from fedweave.experiment.runs.resuming import Interrupted
@@ -140,7 +139,7 @@ def test_the_servers_log_says_when_a_run_begins_and_how_it_ends(
 ) -> None:
     log_to(tmp_path / LOG)
     progress = Progress(round=2, rounds=3)
-    with recorded("run r7", progress):
+    with record_job("run r7", progress):
         if error is not None:
             raise error
     lines = (tmp_path / LOG).read_text().splitlines()

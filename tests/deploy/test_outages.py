@@ -13,9 +13,9 @@ from fedweave.core.algorithm import calls_of
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.server import away
 from fedweave.deploy.sites import running
-from fedweave.deploy.sites.checking import survived
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.running import Outage
+from fedweave.deploy.sites.site_check import outage_summary
 from fedweave.deploy.sites.status import progress, watched
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -42,14 +42,14 @@ def test_an_outage_without_a_round_in_between_is_one(tmp_path: Path, monkeypatch
     now = SimpleNamespace(at=0.0)
     monkeypatch.setattr("fedweave.deploy.sites.running.time.monotonic", lambda: now.at)
     outage = Outage(60.0, tmp_path)
-    assert outage.left() == 60
+    assert outage.remaining() == 60
     now.at = 50.0
-    assert outage.left() == 10
+    assert outage.remaining() == 10
     now.at = 70.0
-    assert outage.left() == 0
+    assert outage.remaining() == 0
     Checkpoint(round=1).save(tmp_path / CHECKPOINT)
-    assert outage.left() == 60
-    assert Outage(0.0, tmp_path).left() == 0
+    assert outage.remaining() == 60
+    assert Outage(0.0, tmp_path).remaining() == 0
 
 
 FAILED = {"status": "failed", "round": 3, "error": "it is gone", "away": ("bank-b",), "lost": {}, "mistake": False}
@@ -61,11 +61,11 @@ def test_a_run_waits_for_no_site_that_has_left_the_project(
 ) -> None:
     (tmp_path / "admin").mkdir()
     (tmp_path / "out").mkdir()
-    monkeypatch.setattr(running, "_gathered", lambda *about: ["bank-a", "bank-c"])
+    monkeypatch.setattr(running, "_wait_for_sites", lambda *about: ["bank-a", "bank-c"])
     monkeypatch.setattr(running, "_watch", lambda *about: dict(FAILED))
     asked: list[tuple[str, ...]] = []
     admin: Any = SimpleNamespace(
-        submit=lambda *job: "j1", wait_for=lambda sites, left: asked.append(tuple(sites)) or []
+        submit=lambda *job: "j1", wait_for=lambda sites, remaining: asked.append(tuple(sites)) or []
     )
     about, config = Project(("bank-a", "bank-b", "bank-c"), "localhost", 9), experiment()
     outage = Outage(60.0, tmp_path / "out", removed)
@@ -88,9 +88,9 @@ def test_a_site_that_is_lost_twice_in_a_round_ends_the_run_by_name(
             Checkpoint(round=1).save(tmp_path / "out" / CHECKPOINT)
         return dict(FAILED)
 
-    monkeypatch.setattr(running, "_gathered", lambda *about: [])
+    monkeypatch.setattr(running, "_wait_for_sites", lambda *about: [])
     monkeypatch.setattr(running, "_watch", watch)
-    admin: Any = SimpleNamespace(submit=lambda *job: "j1", wait_for=lambda sites, left: list(sites))
+    admin: Any = SimpleNamespace(submit=lambda *job: "j1", wait_for=lambda sites, remaining: list(sites))
     about, config = Project(("bank-a", "bank-b", "bank-c"), "localhost", 9), experiment()
     outage = Outage(60.0, tmp_path / "out")
     with refusal("job.lost-twice", "bank-b"):
@@ -133,7 +133,7 @@ def test_a_copy_that_waits_for_a_dead_site_holds_no_run(
     """NVFlare would look for all sites of the interrupted job for 40 minutes, also for those beyond the quorum."""
     (tmp_path / "admin").mkdir()
     (tmp_path / "out").mkdir()
-    monkeypatch.setattr(running, "_gathered", lambda *about: ["bank-a", "bank-c"])
+    monkeypatch.setattr(running, "_wait_for_sites", lambda *about: ["bank-a", "bank-c"])
     watched: list[str] = []
     monkeypatch.setattr(running, "_watch", lambda *about: watched.append(about[3]) or dict(FAILED))
     over: dict[str, str] = {}
@@ -184,7 +184,7 @@ def test_a_stalled_site_is_lost_at_the_deadline_and_a_dead_one_at_once(monkeypat
 def test_a_check_says_what_outage_a_run_survives(sites: int, settings: dict[str, Any], said: str) -> None:
     config = experiment("fedavg", **({"wait": 3600.0} | settings))
     algorithm = config.algorithm.make(MODELS["gcn"](hidden=4).build(3, 2))
-    assert said in survived(config, algorithm, calls_of(algorithm, "fedavg", sites), sites)
+    assert said in outage_summary(config, algorithm, calls_of(algorithm, "fedavg", sites), sites)
 
 
 @pytest.mark.parametrize(

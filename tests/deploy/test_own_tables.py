@@ -15,12 +15,16 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies, ReplyBatch, as_row
 from fedweave.core.tree import map_leaves
 from fedweave.datasets import load, npz
-from fedweave.deploy.flare.federation import Flare, check_names, common_form, common_number, confirmed, uncompared
-from fedweave.deploy.flare.holdings import describe, fingerprint, hold, own_graph
+from fedweave.deploy.flare.agreement import check_names, common_form, common_number, confirm_names, note_unnamed_columns
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.holdings import hold
+from fedweave.deploy.flare.joining import describe, fingerprint
 from fedweave.deploy.flare.server import mistaken
+from fedweave.deploy.flare.site_data import training_graph
 from fedweave.deploy.flare.sitefile import SITE_FILE, read_site_file
-from fedweave.deploy.sites.checking import Findings, examine
+from fedweave.deploy.sites.checking import examine
 from fedweave.deploy.sites.experiments import hand_out, split
+from fedweave.deploy.sites.findings import Findings
 from fedweave.deploy.sites.project import read_project
 from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.experiment.rounds import train
@@ -127,9 +131,9 @@ def test_an_npz_without_names_is_noted_and_no_fault(project: Path) -> None:
     with_names(project, [("age", "income")] * 2 + [()])
     replies = Flare(InProcess(project), SITES, ledger=Ledger(), seed=0).join(experiment().plain(), "r1", -1, False)
     check_names(replies)
-    said = uncompared({site: replies[site]["columns"] > 0 for site in SITES})
+    said = note_unnamed_columns({site: replies[site]["columns"] > 0 for site in SITES})
     assert said.startswith("the columns of bank-c have no names and could not be compared with the others'")
-    assert not uncompared(dict.fromkeys(SITES, False))
+    assert not note_unnamed_columns(dict.fromkeys(SITES, False))
     told = found_of(project)
     assert (told.faults, ("bank-c", said) in told.notes) == ([], True)
 
@@ -152,7 +156,7 @@ def test_names_of_classes_and_groups_of_an_npz_are_those_of_the_data(project: Pa
     assert [told[key] for key in ("names", "groups")] == [fingerprint(("no", "yes")), fingerprint(("f", "m"))]
     for odd in (replace(about, classes=None, labels=("yes", "no")), replace(about, classes=3)):
         with pytest.raises(DataError, match=r"label_names are no, yes, and site.toml says other labels or classes"):
-            own_graph(odd, folder)
+            training_graph(odd, folder)
 
 
 class Told(dict[str, dict[str, int]]):
@@ -165,12 +169,12 @@ def test_names_in_an_experiment_are_taken_where_every_site_has_them() -> None:
     named = {"names": fingerprint(("no", "yes")), "groups": fingerprint(("f", "m"))}
     alike = Told(dict.fromkeys(SITES, named))
     nothing: dict[str, Any] = {"labels": (), "groups": ()}
-    assert confirmed(alike, {}) == (nothing, [])
+    assert confirm_names(alike, {}) == (nothing, [])
     told = {"labels": ["no", "yes"], "groups": None}
-    assert confirmed(alike, told) == (nothing | {"labels": ("no", "yes")}, [])
-    assert confirmed(alike, told | {"groups": ["f", "m"]})[0] == {"labels": ("no", "yes"), "groups": ("f", "m")}
+    assert confirm_names(alike, told) == (nothing | {"labels": ("no", "yes")}, [])
+    assert confirm_names(alike, told | {"groups": ["f", "m"]})[0] == {"labels": ("no", "yes"), "groups": ("f", "m")}
     for odd in ({"names": 0}, {"names": -1}, {"names": fingerprint(("yes", "no"))}):  # numbers, kept back, others
-        names, [note] = confirmed(Told(alike | {SITES[1]: named | odd}), told)
+        names, [note] = confirm_names(Told(alike | {SITES[1]: named | odd}), told)
         assert names == nothing
         assert note.startswith("the experiment calls the classes no, yes, and not every site does")
 
@@ -194,11 +198,11 @@ def test_a_column_that_says_the_same_as_sens_is_refused_in_an_npz_as_in_tables(p
     hand_out(replace(data, x=x, sensitive=sensitive), partition, project, SITES)
     site = project / "bank-b" / SITE_FILE
     about, _ = read_site_file(site)
-    assert own_graph(about, site.parent).features == data.features + 1
+    assert training_graph(about, site.parent).features == data.features + 1
     with pytest.raises(
         DataError, match=rf"bank-b/data\.npz: the feature column {data.features} equals the sensitive attribute"
     ):
-        own_graph(replace(about, sens_feature=False), site.parent)
+        training_graph(replace(about, sens_feature=False), site.parent)
 
 
 @pytest.mark.parametrize("more", ['groups = ["f", "m"]', f"labels = {list('abcdefghij')}"])

@@ -17,7 +17,8 @@ from fedweave.core.ledger_columns import Entry, Line
 from fedweave.core.mechanism import LDP, Applied, Clipped, Gaussian, Mixup, SecureSum
 from fedweave.core.tree import Tree
 from fedweave.deploy.flare import policy
-from fedweave.deploy.flare.admission import check_algorithm, check_declared, check_files, refusals
+from fedweave.deploy.flare.admission import check_algorithm, check_files
+from fedweave.deploy.flare.foresight import check_declared, refusals
 from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
 from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.config import resolve

@@ -18,7 +18,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import NORMALIZE, OVER_NODES
 from fedweave.deploy.flare.alignment import PartyData
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.holdings import FORM, RELATIONS, TARGET
+from fedweave.deploy.flare.joining import FORM, RELATIONS, TARGET
 from fedweave.deploy.flare.journal import entries, journal_path
 from fedweave.deploy.flare.server import Server, _predict
 from fedweave.deploy.flare.sitefile import SITE_FILE, write_site_file

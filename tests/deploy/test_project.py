@@ -30,15 +30,16 @@ from nvflare.security.security import FLAuthorizer
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.deploy.flare.admin import write_job
 from fedweave.deploy.flare.provision import USER, check_names, provision
 from fedweave.deploy.flare.requests import digest_of
-from fedweave.deploy.flare.server import write_job
 from fedweave.deploy.flare.sitefile import read_site_file
 from fedweave.deploy.sites import running as running_module
 from fedweave.deploy.sites.certificates import certificate as read_certificate
 from fedweave.deploy.sites.certificates import check_certificate
 from fedweave.deploy.sites.experiments import for_sites
-from fedweave.deploy.sites.project import Project, SiteProcess, administer, members, read_project
+from fedweave.deploy.sites.processes import SiteProcess, members
+from fedweave.deploy.sites.project import Project, administer, read_project
 from fedweave.deploy.sites.running import run, sites_of
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import dumps
@@ -459,7 +460,7 @@ def test_a_run_whose_first_round_failed_leaves_the_place_free(tmp_path: Path, mo
     class Here:
         """A server with its sites."""
 
-        def listed(self) -> list[str]:
+        def site_names(self) -> list[str]:
             return ["a", "b"]
 
         def wait_for(self, sites: Any, seconds: float) -> list[str]:
@@ -489,7 +490,7 @@ def test_a_run_is_there_again_if_the_one_that_was_to_replace_it_reached_no_site(
     class Nobody:
         """A server without sites."""
 
-        def listed(self) -> list[str]:
+        def site_names(self) -> list[str]:
             return []
 
         def wait_for(self, sites: Any, seconds: float) -> list[str]:

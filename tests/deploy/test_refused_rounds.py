@@ -19,7 +19,7 @@ from fedweave.deploy.flare.journal import entries, journals
 from fedweave.deploy.flare.policy import Spent, replies_of
 from fedweave.deploy.flare.server import Progress, Server, backend
 from fedweave.deploy.flare.sitefile import FINE
-from fedweave.deploy.sites.running import _reached
+from fedweave.deploy.sites.running import _resume_hint
 from fedweave.deploy.sites.running import run as run_at_sites
 from fedweave.errors import ClientsMissing, FedweaveError, UserError
 from fedweave.experiment.config import dumps
@@ -218,9 +218,9 @@ def test_a_site_whose_calls_are_used_up_goes_on_when_its_owner_allows_more(owned
 
 def test_only_a_round_whose_checkpoint_there_is_counts_as_saved(tmp_path: Path) -> None:
     """The round was over, and the server's disk full."""
-    assert not _reached({"round": 3}, tmp_path)
+    assert not _resume_hint({"round": 3}, tmp_path)
     Checkpoint(round=2).save(tmp_path / CHECKPOINT)
-    assert "What round 2 reached is saved" in _reached({"round": 3}, tmp_path)
+    assert "What round 2 reached is saved" in _resume_hint({"round": 3}, tmp_path)
 
 
 def test_training_that_diverges_at_every_site_is_told_as_in_a_simulation(project: Path, tmp_path: Path) -> None:

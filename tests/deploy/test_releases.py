@@ -10,7 +10,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.core.tree import decode
 from fedweave.deploy.flare.accounts import Accounts
-from fedweave.deploy.flare.audit import joined_with
+from fedweave.deploy.flare.audit import same_configuration
 from fedweave.deploy.flare.requests import PROTOCOL, Join, check_versions, pin, read_request, release, versions
 from fedweave.errors import CallRefused
 from tests.contract.federations import distance
@@ -64,8 +64,8 @@ def test_a_site_runs_with_a_server_of_another_release_as_with_its_own(tmp_path: 
         assert not server.join().refusal
         answer = server.call("FedAvg.train", pin=pin(config.plain(), list(SITES), released))
         replies.append(decode(answer.blob))
-        assert joined_with(folder / SITE, "r1", config.plain(), list(SITES))
-        assert not joined_with(folder / SITE, "r1", config.plain() | {"seed": 4}, list(SITES))
+        assert same_configuration(folder / SITE, "r1", config.plain(), list(SITES))
+        assert not same_configuration(folder / SITE, "r1", config.plain() | {"seed": 4}, list(SITES))
     assert distance(*replies) == 0
 
 

@@ -21,8 +21,9 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, decode, encode, leaves
 from fedweave.deploy.flare.audit import audit, compare
 from fedweave.deploy.flare.journal import Journal, journal_path, read_journal
+from fedweave.deploy.flare.masking import Masking
 from fedweave.deploy.flare.requests import Agree, Answer, StepRequest, Sum
-from fedweave.deploy.flare.sums import Masking, Sums
+from fedweave.deploy.flare.sums import Sums
 from fedweave.errors import CallRefused, ClientsMissing
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -372,7 +373,7 @@ def test_keys_that_were_agreed_on_for_sums_of_fewer_sites_serve_no_sum_of_all(pr
 
     def term(step: str, epoch: int) -> torch.Tensor:
         call = StepRequest("step", "", step, 1, 0, -1, sum=Sum(epoch, 0, list(SITES)))
-        masked = sites["bank-a"].masked(call, STEPS[step], "", {"n": torch.ones(64, dtype=torch.int32)})
+        masked = sites["bank-a"].mask_reply(call, STEPS[step], "", {"n": torch.ones(64, dtype=torch.int32)})
         return torch.as_tensor(masked["n"])
 
     for epoch, agreed_for, other in ((5, "some", "all"), (6, "all", "some")):
@@ -404,11 +405,11 @@ def test_where_a_step_has_changed_a_sites_data_no_sum_that_sites_may_be_missing_
     assert job is not None
     assert info.stateless
     call = StepRequest("step", job.pin, "FedAvg.train", 1, 0, -1)
-    assert job.heard(call, info, {})
+    assert job.message_digest(call, info, {})
     job.replace(None, call, 0)
     with pytest.raises(CallRefused, match="a step has changed the site's data; such a sum is of all clients alone"):
-        job.heard(call, info, {})
-    assert not job.heard(call, step_info(algorithm.score), {})
+        job.message_digest(call, info, {})
+    assert not job.message_digest(call, step_info(algorithm.score), {})
 
 
 def test_what_a_sum_cuts_is_said_at_the_site_and_as_a_sum_alone_to_the_server(project: Path) -> None:

@@ -20,7 +20,8 @@ from fedweave.core.tree import decode
 from fedweave.deploy.flare.journal import entries, journal_path, journals, read_journal
 from fedweave.deploy.flare.member import LOG
 from fedweave.deploy.flare.sitefile import FINE
-from fedweave.deploy.sites.project import SiteProcess, descendants, read_project, wait_until_open
+from fedweave.deploy.sites.processes import SiteProcess, descendants, wait_until_open
+from fedweave.deploy.sites.project import read_project
 from fedweave.deploy.sites.running import FILES, run
 from fedweave.errors import FedweaveError
 from fedweave.experiment.build import build

@@ -9,8 +9,9 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
-from fedweave.deploy.flare.federation import Flare, common_form, common_target
-from fedweave.deploy.flare.holdings import form_at, unscaled_at
+from fedweave.deploy.flare.agreement import common_form, common_target
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.site_data import form_at, load_unscaled
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData, read_site_file, write_site_file
 from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.experiment.rounds import train
@@ -76,7 +77,7 @@ def test_a_sites_form_has_its_own_units(project: Path, tmp_path: Path) -> None:
     hand_out(data, partition, project, SITES, config)
     for site, part in zip(SITES, partition.parts, strict=True):
         about, _ = read_site_file(project / site / SITE_FILE)
-        scale = form_at(about, unscaled_at(about, project / site)).target_scale
+        scale = form_at(about, load_unscaled(about, project / site)).target_scale
         assert scale is not None
         y = data.y[part.examples[part.masks[0]]]
         np.testing.assert_allclose(scale[:2], [np.nanmean(y, 0), np.nanstd(y, 0)])
@@ -130,7 +131,7 @@ def test_a_site_without_a_training_example_says_so(project: Path, tmp_path: Path
     np.savez(path, **arrays)
     about, _ = read_site_file(project / SITES[0] / SITE_FILE)
     with refusal("data.target-scale", "'price'"):
-        unscaled_at(about, project / SITES[0])
+        load_unscaled(about, project / SITES[0])
 
 
 def test_a_sites_own_tables_have_numbers(project: Path, tmp_path: Path) -> None:

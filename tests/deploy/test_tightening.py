@@ -6,14 +6,14 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare import admission
-from fedweave.deploy.flare.admission import changed, stricter
+from fedweave.deploy.flare import policy_changes
+from fedweave.deploy.flare.policy_changes import rule_changes, stricter
 from fedweave.deploy.flare.sitefile import Rules
 
 
 def test_every_rule_says_how_two_of_it_hold_together() -> None:
     judged_again = {"algorithms", "parts", "files", "members", "lost", "releases"}
-    assert {own.name for own in fields(Rules)} == judged_again | admission._STRICTER.keys()
+    assert {own.name for own in fields(Rules)} == judged_again | policy_changes._STRICTER.keys()
 
 
 def test_rules_that_hold_together_by_hand() -> None:
@@ -24,6 +24,6 @@ def test_rules_that_hold_together_by_hand() -> None:
     assert both.unbounded == ("own/accuracy",)
     assert both.mixup == {"egos": 4, "h": 3}
     assert (both.epsilon, both.calls) == (2.0, {"train": 5})
-    tightened, loosened = changed(before, now)
+    tightened, loosened = rule_changes(before, now)
     assert tightened == ["deny", "mixup", "epsilon", "unbounded"]
     assert loosened == ["deny", "mixup", "calls"]

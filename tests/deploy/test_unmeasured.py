@@ -13,8 +13,10 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.datasets import load
 from fedweave.deploy.flare.sitefile import FINE
-from fedweave.deploy.sites.checking import NUMBERS, Findings, check_site, compare_measures
+from fedweave.deploy.sites.comparison import NUMBERS, compare_measures
 from fedweave.deploy.sites.experiments import hand_out
+from fedweave.deploy.sites.findings import Findings
+from fedweave.deploy.sites.site_check import check_site
 from fedweave.experiment.rounds import train
 from fedweave.partition import Louvain
 from tests.deploy.projects import SITES, experiment

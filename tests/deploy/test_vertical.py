@@ -20,10 +20,11 @@ from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.parties import read_party
 from fedweave.deploy.flare import federation
-from fedweave.deploy.flare.alignment import meet, read_own
-from fedweave.deploy.flare.federation import Flare, check_names
+from fedweave.deploy.flare.agreement import check_names
+from fedweave.deploy.flare.alignment import meet, read_party_data
+from fedweave.deploy.flare.federation import Flare
+from fedweave.deploy.flare.inspection import Inspector
 from fedweave.deploy.flare.journal import journal_path, read_journal
-from fedweave.deploy.flare.peers import Inspector
 from fedweave.deploy.flare.server import Server
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file
 from fedweave.deploy.sites.experiments import split
@@ -251,7 +252,7 @@ def test_parties_agree_on_a_split_that_does_not_tell_who_has_a_label(project: Pa
     splits = {}
     for site in SITES:
         about, rules = read_site_file(project / site / SITE_FILE)
-        own = read_own(about, project / site, "r1", SITES, site, rules.members).data
+        own = read_party_data(about, project / site, "r1", SITES, site, rules.members).data
         assert own.public is not None
         splits[site] = dict(zip(own.ids, own.public.argmax(0).tolist(), strict=True))
         if site == SITES[0]:

@@ -14,7 +14,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.tree import Tree
 from fedweave.core.types import PREDICTION
 from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.memory import Order
+from fedweave.deploy.flare.order import Order
 from fedweave.experiment.rounds import train
 from tests.contract.federations import algorithm as made
 from tests.deploy.projects import SITES, InProcess, bring, experiment, tables

@@ -12,7 +12,7 @@ import torch
 from fedweave.core.tree import leaves
 from fedweave.deploy.flare.participation import RUNS
 from fedweave.deploy.flare.server import Progress, Server, backend
-from fedweave.deploy.sites.experiments import begun_from
+from fedweave.deploy.sites.experiments import with_start_run
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ def test_sites_begin_from_the_earlier_run_of_that_number(project: Path, tmp_path
     before = job(project, "feb", config)
     (tmp_path / RUN).write_text('{"run": "feb"}')
     still = resolve(config.plain() | {"rounds": 1, "algorithm": config.algorithm.plain() | {"lr": 1e-12}})
-    warm = begun_from(still, tmp_path)
+    warm = with_start_run(still, tmp_path)
     assert warm.general.init_from == "feb"
     now = job(project, "mar", warm)
     assert all(torch.allclose(now[path], own, atol=1e-6) for path, own in before.items())
@@ -55,5 +55,5 @@ def test_a_number_of_no_run_is_refused(project: Path, number: str) -> None:
 
 def test_a_directory_that_is_no_run_of_sites_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
-        begun_from(experiment("fedavg", rounds=2), tmp_path)
+        with_start_run(experiment("fedavg", rounds=2), tmp_path)
     assert refused.value.code == "init.run"

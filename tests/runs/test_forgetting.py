@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import fedweave
 from fedweave.cli import app
 from fedweave.core.tree import leaves
-from fedweave.deploy.flare.audit import read_report
+from fedweave.deploy.flare.compliance import read_report
 from fedweave.errors import UserError
 from fedweave.experiment.build import build, ingredients
 from fedweave.experiment.config import resolve

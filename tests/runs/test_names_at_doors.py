@@ -7,7 +7,8 @@ import pytest
 
 from fedweave.cli.predict import Asked, predictions
 from fedweave.datasets import load
-from fedweave.deploy.flare.holdings import Forgotten, own_graph
+from fedweave.deploy.flare.holdings import Forgotten
+from fedweave.deploy.flare.site_data import training_graph
 from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.reasons import explain
@@ -101,4 +102,4 @@ def test_ids_that_a_site_forgets(folder: Path, tmp_path: Path) -> None:
     assert forgotten is not None
     assert forgotten.ids == ("5", "7")
     assert forgotten.absent == 1
-    assert own_graph(site, tmp_path).ids == tuple(name for name in IDS if name not in ("5", "7"))
+    assert training_graph(site, tmp_path).ids == tuple(name for name in IDS if name not in ("5", "7"))

@@ -21,11 +21,11 @@ from fedweave.core.mechanism import LDP
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.npz import SPLIT
 from fedweave.deploy.flare.alignment import opening_tree, read_openings
-from fedweave.deploy.flare.memory import Order
+from fedweave.deploy.flare.masking import tensor
+from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.policy import check_batches
 from fedweave.deploy.flare.requests import Answer, pin, versions
 from fedweave.deploy.flare.sitefile import Rules
-from fedweave.deploy.flare.sums import tensor
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import resolve
 from fedweave.ops.touched import Sparsified

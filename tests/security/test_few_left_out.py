@@ -14,8 +14,8 @@ import scipy.sparse as sp
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.accounts import LeftOut
-from fedweave.deploy.flare.admission import check_left_out
+from fedweave.deploy.flare.accounts import Exclusion
+from fedweave.deploy.flare.admission import check_exclusion
 from fedweave.deploy.flare.requests import MISTAKEN
 from fedweave.deploy.flare.sitefile import SITE_FILE, Rules
 from tests.refusals import refusal
@@ -232,30 +232,30 @@ CHAINS = {
 def test_no_sequence_of_runs_tells_few_apart(chain: list[frozenset[str]], kind: str) -> None:
     """In whatever order; also where any two of the runs differ in ten, or where many differ and few of training."""
 
-    def left_out(out: frozenset[str]) -> LeftOut:
+    def left_out(out: frozenset[str]) -> Exclusion:
         if kind == "examples":
-            return LeftOut("data", "", out)
-        return LeftOut("data", "", out | {f"{one}, {more}" for one in out for more in range(20)}, out)
+            return Exclusion("data", "", out)
+        return Exclusion("data", "", out | {f"{one}, {more}" for one in out for more in range(20)}, out)
 
     for runs in permutations([left_out(out) for out in chain]):
         for at, run in enumerate(runs):
-            check_left_out(Rules(min_nodes=1), run, runs[:at])
+            check_exclusion(Rules(min_nodes=1), run, runs[:at])
         with refusal("forget.few"):
             for at, run in enumerate(runs):
-                check_left_out(Rules(), run, runs[:at])
+                check_exclusion(Rules(), run, runs[:at])
 
 
 def test_what_was_accepted_once_is_not_accepted_for_ever() -> None:
     """A run without a single one, and the owner has raised the bound again."""
     with refusal("forget.few"):
-        check_left_out(Rules(), LeftOut("data", "", X), [LeftOut("data", "", NONE), LeftOut("data", "", X)])
+        check_exclusion(Rules(), Exclusion("data", "", X), [Exclusion("data", "", NONE), Exclusion("data", "", X)])
 
 
 @pytest.mark.parametrize(
     ("earlier", "now"), [([], X), ([NONE], A), ([NONE, A], A | B), ([A, A | B], NONE), ([A | X], A | B | X)]
 )
 def test_lists_that_grow_by_many_are_allowed(earlier: list[frozenset[str]], now: frozenset[str]) -> None:
-    check_left_out(Rules(), LeftOut("data", "rest", now), [LeftOut("data", "", out) for out in earlier])
+    check_exclusion(Rules(), Exclusion("data", "rest", now), [Exclusion("data", "", out) for out in earlier])
 
 
 def remove(project: Path, nodes: list[int]) -> np.ndarray:

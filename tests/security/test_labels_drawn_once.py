@@ -10,13 +10,13 @@ import torch
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.federation import Client
-from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.holdings import hold
 from fedweave.deploy.flare.journal import entries, journals
-from fedweave.deploy.flare.member import lasting
 from fedweave.deploy.flare.policy import Spent
+from fedweave.deploy.flare.policy_names import read_checked
 from fedweave.deploy.flare.scores import Scoring
 from fedweave.deploy.flare.sitefile import SITE_FILE
+from fedweave.deploy.flare.steps import label_secrets
 from fedweave.ops import hashing
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 from tests.security.test_few_left_out import forget_named, others, remove, reverse_rows
@@ -37,7 +37,7 @@ def drawn(project: Path, names: list[str]) -> dict[str, int]:
     """{node: its label as scores of a run see it}. names: of the file's rows."""
     about, _ = read_checked(project / SITE / SITE_FILE)
     held = hold(about, project / SITE, agreed())
-    secrets, key = lasting(project / SITE, held.version), hashing.from_bytes(b"another in every run")
+    secrets, key = label_secrets(project / SITE, held.version), hashing.from_bytes(b"another in every run")
     client = Client(held.graph, {}, torch.zeros((), dtype=torch.int64), key, lasting=secrets)
     Scoring(epsilon=EPSILON).show(client, held.classes)
     out = {*(project / SITE / "forget.txt").read_text().split()} if about.forget else {*()}

@@ -16,7 +16,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.deploy.flare.admission import read_checked
+from fedweave.deploy.flare.policy_names import read_checked
 from fedweave.deploy.flare.requests import Answer
 from fedweave.deploy.flare.scores import Scoring, scoring_of
 from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, Rules
@@ -186,7 +186,7 @@ def test_hits_of_weights_that_the_server_chooses_tell_labels_unless_the_policy_b
 def test_hits_of_drawn_labels_are_corrected_without_bias_by_hand() -> None:
     """ε = log 2 of two classes leaves 2/3 of labels: of 30 examples with h hits, 10 + h / 3 are hits on average."""
     pairs = torch.tensor([[16.0, 30.0], [8.0, 30.0], [0.0, 0.0]], dtype=torch.float64)
-    shown = Scoring(epsilon=math.log(2)).leave({"own": {"accuracy": pairs, "loss": pairs}}, 2)["own"]
+    shown = Scoring(epsilon=math.log(2)).redact({"own": {"accuracy": pairs, "loss": pairs}}, 2)["own"]
     assert shown["accuracy"].tolist() == [[pytest.approx(18.0), 30.0], [0.0, 30.0], [0.0, 0.0]]
     assert not shown["loss"].any()
 
@@ -218,7 +218,7 @@ def _from_precisions(told: Tensor, logits: Tensor) -> list[list[int]]:
 def test_one_sum_of_precisions_tells_all_labels_only_where_the_owner_lets_it_leave(measures: tuple[str, ...]) -> None:
     labels, logits = [0, 1, 1, 0, 1, 0, 0, 1], torch.tensor([[-float(place), float(place)] for place in range(8)])
     pairs = classification.counts(logits, torch.tensor(labels), torch.ones(1, 8, dtype=torch.bool))
-    told = Scoring(measures=measures).leave({"own": pairs}, 2)["own"]
+    told = Scoring(measures=measures).redact({"own": pairs}, 2)["own"]
     assert told["accuracy"].equal(pairs["accuracy"])
     found = _from_precisions(told["average_precision"][0, 0], logits)
     assert (found == [labels]) == ("average_precision" in measures)
@@ -230,7 +230,7 @@ def test_what_is_counted_by_a_name_that_no_rule_knows_does_not_leave() -> None:
     pair = torch.ones(3, 2)
     told = {*classification.COUNTED, *groups.COUNTED, "of_tomorrow"}
     for measures, expected in ((), {"accuracy"}), (("classes",), {"accuracy", "f1", "classes", "groups"}):
-        left = Scoring(measures=measures).leave({"own": dict.fromkeys(told, pair)}, 2)["own"]
+        left = Scoring(measures=measures).redact({"own": dict.fromkeys(told, pair)}, 2)["own"]
         assert {name for name in told if left[name].any()} == expected
 
 
@@ -274,14 +274,15 @@ def test_a_bound_of_scores_lets_hits_leave_of_models_that_know_labels_by_a_draw(
     scoring = scoring_of(Rules(score_epsilon=1.0), ALGORITHMS[name](network, **settings).calls(3), True)
     assert scoring.bounded == bounded
     pairs = torch.tensor([[16.0, 30.0]] * 3)
-    left = scoring.leave({key: {"accuracy": pairs} for key in ("own", "trained", "global_test")}, 3)
+    left = scoring.redact({key: {"accuracy": pairs} for key in ("own", "trained", "global_test")}, 3)
     assert {key for key, own in left.items() if own["accuracy"].any()} == {*bounded}
 
 
 def test_hits_on_the_test_graph_are_of_its_labels_as_they_are() -> None:
     pairs, tens = torch.tensor([[16.0, 30.0]] * 3, dtype=torch.float64), Scoring(10, epsilon=math.log(2))
     for scoring, shown in ((Scoring(epsilon=math.log(2)), [16.0, 30.0]), (tens, [20.0, 30.0])):
-        assert scoring.leave({"global_test": {"accuracy": pairs}}, 2)["global_test"]["accuracy"].tolist() == [shown] * 3
-    told = tens.declared(StepInfo.of({"own": "", "global_test": ""}), ["own/accuracy", "global_test/accuracy"]).sends
+        reply = scoring.redact({"global_test": {"accuracy": pairs}}, 2)
+        assert reply["global_test"]["accuracy"].tolist() == [shown] * 3
+    told = tens.declaration(StepInfo.of({"own": "", "global_test": ""}), ["own/accuracy", "global_test/accuracy"]).sends
     assert "by labels of randomized response" in told["own/accuracy"].reveals
     assert "by labels" not in told["global_test/accuracy"].reveals

@@ -12,8 +12,8 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.algorithms import FedAvg
 from fedweave.core.tree import Tree, decode, encode, map_leaves
 from fedweave.deploy.flare import sums
+from fedweave.deploy.flare.masking import advert_tree
 from fedweave.deploy.flare.requests import Answer, pin
-from fedweave.deploy.flare.sums import advert_tree
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
@@ -225,7 +225,7 @@ def test_parties_that_were_told_differently_open_no_aggregate(
     link.exchange = lying
     with refusal("sum.told-differently", "bank-b", "bank-a"):
         list(train(algorithm, fed, 2))
-    monkeypatch.setattr(sums, "_alike", lambda step, heard: heard["bank-a"])
+    monkeypatch.setattr(sums, "_common_fingerprint", lambda step, heard: heard["bank-a"])
     monkeypatch.setattr(sums.Sums, "_signature", lambda *_: True)
     again, algorithm, link = joined(project, config, run="r2")
     whole, link.exchange = link.exchange, lying

@@ -34,14 +34,14 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.ledger_columns import Entry, Line
 from fedweave.core.text import printable
 from fedweave.datasets import npz, table_files, tu_files
-from fedweave.deploy.flare.admission import known, read_checked
 from fedweave.deploy.flare.folder import log_to
 from fedweave.deploy.flare.journal import entries
 from fedweave.deploy.flare.memory import Store
-from fedweave.deploy.sites import project as ports
-from fedweave.deploy.sites import project as processes
+from fedweave.deploy.flare.policy_names import read_checked, reply_fields
+from fedweave.deploy.sites import processes
 from fedweave.deploy.sites.certificates import certificate
-from fedweave.deploy.sites.project import Project, SiteProcess
+from fedweave.deploy.sites.processes import SiteProcess
+from fedweave.deploy.sites.project import Project
 from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.runs import files
@@ -196,7 +196,8 @@ def test_a_rule_for_what_no_algorithm_has_is_refused(project: Path, policy: str,
 
 
 def test_the_keys_of_every_algorithm_are_known(project: Path) -> None:
-    assert {"update", "w", "h", "theta", "egos/label", "gradient", "own", "trained", "labels", "ids", "n"} <= known()
+    names = {"update", "w", "h", "theta", "egos/label", "gradient", "own", "trained", "labels", "ids", "n"}
+    assert names <= reply_fields()
     keys, calls = 'deny = ["egos", "update/0/weight", "own/auc"]', 'calls = {join = 9, "GLASU.infer" = 9}'
     set_policy(project, f"{keys}\n{calls}\nalgorithms = {json.dumps([*ALGORITHMS])}")
     assert read_checked(project / SITE / "site.toml")[1].deny == ("egos", "update/0/weight", "own/auc")
@@ -290,7 +291,7 @@ def test_start_says_that_the_port_is_taken(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert f"port {port} " in result.stderr
     assert "process" not in result.stdout
-    ports.check_port(SiteProcess(tmp_path / "server"), port)  # free again
+    processes.check_port(SiteProcess(tmp_path / "server"), port)  # free again
 
 
 def test_what_a_sites_process_writes_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

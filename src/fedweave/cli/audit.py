@@ -5,7 +5,15 @@ from pathlib import Path
 import typer
 
 from fedweave.core.text import counted
-from fedweave.deploy.flare.audit import Audit, caps, compare, describe_requests, in_all, joined_with, refused
+from fedweave.deploy.flare.audit import (
+    Audit,
+    caps,
+    compare,
+    describe_requests,
+    in_all,
+    refusal_lines,
+    same_configuration,
+)
 from fedweave.deploy.flare.audit import audit as read_audit
 from fedweave.deploy.flare.journal import journal_path, read_journal
 from fedweave.errors import UserError
@@ -46,7 +54,7 @@ def _show(account: Audit) -> None:
         console.print(f"[bold]{unmarked(run.heading)}[/]", highlight=False)
         for line in describe_requests(run):
             console.print(unmarked(line), highlight=False, soft_wrap=True)
-        for line in refused(run):
+        for line in refusal_lines(run):
             console.print(f"[red]{unmarked(line)}[/]", highlight=False, soft_wrap=True)
         if run.flows:
             console.print(flow_table(run.flows, 1, account.rules.delta))
@@ -61,7 +69,7 @@ def _document(directory: Path, account: Audit) -> Document:
         Section(
             run.heading,
             tuple(describe_requests(run)) if run.flows else (*describe_requests(run), "Nothing has left."),
-            tuple(refused(run)),
+            tuple(refusal_lines(run)),
             grid([row(one, account.rules.delta) for one in run.flows], _WORDS),
         )
         for run in account.runs
@@ -103,7 +111,7 @@ def _same_configuration(directory: Path, run: Path, number: str) -> bool | None:
     from fedweave.deploy.sites.running import sites_of
 
     sites = sites_of(run)
-    same = joined_with(directory, number, load_saved(run / CONFIG), sites) if sites else None
+    same = same_configuration(directory, number, load_saved(run / CONFIG), sites) if sites else None
     if same:
         typer.echo(f"{run / CONFIG} is the configuration that the site joined with (but for what a run may change)")
     elif same is None:

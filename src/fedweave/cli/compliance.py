@@ -47,7 +47,7 @@ def compliance(
     A site's own report is signed with the site's key. With the JSON as DIR, anyone can check it, sign it, and write the
     page again.
     """
-    from fedweave.deploy.flare.audit import Report, certified_name, of_site, read_report, write_report
+    from fedweave.deploy.flare.compliance import Report, certificate_name, of_site, read_report, write_report
     from fedweave.deploy.flare.journal import now
     from fedweave.experiment.runs.files import LEDGER
     from fedweave.reports.compliance import of_run
@@ -67,7 +67,7 @@ def compliance(
         report = read_report(directory, authority, by)
     elif (directory / "ledgers").is_dir() and not (directory / LEDGER).exists():
         report = Report(_dated(of_site(directory, run), now()))
-        report = report.signed(directory) if (directory / "startup").is_dir() else report
+        report = report.sign(directory) if (directory / "startup").is_dir() else report
     elif run:
         raise UserError("--run chooses among the runs of a site; leave it out for the directory of a run.")
     elif not (directory / LEDGER).exists():
@@ -76,17 +76,17 @@ def compliance(
             "part in a run, the directory of a run, or a report's .json."
         )
     else:
-        signer = certified_name(sign[0]) if sign else ""
+        signer = certificate_name(sign[0]) if sign else ""
         report = Report(replace(_dated(of_run(read_run(directory)), now()), signer=signer))
     if authority is not None:
         typer.echo(
             f"a report of {report.document.signer or by}, signed by {', '.join(one.name for one in report.signatures)}"
         )
     for folder in sign or ():
-        report = report.signed(folder)
+        report = report.sign(folder)
     report_file = directory if directory.is_file() else page.with_suffix(".json")
     write_report(report_file, report)
-    write_document(page, report.shown())
+    write_document(page, report.with_signatures())
     typer.echo(page)
     typer.echo(report_file)
 

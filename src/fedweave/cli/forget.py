@@ -56,7 +56,7 @@ def forget(
     signed with its key.
     """
     from fedweave.deploy.flare import forgetting as at_site
-    from fedweave.deploy.flare.audit import Report, certified_name, write_report
+    from fedweave.deploy.flare.compliance import Report, certificate_name, write_report
     from fedweave.experiment.runs import forgetting
     from fedweave.experiment.runs.files import write_page
     from fedweave.partition.forgetting import read_ids
@@ -93,13 +93,13 @@ def forget(
             (lambda: Terminal(console)) if not quiet else None,
         )
         signers = sign or []
-    page = replace(document(result.record), signer=certified_name(signers[0]) if signers else "")
+    page = replace(document(result.record), signer=certificate_name(signers[0]) if signers else "")
     write_page(result.directory / PAGE, html(page))
     paths = [forgetting.RECORD, PAGE]
     if signers:
         report = Report(page)
         for folder in signers:
-            report = report.signed(folder)
+            report = report.sign(folder)
         write_report(result.directory / SIGNED, report)
         paths.append(SIGNED)
     shown = screen()

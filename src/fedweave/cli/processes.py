@@ -39,20 +39,18 @@ def start(
     ] = LogFormat.text,
 ) -> None:
     """Start the server and the sites whose folders are on this machine."""
-    from fedweave.deploy.flare.admission import read_checked
+    from fedweave.deploy.flare.policy_names import read_checked
     from fedweave.deploy.flare.sitefile import SITE_FILE
     from fedweave.deploy.sites.certificates import check_startup
-    from fedweave.deploy.sites.project import (
-        Closed,
+    from fedweave.deploy.sites.processes import (
         attend,
         check_alive,
         check_metrics_port,
         check_port,
-        greet,
         members,
-        read_project,
         wait_until_open,
     )
+    from fedweave.deploy.sites.project import Closed, greet, read_project
 
     project, here = read_project(directory), members(directory, tuple(only or ()))
     for member in here:  # before any of them is started
@@ -78,7 +76,7 @@ def start(
 
 def stop(directory: Directory, only: Only = None) -> None:
     """Stop the server and the sites on this machine."""
-    from fedweave.deploy.sites.project import members
+    from fedweave.deploy.sites.processes import members
 
     for member in reversed(members(directory, tuple(only or ()))):
         typer.echo(f"{member.folder.name}: {'stopped' if member.stop() else 'was not running'}")

@@ -82,10 +82,11 @@ def init(
     from fedweave.datasets.features import OVER_NODES
     from fedweave.deploy.flare.provision import provision
     from fedweave.deploy.flare.sitefile import SITE_FILE, starting, write_site_file
-    from fedweave.deploy.sites.certificates import company_root
     from fedweave.deploy.sites.experiments import hand_out, unknown_to_server
     from fedweave.deploy.sites.experiments import split as cut
-    from fedweave.deploy.sites.project import Project, free_port
+    from fedweave.deploy.sites.issuing import company_root
+    from fedweave.deploy.sites.processes import free_port
+    from fedweave.deploy.sites.project import Project
 
     if vertical and split is not None:
         raise UserError(
@@ -118,9 +119,11 @@ def init(
     if parts is not None and parts[1].names:
         pairs = ", ".join(f"{site} {client}" for site, client in zip(project.sites, parts[1].names, strict=True))
         typer.echo(f"each has the data of a client: {pairs}")
-    if chosen is not None and (how := chosen.data.values.get("normalize")) in OVER_NODES:
+    how = None if chosen is None else chosen.data.values.get("normalize")
+    if how in OVER_NODES:
         typer.echo(f"note: normalize = {how!r} scaled the data by numbers over all nodes before it was cut")
-    if chosen is not None and parts is not None and (lines := unknown_to_server(chosen, parts[0])):
+    lines = [] if chosen is None or parts is None else unknown_to_server(chosen, parts[0])
+    if lines:
         typer.echo(f"note: the server knows no data; write into the experiment for sites: {', '.join(lines)}")
 
 
@@ -181,13 +184,14 @@ def run(
     from fedweave.deploy.sites import running
     from fedweave.deploy.sites.experiments import (
         Observed,
-        begun_from,
         check_experiment,
         for_sites,
         positive_by_number,
         with_engine,
+        with_start_run,
     )
-    from fedweave.deploy.sites.project import own_reasons, read_project
+    from fedweave.deploy.sites.processes import local_reasons
+    from fedweave.deploy.sites.project import read_project
     from fedweave.deploy.sites.running import sites_of
     from fedweave.experiment.runs.resuming import terminable
     from fedweave.reports.terminal import screen, show_result
@@ -198,7 +202,7 @@ def run(
     chosen, notes = read(config, with_engine(settings or []), algorithm)
     for note in notes:
         typer.echo(printable(f"note: {note}"), err=True)
-    chosen = begun_from(for_sites(chosen.plain()), init_from)
+    chosen = with_start_run(for_sites(chosen.plain()), init_from)
     directory = out or Path("runs") / f"{config.stem}-{chosen.algorithm.name}-s{chosen.general.seed}-sites"
     sites = (resume and tuple(sites_of(directory))) or read_project(project).sites
     check_experiment(chosen, sites)
@@ -211,7 +215,7 @@ def run(
         observed(now)
 
     try:
-        with own_reasons(project), terminable():
+        with local_reasons(project), terminable():
             summary = running.run(chosen, project, directory, resume, progress, overwrite=overwrite)
     except KeyboardInterrupt:
         typer.echo(
@@ -238,9 +242,9 @@ def predict(
     run in the folders of sites with labels.
     """
     from fedweave.deploy.sites import running
-    from fedweave.deploy.sites.project import own_reasons
+    from fedweave.deploy.sites.processes import local_reasons
 
-    with own_reasons(project):
+    with local_reasons(project):
         paths = running.predict(project, directory, Teller(), "" if model is None else str(model), when=when.value)
     for path in paths:
         typer.echo(f"predictions: {path} (in the project's folder, on the site's machine)")
@@ -265,10 +269,10 @@ def forget(
     writes its signed report: `fedweave forget SITE`.
     """
     from fedweave.deploy.sites.forgetting import rerun
-    from fedweave.deploy.sites.project import own_reasons
+    from fedweave.deploy.sites.processes import local_reasons
     from fedweave.experiment.runs.resuming import terminable
 
-    with own_reasons(project), terminable():
+    with local_reasons(project), terminable():
         result = rerun(project, directory, tuple(client or ()), rounds, out, Teller)
     for name, summary in result.summaries.items():
         typer.echo(f"{name}: {headline(summary['metrics'])}")
@@ -310,7 +314,7 @@ class Teller:
         self._began, self._waited, self._shown = time.monotonic(), tuple[str, ...](), -1
 
     def __call__(self, now: Record) -> None:
-        """Receive `now` (`deploy.flare.server.server.Progress`, or a message on the sites)."""
+        """Receive `now` (`deploy.flare.server.Progress`, or a message on the sites)."""
         new = {key: value for key, value in now.items() if key != "waiting"}
         if new != self._last:
             self._continued(now)

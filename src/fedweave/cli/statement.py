@@ -104,7 +104,7 @@ def write_statement(
     Raises:
         UserError: see `payments.statements.account` and `payments.checks.check_free`; or the member has no lines.
     """
-    from fedweave.deploy.flare.audit import Report, certified_name, write_report
+    from fedweave.deploy.flare.compliance import Report, certificate_name, write_report
     from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
     from fedweave.incentives.payoffs import of_member
     from fedweave.payments.checks import SEAL, check_free, write_copy
@@ -131,13 +131,13 @@ def write_statement(
     write_csv(paths[0], table, spreadsheet=True)
     write_table(paths[1], table)
     if sign:
-        report = Report(replace(page, signer=certified_name(sign[0])))  # who issues it
+        report = Report(replace(page, signer=certificate_name(sign[0])))  # who issues it
         for folder in sign:
-            report = report.signed(folder)
+            report = report.sign(folder)
         path = out / f"{_stem(member)}-signed.json"
         write_report(path, report)
         paths.insert(-1, path)
-        page = report.shown()
+        page = report.with_signatures()
     for path in paths:
         if path.suffix in (".html", ".pdf"):
             write_document(path, page)

@@ -16,10 +16,10 @@ from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.parties import read_party
-from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.member import Member
 from fedweave.deploy.flare.peers import Receipt, read_faults, read_version
+from fedweave.deploy.flare.policy_names import read_checked
 from fedweave.deploy.flare.requests import Answer
 from fedweave.errors import StepFailed
 from fedweave.experiment.config import load, resolve

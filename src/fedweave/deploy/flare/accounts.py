@@ -6,6 +6,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -16,7 +17,7 @@ from fedweave.deploy.flare.chain import Chain
 from fedweave.deploy.flare.folder import LOG, SITE_LOGGER, fields, private_file, private_folder
 from fedweave.deploy.flare.journal import Journal, append_note, journal_path, read_journal
 from fedweave.deploy.flare.policy import Spent
-from fedweave.deploy.flare.requests import Request, described
+from fedweave.deploy.flare.requests import Request, describe_request
 from fedweave.errors import CallRefused, DataError, FedweaveError, StepFailed
 
 NO_RUN = "no-run"  # the journal of refusals outside of any run; no run has such a name
@@ -25,23 +26,27 @@ DATA = "data"  # the note with the digest of a run's data, and with what the run
 _LONGEST = 500  # characters of a reason
 
 
-class LeftOut(NamedTuple):
+class Exclusion(NamedTuple):
     """What a run leaves out of a site's data. data, rest: digests of the data with it and without it. examples: marks
-    of what is left out (`holdings.left_out_of`). training: of those among them that runs would train on. seen: digests
-    by which a later run recognizes the data (`Accounts.known_as`). key: a hash of the key of the marks."""
+    of what is left out (`holdings.exclusion_of`). training: of those among them that runs would train on. seen: digests
+    by which a later run recognizes the data (`Accounts.first_digest`). key: a hash of the key of the marks."""
 
     data: str
     rest: str
     examples: frozenset[str] = frozenset()
     training: frozenset[str] = frozenset()
-    seen: frozenset[str] = frozenset()
+    digests: frozenset[str] = frozenset()
     key: str = ""
 
     @classmethod
-    def of_note(cls, note: Record) -> "LeftOut":
+    def of_note(cls, note: Record) -> "Exclusion":
         """What a journal's note of the kind `DATA` says."""
-        examples, training, seen = (frozenset(map(str, note.get(key, ()))) for key in ("left_out", "training", "seen"))
-        return cls(note["data"], note["rest"], examples, training, seen, str(note.get("key", "")))
+
+        def texts(key: str) -> frozenset[str]:
+            return frozenset(map(str, note.get(key, ())))
+
+        marks = texts("left_out"), texts("training"), texts("seen")
+        return cls(note["data"], note["rest"], *marks, str(note.get("key", "")))
 
 
 class Accounts:
@@ -52,7 +57,7 @@ class Accounts:
     spent: the sum at the last reading of the journals. replies: {journal: {step: number of replies}},
     without those that were sent again as they were.
     pins: {journal: the configuration with which its run began (`requests.pin`)}. crowds: {journal: the sites of its
-    run's secure aggregations, and the digest of the data}. left_out: {journal: what its run leaves out, several if it
+    run's secure aggregations, and the digest of the data}. exclusions: {journal: what its run leaves out, several if it
     began several times}. damaged: {journal: number of unreadable lines}.
     """
 
@@ -64,7 +69,7 @@ class Accounts:
         self.spent, self.damaged = Spent(), dict[str, int]()
         self.replies, self.pins = defaultdict[str, Counter[str]](Counter), dict[str, str]()
         self.crowds = dict[str, tuple[tuple[str, ...], str]]()
-        self.left_out = defaultdict[str, list[LeftOut]](list)
+        self.exclusions = defaultdict[str, list[Exclusion]](list)
 
     @contextmanager
     def open(self, journal: Journal | None = None) -> Iterator[None]:
@@ -76,7 +81,7 @@ class Accounts:
         if self._lock is None:
             private_folder(self._folder)
             self._lock = _lock(self._of)
-        with _held(self._lock):
+        with _exclusive(self._lock):
             joined = self.catch_up()
             if journal is not None and journal.path.name in joined:
                 raise CallRefused(f"another job has joined the run {journal.path.stem} since this one did")
@@ -97,35 +102,39 @@ class Accounts:
     def _add(self, name: str, entry: Entry) -> None:
         before, self.spent = self.spent, self.spent.after_entry(entry)
         noised = any(line.applied is not None for line in entry.keys)
-        again = noised and before.account == self.spent.account  # the same noise, sent once more
-        self.replies[name][entry.step] += entry.direction == "up" and not again
+        resent = noised and before.account == self.spent.account  # the same noise, sent once more
+        self.replies[name][entry.step] += entry.direction == "up" and not resent
 
-    def repeated(self, pin: str) -> Counter[str]:
+    def replies_under(self, pin: str) -> Counter[str]:
         """{step: how often it has replied} in all runs that began with that configuration."""
         return sum((self.replies[name] for name, run_pin in self.pins.items() if run_pin == pin), Counter[str]())
 
-    def known_as(self, digest: str, seen: frozenset[str]) -> str:
-        """The digest under which earlier runs noted the data that has one of the digests `seen`; `digest` if none
+    def first_digest(self, digest: str, digests: frozenset[str]) -> str:
+        """The digest under which earlier runs noted the data that has one of the digests `digests`; `digest` if none
         did."""
-        noted = (one for each in self.left_out.values() for one in each)
-        return next((one.data for one in noted if one.seen & seen), digest)
+        known = chain.from_iterable(self.exclusions.values())
+        return next((one.data for one in known if one.digests & digests), digest)
 
-    def of_whole(self, now: LeftOut) -> LeftOut:
+    def of_whole(self, now: Exclusion) -> Exclusion:
         """`now`, in terms of the data as it was before its owner removed rows that an earlier run had left out."""
-        noted = [one for each in self.left_out.values() for one in each]
-        before = {one.rest: one for one in noted if one.rest != one.data}
-        while (one := before.get(now.data)) is not None:
+        known = chain.from_iterable(self.exclusions.values())
+        before = {one.rest: one for one in known if one.rest != one.data}
+        while now.data in before:
+            one = before[now.data]
             examples, training = now.examples | one.examples, now.training | one.training
             now = now._replace(data=one.data, examples=examples, training=training)
         return now
 
-    def earlier(self, now: LeftOut) -> list[LeftOut]:
+    def earlier(self, now: Exclusion) -> list[Exclusion]:
         """What each run on the same data left out. Runs without the note, by an earlier version, count as runs on all
         of the same data, if they have replied to a step. now: see `of_whole`."""
-        noted = [self.of_whole(one) for each in self.left_out.values() for one in each]
-        steps = {name for name, replies in self.replies.items() if any(step[:1] != "(" for step in replies)}
-        unknown = [LeftOut(now.data, now.data) for name in self.pins if name in steps - self.left_out.keys()]
-        return [one for one in (*noted, *unknown) if one.data == now.data]
+        result = list[Exclusion]()
+        for exclusions in self.exclusions.values():
+            result += [one for one in map(self.of_whole, exclusions) if one.data == now.data]
+        for name in self.pins.keys() - self.exclusions.keys():
+            if any(not step.startswith("(") for step in self.replies.get(name, ())):
+                result.append(Exclusion(now.data, now.data))
+        return result
 
     def catch_up(self) -> list[str]:
         """Count the new entries of the journals. Returns the journals in which a job has joined since the last look."""
@@ -148,7 +157,7 @@ class Accounts:
             if note["note"] == CROWD:
                 self.crowds[name] = tuple(map(str, note.get("sites", ()))), str(note.get("data"))
             if note["note"] == DATA:
-                self.left_out[name].append(LeftOut.of_note(note))
+                self.exclusions[name].append(Exclusion.of_note(note))
         if records.damaged:
             self.damaged[name] = self.damaged.get(name, 0) + len(records.damaged)
         return bool(joined)
@@ -159,7 +168,7 @@ def _lock(folder: Path) -> TextIO:
 
 
 @contextmanager
-def _held(lock: TextIO) -> Iterator[None]:
+def _exclusive(lock: TextIO) -> Iterator[None]:
     """The system frees the lock of a killed process."""
     fcntl.flock(lock, fcntl.LOCK_EX)
     try:
@@ -169,16 +178,16 @@ def _held(lock: TextIO) -> Iterator[None]:
 
 
 @contextmanager
-def locked_ledgers(folder: Path) -> Iterator[None]:
+def lock_ledgers(folder: Path) -> Iterator[None]:
     """Keep all others from writing journals of the site in `folder`."""
     private_folder(journal_path(folder, "").parent)
-    with _lock(folder) as lock, _held(lock):
+    with _lock(folder) as lock, _exclusive(lock):
         yield
 
 
 def note_refusal(folder: Path, run: str, request: str, why: str, code: str = FedweaveError.code) -> None:
     """Write into the journal of a run, or of none, that the site refused a `request`; code: the error's."""
-    with locked_ledgers(folder):
+    with lock_ledgers(folder):
         append_note(journal_path(folder, run or NO_RUN), "refused", asked=request, why=why[:_LONGEST], code=code)
 
 
@@ -191,52 +200,52 @@ class CallLog:
 
     def __init__(self, name: str, submitter: str) -> None:
         self.log = logging.getLogger(f"{SITE_LOGGER}{name}")
-        self._submitter, self._left = submitter or "an unknown submitter", list[Record]()
+        self._submitter, self._sent = submitter or "an unknown submitter", list[Record]()
 
-    def began(self) -> None:
+    def log_start(self) -> None:
         """Log that a job begins. The server has not named its run yet."""
         self.log.info("a job of %s begins", self._submitter, extra=fields("job-begins", submitter=self._submitter))
 
-    def ended(self, run: str, why: str) -> None:
+    def log_end(self, run: str, why: str) -> None:
         """Log that the job is over. why: the reason for which the site left it before, or "", as the server heard."""
         line = self._line(run, f"the job ends{why and f'; the site had left it: {why}'}")
         about = {"run": run, "submitter": self._submitter, "reason": why}
         self.log.info("%s", line, extra=fields("job-left" if why else "job-ends", **about))
 
-    def left(self, reply: Tree, size: int, to: Sequence[str]) -> None:
+    def note_sent(self, reply: Tree, size: int, to: Sequence[str]) -> None:
         """Note that a message of the present call has left for the server or, if there are any, for the peers `to`."""
         keys = list(dict.fromkeys(path.split("/")[0] for path, _ in leaves(reply)))
-        self._left.append({"keys": keys, "bytes": size} | ({"to": list(to)} if to else {}))
+        self._sent.append({"keys": keys, "bytes": size} | ({"to": list(to)} if to else {}))
 
-    def done(self, run: str, request: Request) -> None:
+    def log_answer(self, run: str, request: Request) -> None:
         """Log that the site has answered a request, and what left."""
-        text = "; ".join(
-            f"{', '.join(one['keys']) or 'no key'}{' to ' * ('to' in one)}{', '.join(one.get('to', ()))} "
-            f"({one['bytes']:,} bytes)"
-            for one in self._left
-        )
-        more = fields("answered", **self._about(run, request), left=self._left)
-        self.log.info("%s: left %s", self._line(run, described(request)), text or "nothing", extra=more)
-        self._left = []
+        messages = list[str]()
+        for one in self._sent:
+            to = f" to {', '.join(one['to'])}" if "to" in one else ""
+            messages.append(f"{', '.join(one['keys']) or 'no key'}{to} ({one['bytes']:,} bytes)")
+        text = "; ".join(messages)
+        more = fields("answered", **self._about(run, request), left=self._sent)
+        self.log.info("%s: left %s", self._line(run, describe_request(request)), text or "nothing", extra=more)
+        self._sent = []
 
-    def refused(self, folder: Path, run: str, asked: Request | None, error: Exception) -> None:
+    def log_refusal(self, folder: Path, run: str, request: Request | None, error: Exception) -> None:
         """Write into the log and the run's journal that the site in `folder` leaves the job. The journal, and a log in
         JSON, do not have the text of errors that may quote data: those of tables, of a step, and of the program."""
-        what = "a request of no known form" if asked is None else described(asked)
+        what = "a request of no known form" if request is None else describe_request(request)
         expected = isinstance(error, FedweaveError) and not isinstance(error, StepFailed)
         code = error.code if isinstance(error, FedweaveError) else FedweaveError.code
         kind, plain = type(error).__name__, expected and not isinstance(error, DataError)
-        about = {**self._about(run, asked), "code": code, "error": kind, "reason": str(error) if plain else ""}
+        about = {**self._about(run, request), "code": code, "error": kind, "reason": str(error) if plain else ""}
         trace = None if expected else error
         self.log.error("%s [%s]", error, self._line(run, what), exc_info=trace, extra=fields("refused", **about))
         why = f"{kind}: {error}" if plain else f"{kind}; {LOG} has the reason"
         with suppress(OSError):  # a full disk must not keep the server from hearing of it
             note_refusal(folder, run, what, why if expected else f"an error of the program ({why})", code)
 
-    def _about(self, run: str, asked: Request | None) -> Record:
+    def _about(self, run: str, request: Request | None) -> Record:
         """Names and numbers of a request."""
-        about = {"run": run, "submitter": self._submitter, "request": "unknown" if asked is None else asked.kind}
-        return about | {name: getattr(asked, name) for name in ("step", "round") if hasattr(asked, name)}
+        about = {"run": run, "submitter": self._submitter, "request": "unknown" if request is None else request.kind}
+        return about | {name: getattr(request, name) for name in ("step", "round") if hasattr(request, name)}
 
     def _line(self, run: str, what: str) -> str:
         return f"run {run or 'none'} of {self._submitter}, {what}"

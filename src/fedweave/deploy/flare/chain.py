@@ -87,9 +87,9 @@ class Chain:
         Raises:
             PolicyViolation: names the missing entries and the remedy.
         """
-        wanted = [Head(head.number - 1, before) for head, before in self._links.values()]
-        wanted += [Head.read(last)] if last else []
-        gone = sorted({head for head in wanted if head != self._at(head.number)} - self._lost)
+        expected = [Head(head.number - 1, before) for head, before in self._links.values()]
+        expected += [Head.read(last)] if last else []
+        gone = sorted({head for head in expected if head != self._at(head.number)} - self._lost)
         if gone:
             named = ", ".join(f'"{head}"' for head in gone[:20])
             raise PolicyViolation(
@@ -132,14 +132,14 @@ class Heads:
             self._known[site] = max(self._known.get(site, Head()), Head.read(text))
 
 
-def told_heads(folder: Path, name: str, last: Head, request: Request) -> str:
+def report_heads(folder: Path, name: str, last: Head, request: Request) -> str:
     """The last entries that the site `name` reports, as JSON: its `last` one and, when it joins, the other sites' that
     it knew."""
     if not isinstance(request, Join):
         return json.dumps({name: str(last)})
-    known, others = Heads(folder / HEADS), [site for site in request.sites if site != name]
-    before = known.plain(others)
-    known.note({site: request.heads[site] for site in others if site in request.heads})
+    known, peers = Heads(folder / HEADS), [site for site in request.sites if site != name]
+    before = known.plain(peers)
+    known.note({site: request.heads[site] for site in peers if site in request.heads})
     return json.dumps(before | {name: str(last)})
 
 

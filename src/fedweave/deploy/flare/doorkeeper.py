@@ -48,12 +48,13 @@ class Doorkeeper(FedAdminAgent):
             super().register_processor(processor)
 
     def _dispatch_request(self, request: object) -> object:
-        if (why := refused(request)) is not None:
+        why = reason_to_refuse(request)
+        if why is not None:
             return new_cell_message({}, error_reply(why))
         return super()._dispatch_request(request)
 
 
-def refused(request: Any) -> str | None:
+def reason_to_refuse(request: Any) -> str | None:
     """Why a site rejects a request; None if it accepts it. NVFlare keeps a job in a folder with the job's id, next to
     the site's own folder, and empties that folder first."""
     if request.get_header(MessageHeaderKey.ORIGIN) != SERVER:

@@ -87,7 +87,7 @@ class Entities:
             raise CallRefused(f"entities: the server asks for a table of {rows!r} rows")
         return {CELLS: torch.from_numpy(union.table(self.hashes, rows))}
 
-    def numbered(self, message: Tree, path: Path, log: logging.Logger) -> Dataset:
+    def assign_numbers(self, message: Tree, path: Path, log: logging.Logger) -> Dataset:
         """The data with the columns of its entities by the list in the server's `message`; also writes these to `path`.
 
         Raises:
@@ -105,7 +105,8 @@ class Entities:
         if not 0 < len(rows) <= MOST or not (_order(rows[1:]) > _order(rows[:-1])).all():
             raise CallRefused("entities: the server's list is empty, too long, or not in order")
         columns = union.places(self.hashes, rows)
-        if (lost := int((columns < 0).sum())) > 0:
+        lost = int((columns < 0).sum())
+        if lost > 0:
             log.warning(
                 "%d of the site's %d entities are not on the server's list: they learn nothing", lost, len(columns)
             )
@@ -114,7 +115,7 @@ class Entities:
         write(path, lambda file: file.write(archive.getvalue()))
         return learned(self.data, columns, len(rows))
 
-    def as_noted(self, path: Path) -> Dataset:
+    def with_saved_numbers(self, path: Path) -> Dataset:
         """The data with the columns that its entities had when the run began. Entities that are new since then have
         none.
 
@@ -149,7 +150,8 @@ def rows_of(replies: Mapping[str, Tree]) -> int:
         UserError: a site withholds its number, or there are too many entities.
     """
     counts = {site: reply[ENTITIES] for site, reply in replies.items()}
-    if silent := [site for site, count in counts.items() if count < 0]:
+    silent = [site for site, count in counts.items() if count < 0]
+    if silent:
         raise UserError(
             f"{', '.join(silent)}: the policy keeps back `{ENTITIES}`, without which entities cannot be numbered. "
             "Allow it."

@@ -1,38 +1,31 @@
 """A `Federation` whose clients are sites at the other end of a link."""
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import cast
 
 import torch
 
-from fedweave.core.federation import Call, Declaration, Sends, Sent, StepInfo
-from fedweave.core.graph import SPLITS, TRAIN, VAL, Graph
+from fedweave.core.federation import Call, Declaration, Sent, StepInfo
+from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger, line
 from fedweave.core.ledger_columns import Entry
 from fedweave.core.replies import Replies
-from fedweave.core.text import counted
 from fedweave.core.tree import Tree
-from fedweave.core.types import CLASS, PREDICTION, SETUP, Kind, Record, Values
-from fedweave.datasets.check import refuse
+from fedweave.core.types import PREDICTION, SETUP, Record
 from fedweave.datasets.external import EXCHANGE
-from fedweave.deploy.flare.alignment import BLINDING, CLAIMING, HEARD, MEETING, Ask, matched, meet
-from fedweave.deploy.flare.alignment import INFO as SHARING
+from fedweave.deploy.flare.agreement import misshapen, unlike
+from fedweave.deploy.flare.alignment import BLINDING, MEETING, Ask, meet
 from fedweave.deploy.flare.chain import Heads, behind, heads_in
 from fedweave.deploy.flare.entities import CELLS, COUNTING, UNITE, read_union, rows_of
 from fedweave.deploy.flare.entities import HEARS as LISTED
 from fedweave.deploy.flare.entities import INFO as UNITING
-from fedweave.deploy.flare.holdings import (
+from fedweave.deploy.flare.exchange import CLAIMING, HEARD, match_nodes
+from fedweave.deploy.flare.exchange import INFO as SHARING
+from fedweave.deploy.flare.inspection import Inspector, SiteFaults
+from fedweave.deploy.flare.joining import (
     FLAGS,
     JOINING,
-    KINDS,
-    OF_EDGES,
-    RELATIONS,
-    TARGET,
-    fingerprint,
-    global_test,
     longest,
     without,
 )
@@ -40,212 +33,23 @@ from fedweave.deploy.flare.peers import (
     REPEATED,
     WRITTEN,
     DataVersions,
-    Inspector,
     Receipt,
     Relayed,
-    SiteFaults,
     read_faults,
     read_note,
-    sent_again,
+    resend_info,
 )
-from fedweave.deploy.flare.requests import PROTOCOL, Link, encoded, pin, versions
+from fedweave.deploy.flare.requests import PROTOCOL, Link, encode_messages, pin, versions
 from fedweave.deploy.flare.scores import as_arrived, read_scoring
-from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.deploy.flare.sums import NO_KEYS, Sums
 from fedweave.engines.calls import Keys, check_quorum, sources, with_test
 from fedweave.engines.engine import ServerEngine
 from fedweave.engines.messages import LastSent, Messages
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import Flagging
 from fedweave.partition.external import ADD, SUMS, TOTALS
 from fedweave.privacy.identity import Authority
-
-# ----------------------------------------------------------------------------------------------------
-# Values that all sites of a federation must agree on when they join, and the graphs that the server itself holds.
-
-
-_NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")}  # of an experiment's [data]
-
-
-def common_number(replies: Replies, key: str) -> int:
-    """The number under `key` that all sites report.
-
-    Raises:
-        UserError: the sites report different numbers, or a site withholds it; names each.
-    """
-    numbers = {site: replies[site][key] for site in replies.clients}
-    if silent := [site for site, value in numbers.items() if value == -1]:
-        raise UserError(
-            f"{', '.join(silent)} keeps back {_describe_field(key)}, and no model can be built without it. Allow it in "
-            "[policy] of site.toml."
-        )
-    if len(set(numbers.values())) > 1:
-        each = ", ".join(f"{site}: {value}" for site, value in numbers.items())
-        raise UserError(f"the sites differ in {_describe_field(key)}: {each}; they must agree (see site.toml).")
-    return int(next(iter(numbers.values())))
-
-
-def _describe_field(key: str) -> str:
-    entry = JOINING[key]
-    return f"`{key}` ({entry.reveals if isinstance(entry, Sends) else entry})"
-
-
-def common_form(replies: Replies) -> dict[str, int | bool]:
-    """The form of all sites' edges for models (`Dataset.edge_form`). Edges are directed unless one site reports
-    undirected ones.
-
-    Raises:
-        UserError: see `common_number`.
-    """
-    form: dict[str, int | bool] = {name: common_number(replies, key) for key, name in OF_EDGES.items()}
-    if any(RELATIONS in replies[site] for site in replies.clients):
-        form["relations"] = common_number(replies, RELATIONS)
-    return form | {"directed": all(replies[site]["directed"] != 0 for site in replies.clients)}
-
-
-def common_target(replies: Replies) -> Kind:
-    """The kind of target that all sites predict.
-
-    Raises:
-        UserError: the sites predict different kinds.
-    """
-    kinds = {site: KINDS[max(0, replies[site].get(TARGET, 0))] for site in replies.clients}
-    first = next(iter(kinds), "")
-    if odd := [site for site in kinds if kinds[site] != kinds[first]]:
-        raise UserError(
-            f"{', '.join(odd)} say target = {kinds[odd[0]]!r}, and {first} says {kinds[first]!r}. Write the same "
-            "target into every site.toml.",
-            code="user.target-differs",
-        )
-    return kinds[first] if kinds else CLASS
-
-
-def check_names(replies: Replies) -> None:
-    """Raise a UserError if sites name their classes, features, kinds or groups differently or in another order: class 0
-    would then have another meaning at each site."""
-    for key, what, remedy in (
-        ("names", "classes", "write the same labels = [...] into every site.toml"),
-        ("kinds", "categories, or labels of nodes and edges", "write the same lists into every site.toml"),
-        ("groups", "groups of sens", "write the same groups = [...] into every site.toml, group_names into an .npz"),
-        ("columns", "features", "give all data the same columns in the same order"),  # categories are among them
-    ):
-        names = {site: replies[site][key] for site in replies.clients if replies[site][key] > 0}
-        first = next(iter(names), "")
-        if odd := [site for site in names if names[site] != names[first]]:
-            raise UserError(
-                f"the {what} of {', '.join(odd)} have other names than at {first}, or the names are in another order; "
-                f"{remedy}.",
-                code="user.names-differ",
-            )
-
-
-def confirmed(replies: Replies, settings: Values) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """{"labels", "groups": the names of classes and groups in an experiment's [data], `settings`}, with () if a site
-    has no names or others; and notes on names that are not the sites'.
-
-    Sites send only fingerprints of names. A server that knows the names can compare them, and learns no other names.
-    """
-    result, notes = dict[str, tuple[str, ...]](), []
-    for setting, (key, what) in _NAMED.items():
-        names = tuple(settings.get(setting) or ())
-        alike = all(replies[site][key] == fingerprint(names) for site in replies.clients)
-        result[setting] = names if alike else ()
-        if names and not alike:
-            notes.append(
-                f"the experiment calls the {what} {', '.join(names)}, and not every site does; results use numbers"
-            )
-    return result, notes
-
-
-def uncompared(named: Values) -> str:
-    """A note that lists the sites without column names, if other sites have them; else "".
-
-    named: {site: whether it has column names}.
-    """
-    without = [site for site, has in named.items() if not has]
-    if len(without) in (0, len(named)):
-        return ""
-    return (
-        f"the columns of {', '.join(without)} have no names and could not be compared with the others' columns (an "
-        ".npz names them in feature_names). Make sure that they are the same, in the same order"
-    )
-
-
-def misshapen(replies: Replies) -> dict[str, str]:
-    """{site: the problem} for the sites whose counts are not for three splits, or not for each class."""
-    answers = {site: replies[site] for site in replies.clients if "split" in replies[site]}  # not where models predict
-    forms = {site: (len(answer["split"]), len(answer["labels"])) for site, answer in answers.items()}
-    return {
-        site: f"it reports {splits} splits and {classes} classes"
-        for site, (splits, classes) in forms.items()
-        if splits not in (0, len(SPLITS)) or classes not in (0, answers[site]["classes"])
-    }
-
-
-def unlike(replies: Replies, wanted: float) -> dict[str, str]:
-    """{site: its form} for the sites whose numbers of features and classes, or whose edges' form, differ from the
-    majority of sites. Empty if there is no majority, or fewer than `wanted` sites agree."""
-    forms = {site: tuple(replies[site][key] for key in ("features", "classes", *OF_EDGES)) for site in replies.clients}
-    (form, votes), *_ = Counter(forms.values()).most_common(1)
-    if votes == len(forms) or 2 * votes <= len(forms) or votes < wanted:
-        return {}
-    unlike = {site: shape for site, shape in forms.items() if shape != form}
-    return {
-        site: f"its data has {_shaped(shape, edges := shape[2:] != form[2:])}, most others' {_shaped(form, edges)}"
-        for site, shape in unlike.items()
-    }
-
-
-def _shaped(form: Sequence[int], of_edges: bool) -> str:
-    features, classes, width, weighted, examples = form
-    text = f"{counted(features, 'feature')} and {counted(classes, 'class')}"
-    if not of_edges:
-        return text
-    more = f", {'edges' if examples == 1 else 'nodes or graphs'} as examples and edges with {counted(width, 'feature')}"
-    return f"{text}{more}{' and weights' if weighted == 1 else ''}"
-
-
-TEST_FILE = "test.npz"
-# Other graphs that the server may hold: {role: the mask for labeled nodes if the file has no split}.
-ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
-
-
-def server_test(folder: Path, dtype: torch.dtype, ports: bool = False) -> Graph | None:
-    """The global test graph in the server's `folder`, or None. ports: whether models read ports of edges."""
-    path = folder / TEST_FILE
-    return global_test(path, _about(TEST_FILE), dtype, ports=ports) if path.exists() else None
-
-
-def server_graphs(folder: Path, dtype: torch.dtype, ports: bool = False) -> dict[str, Graph]:
-    """{role: graph} of the other graphs in the server's `folder`: public.npz and so on."""
-    paths = {role: folder / f"{role}.npz" for role in ROLES}
-    return {r: global_test(at, _about(at.name), dtype, ROLES[r], ports) for r, at in paths.items() if at.exists()}
-
-
-def _about(name: str) -> SiteData:
-    """Settings for a file of the server. The sites decide whether the sensitive attribute may be a feature."""
-    return SiteData(path=name, normalize="none", sens_feature=True, loops="keep")
-
-
-def check_agreement(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:
-    """Refuse a graph of the server's `folder` that does not fit models of the sites' data.
-
-    graphs: {role: graph}, the global test graph as "test".
-
-    Raises:
-        DataError: one has another number of features, or a label beyond the classes; names the file.
-    """
-    for role, graph in graphs.items():
-        path, width = folder / f"{role}.npz", graph.x.shape[1]
-        most = int(graph.y.max()) if graph.target == CLASS else 0
-        if width != features:
-            what = f"it has {counted(width, 'feature')}, but the sites' data {features:,}"
-            refuse(path, what, "Write it with the sites' columns in their order, or remove it.")
-        if most >= classes:
-            what = f"it has the label {most}, but the sites' classes are 0 to {classes - 1}"
-            refuse(path, what, "Number the classes as the sites do.")
-
 
 _KINDS = {"map": "step", "send": "send", "replace_data": "replace"}  # {way of a call: kind of its request}
 JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
@@ -285,7 +89,7 @@ class Flare(ServerEngine):
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
         # apart: {party: (number of nodes on its list, number of these that all parties have)}
-        self._pin, self.apart = "", dict[str, tuple[int, int]]()
+        self._pin, self.overlaps = "", dict[str, tuple[int, int]]()
         self._faults, self._wrote = SiteFaults(), set[str]()
         self._versions, self._heads = DataVersions(), heads or Heads()
         self._sums = Sums(self._ask, self.clients, root=root, ledger=ledger)
@@ -308,7 +112,7 @@ class Flare(ServerEngine):
         flags: Flagging | None = None,
     ) -> Replies:
         """Send every site the experiment and the round after which to go on. Each site replies with the form of its
-        data (`JOINING`), and learns the common length of lists that all sites pad (`holdings.longest`).
+        data (`JOINING`), and learns the common length of lists that all sites pad (`joining.longest`).
 
         vertical: the sites are parties with features of their own. They first find their common nodes (`alignment`),
         and reply with the form of their data on these. predict: the job predicts with a finished run's models. data:
@@ -337,56 +141,56 @@ class Flare(ServerEngine):
             return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
 
         if unites:
-            replies = self._united(replies, more)
+            replies = self._unite(replies, more)
         if not vertical:
-            odd = unlike(replies, self._quorum * len(self.clients))  # who cannot be left out is refused by the server
-            replies = self._left_out(replies, odd)
+            # The server refuses later whom it cannot leave out here.
+            faults = unlike(replies, self._quorum * len(self.clients))
+            replies = self._exclude(replies, faults)
             if exchange:
                 self._exchange(replies, more, ask)
-            return self._padded(replies, more)
+            return self._pad_lists(replies, more)
         met = meet(replies, ask)
-        self.apart = {
-            site: (len(replies[site]["ids"]), len(message.get("common", ()))) for site, message in met.items()
-        }
+        for site, message in met.items():
+            self.overlaps[site] = len(replies[site]["ids"]), len(message.get("common", ()))
         return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
 
     def _arrive(self, name: str, declaration: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
         info = StepInfo.of(declaration, True, hears=HEARD | LISTED | FLAGS)
-        replies, _ = self._call(name, info, request, encoded(sent), sent, self.clients)
+        replies, _ = self._call(name, info, request, encode_messages(sent), sent, self.clients)
         if "split" in declaration:
-            replies = self._left_out(replies, misshapen(replies))
+            replies = self._exclude(replies, misshapen(replies))
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing, self._fixed)
         return replies
 
     def _exchange(self, replies: Replies, more: Record, ask: Ask) -> None:
-        """Run the exchange of features over edges between sites (`alignment.Exchange`)."""
-        count, sent, held = matched(replies, ask)
+        """Run the exchange of features over edges between sites (`exchange.Exchange`)."""
+        count, sent, local_slots = match_nodes(replies, ask)
         request, broadcast, everyone = {"pin": self._pin} | more, {"slots": count}, list(sent)
         self._arrive("(match)", {}, request | {"kind": "match"}, sent)
         message = dict.fromkeys(everyone, broadcast)
         about = {"kind": ADD, "step": ADD, "again": 0, "sum": self._sums.prepare(ADD, SHARING, everyone)} | request
-        arrived, notes = self._call(f"({ADD})", SHARING, about, encoded(message), message, everyone)
-        total = self._sums.opened(ADD, SHARING, about, arrived, broadcast, notes).total(SUMS)
-        rows = {site: {TOTALS: total[slots]} for site, slots in held.items()}
+        arrived, notes = self._call(f"({ADD})", SHARING, about, encode_messages(message), message, everyone)
+        total = self._sums.open_sum(ADD, SHARING, about, arrived, broadcast, notes).total(SUMS)
+        rows = {site: {TOTALS: total[slots]} for site, slots in local_slots.items()}
         self._arrive("(take)", {}, request | {"kind": "take"}, rows)
 
-    def _united(self, replies: Replies, more: Record) -> Replies:
+    def _unite(self, replies: Replies, more: Record) -> Replies:
         """Run the numbering of entities, common to all sites (`entities.Entities`)."""
         everyone = list(replies.clients)
         request, broadcast = {"pin": self._pin} | more, {"rows": rows_of({site: replies[site] for site in everyone})}
         message = dict.fromkeys(everyone, broadcast)
         about = {"kind": ADD, "step": UNITE, "again": 0, "sum": self._sums.prepare(UNITE, UNITING, everyone)} | request
-        arrived, notes = self._call(f"({UNITE})", UNITING, about, encoded(message), message, everyone)
-        total = self._sums.opened(UNITE, UNITING, about, arrived, broadcast, notes).total(CELLS)
+        arrived, notes = self._call(f"({UNITE})", UNITING, about, encode_messages(message), message, everyone)
+        total = self._sums.open_sum(UNITE, UNITING, about, arrived, broadcast, notes).total(CELLS)
         listed = {"listed": read_union(total, len(everyone))}
         return self._arrive(ALIGN, JOINING, {"kind": "align"} | request, dict.fromkeys(everyone, listed))
 
-    def _left_out(self, replies: Replies, odd: Mapping[str, str]) -> Replies:
-        self._out |= odd
-        self._count(odd, odd)
-        return without(replies, odd)
+    def _exclude(self, replies: Replies, faults: Mapping[str, str]) -> Replies:
+        self._out |= faults
+        self._count(faults, faults)
+        return without(replies, faults)
 
-    def _padded(self, replies: Replies, more: Record) -> Replies:
+    def _pad_lists(self, replies: Replies, more: Record) -> Replies:
         """Have the sites agree on lengths of lists, if they need any. Returns the replies without sites lost
         meanwhile."""
         sizes = longest(replies)
@@ -405,8 +209,8 @@ class Flare(ServerEngine):
 
     def _answer(self, call: Call) -> tuple[Replies, dict[str, str]]:
         name, info, received = call.name, call.info, call.received
-        again, chosen, messages = self._prepared(call)
-        request, here = self._request(call, again), self._open(chosen)
+        occurrence, chosen, messages = self._prepared(call)
+        request, here = self._request(call, occurrence), self._open(chosen)
         if received is not None:
             request["received"] = cast(Relayed, received).plain(chosen)
         if info.sums:
@@ -419,12 +223,12 @@ class Flare(ServerEngine):
                 self._faults.update(read_faults(note, received.sources[site]).items())
         check_quorum(name, min(call.quorum, self._quorum), len(chosen), replies.missing, self._fixed)
         if info.sums:
-            replies = self._sums.opened(name, info, request, replies, messages.common(), notes)
+            replies = self._sums.open_sum(name, info, request, replies, messages.common(), notes)
         return replies, notes
 
     def _ask(self, name: str, info: StepInfo, request: Record, sent: Mapping[str, Tree]) -> Replies:
         """One exchange of `sums.Sums`, outside the steps. Equal messages are encoded once."""
-        blobs = encoded({site: sent[site] for site in self._open(list(sent))})
+        blobs = encode_messages({site: sent[site] for site in self._open(list(sent))})
         call = {"kind": name, "pin": self._pin, "round": self.round} | request
         return self._call(f"({name})", info, call, blobs, sent, list(sent))[0]
 
@@ -437,8 +241,8 @@ class Flare(ServerEngine):
                 "simulation.",
                 code="step.addressed",
             )
-        again, chosen, messages = self._prepared(call)
-        request, here, number = self._request(call, again), self._open(chosen), self._calls
+        occurrence, chosen, messages = self._prepared(call)
+        request, here, number = self._request(call, occurrence), self._open(chosen), self._calls
         request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
         replies, notes = self._step(request, StepInfo({}, True, hears=info.hears), messages, chosen, here)
         missing, good = dict(replies.missing), []
@@ -453,7 +257,7 @@ class Flare(ServerEngine):
             self._note(receipt, (self.round, number, name, site), request["to"][site], info)
         check_quorum(name, min(call.quorum, self._quorum), len(chosen), missing, self._fixed)
         ordered = {site: missing[site] for site in chosen if site in missing}
-        return Relayed(name, tuple(good), ordered, senders, again)
+        return Relayed(name, tuple(good), ordered, senders, occurrence)
 
     def _note(self, receipt: Receipt, where: tuple[int, int, str, str], to: Sequence[str], info: StepInfo) -> None:
         """Enter into the ledger what a site sent to other sites, by its receipt."""
@@ -463,8 +267,8 @@ class Flare(ServerEngine):
         if peers:
             self.ledger.enter(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
 
-    def _request(self, call: Call, again: int) -> Record:
-        where = {"round": self.round, "again": again, "saved": self._saved}
+    def _request(self, call: Call, occurrence: int) -> Record:
+        where = {"round": self.round, "again": occurrence, "saved": self._saved}
         return {"kind": _KINDS[call.way], "pin": self._pin, "step": call.name} | where
 
     def _step(
@@ -479,7 +283,7 @@ class Flare(ServerEngine):
         several, common = messages.each or messages.rows.clients, messages.common()
         whole = {site: messages.one(site) if several else common for site in here}
         sent = self._last.shortened(whole)
-        replies, notes = self._call(request["step"], info, request, encoded(sent), sent, chosen, whole)
+        replies, notes = self._call(request["step"], info, request, encode_messages(sent), sent, chosen, whole)
         self._last.note(whole, replies.clients)
         return replies, notes
 
@@ -516,15 +320,17 @@ class Flare(ServerEngine):
         good, refused = self._inspector.accept(name, info, whole or sent, arrived)
         missing |= refused
         heads = {site: heads_in(answers[site].heads) for site in good}
-        if odd := behind(heads):
-            good = {site: tree for site, tree in good.items() if site not in odd}
-            missing |= odd
-            self._out |= odd
+        faults = behind(heads)
+        if faults:
+            good = {site: tree for site, tree in good.items() if site not in faults}
+            missing |= faults
+            self._out |= faults
         self._heads.note({site: heads[site][site] for site in good if site in heads[site]})
-        for site in (here := [site for site in chosen if site in good]):
+        here = [site for site in chosen if site in good]
+        for site in here:
             arrived_info = as_arrived(info, good[site], read_scoring(answers[site].note))
             if read_note(answers[site].note).get(REPEATED) is True:
-                arrived_info = sent_again(arrived_info)
+                arrived_info = resend_info(arrived_info)
             self.ledger.record(*where, (site,), "up", good[site], answers[site].seconds, arrived_info)
         self._calls += 1
         self._count(missing, refused)
@@ -538,12 +344,12 @@ class Flare(ServerEngine):
 
     def faults(self) -> dict[tuple[str, str], int]:
         """{(site, "missing" | "refused" | "late"): number of calls} since the last call of this function."""
-        return self._faults.taken()
+        return self._faults.take()
 
-    def unwritten(self, wanted: Sequence[str]) -> dict[str, str]:
-        """{site: why} for the `wanted` sites that have not reported that they wrote predictions. The reason is "" if
+    def unwritten(self, sites: Sequence[str]) -> dict[str, str]:
+        """{site: why} for the `sites` that have not reported that they wrote predictions. The reason is "" if
         the site took part and had no model to predict with."""
-        return {site: self._faults.reasons.get(site, "") for site in wanted if site not in self._wrote}
+        return {site: self._faults.reasons.get(site, "") for site in sites if site not in self._wrote}
 
     def snapshot(self) -> Tree:
         """Only the round: the sites keep their states themselves."""

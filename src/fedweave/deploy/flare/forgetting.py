@@ -16,12 +16,13 @@ from fedweave.core.target import CLASS
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.external import REFUSE
-from fedweave.deploy.flare.accounts import DATA, Accounts, LeftOut
-from fedweave.deploy.flare.admission import read_checked
+from fedweave.deploy.flare.accounts import DATA, Accounts, Exclusion
 from fedweave.deploy.flare.folder import SITE_FILE, private_folder
-from fedweave.deploy.flare.holdings import Forgotten, common_test, left_out_of, own_graph
+from fedweave.deploy.flare.holdings import Forgotten, exclusion_of
 from fedweave.deploy.flare.journal import journals, read_journal
 from fedweave.deploy.flare.participation import RUNS
+from fedweave.deploy.flare.policy_names import read_checked
+from fedweave.deploy.flare.site_data import common_test, training_graph
 from fedweave.errors import UserError
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import SCORER
@@ -47,13 +48,13 @@ from fedweave.privacy.attacks import Separation
 
 @dataclass(frozen=True)
 class RunHere:
-    """A run that left its model at the site. left_out: marks of what it left out (`holdings.left_out_of`). sites: those
-    of the run. init_from: the number of the run that it began from, or ""."""
+    """A run that left its model at the site. excluded: marks of what it left out (`holdings.exclusion_of`).
+    sites: those of the run. init_from: the number of the run that it began from, or ""."""
 
     name: str
     began: str
     sites: tuple[str, ...]
-    left_out: frozenset[str]
+    excluded: frozenset[str]
     init_from: str
     scorer: Scorer
 
@@ -68,7 +69,7 @@ def runs_here(folder: Path) -> list[RunHere]:
         if joined is None or not file.is_file():
             continue
         data = next((note for note in reversed(notes) if note["note"] == DATA), None)
-        out = frozenset[str]() if data is None else LeftOut.of_note(data).examples
+        out = frozenset[str]() if data is None else Exclusion.of_note(data).examples
         start = "" if data is None else str(data.get("init_from", ""))
         sites = tuple(map(str, joined.get("sites", ())))
         result.append(RunHere(path.stem, str(joined["at"]), sites, out, start, Scorer.load(file)))
@@ -97,29 +98,24 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
     forgotten, here = Forgotten.of(about, folder), runs_here(folder)
     ids, accounts = () if forgotten is None else forgotten.ids, Accounts(folder)
     with accounts.open():
-        out = left_out_of(about, folder, forgotten, accounts)
+        out = exclusion_of(about, folder, forgotten, accounts)
     marks = out.examples
-    chosen = _chosen(folder, here, marks, {BEFORE: before, EXACT: exact, FAST: fast})
-    left = forgotten is None and EXACT not in chosen.runs
-    rest = own_graph(about, folder)
-    whole = rest if forgotten is None else own_graph(replace(about, forget=None), folder)
-    gone = np.isin(names_of(whole), list(ids)) | left
-    leaving, staying = gone & np.asarray(whole.public)[TRAIN], ~gone | left
+    chosen = _choose_models(folder, here, marks, {BEFORE: before, EXACT: exact, FAST: fast})
+    site_leaves = forgotten is None and EXACT not in chosen.runs
+    rest = training_graph(about, folder)
+    whole = rest if forgotten is None else training_graph(replace(about, forget=None), folder)
+    gone = np.isin(names_of(whole), list(ids)) | site_leaves
+    forgotten_training, remaining_rows = gone & np.asarray(whole.public)[TRAIN], ~gone | site_leaves
     notes = [] if forgotten is None or not forgotten.absent else [_absent(forgotten.absent)]
-    if not leaving.any():
+    if not forgotten_training.any():
         notes.append("None of them was a training example of this site, so that there is nothing to infer.")
     notes.extend(chosen.notes)
     scorer = chosen.models[EXACT]
     test = common_test(about, folder, rest.features, DTYPES[scorer.dtype], has_ports(scorer.net))
-    outcomes = {
-        name: Outcome(
-            {"": model.weights},
-            _outputs(model, rest, test),
-            _attack(model, whole, leaving, staying, test),
-            rounds=model.round,
-        )
-        for name, model in chosen.models.items()
-    }
+    outcomes = dict[str, Outcome]()
+    for name, model in chosen.models.items():
+        attack = _attack(model, whole, forgotten_training, remaining_rows, test)
+        outcomes[name] = Outcome({"": model.weights}, _outputs(model, rest, test), attack, rounds=model.round)
     metric, positive = _metric(chosen.models[BEFORE], rest)
     record: Record = {
         "kind": KIND,
@@ -129,9 +125,9 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
         "site": folder.resolve().name,
         "configuration": chosen.models[BEFORE].run,
         "forgotten": {
-            "clients": [folder.resolve().name] if left else [],
+            "clients": [folder.resolve().name] if site_leaves else [],
             "examples": int(gone.sum()),
-            "training": int(leaving.sum()),
+            "training": int(forgotten_training.sum()),
             "of": whole.examples,
             "kind": whole.example,
             "list": None if forgotten is None else _commitment(forgotten, folder, out.data),
@@ -155,32 +151,33 @@ class _Chosen:
     notes: tuple[str, ...]
 
 
-def _chosen(folder: Path, here: Sequence[RunHere], marks: frozenset[str], named: dict[str, str]) -> _Chosen:
+def _choose_models(folder: Path, here: Sequence[RunHere], marks: frozenset[str], named: dict[str, str]) -> _Chosen:
     known = {run.name: run for run in here}
     runs = {name: known[word] for name, word in named.items() if word in known}
     files = {name: Scorer.load(scorer_file(Path(word))) for name, word in named.items() if word and word not in known}
 
     def differs(one: RunHere, other: RunHere) -> bool:
         """Whether they are the same run but for what they leave out."""
-        return one.scorer.run == other.scorer.run and (one.left_out != other.left_out or one.sites != other.sites)
+        return one.scorer.run == other.scorer.run and (one.excluded != other.excluded or one.sites != other.sites)
 
     if not named[EXACT]:
-        after = [run for run in here if run.left_out == marks and any(differs(run, one) for one in _earlier(here, run))]
+        after = [run for run in here if run.excluded == marks and any(differs(run, one) for one in _earlier(here, run))]
         runs |= {EXACT: after[-1]} if after else {}
     if not named[BEFORE]:
         last = _earlier(here, runs[EXACT]) if EXACT in runs else list(here)
         same = [run for run in last if EXACT not in runs or differs(runs[EXACT], run)]
         runs |= {BEFORE: same[-1]} if same else {}
     if not named[FAST] and BEFORE in runs:
-        on = [run for run in here if run.init_from == runs[BEFORE].name and run.left_out == marks]
+        on = [run for run in here if run.init_from == runs[BEFORE].name and run.excluded == marks]
         runs |= {FAST: on[-1]} if on else {}
     models = {name: run.scorer for name, run in runs.items()} | files
-    if odd := [name for name in (EXACT, FAST) if name in runs and runs[name].left_out != marks]:
-        raise UserError(
-            f"--{odd[0]} {runs[odd[0]].name}: this run did not leave out what site.toml lists (data.forget). Name one "
-            "that did.",
-            code="forget.other-list",
-        )
+    for name in (EXACT, FAST):
+        if name in runs and runs[name].excluded != marks:
+            raise UserError(
+                f"--{name} {runs[name].name}: this run did not leave out what site.toml lists (data.forget). Name one "
+                "that did.",
+                code="forget.other-list",
+            )
     for name in (EXACT, BEFORE):
         if name not in models:
             which = "left out what site.toml lists (data.forget)" if name == EXACT else "the same run has with it"
@@ -189,8 +186,8 @@ def _chosen(folder: Path, here: Sequence[RunHere], marks: frozenset[str], named:
                 f"forget RUN`, or name a model: --{name} NUMBER|FILE.",
                 code="forget.no-run",
             )
-    apart = sorted({*runs[BEFORE].sites} - {*runs[EXACT].sites}) if {BEFORE, EXACT} <= runs.keys() else []
-    notes = [f"The exact run has no {', '.join(apart)}."] if apart else []
+    missing_sites = sorted({*runs[BEFORE].sites} - {*runs[EXACT].sites}) if {BEFORE, EXACT} <= runs.keys() else []
+    notes = [f"The exact run has no {', '.join(missing_sites)}."] if missing_sites else []
     notes.extend(f"The {name} model is a file: no journal here shows what it was trained on." for name in files)
     ordered = {name: models[name] for name in (BEFORE, EXACT, FAST) if name in models}
     return _Chosen(ordered, {name: run.name for name, run in runs.items()}, tuple(notes))
@@ -230,16 +227,16 @@ def _outputs(model: Scorer, rest: Dataset, test: Graph | None) -> list[tuple[Ten
 
 
 def _attack(
-    model: Scorer, whole: Dataset, leaving: np.ndarray, staying: np.ndarray, test: Graph | None
+    model: Scorer, whole: Dataset, forgotten_training: np.ndarray, remaining_rows: np.ndarray, test: Graph | None
 ) -> Separation | None:
     """Membership inference by loss on the training examples bool [e] that leave, against test examples that stay."""
-    if not leaving.any():
+    if not forgotten_training.any():
         return None
     loss, public = losses(model.net, model.weights, _graph(model, whole)), np.asarray(whole.public)
-    others = [-loss[: whole.examples][public[TEST] & staying]]
+    others = [-loss[: whole.examples][public[TEST] & remaining_rows]]
     if not len(others[0]) and test is not None:
         others = [-losses(model.net, model.weights, test)[test.masks[TEST].cpu().numpy()]]
-    return separated([-loss[: whole.examples][leaving]], others)
+    return separated([-loss[: whole.examples][forgotten_training]], others)
 
 
 def _metric(model: Scorer, rest: Dataset) -> tuple[str, int | None]:

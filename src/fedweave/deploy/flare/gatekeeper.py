@@ -25,7 +25,8 @@ from nvflare.private.fed.server.job_runner import JobRunner
 from nvflare.private.fed.utils.identity_utils import IdentityVerifier
 
 from fedweave.core.types import Record
-from fedweave.deploy.flare.folder import LOG, fields, log_to, metrics_port
+from fedweave.deploy.flare.folder import LOG, fields, log_to
+from fedweave.deploy.flare.machine import metrics_port
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.privacy.identity import REFUSED, REVOKED, STARTUP, read_root
 
@@ -40,7 +41,8 @@ _SSL_CONTEXT, _VERIFY_CHAIN, _VERIFY_NAME, _RUN = (
 
 def load_revoked(context: ssl.SSLContext, kit: Path) -> ssl.SSLContext:
     """Make a TLS context reject the certificates on the revocation list in a kit's folder, if there is a list."""
-    if (path := kit / REVOKED).exists():
+    path = kit / REVOKED
+    if path.exists():
         context.load_verify_locations(path)
         context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
     return context
@@ -80,11 +82,11 @@ _COPIED = (
 
 
 def take_up(folder: Path) -> None:
-    """Make the server in `folder` begin interrupted jobs again (`begin_again`) before it starts others."""
+    """Make the server in `folder` begin interrupted jobs again (`restart_jobs`) before it starts others."""
 
     def run(self: JobRunner, fl_ctx: Any) -> None:
         try:
-            begin_again(fl_ctx.get_engine().get_component(SystemComponents.JOB_MANAGER), fl_ctx, folder)
+            restart_jobs(fl_ctx.get_engine().get_component(SystemComponents.JOB_MANAGER), fl_ctx, folder)
         except Exception:  # the server has to serve other jobs
             log = logging.getLogger("fedweave.server")
             log.exception("jobs from before were not taken up", extra=fields("jobs-not-taken-up"))
@@ -93,7 +95,7 @@ def take_up(folder: Path) -> None:
     JobRunner.run = run
 
 
-def begin_again(manager: Any, fl_ctx: Any, folder: Path) -> None:
+def restart_jobs(manager: Any, fl_ctx: Any, folder: Path) -> None:
     """Mark the jobs that the last end of the server in `folder` has interrupted, and submit a copy of each whose run is
     to go on, unless an earlier start has done so. The copy waits until the sites of the interrupted job are connected.
     A run goes on after its last saved round."""
@@ -101,18 +103,19 @@ def begin_again(manager: Any, fl_ctx: Any, folder: Path) -> None:
     copied = {job.meta.get(JobMetaKey.CLONED_FROM.value) for job in manager.get_all_jobs(fl_ctx)}
     for job in manager.get_jobs_by_status([RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx):
         run = str(job.meta.get(JobMetaKey.JOB_NAME.value, "")).removeprefix(JOB)
-        if why := why_over(folder, run):
+        why = why_over(folder, run)
+        if why:
             more = fields("job-interrupted", run=run, reason=why)
             log.info("run %s: its job is over, because the server was stopped; %s", run, why, extra=more)
         elif job.job_id not in copied:
             meta = {key: job.meta[key] for key in _COPIED if key in job.meta}
-            meta |= {JobMetaKey.MANDATORY_CLIENTS.value: deployed_sites(job), JobMetaKey.CLONED_FROM.value: job.job_id}
+            meta |= {JobMetaKey.MANDATORY_CLIENTS.value: sites_of_job(job), JobMetaKey.CLONED_FROM.value: job.job_id}
             manager.clone(job.job_id, meta, fl_ctx)
             log.info("run %s: goes on after the server was stopped", run, extra=fields("job-taken-up", run=run))
         manager.set_status(job.job_id, RunStatus.FINISHED_ABNORMAL, fl_ctx)
 
 
-def deployed_sites(job: Job) -> list[str]:
+def sites_of_job(job: Job) -> list[str]:
     """The sites to which a job was deployed."""
     details = [str(line).rpartition(": ") for line in job.meta.get(JobMetaKey.JOB_DEPLOY_DETAIL.value) or ()]
     return [name for name, _, what in details if what == "OK" and name != "server"]
@@ -148,7 +151,8 @@ def expose(folder: Path) -> None:
     metrics."""
     log_to(folder / LOG)
     try:
-        if port := metrics_port(folder):
+        port = metrics_port(folder)
+        if port:
             from fedweave.deploy.sites.gauges import serve  # with PyTorch, which the process needs for nothing else
 
             serve(folder, port)

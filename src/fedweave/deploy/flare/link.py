@@ -118,8 +118,9 @@ class CollabLink:
         absent = {site: ABSENT for site in blobs if site not in self._sites}
         self._lost |= absent
         here = [site for site in blobs if site in self._sites]
-        alike = len({blobs[site] for site in here}) == 1
-        calls = [self._start(group, request, blobs[group[0]]) for group in ([here] if alike else [[s] for s in here])]
+        same_blob = len({blobs[site] for site in here}) == 1
+        groups = [here] if same_blob else [[site] for site in here]
+        calls = [self._start(group, request, blobs[group[0]]) for group in groups]
         self._current, answers = calls, dict[str, Answer]()
         deadline = time.monotonic() + self._timeout
         probe = time.monotonic() + _PROBE

@@ -16,37 +16,35 @@ from fedweave.core.graph_arrays import DTYPES
 from fedweave.core.operators import Precomputed
 from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, EVALUATION, Record
-from fedweave.deploy.flare.accounts import CROWD, DATA, Accounts, LeftOut
-from fedweave.deploy.flare.admission import (
-    PolicyFile,
-    admitted,
-    changed,
+from fedweave.deploy.flare.accounts import CROWD, DATA, Accounts, Exclusion
+from fedweave.deploy.flare.admission import admit, check_difference, check_exclusion, check_sites, make_algorithm
+from fedweave.deploy.flare.alignment import PartyData
+from fedweave.deploy.flare.downloads import Downloads
+from fedweave.deploy.flare.entities import INFO as UNITING
+from fedweave.deploy.flare.entities import UNITE, Entities
+from fedweave.deploy.flare.exchange import INFO as SHARING
+from fedweave.deploy.flare.exchange import Exchange
+from fedweave.deploy.flare.folder import private_folder
+from fedweave.deploy.flare.foresight import (
     check_declared,
-    check_difference,
-    check_left_out,
-    check_sites,
     conditions,
     models_tried,
     needs_all,
-    overspent,
-    stricter,
-    suited,
-    targeted,
+    overspending,
+    target_replies,
 )
-from fedweave.deploy.flare.alignment import INFO as SHARING
-from fedweave.deploy.flare.alignment import Exchange, PartyData
-from fedweave.deploy.flare.entities import INFO as UNITING
-from fedweave.deploy.flare.entities import UNITE, Entities
-from fedweave.deploy.flare.folder import private_folder
-from fedweave.deploy.flare.holdings import Holdings, LabelVersion, check_as_before, checked, fitting
+from fedweave.deploy.flare.holdings import Holdings, LabelVersion, check_as_before, fitting
+from fedweave.deploy.flare.joining import read_lengths
 from fedweave.deploy.flare.journal import Journal, journal_path
-from fedweave.deploy.flare.memory import Downloads, Memory, NoisedReplies, Order, Store
+from fedweave.deploy.flare.masking import Masking
+from fedweave.deploy.flare.memory import Memory, NoisedReplies, Store
+from fedweave.deploy.flare.order import Order
 from fedweave.deploy.flare.peers import VERSION, Inbox
 from fedweave.deploy.flare.policy import PolicyViolation, check_batches, check_crowd
+from fedweave.deploy.flare.policy_changes import PolicyFile, rule_changes, stricter
 from fedweave.deploy.flare.requests import Agree, Join, Open, StepRequest, pin, release, versions
 from fedweave.deploy.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps, trying_steps
 from fedweave.deploy.flare.sitefile import Rules
-from fedweave.deploy.flare.sums import Masking
 from fedweave.engines.calls import Keys, find_step
 from fedweave.engines.data import ClientData
 from fedweave.engines.messages import LastReceived
@@ -80,7 +78,7 @@ class Participation:
     _calls: Calls | None = None
     exchange: Exchange | None = None  # over edges between sites, until it is done
     entities: Entities | None = None  # until the sites have numbered them
-    target: Mapping[str, int] = MappingProxyType({})  # see `admission.targeted`
+    target: Mapping[str, int] = MappingProxyType({})  # see `foresight.target_replies`
 
     def __init__(
         self,
@@ -96,22 +94,22 @@ class Participation:
         name: str,
         submitter: str = "",
     ) -> None:
-        engine, run_folder = config.engine.values, folder / RUNS / request.run
+        engine = config.engine.values
+        run_folder = folder / RUNS / request.run
         self.dtype = DTYPES[engine["dtype"]]
         self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
-        self.asked, self.run, self.inbox = request, request.run, Inbox(self.limit)
+        self.request, self.run, self.inbox = request, request.run, Inbox(self.limit)
         # Half of the server's timeout, so that an unreachable peer does not make its senders late.
         self.patience = engine["timeout"] / 2
-        self.experiment, self.config = (
-            config,
-            config.of_member(name, request.sites),
-        )  # all members' configuration, and the site's
+        self.experiment = config  # of all members
+        self.config = config.of_member(name, request.sites)
         self.holdings, self.rules, self.random_id = holdings, rules, random_id
         self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), request.sites, released)
         self._server = released["fedweave"]
         # With the site's own versions: a server could otherwise begin a configuration anew under another release.
         self.counted = pin(config.plain(), request.sites)
-        self.accounts, self.folder, self.device = Accounts(folder, rules.lost), folder, device
+        self.accounts = Accounts(folder, rules.lost)
+        self.folder, self.device = folder, device
         self._policy, self._name = policy, name
         self._waiting: tuple[Holdings, Precomputed] | None = None
         with self.accounts.open():
@@ -120,16 +118,10 @@ class Participation:
             self.ledger.chain = self.accounts.chain
             self._saved = self._check_history()
             facts = {"algorithm": config.algorithm.name, "after": request.round, "predict": request.predict}
-            provenance = {
-                "requester": config.general.requester,
-                "purpose": config.general.purpose,
-                "submitter": submitter,
-            }
-            facts |= {
-                "sites": request.sites,
-                "policy": rules.plain(),
-                **{key: word for key, word in provenance.items() if word},
-            }
+            facts |= {"sites": request.sites, "policy": rules.plain()}
+            general = config.general
+            provenance = {"requester": general.requester, "purpose": general.purpose, "submitter": submitter}
+            facts |= {key: word for key, word in provenance.items() if word}
             if self._server != release():
                 facts |= {"server_release": self._server, "counted": self.counted}
             self.ledger.note("joined", **facts, pin=self.pin, **versions({}))
@@ -137,14 +129,13 @@ class Participation:
             self.accounts.pins[self.ledger.path.name] = self.counted
         self.masking = Masking(folder, name, request.run, request.sites, self.ledger, rules.members)
         private_folder(run_folder.parent)
-        lasting = not request.predict
+        persistent = not request.predict
         self.noised = NoisedReplies(run_folder)
-        self.memory, self._replaced = Memory(run_folder, lasting), Store(run_folder, "data", "data-before-", lasting)
-        apart = capabilities(config.algorithm.kind).vertical
-        self.downloads, self.last = (
-            Downloads(run_folder, rules.max_change, apart, lasting),
-            LastReceived(engine["resend"]),
-        )
+        self.memory = Memory(run_folder, persistent)
+        self._replaced = Store(run_folder, "data", "data-before-", persistent)
+        per_step = capabilities(config.algorithm.kind).vertical
+        self.downloads = Downloads(run_folder, rules.max_change, per_step, persistent)
+        self.last = LastReceived(engine["resend"])
 
     def renew(self) -> None:
         """Apply the rules that the owner has tightened since the last request. Loosened rules wait for the next job.
@@ -156,19 +147,19 @@ class Participation:
         now = self._policy.news()
         if now is None:
             return
-        tightened, loosened = changed(self.rules, now)
+        tightened, loosened = rule_changes(self.rules, now)
         self.rules = stricter(self.rules, now)
         with self.accounts.open(self.ledger):
             self.ledger.note("policy", tightened=tightened, loosened=loosened)
-        admitted(now, self.asked.document)
-        check_sites(now, self._name, self.asked.sites)
+        admit(now, self.request.document)
+        check_sites(now, self._name, self.request.sites)
         self.downloads.tighten(self.rules.max_change)
         self.masking.members = now.members or self.masking.members
         if self._calls is not None:
             labels = bool(self.holdings.data.labeled.any())
             self._scoring = scoring_of(self.rules, self._calls, labels)
-            if not self.asked.predict:
-                check_declared(self.rules, self._calls, labels, len(self.asked.sites))
+            if not self.request.predict:
+                check_declared(self.rules, self._calls, labels, len(self.request.sites))
 
     def _check_history(self) -> int:
         """The round of the last checkpoint that the server has reported to the site.
@@ -178,11 +169,11 @@ class Participation:
                 the site does not keep any more.
         """
         joined = [note for note in self.ledger.notes if note["note"] == "joined"]
-        again = [note for note in joined if not note.get("predict") and note.get("after") == self.asked.round]
-        if len(again) > MOST_RETURNS and not self.asked.predict:
+        repeats = [note for note in joined if not note.get("predict") and note.get("after") == self.request.round]
+        if len(repeats) > MOST_RETURNS and not self.request.predict:
             raise CallRefused(
-                f"the run {self.run} has gone on from round {self.asked.round} {len(again)} times and got no further; "
-                "start a new run"
+                f"the run {self.run} has gone on from round {self.request.round} {len(repeats)} times and got no "
+                "further; start a new run"
             )
         if joined and joined[0].get("pin") != self.pin:
             raise CallRefused(
@@ -190,10 +181,10 @@ class Participation:
                 "other versions of fedweave or torch; start a new run"
             )
         saved = max((note["round"] for note in self.ledger.notes if note["note"] == "saved"), default=-1)
-        if self.asked.round < saved:
+        if self.request.round < saved:
             raise CallRefused(
-                f"the run {self.run} is to go on from round {self.asked.round}, but its server has said that it holds "
-                f"a checkpoint of round {saved}, and the site keeps no state from before; start a new run"
+                f"the run {self.run} is to go on from round {self.request.round}, but its server has said that it "
+                f"holds a checkpoint of round {saved}, and the site keeps no state from before; start a new run"
             )
         return int(saved)
 
@@ -213,13 +204,13 @@ class Participation:
         )
 
     @property
-    def begun(self) -> tuple[int, bool]:
+    def position(self) -> tuple[int, bool]:
         """The round after which the job goes on, and whether it predicts, from the server's request to join."""
-        return self.asked.round, self.asked.predict
+        return self.request.round, self.request.predict
 
     def go_back(self) -> None:
         """Continue from the state and the data after the round that the server names."""
-        round = self.asked.round
+        round = self.request.round
         self.memory.go_back(round)
         self._replaced.go_back(round)
 
@@ -233,49 +224,50 @@ class Participation:
         if version < known:
             raise FedweaveError(
                 f"the site's data in the run {self.run} is of version {version}, but was of "
-                f"version {known} after round {self.asked.round}. Restore its folder {RUNS}/{self.run}, or start a new "
-                "run."
+                f"version {known} after round {self.request.round}. Restore its folder {RUNS}/{self.run}, or start a "
+                "new run."
             )
 
-    def check_marks(self, marks: Record, left_out: Callable[[], LeftOut]) -> None:
+    def check_marks(self, marks: Record, exclusion: Callable[[], Exclusion]) -> None:
         """Note the `marks` of the training data when a run begins. When a run resumes, check that the data is the same;
-        when its models predict, check that the data fits them. left_out: computes what is left out of the data.
+        when its models predict, check that the data fits them. exclusion: computes what is left out of the data.
 
         Raises:
             FedweaveError: the data does not fit, or the run has no models at this site; or see
-                `admission.check_left_out`.
+                `admission.check_exclusion`.
         """
         path, self.data_mark = self.run_folder / MARKS, json.dumps(marks, sort_keys=True)
-        resumes = self.asked.round >= 0 and path.exists()
-        if self.asked.predict or resumes:
+        resumes = self.request.round >= 0 and path.exists()
+        if self.request.predict or resumes:
             if not path.exists():
                 raise FedweaveError(
                     f"{path.parent} holds no models of this site: the run {self.run} was not trained here."
                 )
-            check_as_before(path, self.run, marks if not self.asked.predict else fitting(marks))
-        if self.asked.predict:
+            check_as_before(path, self.run, marks if not self.request.predict else fitting(marks))
+        if self.request.predict:
             return
-        self._leave_out(left_out())
+        self._note_exclusion(exclusion())
         if not resumes:
             write(path, lambda file: file.write(json.dumps(marks).encode()))
 
-    def _leave_out(self, now: LeftOut) -> None:
+    def _note_exclusion(self, now: Exclusion) -> None:
         """Note which examples the run leaves out, and compare them with those that earlier runs left out. The note has
         keyed hashes of their ids. A run that begins again before its first checkpoint may leave out others."""
         journal = self.ledger.path.name
         with self.accounts.open(self.ledger):
-            known, whole = self.accounts.left_out, self.accounts.of_whole(now)
-            check_left_out(self.rules, whole, self.accounts.earlier(whole))
+            known, whole = self.accounts.exclusions, self.accounts.of_whole(now)
+            check_exclusion(self.rules, whole, self.accounts.earlier(whole))
             self._digest = whole.data
             if now not in known[journal]:
                 known[journal].append(now)
-                marks = {"left_out": sorted(now.examples), "training": sorted(now.training), "seen": sorted(now.seen)}
-                begun = self.config.general.init_from or ""
-                self.ledger.note(DATA, data=now.data, rest=now.rest, init_from=begun, key=now.key, **marks)
+                marks = {"left_out": sorted(now.examples), "training": sorted(now.training)}
+                marks["seen"] = sorted(now.digests)
+                start_run = self.config.general.init_from or ""
+                self.ledger.note(DATA, data=now.data, rest=now.rest, init_from=start_run, key=now.key, **marks)
 
     def begin(self, holdings: Holdings, width: int, scaling: str = "none") -> None:
         """Make the model and the algorithm, and precompute what the algorithm needs of the data. If the sites must
-        still agree on lengths of lists (`needed`), no step can run until `pad`.
+        still agree on lengths of lists (`list_lengths`), no step can run until `pad`.
 
         width: number of feature columns. scaling: how the features are scaled (`datasets.features`).
 
@@ -283,11 +275,11 @@ class Participation:
             ConfigError, DataError: algorithm or model does not fit the data. PolicyViolation: the policy would end the
                 run.
         """
-        sites, predicts = self.asked.sites, bool(self.asked.predict)
-        algorithm = suited(self.experiment, self._name, sites, holdings.data, width, scaling, predicts)
+        sites, predicts = self.request.sites, bool(self.request.predict)
+        algorithm = make_algorithm(self.experiment, self._name, sites, holdings.data, width, scaling, predicts)
         self.algorithm = algorithm
-        calls = calls_of(algorithm, self.config.algorithm.name, len(self.asked.sites))
-        if not self.asked.predict:
+        calls = calls_of(algorithm, self.config.algorithm.name, len(self.request.sites))
+        if not self.request.predict:
             self._foresee(algorithm, calls, bool(holdings.data.labeled.any()))
             if any(step_info(step).sums for step in calls.all):
                 self.join_crowd()
@@ -301,15 +293,14 @@ class Participation:
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
         general = self.config.general
-        most = partial(models_tried, algorithm, len(self.asked.sites))
-        self.order = Order(calls, self.asked.round, general.rounds, self.asked.predict, general.eval_every, most)
+        max_models = partial(models_tried, algorithm, len(self.request.sites))
+        after, predict = self.request.round, self.request.predict
+        self.order = Order(calls, after, general.rounds, predict, general.eval_every, max_models)
         self.holdings = holdings
-        finders = () if self.asked.predict else algorithm.finders
+        finders = () if self.request.predict else algorithm.finders
         if finders:
-            self._waiting = (
-                holdings,
-                Precomputed.merge([finder.alone(holdings.data, self.folder) for finder in finders]),
-            )
+            extra = Precomputed.merge([finder.alone(holdings.data, self.folder) for finder in finders])
+            self._waiting = holdings, extra
         else:
             self.take_up(holdings)
             self.ready = self.exchange is None
@@ -320,14 +311,14 @@ class Participation:
         Raises:
             PolicyViolation: states the reason.
         """
-        sites, done, spent = len(self.asked.sites), self.asked.round, self.accounts.spent
+        sites, done, spent = len(self.request.sites), self.request.round, self.accounts.spent
         answered = max(done, self.noised.last_round())  # these replies are not noised again, and cost nothing more
         check_declared(self.rules, calls, labels, sites)
-        self.target = targeted(algorithm, calls)
-        replied = self.accounts.repeated(self.counted)
+        self.target = target_replies(algorithm, calls)
+        replied = self.accounts.replies_under(self.counted)
         for condition in conditions(self.rules, self.config, algorithm, calls, sites, spent, replied, done, answered):
             condition()
-        why = overspent(self.rules, spent, calls, self.config.general, answered, labels)
+        why = overspending(self.rules, spent, calls, self.config.general, answered, labels)
         if why and needs_all(self.config, algorithm):
             raise PolicyViolation(f"{why}, and could not end without it")
 
@@ -337,18 +328,17 @@ class Participation:
         Raises:
             PolicyViolation: see `admission.check_difference`.
         """
-        journal, sites = self.ledger.path.name, tuple(sorted(self.asked.sites))
+        journal, sites = self.ledger.path.name, tuple(sorted(self.request.sites))
         with self.accounts.open(self.ledger):
             known = self.accounts.crowds
-            check_difference(
-                self.rules, sites, [crowd for name, (crowd, data) in known.items() if data == self._digest]
-            )
+            earlier = [crowd for crowd, data in known.values() if data == self._digest]
+            check_difference(self.rules, sites, earlier)
             if journal not in known:
                 known[journal] = sites, self._digest
                 self.ledger.note(CROWD, sites=list(sites), data=self._digest)
 
     @property
-    def needed(self) -> dict[str, int]:
+    def list_lengths(self) -> dict[str, int]:
         """{list that all sites pad to one length: its length at this site}, until the sites have agreed on lengths."""
         return {} if self._waiting is None else self._waiting[1].lists
 
@@ -361,7 +351,7 @@ class Participation:
         if self._waiting is None:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
         holdings, extra = self._waiting
-        sizes = checked(message, self.needed)
+        sizes = read_lengths(message, self.list_lengths)
         graph = graph_of(holdings.data, holdings.features, self.dtype, extra=extra.pad(sizes))
         self._waiting = None
         self.take_up(replace(holdings, graph=graph))
@@ -370,7 +360,7 @@ class Participation:
         """Use these data, or the data by which the run has replaced them; a prediction uses the loaded data."""
         self.holdings, self.ready = holdings, True
         self._data = ClientData({self.random_id: holdings.graph}, holdings.classes, self.device)
-        if self._replaced.tree and not self.asked.predict:
+        if self._replaced.tree and not self.request.predict:
             self._data.load({self.random_id: self._replaced.tree})
         self._check_numbers({})
 
@@ -386,33 +376,33 @@ class Participation:
                 f"the server says that its last checkpoint is of round {call.saved}; it was of round {self._saved}, "
                 f"and the call is of round {call.round}"
             )
-        if call.saved > self._saved and not self.asked.predict:
+        if call.saved > self._saved and not self.request.predict:
             with self.accounts.open(self.ledger):
                 self.ledger.note("saved", round=call.saved)
             self._saved = call.saved
         self.downloads.check(call.step, message)
         self.memory.enter(call.round, call.saved)
-        if not self.asked.predict:
+        if not self.request.predict:
             self.noised.drop(call.saved)
 
     def _check_numbers(self, message: Tree) -> None:
         """Raise a PolicyViolation if replies would depend on too few examples of the present data."""
         check_crowd(self.rules, self.graph)
-        if self.algorithm is not None and not self.asked.predict:  # a prediction does not train
+        if self.algorithm is not None and not self.request.predict:  # a prediction does not train
             check_batches(self.rules, self.algorithm, self.graph, message)
 
-    def heard(self, request: StepRequest, info: StepInfo, message: Tree) -> str:
-        """The fingerprint of all messages on which the step's reply depends (`Memory.heard`).
+    def message_digest(self, request: StepRequest, info: StepInfo, message: Tree) -> str:
+        """The fingerprint of all messages on which the step's reply depends (`Memory.message_digest`).
 
         Raises:
             CallRefused: the step is stateless, and an earlier step has changed the site's data.
         """
         if info.stateless and self._replaced.tree:
             raise CallRefused("secure sum: a step has changed the site's data; such a sum is of all clients alone")
-        return self.memory.heard(request.step, message, info)
+        return self.memory.message_digest(request.step, message, info)
 
     def prepare_sum(self, request: Agree | Open, message: Tree) -> Tree:
-        """The reply to a request for keys, shares or signatures of a secure aggregation (`sums.Masking`)."""
+        """The reply to a request for keys, shares or signatures of a secure aggregation (`masking.Masking`)."""
         if isinstance(request, Open):
             return self.masking.open(request, message)
         if self.algorithm is None and not (isinstance(request, Agree) and request.step in BEFORE):

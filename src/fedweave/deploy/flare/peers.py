@@ -3,212 +3,19 @@ site's reply.
 """
 
 import json
-import logging
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from statistics import median_low
 from typing import NamedTuple, Protocol
-
-from torch import Tensor
 
 from fedweave.core.federation import Sent, StepInfo
 from fedweave.core.ledger_columns import Entry
 from fedweave.core.mechanism import AGAIN, LDP, Gaussian, Mechanism
-from fedweave.core.tree import Tree, decode, leaves, not_finite, numbers
+from fedweave.core.tree import Tree
 from fedweave.core.types import Record
-from fedweave.deploy.flare.folder import fields
-from fedweave.engines.calls import check_declared
+from fedweave.deploy.flare.inspection import Inspector
 from fedweave.engines.messages import peer_messages
-from fedweave.errors import NOT_FINITE, FedweaveError, ReplyRefused
-from fedweave.ops.touched import Sparsified
-
-# ----------------------------------------------------------------------------------------------------
-# The server's checks of a reply on arrival, and the faults of sites.
-
-
-Structure = tuple[tuple[str, str], ...]
-FAR = 1e6  # a factor between numbers of one site and of others beyond which a model is useless
-
-
-class Inspector:
-    """Checks replies; remembers the structure that most replies to each step had."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._known: dict[str, Structure] = {}
-        self._usual: dict[tuple[str, str], float] = {}
-
-    def accept(
-        self,
-        step: str,
-        info: StepInfo,
-        sent: Mapping[str, Tree],
-        blobs: Mapping[str, bytes],
-        like: Tree | None = None,
-    ) -> tuple[dict[str, Tree], dict[str, str]]:
-        """The usable replies {site: tree}, and {site: reason} for the rejected ones.
-
-        A reply must be in the documented encoding and within the size limit, hold declared names only, be finite, and
-        have the ranges and forms that the step declares (`Sends.within`, `Sends.like`). Unless the step is ragged,
-        leaves that are also in the message `sent` must have the same shape and dtype there. All other leaves must have
-        the same form as in `like` or, without `like`, as at most other sites. The number of rows may differ if the step
-        declares one row per node. If no reply has the message's shapes, the step changes them, and only the other sites
-        count. Numbers without a declared range must not exceed the usual size at other sites (or in `like`) by more
-        than the factor `FAR`.
-        """
-        good: dict[str, Tree] = {}
-        refused: dict[str, str] = {}
-        for site, blob in blobs.items():
-            try:
-                tree = self._read(step, info, blob)
-                if fault := _beyond(info, sent.get(site, {}), tree):
-                    raise ReplyRefused(fault)
-                good[site] = tree
-            except ReplyRefused as error:
-                refused[site] = f"its reply was refused: {error}"
-        changed = {} if info.ragged else {site: _changes(sent.get(site, {}), good[site]) for site in good}
-        if len(good) == 1 or not all(changed.values()):
-            for site in [site for site, what in changed.items() if what]:
-                del good[site]
-                refused[site] = f"its reply was refused: {changed[site]}"
-        forms = {site: _structure(tree, info) for site, tree in good.items()}
-        common = self._settle(step, forms) if like is None else _structure(like, info)
-        for site, form in forms.items():
-            if common is None or form != common:
-                del good[site]
-                refused[site] = f"its reply was refused: {_difference(form, common)}"
-        for site, fault in self._far(step, info, good, like).items():
-            del good[site]
-            refused[site] = f"its reply was refused: {fault}"
-        return good, refused
-
-    def _read(self, step: str, info: StepInfo, blob: bytes) -> Tree:
-        if len(blob) > self._limit:
-            raise ReplyRefused(f"{len(blob)} bytes exceed the limit of {self._limit} (engine.reply_mb)")
-        tree = decode(blob, self._limit)
-        check_declared(step, info, (path for path, _ in leaves(tree)))
-        if path := not_finite(tree):
-            raise ReplyRefused(f"{path} {NOT_FINITE}")
-        return tree
-
-    def _settle(self, step: str, forms: Mapping[str, Structure]) -> Structure | None:
-        """The structure that replies of `step` must have; None if there is no majority.
-
-        Several replies determine it by majority. A single reply is compared with the structure from before.
-        """
-        if forms and (len(forms) > 1 or step not in self._known):
-            (form, votes), *_ = Counter(forms.values()).most_common(1)
-            if 2 * votes > len(forms):
-                self._known[step] = form
-        return self._known.get(step)
-
-    def _far(self, step: str, info: StepInfo, trees: Mapping[str, Tree], like: Tree | None) -> dict[str, str]:
-        """{site: the fault} for the sites whose numbers are much larger than at other sites.
-
-        The usual size is the lower median of all, at least 1. A single reply is compared with the last usual size.
-        """
-        sizes = {site: _largest(tree, info) for site, tree in trees.items()}
-        known = [] if like is None else [_largest(like, info)]
-        faults: dict[str, str] = {}
-        for key in {key for magnitudes in sizes.values() for key in magnitudes}:
-            usual = median_low([magnitudes.get(key, 0.0) for magnitudes in (*sizes.values(), *known)])
-            if len(sizes) + len(known) == 1:
-                usual = self._usual.get((step, key), usual)
-            limit = FAR * max(1.0, usual)
-            far = {site: magnitudes[key] for site, magnitudes in sizes.items() if magnitudes.get(key, 0.0) > limit}
-            faults |= {site: f"{key} reaches {most:g}, where {usual:g} is usual" for site, most in far.items()}
-            self._usual[step, key] = usual
-        return faults
-
-
-def _changes(message: Tree, reply: Tree) -> str:
-    """The first leaf of a reply with another shape or dtype than the message's leaf of the same name; "" if none
-    has."""
-    sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor)}
-    forms = ((path, _form(leaf), _form(sent[path])) for path, leaf in leaves(reply) if path in sent)
-    return next((f"{path} is {form}, not {like}" for path, form, like in forms if form != like), "")
-
-
-def _beyond(info: StepInfo, message: Tree, reply: Tree) -> str:
-    """The first leaf of a reply outside its declared range, or not of its declared form; "" if there is none."""
-    sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor | Sparsified)}
-    for path, leaf in leaves(reply):
-        key = info.covering(path) or path
-        spec = info.sends[key]
-        if spec.within is not None and (fault := spec.within.fault(path, leaf)):
-            return fault
-        model = sent.get(spec.like + path.removeprefix(key)) if spec.like else None
-        if model is not None and key in info.sums and leaf.shape == model.shape:
-            continue  # masked integers instead of numbers
-        if model is not None and _form(leaf) != (form := _form(model)):
-            return f"{path} is {_form(leaf)}, not {form}"
-    return ""
-
-
-def _largest(tree: Tree, info: StepInfo) -> dict[str, float]:
-    """{declared key without a range: the largest magnitude of its floating-point numbers}."""
-    maxima: dict[str, float] = {}
-    for path, leaf in numbers(tree):
-        key = info.covering(path) or path
-        if leaf.numel() and not info.sends[key].within:
-            least, most = leaf.aminmax()
-            maxima[key] = max(maxima.get(key, 0.0), -float(least), float(most))
-    return maxima
-
-
-def _structure(tree: Tree, info: StepInfo) -> Structure:
-    nodes = {path for path, _ in leaves(tree) if path.split("/")[0] in info.per_node}
-    return tuple((path, _form(leaf, info.ragged, path in nodes)) for path, leaf in leaves(tree))
-
-
-def _form(leaf: object, ragged: bool = False, per_node: bool = False) -> str:
-    if not isinstance(leaf, Tensor | Sparsified):
-        return type(leaf).__name__
-    shape = f"{len(leaf.shape)}-d" if ragged else str(list(leaf.shape))
-    if per_node and not ragged:
-        shape = f"[nodes{''.join(f', {size}' for size in leaf.shape[1:])}]" if len(leaf.shape) else "0-d"
-    return f"{shape} {str(leaf.dtype).removeprefix('torch.')}"
-
-
-def _difference(form: Structure, common: Structure | None) -> str:
-    if common is None:
-        return "the sites disagree on its structure, and no majority settles it"
-    ours, theirs = dict(form), dict(common)
-    names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-    parts = [f"{name} is {ours.get(name, 'absent')}, not {theirs.get(name, 'absent')}" for name in names[:3]]
-    return "; ".join(parts) or "its keys are in another order"
-
-
-class SiteFaults:
-    """Counts of faults, each (site, "missing" | "refused" | "late"), since the last call of `taken`."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self.reasons: dict[str, str] = {}  # why each site was last missing
-        self._log = logging.getLogger("fedweave.server")
-
-    def note(self, round: int, missing: Mapping[str, str], refused: Mapping[str, str]) -> None:
-        """Count faults of one call. missing: {site: why} for the sites without a usable reply. refused: the sites among
-        these that sent an unusable one."""
-        self._counts.update((site, "missing") for site in missing)
-        self._counts.update((site, "refused") for site in refused)
-        for site, why in {**missing, **refused}.items():
-            if site in refused or self.reasons.get(site) != why:  # log a missing site once, not at every call
-                more = fields("left-out", round=round, site=site, reason=why)
-                self._log.warning("round %d: %s is left out: %s", round, site, why, extra=more)
-        self.reasons |= missing
-
-    def update(self, faults: Mapping[tuple[str, str], int] | Iterable[tuple[str, str]]) -> None:
-        """Count more faults without a reason: once each, or by the numbers in `faults`."""
-        self._counts.update(faults)
-
-    def taken(self) -> dict[tuple[str, str], int]:
-        """The count of each fault. Resets all counts to zero."""
-        counts, self._counts = dict(self._counts), Counter()
-        return counts
-
+from fedweave.errors import FedweaveError
 
 _LONGEST = 1 << 20  # characters of a note
 _MOST = 1 << 53  # bytes, versions
@@ -216,16 +23,18 @@ _MOST = 1 << 53  # bytes, versions
 VERSION, HEARD, SCORED, WRITTEN, REPEATED = "(data)", "(heard)", "(scores)", "(written)", "(again)"
 
 
-def sent_again(info: StepInfo) -> StepInfo:
+def resend_info(info: StepInfo) -> StepInfo:
     """The declaration of a reply that leaves once more, with the noise that it had the first time."""
 
-    def released(mechanism: Mechanism) -> Mechanism:
+    def mark_release(mechanism: Mechanism) -> Mechanism:
         fresh = isinstance(mechanism, Gaussian | LDP) and not mechanism.release
         return replace(mechanism, release=AGAIN) if fresh else mechanism  # type: ignore[arg-type]
 
-    noised = {key: spec for key, spec in info.sends.items() if spec.mechanisms}
-    replacements = {key: replace(spec, mechanism=tuple(map(released, spec.mechanisms))) for key, spec in noised.items()}
-    return replace(info, sends={**info.sends, **replacements})
+    sends = dict(info.sends)
+    for key, spec in info.sends.items():
+        if spec.mechanisms:
+            sends[key] = replace(spec, mechanism=tuple(map(mark_release, spec.mechanisms)))
+    return replace(info, sends=sends)
 
 
 class Post(Protocol):
@@ -272,7 +81,7 @@ class Receipt(NamedTuple):
             FedweaveError: the note is not of this form, or names keys that the step does not declare.
         """
         try:
-            fields = _parsed(note)
+            fields = _parse(note)
             keys = tuple((str(key), str(shape), int(size)) for key, shape, size in fields["keys"])
             receipt = cls(keys, int(fields["size"]), {p: str(why)[:200] for p, why in fields["lost"].items()})
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
@@ -282,7 +91,8 @@ class Receipt(NamedTuple):
         sizes = [size for *_, size in receipt.keys]
         if not sum(sizes) <= receipt.size < _MOST or min(sizes, default=0) < 0 or not set(receipt.lost) <= set(peers):
             raise FedweaveError("its receipt contradicts itself", code="peer.receipt")
-        if undeclared := [key for key, *_ in receipt.keys if info.covering(key) is None]:
+        undeclared = [key for key, *_ in receipt.keys if info.covering(key) is None]
+        if undeclared:
             raise FedweaveError(
                 f"its receipt names {undeclared[:5]}, which the step does not declare", code="peer.receipt"
             )
@@ -300,7 +110,7 @@ class Inbox:
         self._parcels: dict[tuple[str, str], tuple[tuple[int, int], bytes]] = {}
         self._own: dict[str, tuple[tuple[int, int], Tree]] = {}
 
-    def note_own(self, step: str, call: tuple[int, int], reply: Tree) -> None:
+    def note_reply(self, step: str, call: tuple[int, int], reply: Tree) -> None:
         """Remember what the site sends in `call` (round, occurrence) of `step`."""
         self._own[step] = call, reply
 
@@ -338,7 +148,7 @@ class Inbox:
 def read_note(note: str) -> Record:
     """The note with a site's reply, by key (`VERSION` and so on); {} for a note of another form."""
     with suppress(ValueError):
-        return _parsed(note)
+        return _parse(note)
     return {}
 
 
@@ -354,7 +164,7 @@ def read_version(note: str, before: int) -> int:
     return version if isinstance(version, int) and before < version < _MOST else before
 
 
-def _parsed(note: str) -> Record:
+def _parse(note: str) -> Record:
     if len(note) > _LONGEST:
         raise ValueError(f"{len(note)} characters")
     try:

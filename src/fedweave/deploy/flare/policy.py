@@ -93,10 +93,11 @@ def check_calls(rules: Rules, spent: Spent, step: str, scores: int = 0) -> None:
         PolicyViolation: names the step and its number of replies.
     """
     check_evaluations(rules, spent, scores)
-    for name, most in rules.calls.items():
-        if is_of(step, name) and (done := replies_of(spent, name)) >= most:
+    for name, limit in rules.calls.items():
+        done = replies_of(spent, name) if is_of(step, name) else 0
+        if is_of(step, name) and done >= limit:
             raise PolicyViolation(
-                f"policy.calls: {name} has replied {counted(done, 'time')}, and may {counted(most, 'time')}"
+                f"policy.calls: {name} has replied {counted(done, 'time')}, and may {counted(limit, 'time')}"
             )
 
 
@@ -106,11 +107,11 @@ def check_evaluations(rules: Rules, spent: Spent, more: int = 1) -> None:
     Raises:
         PolicyViolation: states the numbers and the setting to change.
     """
-    most = rules.evaluations
-    if most is not None and more and spent.evaluations + more > most:
+    limit = rules.evaluations
+    if limit is not None and more and spent.evaluations + more > limit:
         raise PolicyViolation(
             f"policy.evaluations: scores have left {counted(spent.evaluations, 'time')} and may "
-            f"{counted(most, 'time')}; {more} more do not fit. Evaluate more rarely: eval_every = 0 does so once, "
+            f"{counted(limit, 'time')}; {more} more do not fit. Evaluate more rarely: eval_every = 0 does so once, "
             "after the last round"
         )
 
@@ -140,7 +141,7 @@ def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
             )
 
 
-def least_told(rules: Rules) -> int:
+def min_exchange_nodes(rules: Rules) -> int:
     """The minimum number of the site's nodes in a sum of features that it sends over edges to other sites' nodes.
 
     Raises:
@@ -168,12 +169,13 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
     if graph.pairs is not None:  # only links count: all other pairs are drawn at random
         known = graph.y == 1
         everyone = int(known.sum())
-    seen = known if known.dim() == 1 else known.any(1)
-    masks = graph.masks & seen if bool(seen.any()) else graph.masks
+    relevant = known if known.dim() == 1 else known.any(1)
+    masks = graph.masks & relevant if bool(relevant.any()) else graph.masks
     counts = dict(zip(SPLITS, masks.sum(1).tolist(), strict=True)) | {"all": everyone}
-    if few := [name for name, count in counts.items() if 0 < count < rules.min_nodes]:
+    low = [name for name, count in counts.items() if 0 < count < rules.min_nodes]
+    if low:
         raise PolicyViolation(
-            f"policy.min_nodes: the site has fewer than {rules.min_nodes} {graph.example}s ({few[0]}), on which "
+            f"policy.min_nodes: the site has fewer than {rules.min_nodes} {graph.example}s ({low[0]}), on which "
             "nothing is trained or scored"
         )
 
@@ -185,8 +187,8 @@ def check_batches(rules: Rules, algorithm: Algorithm, graph: Graph, message: Tre
     Raises:
         PolicyViolation: names the settings, not the number of examples.
     """
-    for what, least in algorithm.least_examples(graph, message).items():
-        if 0 < least < rules.min_nodes:
+    for what, minimum in algorithm.least_examples(graph, message).items():
+        if 0 < minimum < rules.min_nodes:
             raise PolicyViolation(
                 f"policy.min_nodes: {what} would train on fewer than {rules.min_nodes} of the site's examples in some "
                 "step; choose other settings, or have the owner lower the bound"
@@ -222,18 +224,20 @@ def check_summed(rules: Rules, key: str, info: StepInfo, sites: int) -> None:
         PolicyViolation: states the numbers.
     """
     sum_spec = info.sums.get(key)
-    if sum_spec is not None and (least := sum_spec.needed(sites)) < rules.min_summed:
+    if sum_spec is None:
+        return
+    minimum = sum_spec.needed(sites)
+    if minimum < rules.min_summed:
         raise PolicyViolation(
-            f"policy.min_summed: the secure sum of {key} may be of {least} of {sites} sites, and {rules.min_summed} "
+            f"policy.min_summed: the secure sum of {key} may be of {minimum} of {sites} sites, and {rules.min_summed} "
             "are needed"
         )
 
 
 def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: Iterable[Applied]) -> None:
     for release in sent:
-        if PrivacyAccount().after(release).cost.unbounded and not any(
-            covers(key, release.key) for key in rules.unbounded
-        ):
+        allowed = any(covers(key, release.key) for key in rules.unbounded)
+        if PrivacyAccount().after(release).cost.unbounded and not allowed:
             raise PolicyViolation(
                 f"policy.epsilon: nothing bounds what {release.key} reveals (mechanism: {release}), so no ε holds; run "
                 f'an algorithm that bounds it, or let it leave without a bound: policy.unbounded = ["{release.key}"]'
@@ -251,13 +255,13 @@ def _fitting(cost: Cost, cap: float, delta: float) -> str:
     """The end of a sentence: how many messages of that `cost` fit under the cap together."""
     if not cost.epsilon and not cost.squared_mu:
         return ""
-    few, many = 0, 1
-    while total_epsilon(cost * many, delta) <= cap:
-        few, many = many, 2 * many
-    while many - few > 1:
-        middle = (few + many) // 2
-        few, many = (middle, many) if total_epsilon(cost * middle, delta) <= cap else (few, middle)
-    return f"; {few} such messages fit under it in all"
+    low, high = 0, 1
+    while total_epsilon(cost * high, delta) <= cap:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if total_epsilon(cost * middle, delta) <= cap else (low, middle)
+    return f"; {low} such messages fit under it in all"
 
 
 def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> None:
@@ -272,18 +276,12 @@ def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> N
         if covers(key, path) or (key, path) == (LABELS, COUNTS):
             raise PolicyViolation(f"policy.deny: {path if key == LABELS else key} may not leave")
     mixed = max((mechanism.least for mechanism in mechanisms if isinstance(mechanism, Mixup)), default=0)
-    noised = max(
-        (
-            mechanism.sigma / (mechanism.sensitivity or 1.0)
-            for mechanism in mechanisms
-            if isinstance(mechanism, Gaussian)
-        ),
-        default=0.0,
-    )
-    for rule, demands, got in (("mixup", rules.mixup, mixed), ("noise", rules.noise, noised)):
-        for key, least in demands.items():
-            if covers(key, path) and got < least:
-                raise PolicyViolation(f"policy.{rule}: {key} needs at least {least:g}, {applied}")
+    gaussian = [mechanism for mechanism in mechanisms if isinstance(mechanism, Gaussian)]
+    noise = max((one.sigma / (one.sensitivity or 1.0) for one in gaussian), default=0.0)
+    for rule, demands, got in (("mixup", rules.mixup, mixed), ("noise", rules.noise, noise)):
+        for key, minimum in demands.items():
+            if covers(key, path) and got < minimum:
+                raise PolicyViolation(f"policy.{rule}: {key} needs at least {minimum:g}, {applied}")
     sums = [mechanism for mechanism in mechanisms if isinstance(mechanism, SecureSum)]
     for key in rules.secure_sum:
         if covers(key, path) and not any(mechanism.everyone or rules.partial_sums for mechanism in sums):

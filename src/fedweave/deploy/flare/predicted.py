@@ -19,11 +19,13 @@ from fedweave.core.graph import TEST, VAL
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset
-from fedweave.deploy.flare.admission import read_checked
 from fedweave.deploy.flare.folder import fields
-from fedweave.deploy.flare.holdings import FLAGS, Holdings, form_at, tables_at, unscaled_at
+from fedweave.deploy.flare.holdings import Holdings
+from fedweave.deploy.flare.joining import FLAGS
 from fedweave.deploy.flare.participation import RUNS, Participation
+from fedweave.deploy.flare.policy_names import read_checked
 from fedweave.deploy.flare.requests import Join, mendable
+from fedweave.deploy.flare.site_data import form_at, load_tables, load_unscaled
 from fedweave.deploy.flare.sitefile import SITE_FILE, SiteData
 from fedweave.engines.devices import CPU
 from fedweave.errors import CallRefused, FedweaveError, UserError
@@ -36,7 +38,7 @@ from fedweave.experiment.runs.scorer import Scorer, scorer_of
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
 
-_MOST = math.nextafter(1, 2)  # a threshold that flags nothing
+_MAX_THRESHOLD = math.nextafter(1, 2)  # a threshold that flags nothing
 
 
 def note_form(request: Join, folder: Path, form: DataForm | None) -> None:
@@ -46,7 +48,7 @@ def note_form(request: Join, folder: Path, form: DataForm | None) -> None:
         write_form(folder / RUNS / request.run, form)
 
 
-def noted_form(request: Join, folder: Path) -> DataForm | None:
+def form_of_run(request: Join, folder: Path) -> DataForm | None:
     """The form that `note_form` wrote, if the job predicts; else None."""
     return read_form(folder / RUNS / request.run) if request.predict else None
 
@@ -60,15 +62,15 @@ def before_of(site: Path, run: str = "") -> Before:
             invalid.
     """
     about, _ = read_checked(site / SITE_FILE)
-    noted = read_form(site / RUNS / run) if run else None
-    return _before(about, noted or form_at(about, unscaled_at(about, site)))
+    form = read_form(site / RUNS / run) if run else None
+    return _before(about, form or form_at(about, load_unscaled(about, site)))
 
 
 def _before(site: SiteData, form: DataForm, ports: bool = False) -> Before:
     return Before.noted(asdict(site), site.external, form, ports)
 
 
-def set_aside(folder: Path, run: str) -> None:
+def rename_predictions(folder: Path, run: str) -> None:
     """Rename earlier predictions of the `run` at the site in `folder`. The model or the data is about to change, and
     the owner must not mistake the old file for a new one if the job fails."""
     for path in (folder / RUNS / run / name for name in (PREDICTIONS, PAIRS_SCORED)):
@@ -76,24 +78,27 @@ def set_aside(folder: Path, run: str) -> None:
             path.replace(path.with_name(EARLIER.replace(PREDICTIONS, path.name)))
 
 
-def leave(job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | None = None) -> bool:
+def write_predictions(
+    job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | None = None
+) -> bool:
     """Remove the "prediction" or "model" that a step left in a client's state for the owner, and write the predictions
     into the run's folder. Returns whether there were any. flags: the class and threshold of all sites, if known."""
     probs: Tensor | None = state.pop("prediction", None)
-    if (model := state.pop("model", None)) is not None:
+    model = state.pop("model", None)
+    if model is not None:
         probs = probabilities(deployable(job.algorithm).net, model, job.graph)
     if probs is None:
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.holdings.data
     used = None if data.public is None else np.asarray(data.public) & data.labeled  # only labeled examples
     if data.links is not None:
-        return _leave_links(job, site, probs, model, log)
+        return _write_link_predictions(job, site, probs, model, log)
     result = Predicted(site, probs, np.arange(data.examples), used)
-    flagging = flags or flagged(job.config.evaluation, data, probs)
+    flagging = flags or local_flagging(job.config.evaluation, data, probs)
     named = data.ids, data.labels, data.example
     write_table(path, predictions_table([result], *named, data.y, flagging, ends_of(data), data.targets))
-    apart = job.holdings.apart if isinstance(job.holdings, Holdings) else 0
-    without = f"; {unscored(apart, data.examples + apart)}" if apart else ""
+    unaligned = job.holdings.unaligned if isinstance(job.holdings, Holdings) else 0
+    without = f"; {note_unscored(unaligned, data.examples + unaligned)}" if unaligned else ""
     more = fields("predictions", run=job.run, rows=data.examples)
     log.info("%d predictions: %s%s", data.examples, path, without, extra=more)
     if model is not None:
@@ -110,9 +115,10 @@ def keep_model(job: Participation, site: str, score: Callable[[], object], clien
         return
     try:
         score()
-        if (w := to(client.state, CPU).get("model")) is not None:
+        w = to(client.state, CPU).get("model")
+        if w is not None:
             p = probabilities(deployable(job.algorithm).net, w, job.graph)
-            _keep_scorer(job, site, w, flagged(job.config.evaluation, data, p), log)
+            _keep_scorer(job, site, w, local_flagging(job.config.evaluation, data, p), log)
     except FedweaveError as error:
         log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
 
@@ -123,16 +129,16 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
     try:
         if form is None:
             raise UserError("the site noted no form of its data for this run", code="score.alone")
-        named = site, max(job.order.round, 0), job.asked.document, flags
+        named = site, max(job.order.round, 0), job.request.document, flags
         scorer = scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), *named)
         scorer.save(job.run_folder / SCORER)
     except FedweaveError as error:
         log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
         return
-    if job.asked.predict:  # perhaps of other data than the model was trained on
+    if job.request.predict:  # perhaps of other data than the model was trained on
         return
     try:
-        _keep_histograms(job, scorer, columns_of(tables_at(about, job.folder), scorer.form))
+        _keep_histograms(job, scorer, columns_of(load_tables(about, job.folder), scorer.form))
     except Exception as error:  # the run goes on without them
         more = fields("no-histograms", run=job.run, error=type(error).__name__)
         log.info("no %s is written: %s: %s", HISTOGRAMS, type(error).__name__, error, extra=more)
@@ -148,7 +154,9 @@ def _keep_histograms(job: Participation, scorer: Scorer, columns: Iterable[Value
     reference(scorer.name, [*columns], table, unseen, data.examples).save(job.run_folder / HISTOGRAMS)
 
 
-def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger) -> bool:
+def _write_link_predictions(
+    job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger
+) -> bool:
     """Write the predictions for a site's links, and for its owner's table of pairs."""
     folder, data = job.folder / RUNS / job.run, job.holdings.data
     called = np.array(data.node_ids)
@@ -168,9 +176,9 @@ def _leave_links(job: Participation, site: str, probability: Tensor, w: Tree | N
     return True
 
 
-def unscored(apart: int, nodes: int, of: str = "") -> str:
-    """A sentence that `apart` of a party's `nodes` get no score, and why. of: " of SITE", or ""."""
-    return f"{apart:,} of {nodes:,} nodes{of} get no score: not all parties have them (ids must be written alike)"
+def note_unscored(unaligned: int, nodes: int, of: str = "") -> str:
+    """A sentence that `unaligned` of a party's `nodes` get no score, and why. of: " of SITE", or ""."""
+    return f"{unaligned:,} of {nodes:,} nodes{of} get no score: not all parties have them (ids must be written alike)"
 
 
 def read_flags(message: Tree) -> Flagging | None:
@@ -181,17 +189,16 @@ def read_flags(message: Tree) -> Flagging | None:
     """
     if isinstance(message, dict) and not message:
         return None
-    positive, threshold = (message.get(key) if isinstance(message, dict) else None for key in FLAGS)
-    if (
-        type(positive) is not int
-        or type(threshold) is not float
-        or not (0 <= positive <= 1 and 0 <= threshold <= _MOST)
-    ):
+    if not isinstance(message, dict) or not message.keys() >= FLAGS.keys():
+        raise CallRefused("the server sends a class or a threshold by which nothing can be flagged")
+    positive, threshold = message["positive"], message["threshold"]
+    known = type(positive) is int and type(threshold) is float
+    if not known or not (0 <= positive <= 1 and 0 <= threshold <= _MAX_THRESHOLD):
         raise CallRefused("the server sends a class or a threshold by which nothing can be flagged")
     return Flagging(positive, threshold)
 
 
-def flagged(judging: Judging, data: Dataset, probs: Tensor) -> Flagging | None:
+def local_flagging(judging: Judging, data: Dataset, probs: Tensor) -> Flagging | None:
     """The class and threshold by which a site flags its examples, from its own validation examples, for use without a
     common threshold of all sites (`Flare.join`). None if no class is looked for.
 
@@ -204,13 +211,13 @@ def flagged(judging: Judging, data: Dataset, probs: Tensor) -> Flagging | None:
     return by_validation(judging.of(data.labels, data.classes), {}, p[val], data.y[val])
 
 
-def predicting(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:
+def predicting_sites(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:
     """The `sites` that predict with a finished run: all sites or, in a vertical run, the parties with labels."""
     return [site for site in sites if not capabilities(algorithm).predicts or state["holders"][site]]
 
 
-def check_written(wanted: Sequence[str], lacking: Mapping[str, str]) -> None:
-    """Raise an error unless all `wanted` sites have written their predictions.
+def check_written(sites: Sequence[str], lacking: Mapping[str, str]) -> None:
+    """Raise an error unless all `sites` have written their predictions.
 
     lacking: {site: why} for the sites that have not (`Flare.unwritten`).
 
@@ -219,12 +226,11 @@ def check_written(wanted: Sequence[str], lacking: Mapping[str, str]) -> None:
     """
     if not lacking:
         return
-    named = "; ".join(
-        f"{site}: {why.removesuffix('.') or 'it never trained, and has no such model'}" for site, why in lacking.items()
-    )
-    others = ", ".join(site for site in wanted if site not in lacking)
+    untrained = "it never trained, and has no such model"
+    named = "; ".join(f"{site}: {why.removesuffix('.') or untrained}" for site, why in lacking.items())
+    successful = ", ".join(site for site in sites if site not in lacking)
     kind = UserError if mendable(lacking.values()) or "" in lacking.values() else FedweaveError
     raise kind(
-        f"{len(lacking)} of {counted(len(wanted), 'site')} wrote no predictions. {named}. "
-        f"{f'The predictions of {others} are written. ' if others else ''}Correct this and predict again."
+        f"{len(lacking)} of {counted(len(sites), 'site')} wrote no predictions. {named}. "
+        f"{f'The predictions of {successful} are written. ' if successful else ''}Correct this and predict again."
     )

@@ -115,7 +115,7 @@ def provision(directory: Path, sites: Sequence[str], host: str, port: int, ca: b
 
     host, port: the server's address. The folder authority holds the key of the certificate authority; keep it offline.
     ca: the certificate of a company's own authority in PEM. There is then no folder authority; members' certificates
-    are placeholders until `certificates.accept` installs those that the company has signed.
+    are placeholders until `issuing.accept` installs those that the company has signed.
 
     Raises:
         UserError: the directory is not empty, or a name or the host is not allowed.
@@ -277,7 +277,7 @@ def uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
     ]
 
 
-def issued(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> Any:
+def issue(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> Any:
     """A certificate for the public `key` of the member `name`, signed with the authority's `root` key, in the form of
     provisioning. hosts: the names of a server's machine."""
     more: Record = {"server_default_host": hosts[0], "server_additional_hosts": list(hosts)} if hosts else {}

@@ -56,7 +56,7 @@ class Link(Protocol):
         """Send `request` and a blob to each site; returns the answers in time, and {site: why} for all other sites."""
 
 
-def encoded(sent: Mapping[str, Tree]) -> dict[str, bytes]:
+def encode_messages(sent: Mapping[str, Tree]) -> dict[str, bytes]:
     """{site: the bytes of its message}. If several sites get the same message, they share one bytes object."""
     return once(encode, sent)
 
@@ -120,7 +120,7 @@ class Blind:
 class Settle:
     """Keep the nodes that all parties have ("align"), pad lists to the common lengths ("pad"), take the numbers of the
     nodes at edges between sites ("match"), or the sums that others sent for these nodes ("take",
-    `alignment.Exchange`)."""
+    `exchange.Exchange`)."""
 
     kind: Literal["align", "pad", "match", "take"]
     pin: str
@@ -222,7 +222,7 @@ def read_request(text: str) -> Request:
         raise CallRefused(f"the request is not of fedweave's form ({type(error).__name__})") from error
 
 
-def described(request: Request) -> str:
+def describe_request(request: Request) -> str:
     """A request as text, for the owner."""
     if isinstance(request, Open):
         return f"{request.kind} of a secure sum, slot {request.slot} of epoch {request.epoch}"
@@ -271,9 +271,9 @@ def check_versions(request: Join, document: Document, releases: Releases) -> dic
     here, theirs = versions(document), request.versions
     short = len(theirs.get("fedweave", "")) <= _LONGEST  # the site's journal keeps it
     patched = releases == "same-protocol" and request.protocol == PROTOCOL and short
-    odd = [name for name in here if theirs.get(name) != here[name] and not (patched and name == "fedweave")]
-    if odd:
-        name, same = odd[0], "file" if odd[0].endswith(".py") else "versions"
+    differing = [name for name in here if theirs.get(name) != here[name] and not (patched and name == "fedweave")]
+    if differing:
+        name, same = differing[0], "file" if differing[0].endswith(".py") else "versions"
         remedy = f"Install the same {same} at the server and at all sites."
         if name == "fedweave" and releases == "same-protocol":
             remedy = f"Their protocols have the numbers {PROTOCOL} and {request.protocol}. {remedy}"

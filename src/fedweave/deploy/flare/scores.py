@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.algorithms.scoring import HIGH, LOW, MEAN, TRIED
 from fedweave.algorithms.vertical.party import DRAWN, LabelRelease
 from fedweave.core.algorithm import Algorithm, Calls
-from fedweave.core.federation import Client, Step, StepInfo, step_info
+from fedweave.core.federation import Client, Sends, Step, StepInfo, step_info
 from fedweave.core.mechanism import LDP, Derived, SecureSum
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record
@@ -56,7 +56,7 @@ class Scoring:
 
     def show(self, client: Client, classes: int) -> Tree:
         """Replace the client's labels by drawn ones, drawn once for good; returns the state's entry that identifies the
-        draw (`member.with_fingerprints`), or {} if the labels stay as they are.
+        draw (`steps.with_fingerprints`), or {} if the labels stay as they are.
 
         A party that trains on drawn labels with the same ε sees the same labels.
         """
@@ -67,29 +67,29 @@ class Scoring:
         client.graph = client.graph._replace(y=release.seen(client.graph.y, classes, release.kept(fresh_client)))
         return {DRAWN: fresh_client.state[DRAWN]}
 
-    def left(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
+    def prepare(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:
         """A scoring step's reply in the form in which it may leave, the declaration of this form, and the site's
         note."""
         scoring = replace(self, measures=self.in_sum) if info.sums else self
         if not scoring.changes:
             return reply, info, {}
-        shown = scoring.leave(reply, classes, info)
-        return shown, scoring.declared(info, [path for path, _ in leaves(shown)]), {SCORED: asdict(scoring)}
+        shown = scoring.redact(reply, classes, info)
+        return shown, scoring.declaration(info, [path for path, _ in leaves(shown)]), {SCORED: asdict(scoring)}
 
-    def leave(self, reply: Tree, classes: int, info: StepInfo | None = None) -> Tree:
+    def redact(self, reply: Tree, classes: int, info: StepInfo | None = None) -> Tree:
         """A scoring step's reply with zeros instead of the measures that do not leave; a pair of zeros stands for no
         examples. info: the step's declaration, if its reply may be masked integers of a secure aggregation."""
         ones = {path: 1 if info is None else _one(info, path) for path, _ in leaves(reply)}
-        return nest({path: self._shown(path, leaf, classes, ones[path]) for path, leaf in leaves(reply)})
+        return nest({path: self._redact_leaf(path, leaf, classes, ones[path]) for path, leaf in leaves(reply)})
 
-    def declared(self, info: StepInfo, paths: list[str]) -> StepInfo:
-        """`info` with what the `paths` of a reply after `leave` reveal, and the mechanisms that protect them."""
-        sends, first = dict(info.sends), next((path for path in paths if self._leaves(path)), "")
+    def declaration(self, info: StepInfo, paths: list[str]) -> StepInfo:
+        """`info` with what the `paths` of a reply after `redact` reveal, and the mechanisms that protect them."""
+        sends, first = dict(info.sends), next((path for path in paths if self._is_sent(path)), "")
         drawn = () if self.epsilon is None else (LDP(self.epsilon, "label", DRAWN, one_draw=True),)
         for path in paths:
             spec = info.sends[info.covering(path) or path.split("/")[0]]
             hides = tuple(one for one in spec.mechanisms if isinstance(one, SecureSum))
-            if not self._leaves(path):
+            if not self._is_sent(path):
                 mechanism = (*((Derived(first),) if first else drawn), *hides) if drawn else spec.mechanism
                 sends[path] = replace(spec, reveals=NOTHING, mechanism=mechanism)
             elif self.coarse:
@@ -98,26 +98,25 @@ class Scoring:
                 sends[path] = replace(spec, reveals=text, mechanism=(*drawn, *hides) if drawn else spec.mechanism)
         return replace(info, sends=sends)
 
-    def foretold(self, info: StepInfo) -> StepInfo:
-        """`info` of a scoring step with the mechanisms of `declared`, before the step has replied and its leaves are
+    def declaration_before(self, info: StepInfo) -> StepInfo:
+        """`info` of a scoring step with the mechanisms of `declaration`, before the step has replied and its leaves are
         known."""
         keys = [key for key in info.sends if key in COUNTED]
         if self.epsilon is None or not keys:
             return info
-        specs = self.declared(info, [f"{key}/{_PLAIN}" for key in keys]).sends
+        specs = self.declaration(info, [f"{key}/{_PLAIN}" for key in keys]).sends
         zeros = (Derived(f"{keys[0]}/{_PLAIN}"),)
-        shown = {
-            key: specs[f"{key}/{_PLAIN}"] if key in COUNTED else replace(spec, mechanism=zeros)
-            for key, spec in info.sends.items()
-        }
-        return replace(info, sends=shown)
+        sends = dict[str, Sends]()
+        for key, spec in info.sends.items():
+            sends[key] = specs[f"{key}/{_PLAIN}"] if key in COUNTED else replace(spec, mechanism=zeros)
+        return replace(info, sends=sends)
 
     @property
     def coarse(self) -> bool:
         """Whether only hits leave."""
         return self.step > 1 or self.epsilon is not None
 
-    def leaving(self, sums: bool) -> tuple[str, ...]:
+    def measures_for(self, sums: bool) -> tuple[str, ...]:
         """The measures of `FINE` that leave, in `sums` or not; () if only hits leave."""
         return () if self.coarse else self.in_sum if sums else self.measures
 
@@ -126,7 +125,7 @@ class Scoring:
         """Whether it changes an algorithm's replies."""
         return self.coarse or {*self.measures} != {*FINE}
 
-    def _leaves(self, path: str) -> bool:
+    def _is_sent(self, path: str) -> bool:
         key = path.partition("/")[0]
         if self.coarse:
             return _is_hits(path) and (self.epsilon is None or key in self.bounded)
@@ -136,11 +135,11 @@ class Scoring:
         name = rest if first == MEAN else first
         return key not in COUNTED or _LIKE.get(name, name) in {_PLAIN, *self.measures}
 
-    def _shown(self, path: str, leaf: Tensor, classes: int, one: int) -> Tensor:
-        if not self._leaves(path):
+    def _redact_leaf(self, path: str, leaf: Tensor, classes: int, one: int) -> Tensor:
+        if not self._is_sent(path):
             return torch.zeros_like(leaf)
         if self.epsilon is not None and not path.startswith(_PUBLIC):  # the global test has public labels
-            leaf = _corrected(leaf, keep_probability(self.epsilon, classes), classes)
+            leaf = _debias(leaf, keep_probability(self.epsilon, classes), classes)
         if self.step == 1:
             return leaf
         step = self.step * one
@@ -185,13 +184,13 @@ def as_arrived(info: StepInfo, reply: Tree, scoring: Scoring | None) -> StepInfo
         return info
     paths = [path for path, _ in leaves(reply)]
     if info.sums:  # masked integers look like noise, even if they stand for zeros
-        return scoring.declared(info, paths)
-    if any(leaf.any() for path, leaf in leaves(reply) if not scoring._leaves(path)):
+        return scoring.declaration(info, paths)
+    if any(leaf.any() for path, leaf in leaves(reply) if not scoring._is_sent(path)):
         return info
     hits = [leaf for path, leaf in leaves(reply) if _is_hits(path)]
     if scoring.step > 1 and any(not torch.equal(leaf, (leaf / scoring.step).round() * scoring.step) for leaf in hits):
         return info
-    return scoring.declared(info, paths)
+    return scoring.declaration(info, paths)
 
 
 def _is_hits(path: str) -> bool:
@@ -201,24 +200,19 @@ def _is_hits(path: str) -> bool:
 
 def _one(info: StepInfo, path: str) -> int:
     """The integer that stands for 1 in a leaf of a reply: terms of a sum are fixed-point numbers."""
-    declared = info.sends[info.covering(path) or path.split("/")[0]]
-    return max(
-        (1 << mechanism.fraction for mechanism in declared.mechanisms if isinstance(mechanism, SecureSum)), default=1
-    )
+    declaration = info.sends[info.covering(path) or path.split("/")[0]]
+    sums = [mechanism for mechanism in declaration.mechanisms if isinstance(mechanism, SecureSum)]
+    return max((1 << mechanism.fraction for mechanism in sums), default=1)
 
 
 def _label_draws(calls: Calls) -> list[LDP]:
     """The mechanisms that bound what an algorithm's replies reveal about labels."""
-    sends = chain.from_iterable(step_info(step).sends.values() for step in calls.all)
-    return [
-        mechanism
-        for sent in sends
-        for mechanism in sent.mechanisms
-        if isinstance(mechanism, LDP) and mechanism.per == "label"
-    ]
+    specs = chain.from_iterable(step_info(step).sends.values() for step in calls.all)
+    mechanisms = chain.from_iterable(spec.mechanisms for spec in specs)
+    return [one for one in mechanisms if isinstance(one, LDP) and one.per == "label"]
 
 
-def _corrected(pairs: Tensor, keep_probability: float, classes: int) -> Tensor:
+def _debias(pairs: Tensor, keep_probability: float, classes: int) -> Tensor:
     """An unbiased estimate of hits on true labels from hits on drawn ones, clipped to 0 and the number of examples.
 
     pairs: float64 [S, 2], hits and examples. keep_probability: the probability that a draw does not change a label.

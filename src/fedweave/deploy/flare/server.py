@@ -1,31 +1,20 @@
 """The server's side of a job: the same run as `fedweave run`, on a federation of sites."""
 
-import contextlib
-import io
 import json
 import logging
 import re
 import shutil
 import signal
-import tempfile
-import time
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import torch
 from nvflare.collab import collab
-from nvflare.collab.runtime.controller import CollabController
-from nvflare.collab.runtime.executor import CollabExecutor
-from nvflare.fuel.flare_api.api_spec import InvalidTarget, NoClientsAvailable, NoConnection, SessionClosed
-from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
-from nvflare.job_config.api import FedJob
 
 from fedweave.algorithms.deployment import Which, deployable
 from fedweave.core.algorithm import Algorithm, capabilities
@@ -34,32 +23,29 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
 from fedweave.core.types import CLASS, Kind, Record
 from fedweave.datasets.links import NAMES as LINK_NAMES
-from fedweave.deploy.flare.alignment import widest
-from fedweave.deploy.flare.chain import HEADS, Heads
-from fedweave.deploy.flare.federation import (
-    Flare,
+from fedweave.deploy.flare.agreement import (
     check_agreement,
     check_names,
     common_form,
     common_number,
     common_target,
-    confirmed,
+    confirm_names,
+    note_unnamed_columns,
     server_graphs,
     server_test,
-    uncompared,
 )
+from fedweave.deploy.flare.alignment import widest
+from fedweave.deploy.flare.chain import HEADS, Heads
+from fedweave.deploy.flare.federation import Flare
 from fedweave.deploy.flare.folder import LOG, fields, log_to
-from fedweave.deploy.flare.gatekeeper import JOB
 from fedweave.deploy.flare.journal import Journal, journal_path
 from fedweave.deploy.flare.link import CollabLink
 from fedweave.deploy.flare.participation import RUNS
-from fedweave.deploy.flare.predicted import check_written, predicting, unscored
-from fedweave.deploy.flare.provision import USER
-from fedweave.deploy.flare.requests import ADMIN, Link, mendable
-from fedweave.deploy.flare.site import Site
+from fedweave.deploy.flare.predicted import check_written, note_unscored, predicting_sites
+from fedweave.deploy.flare.requests import Link, mendable
 from fedweave.deploy.flare.states import State, StateFile
 from fedweave.errors import ClientsMissing, DataError, FedweaveError, StepFailed, UserError
-from fedweave.experiment.config import Config, Document, dumps, resolve
+from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.requirements import Configured, Scheduled, check_stage
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, read_summary, write_table
@@ -134,7 +120,7 @@ class Progress:
         """Do nothing: the job finishes its round."""
 
     def end(self) -> None:
-        """Do nothing: `recorded` sets the status."""
+        """Do nothing: `record_job` sets the status."""
 
     def _state(self, **changes: object) -> None:
         if self.states is not None:
@@ -197,7 +183,7 @@ class Server:
         stop = Stop(lambda number: None)
         collab.fl_ctx.get_engine().register_app_command(TOPIC, _command, progress, stop)
         try:
-            with recorded(f"run {self.run}{', predicting' * bool(self.predict)}", progress):
+            with record_job(f"run {self.run}{', predicting' * bool(self.predict)}", progress):
                 config = resolve(tomllib.loads(self.document))
                 progress.link = CollabLink(config.engine.values["timeout"])
                 build = partial(self._join, root=root, folder=folder, link=progress.link)
@@ -236,16 +222,16 @@ class Server:
         algorithm = config.algorithm.make(model_of_form(config.model.make(), form, features, outputs, config.decoder))
         enrolled.with_design(algorithm.model, algorithm).check()
         check_stage(Scheduled(algorithm=algorithm, rounds=config.general.rounds))
-        names, unsure = confirmed(replies, config.data.values if config.links is None else {"labels": LINK_NAMES})
+        names, unsure = confirm_names(replies, config.data.values if config.links is None else {"labels": LINK_NAMES})
         data = DataOfSites(
             config.data.name, features, fed.classes, form, names["labels"], names["groups"], kind, outputs=outputs
         )
         named = {} if needs.vertical else {site: replies[site]["columns"] > 0 for site in replies.clients}
-        return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (uncompared(named), *unsure))))
+        return Joined(algorithm, fed, replies, data, "; ".join(filter(None, (note_unnamed_columns(named), *unsure))))
 
 
 @contextmanager
-def recorded(what: str, progress: Progress) -> Iterator[None]:
+def record_job(what: str, progress: Progress) -> Iterator[None]:
     """Record in `progress` and in the server's log how the job `what` in the block goes. Errors end here, so that the
     job still returns what it has reached. A log in JSON has the text only of errors that tell nothing of the server's
     own data."""
@@ -322,7 +308,15 @@ def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) 
             raise UserError(f"init_from: {number!r} is no number of a run between sites.", code="init.run")
         return root / RUNS / number
 
-    return RunBackend(build, _held, _noted, stop, source=lambda built: {}, before=Flare.before_round, earlier=earlier)
+    return RunBackend(
+        build,
+        _partition_columns,
+        _fault_table,
+        stop,
+        source=lambda built: {},
+        before=Flare.before_round,
+        earlier=earlier,
+    )
 
 
 def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
@@ -346,12 +340,12 @@ def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
             built.algorithm.predict(chosen.state, built.fed)
         else:
             deployable(built.algorithm).deploy(chosen.state, built.fed, which)
-        wanted = predicting(built.algorithm, reached.state, built.fed.clients)
-        check_written(wanted, built.fed.unwritten(wanted))
+        sites = predicting_sites(built.algorithm, reached.state, built.fed.clients)
+        check_written(sites, built.fed.unwritten(sites))
     finally:
         write_table(folder / LEDGER, built.fed.ledger.table())
-    listed = {site: counts for site, counts in built.fed.apart.items() if site in wanted and counts[0] > counts[1]}
-    return "; ".join(unscored(nodes - common, nodes, f" of {site}") for site, (nodes, common) in listed.items())
+    listed = {site: counts for site, counts in built.fed.overlaps.items() if site in sites and counts[0] > counts[1]}
+    return "; ".join(note_unscored(nodes - common, nodes, f" of {site}") for site, (nodes, common) in listed.items())
 
 
 def _which_models(predict: str) -> tuple[Which, When]:
@@ -389,7 +383,7 @@ def _command(topic: str, data: object, fl_ctx: object, progress: Progress, stop:
     return progress.plain()
 
 
-def _held(built: Joined) -> Record:
+def _partition_columns(built: Joined) -> Record:
     """partition.parquet of a federation, from the sites' reports. The number of edges between sites is unknown."""
     replies = built.replies
     rows = [replies[site] for site in replies.clients]
@@ -410,7 +404,7 @@ def _count_or_none(count: int) -> int | None:
     return None if count < 0 else count
 
 
-def _noted(fed: Flare, round: int) -> pa.Table | None:
+def _fault_table(fed: Flare, round: int) -> pa.Table | None:
     """Rows with the sites that were missing, refused or late in a round, and the number of calls."""
     faults = fed.faults()
     if not faults:
@@ -425,215 +419,3 @@ def _collect(folder: Path, results: Path, progress: Progress) -> None:
         shutil.copytree(folder, results, ignore=shutil.ignore_patterns(".lock", "*.tmp"))
     results.mkdir(parents=True, exist_ok=True)
     (results / "progress.json").write_text(json.dumps(progress.plain()))
-
-
-# ----------------------------------------------------------------------------------------------------
-# The administrator's side: submit a job, which holds only configuration, list connected sites, watch the job, and fetch
-# its results.
-
-
-_POLL = 0.5  # seconds between two looks at a job
-_COMMAND_SECONDS = 10.0
-_OVER = "FINISHED"  # the prefix of NVFlare's states of jobs that have ended
-ABORTED = f"{_OVER}:ABORTED"  # the state of a job that `Admin.abort` has ended
-
-
-class ServerAway(FedweaveError):
-    """The server does not answer: its process or the connection to it is gone."""
-
-
-class Listed(NamedTuple):
-    """A job in the server's list: its number, its run's number, NVFlare's state, and the time of submission."""
-
-    job: str
-    run: str
-    status: str
-    began: str
-
-    @property
-    def over(self) -> bool:
-        """Whether the job has ended."""
-        return self.status.startswith(_OVER)
-
-
-class Admin:
-    """A session with the project's server."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def close(self) -> None:
-        """End the session."""
-        with contextlib.suppress(Exception), _quiet():
-            self._session.close()
-
-    def connect_again(self, project: Path, seconds: float) -> None:
-        """Open a new session with a server that was away; waits for it at most `seconds`.
-
-        Raises:
-            ServerAway: the server is still away after that time.
-        """
-        self.close()
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                self._session = _session(project, min(_COMMAND_SECONDS, max(1.0, deadline - time.monotonic())))
-            except ServerAway:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_POLL)
-            else:
-                return
-
-    def listed(self) -> set[str]:
-        """Names of the sites in the server's own list, which keeps dead ones for half a minute."""
-        with _asking():
-            return {site.name for site in self._session.get_connected_client_list()}
-
-    def connected(self, among: Sequence[str] | None = None) -> list[str]:
-        """Names of the sites that answer the server now; with `among`, only of these sites."""
-        listed = self.listed()
-        with _asking():
-            names = sorted(listed if among is None else listed.intersection(among))
-            try:
-                statuses = self._session.get_client_job_status(names) if names else []
-            except (InvalidTarget, NoClientsAvailable):  # the list has been put right since
-                statuses = []
-        return sorted({site["client_name"] for site in statuses or [] if site["status"] != "no_reply"})
-
-    def wait_for(self, sites: Sequence[str], seconds: float) -> list[str]:
-        """Wait until `sites` are connected, at most `seconds`; returns the connected ones.
-
-        Raises:
-            FedweaveError: the server does not answer at the end of that time, or rejects the request.
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                connected = self.connected()
-            except ServerAway:
-                if time.monotonic() >= deadline:
-                    raise
-                connected = []
-            here = [site for site in sites if site in connected]
-            if len(here) == len(sites) or time.monotonic() >= deadline:
-                return here
-            time.sleep(_POLL)
-
-    def submit(self, run: str, sites: Sequence[str], document: Document, predict: str = "") -> str:
-        """Start a job of the run (see `server.Server`); returns its number."""
-
-        with tempfile.TemporaryDirectory() as folder, _asking():
-            return str(self._session.submit_job(str(write_job(Path(folder), run, sites, document, predict))))
-
-    def progress(self, job: str, stop: bool = False) -> Record | None:
-        """The progress of a running job (`server.Progress`); None if it does not answer. stop: ask it to stop after the
-        round."""
-        try:
-            with _quiet():
-                return dict(self._session.do_app_command(job, TOPIC, {"stop": stop}))
-        except Exception:  # not started, just ended, or on its way: NVFlare raises various kinds
-            return None
-
-    def over(self, job: str) -> str | None:
-        """NVFlare's final state of the job; None while the job has not ended."""
-        with _asking():
-            status = self._session.get_job_status(job)
-        return str(status) if str(status).startswith(_OVER) else None
-
-    def jobs(self, last: int = 0) -> list[Listed]:
-        """The `last` submitted jobs, or all for 0, the earliest first."""
-        with _asking():
-            records = self._session.list_jobs(detailed=True, limit=last)
-        return [_listed(meta) for meta in records]
-
-    def abort(self, job: str) -> None:
-        """End a job at once."""
-        with contextlib.suppress(Exception), _quiet():
-            self._session.abort_job(job)
-
-    def fetch(self, job: str, into: Callable[[Path], None]) -> Record | None:
-        """Call `into` with the folder of a job's results; returns its last progress, or None if it has no results."""
-        with tempfile.TemporaryDirectory() as folder:
-            with _asking():
-                where = Path(self._session.download_job_result(job, folder))
-            files = sorted(where.rglob(f"{RESULT}/progress.json"))
-            if not files:
-                return None
-            into(files[0].parent)
-            return dict(json.loads(files[0].read_text()))
-
-
-def _listed(meta: Record) -> Listed:
-    job, name, status, at = (meta.get(key) for key in ("job_id", "name", "status", "submit_time"))
-    began = f"{datetime.fromtimestamp(float(at), UTC):%Y-%m-%d %H:%M:%S} UTC" if at else "unknown time"
-    return Listed(str(job), str(name or "").removeprefix(JOB), str(status), began)
-
-
-@contextmanager
-def logged_in(project: Path, seconds: float) -> Iterator[Admin]:
-    """A session with the server of the project in `project`, with the administrator's certificate there.
-
-    Raises:
-        FedweaveError: the server does not answer.
-    """
-    admin = Admin(_session(project, seconds))
-    try:
-        yield admin
-    finally:
-        admin.close()
-
-
-def _session(project: Path, seconds: float) -> Session:
-    try:
-        with _quiet():
-            session = new_secure_session(USER, str((project / ADMIN).resolve()), timeout=seconds)
-    except Exception as error:
-        raise ServerAway(
-            f"the server of {project} does not answer ({error}). Start it with `fedweave sites start {project}`."
-        ) from error
-    session.set_timeout(_COMMAND_SECONDS)
-    return session
-
-
-@contextmanager
-def _asking() -> Iterator[None]:
-    """Translate NVFlare's errors of a request to the server.
-
-    Raises:
-        FedweaveError: the server does not answer, or rejects the request.
-    """
-    try:
-        with _quiet():
-            yield
-    except FedweaveError:
-        raise
-    except Exception as error:  # NVFlare's errors have no base of their own
-        kind = ServerAway if isinstance(error, NoConnection | SessionClosed | OSError) else FedweaveError
-        raise kind(
-            f"the server does not answer or refuses ({type(error).__name__}: {error}). See `fedweave sites status`; "
-            "a run continues with --resume."
-        ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide what NVFlare's client prints."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
-
-
-SYNC_SECONDS = 120  # for all sites' processes to start
-
-
-def write_job(folder: Path, run: str, sites: Sequence[str], document: Document, predict: str = "") -> Path:
-    """Write a job's folder below `folder`. The job names classes of the installed packages and holds no code."""
-    job = FedJob(name=f"{JOB}{run}", min_clients=1)
-    job.job.set_app_packages(["fedweave", "nvflare"])
-    server = job.to_server(Server(run, sites, dumps(document), predict), "_server")
-    job.to_server(CollabController(server_obj_id=server, sync_task_timeout=SYNC_SECONDS), id="controller")
-    site = job.to_clients(Site(), id="_client")
-    job.to_clients(CollabExecutor(client_obj_id=site), id="executor", tasks=["*"])
-    job.export_job(str(folder))
-    result: Path = folder / job.name
-    return result

@@ -38,7 +38,7 @@ class Site:
         obey(folder / STARTUP)
         job = collab.fl_ctx.get_prop(FLContextKey.JOB_META) or {}  # as the server writes it
         submitter = str(job.get(JobMetaKey.SUBMITTER_NAME, ""))
-        CallLog(collab.site_name, submitter).began()
+        CallLog(collab.site_name, submitter).log_start()
         self._member = Member(folder, collab.site_name, _post, submitter)
 
     @collab.final
@@ -81,8 +81,9 @@ def _post(peers: Sequence[str], label: str, blob: bytes, seconds: float) -> dict
     """See `peers.Post`. NVFlare routes it over the server's host; `secure` encrypts it for the receiving site's key."""
     known = {proxy.name for proxy in collab.clients}
     lost = {peer: "it is not connected" for peer in peers if peer not in known}
-    if here := [peer for peer in peers if peer in known]:
-        taken = collab.get_clients(here)(secure=True, optional=True, timeout=seconds).deliver(label, blob)
-        lost |= {peer: f"it was not reached ({error.cause})" for peer, error in taken.failures.items()}
-        lost |= {name.split(".")[0]: why for name, why in taken if why}
+    here = [peer for peer in peers if peer in known]
+    if here:
+        deliveries = collab.get_clients(here)(secure=True, optional=True, timeout=seconds).deliver(label, blob)
+        lost |= {peer: f"it was not reached ({error.cause})" for peer, error in deliveries.failures.items()}
+        lost |= {name.split(".")[0]: why for name, why in deliveries if why}
     return lost

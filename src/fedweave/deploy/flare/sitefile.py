@@ -14,7 +14,8 @@ from fedweave.datasets.external import REFUSE, WIDENING, check_external
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.settings import DataSettings
 from fedweave.deploy.flare.folder import SITE_FILE as SITE_FILE
-from fedweave.deploy.flare.folder import About, check_private, table
+from fedweave.deploy.flare.folder import check_private
+from fedweave.deploy.flare.machine import About, table
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import dumps, load
 from fedweave.experiment.config.toml import check_keys
@@ -131,8 +132,8 @@ class SiteData(DataSettings):
         if self.task != LINKS:
             return
         Links(self.ratios, users=self.users, items=self.items)  # refuses one kind of nodes without the other
-        for name, usual_value in (("test", None), ("external", REFUSE), ("target", CLASS)):
-            if getattr(self, name) != usual_value:
+        for name, default in (("test", None), ("external", REFUSE), ("target", CLASS)):
+            if getattr(self, name) != default:
                 raise ConfigError(
                     f'data.{name}: does not apply to task = "links", where each site tests on its own links. Remove '
                     "it.",
@@ -142,7 +143,7 @@ class SiteData(DataSettings):
     def _check_shares(self) -> None:
         if self.split != "hash":
             return
-        if self.timed:
+        if self.splits_by_time:
             raise ConfigError("data.split = 'hash' with train_until and val_until: set one of them.")
         train, val, test = self.ratios
         if not (train > 0 <= min(val, test) and train + val + test <= 1 + 1e-9):
@@ -154,7 +155,8 @@ class SiteData(DataSettings):
 
     def _check_until(self) -> None:
         bounds = {"train_until": self.train_until, "val_until": self.val_until}
-        if absent := [name for name, end in bounds.items() if end is None and self.timed]:
+        absent = [name for name, end in bounds.items() if end is None and self.splits_by_time]
+        if absent:
             raise ConfigError(f"data.{absent[0]}: is missing; a split by time needs both train_until and val_until.")
         for name, end in bounds.items():
             if not isinstance(end, str) and end is not None and 0 < end < 1:
@@ -164,7 +166,7 @@ class SiteData(DataSettings):
                 )
 
     @property
-    def timed(self) -> bool:
+    def splits_by_time(self) -> bool:
         """Whether the file splits the examples by time."""
         return (self.train_until, self.val_until) != (None, None)
 
@@ -268,9 +270,9 @@ class Rules:
 
     def plain(self) -> Record:
         """The rules that differ from their defaults, as a record for JSON."""
-        usual = asdict(Rules())
-        odd = {key: value for key, value in asdict(self).items() if value != usual[key]}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in odd.items()}
+        defaults = asdict(Rules())
+        changes = {key: value for key, value in asdict(self).items() if value != defaults[key]}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in changes.items()}
 
     @classmethod
     def read(cls, plain: object) -> "Rules":
@@ -281,7 +283,7 @@ class Rules:
         """
         return table({"policy": plain}, "policy", cls)
 
-    def freed(self, keys: Iterable[str]) -> "Rules":
+    def exempt(self, keys: Iterable[str]) -> "Rules":
         """The rules for messages that an owner cannot deny: `deny` is empty, and the `keys` may leave without a
         bound."""
         return replace(self, deny=(), unbounded=(*self.unbounded, *keys))

@@ -82,7 +82,8 @@ class StateFile:
 def states(folder: Path) -> Iterator[RunState]:
     """The state of each run at the member in `folder`. Damaged files are left out."""
     for path in sorted((folder / "states").glob("*.json")):
-        if (one := _read(path)) is not None:
+        one = _read(path)
+        if one is not None:
             gone = one.state in OPEN and _began(one.process[0]) != one.process[1]
             yield replace(one, state="interrupted") if gone else one
 

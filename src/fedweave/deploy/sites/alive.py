@@ -23,7 +23,8 @@ def chosen(project: Path, only: Sequence[str] = ()) -> list[Path]:
         UserError: there is no folder, or a member in `only` has none.
     """
     here = {folder.name: folder for folder in folders(project)}
-    if missing := [name for name in only if name not in here]:
+    missing = [name for name in only if name not in here]
+    if missing:
         raise UserError(f"{project} has no folder of {', '.join(missing)}; it has {', '.join(here) or 'none'}.")
     if not here:
         raise UserError(f"{project} holds no server and no site. Make a project with `fedweave sites init`.")

@@ -61,9 +61,9 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
             f"{more}give {remedy}."
         )
     names = partition.names or sites
-    if wrong := [
-        f"{site} the data of {name}" for site, name in zip(sites, names, strict=True) if site != name in sites
-    ]:
+    pairs = zip(sites, names, strict=True)
+    wrong = [f"{site} the data of {name}" for site, name in pairs if site != name in sites]
+    if wrong:
         raise UserError(
             f"the sites would get each other's data ({', '.join(wrong)}): give --sites {','.join(names)}.",
             code="user.sites",
@@ -115,19 +115,19 @@ def hand_out(
     if config is not None and config.learned:  # the sites number these columns themselves
         features = {"features": LEARNED}
         data = replace(named(data), x=sp.csr_matrix((data.nodes, 1), dtype=np.float32))
-    own_parts, whole = shares(data, partition.parts), data
+    site_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
     across: Record = {"normalize": scaling}
     if config is not None and external != REFUSE:
         data = named(data)
         pairs = zip(shares(data, partition.parts), outsides(data, partition.parts), strict=True)
-        own_parts = (replace(share, outside=outside) for share, outside in pairs)
+        site_parts = (replace(share, outside=outside) for share, outside in pairs)
         whole = replace(ready(data, partition, config), scaling="none")
         across = {"external": external, "normalize": config.data.values.get("normalize", "none")}
         policy |= {"exchange": config.min_external} if external == EXCHANGE else {}
     tests = () if part is None else tuple(shares(whole, [part]))
     clients = client_ids(len(sites), partition.names)
-    for site, client, share in zip(sites, clients, own_parts, strict=True):
+    for site, client, share in zip(sites, clients, site_parts, strict=True):
         npz.write(share, project / site / DATA)
         called: Record = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         called = called if data.target == CLASS else data.target_settings
@@ -205,7 +205,7 @@ def for_sites(document: Document) -> Config:
     return resolve({**document, "engine": {**settings, "name": "flare"}})
 
 
-def begun_from(config: Config, earlier: Path | None) -> Config:
+def with_start_run(config: Config, earlier: Path | None) -> Config:
     """The experiment with `init_from` set to the number of the run in `earlier`, or in the directory `init_from`: the
     server has its own files of that run.
 

@@ -50,12 +50,14 @@ def rerun(
             code="forget.simulation",
         )
     sites = sites_of(directory)
-    if unknown := [name for name in clients if name not in sites]:
+    unknown = [name for name in clients if name not in sites]
+    if unknown:
         raise UserError(
             f"--client {unknown[0]}: the run has no such site. Choose among {listed(sites)}.", code="forget.no-client"
         )
     present = read_project(project).sites
-    if not (rest := [name for name in sites if name in present and name not in clients]):
+    rest = [name for name in sites if name in present and name not in clients]
+    if not rest:
         raise UserError("--client: no site is left. Leave one or more.", code="forget.empty")
     exact, folder = _without(config, sites, rest), new_folder(directory, out)
     summaries, notes = {BEFORE: read_summary(directory / SUMMARY)}, list[str]()

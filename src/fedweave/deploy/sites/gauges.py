@@ -62,11 +62,12 @@ class Gauges(Collector):
     def _runs(self) -> Iterator[Metric]:
         """Of each run that goes on, or changed within `RECENT` seconds."""
         state = GaugeMetricFamily("fedweave_run_state", "1 for the state that the run is in.", labels=["run", "state"])
-        names = ("Rounds that are done; at a site, that began.", "Rounds of the run.", "Duration of the last round.")
-        numbers = [
-            GaugeMetricFamily(f"fedweave_{name}", what, labels=["run"])
-            for name, what in zip(("run_round", "run_rounds", "round_seconds"), names, strict=True)
-        ]
+        about = {
+            "run_round": "Rounds that are done; at a site, that began.",
+            "run_rounds": "Rounds of the run.",
+            "round_seconds": "Duration of the last round.",
+        }
+        numbers = [GaugeMetricFamily(f"fedweave_{name}", what, labels=["run"]) for name, what in about.items()]
         missing = GaugeMetricFamily(
             "fedweave_site_missing", "1 for a site without an answer.", labels=["run", "client"]
         )
@@ -110,9 +111,10 @@ class Gauges(Collector):
 
     def _certificate(self) -> Iterator[Metric]:
         with suppress(FedweaveError):
-            if (left := lasts(self._folder)) is not None:
+            remaining = lasts(self._folder)
+            if remaining is not None:
                 days, what = (
-                    round(left.total_seconds() / 86_400, 2),
+                    round(remaining.total_seconds() / 86_400, 2),
                     "Days until its certificate or the authority's ends.",
                 )
                 yield GaugeMetricFamily("fedweave_certificate_days", what, days)
@@ -130,14 +132,14 @@ class Gauges(Collector):
         bare = float(self._spent.account.cost.unbounded)
         yield GaugeMetricFamily("fedweave_left_unbounded", "1 once something left that no ε bounds.", bare)
         if rules.epsilon is not None:
-            left = max(0.0, rules.epsilon - spent)
-            yield GaugeMetricFamily("fedweave_epsilon_left", "What policy.epsilon leaves of it.", left)
+            remaining = max(0.0, rules.epsilon - spent)
+            yield GaugeMetricFamily("fedweave_epsilon_left", "What policy.epsilon leaves of it.", remaining)
         if rules.bytes is not None:
-            bytes_left = max(0, rules.bytes - self._spent.bytes)
-            yield GaugeMetricFamily("fedweave_bytes_left", "What policy.bytes leaves.", bytes_left)
+            remaining_bytes = max(0, rules.bytes - self._spent.bytes)
+            yield GaugeMetricFamily("fedweave_bytes_left", "What policy.bytes leaves.", remaining_bytes)
 
 
-def guarded(app: WSGIApplication) -> WSGIApplication:
+def loopback_only(app: WSGIApplication) -> WSGIApplication:
     """`app`, which rejects requests under another host name than the loopback's."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -162,7 +164,7 @@ def serve(folder: Path, port: int) -> None:
     """
     registry = CollectorRegistry()
     registry.register(Gauges(folder))
-    server = make_server(LOOPBACK, port, guarded(make_wsgi_app(registry)), ThreadingWSGIServer, _Silent)
+    server = make_server(LOOPBACK, port, loopback_only(make_wsgi_app(registry)), ThreadingWSGIServer, _Silent)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     more = fields("metrics", port=port)
     logging.getLogger("fedweave.gauges").info("metrics on http://%s:%d/metrics", LOOPBACK, port, extra=more)

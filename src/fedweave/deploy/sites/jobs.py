@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedweave.core.text import printable
 from fedweave.core.types import Record
-from fedweave.deploy.flare.server import Admin, Listed
+from fedweave.deploy.flare.admin import Admin, JobEntry
 from fedweave.deploy.sites.project import administer
 from fedweave.deploy.sites.running import number_of
 from fedweave.errors import FedweaveError, UserError
@@ -23,7 +23,7 @@ _ENDS = {"COMPLETED": "ended", "ABORTED": "aborted", "ABNORMAL": "interrupted"}
 class Job:
     """A job of a run. reached: its progress (`deploy.flare.server.Progress`), None if it is unknown."""
 
-    listed: Listed
+    listed: JobEntry
     reached: Record | None = None
 
     @property
@@ -53,16 +53,16 @@ def jobs(project: Path, results: bool = False, last: int = LAST) -> list[Job]:
         UserError, FedweaveError: the server cannot be reached; see `administer`.
     """
     with administer(project) as admin:
-        return [Job(each, _reached(admin, each, results)) for each in admin.jobs(last)]
+        return [Job(each, _progress(admin, each, results)) for each in admin.jobs(last)]
 
 
-def _reached(admin: Admin, job: Listed, results: bool) -> Record | None:
+def _progress(admin: Admin, job: JobEntry, results: bool) -> Record | None:
     if not job.over:
         return admin.progress(job.job)
     return admin.fetch(job.job, lambda folder: None) if results else None
 
 
-def abort(project: Path, named: str, seconds: float = 30.0) -> list[Listed]:
+def abort(project: Path, named: str, seconds: float = 30.0) -> list[JobEntry]:
     """End the jobs of a run at once, in the middle of a round. Saved checkpoints stay at the server and sites.
 
     named: the run's number or directory, or the job's number. seconds: time for the server to end them. Returns the
@@ -85,11 +85,11 @@ def abort(project: Path, named: str, seconds: float = 30.0) -> list[Listed]:
         deadline = time.monotonic() + seconds
         for job in alive:
             admin.abort(job.job)
-        while left := [each.job for each in alive if admin.over(each.job) is None]:
+        while unfinished := [each.job for each in alive if admin.over(each.job) is None]:
             if time.monotonic() >= deadline:
                 raise FedweaveError(
-                    f"the server has not ended {', '.join(left)} within {seconds:g} s. Look at its fedweave.log, and "
-                    f"try again, or restart it: `fedweave sites stop {project} --only server`.",
+                    f"the server has not ended {', '.join(unfinished)} within {seconds:g} s. Look at its fedweave.log, "
+                    f"and try again, or restart it: `fedweave sites stop {project} --only server`.",
                     code="job.alive",
                 )
             time.sleep(_POLL)

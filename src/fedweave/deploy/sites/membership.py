@@ -13,19 +13,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fedweave.deploy.flare.provision import check_names, note_issued, provision_site
 from fedweave.deploy.flare.requests import ADMIN, AUTHORITY, RESERVED
 from fedweave.deploy.flare.sitefile import IDS_KEY, SITE_FILE, starting, write_site_file
-from fedweave.deploy.sites.certificates import (
-    BITS,
-    ROOT,
-    Ask,
-    accept,
-    certificate,
-    dismiss,
-    issued_by,
-    prompt,
-    revoke,
-    root,
-)
-from fedweave.deploy.sites.project import Project, SiteProcess, administer, read_project
+from fedweave.deploy.sites.certificates import ROOT, certificate
+from fedweave.deploy.sites.issuing import BITS, Ask, accept, dismiss, prompt, revoke, root, site_certificate
+from fedweave.deploy.sites.processes import SiteProcess
+from fedweave.deploy.sites.project import Project, administer, read_project
 from fedweave.errors import FedweaveError, UserError
 from fedweave.privacy.identity import REVOKED, STARTUP
 
@@ -50,7 +41,7 @@ def add(
 
     authority: the authority's folder; by default the one in `directory`. If there is none, a company's own authority
     signs, and the site has no certificate yet. vertical: see `sitefile.starting`. ask: see
-    `certificates.sign`.
+    `issuing.sign`.
 
     Raises:
         UserError: the name is not allowed or taken, or `authority` is not the authority of this project.
@@ -71,12 +62,13 @@ def add(
             code="certificate.name",
         )
     cert = None
-    if authority is None and not signer.exists() and (here := _kits(directory)):
+    here = _kits(directory)
+    if authority is None and not signer.exists() and here:
         kit = {file: (here[0] / file).read_bytes() for file in (ROOT, REVOKED) if (here[0] / file).exists()}
     else:
         _check_authority(directory, signer)
         key = generate_private_key(public_exponent=65537, key_size=BITS)
-        cert = issued_by(signer, name, key.public_key(), ask)
+        cert = site_certificate(signer, name, key.public_key(), ask)
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
         kit = {"client.crt": _pem(cert), "client.key": pem, ROOT: _pem(root(signer))}
         if (signer / REVOKED).exists():

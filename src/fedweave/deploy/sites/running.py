@@ -14,13 +14,13 @@ from pathlib import Path
 
 from fedweave.core.algorithm import capabilities
 from fedweave.core.types import Record
+from fedweave.deploy.flare.admin import ABORTED, Admin, ServerAway
 from fedweave.deploy.flare.folder import LOG
 from fedweave.deploy.flare.link import ABSENT
 from fedweave.deploy.flare.participation import RUNS
-from fedweave.deploy.flare.predicted import predicting
+from fedweave.deploy.flare.predicted import predicting_sites
 from fedweave.deploy.flare.provision import is_name
 from fedweave.deploy.flare.requests import ADMIN, SERVER
-from fedweave.deploy.flare.server import ABORTED, Admin, ServerAway
 from fedweave.deploy.sites.project import STATUS, WAITING, Project, administer, read_project
 from fedweave.errors import FedweaveError, UserError, listed
 from fedweave.experiment.config import Config, written
@@ -76,8 +76,10 @@ def run(
     recover(directory)
     if overwrite:
         check_replaceable(directory)
-    elif finished := examine(config, directory, resume):
-        return finished
+    else:
+        summary = examine(config, directory, resume)
+        if summary:
+            return summary
     start = _saved_round(directory) if resume else 0
     news = ProgressFile(notify, project, directory, start, config.general.rounds, config.engine.values["wait"])
     with administer(project) as admin, locked(directory), news:
@@ -91,11 +93,13 @@ def run(
                 try:
                     return _jobs(admin, config, about, number, project, directory, news, patience, outage, follow)
                 except ServerAway as error:
-                    if not (left := outage.left()):
+                    remaining = outage.remaining()
+                    if not remaining:
                         raise
-                    news({"status": "no-server", "sites": [], "seconds": left, "error": str(error)})
-                    admin.connect_again(project, left)
-                    if not (follow := _alive(admin, directory)):
+                    news({"status": "no-server", "sites": [], "seconds": remaining, "error": str(error)})
+                    admin.reconnect(project, remaining)
+                    follow = _alive(admin, directory)
+                    if not follow:
                         _end_earlier(admin, directory, news)
 
 
@@ -153,7 +157,7 @@ class Outage:
         self._round, self._end = -1, math.inf
         self._away = set[str]()  # the sites that were lost since the last saved round
 
-    def left(self) -> float:
+    def remaining(self) -> float:
         """The seconds left; 0 if the run does not wait, or does not wait any more."""
         self._look()
         return max(0.0, self._end - time.monotonic()) if self._seconds else 0.0
@@ -166,7 +170,8 @@ class Outage:
                 and again.
         """
         self._look()
-        if twice := [site for site in away if site in self._away]:
+        twice = [site for site in away if site in self._away]
+        if twice:
             raise FedweaveError(
                 f"{listed(twice)}: lost twice in round {self._round + 1}, so the run does not wait any more. Have the "
                 f"owner look into the site's {LOG}, and then continue with --resume.",
@@ -210,7 +215,7 @@ def _jobs(
             here, job, follow = list(about.sites), follow, ""
             notify({"status": "taken-up", "sites": []})
         else:
-            here = _gathered(admin, about, project, notify, patience, outage, lost)
+            here = _wait_for_sites(admin, about, project, notify, patience, outage, lost)
             job = admin.submit(number, about.sites, config.plain())
         last = _watch(admin, config, set(here), job, directory, notify)
         notify(last)
@@ -218,14 +223,15 @@ def _jobs(
             return read_summary(directory / SUMMARY)
         if last["status"] != "stopped":
             waits = last.get("away") and not outage.removed.intersection(last["away"])
-            if waits and (left := outage.left()):
+            seconds = outage.remaining() if waits else 0.0
+            if seconds:
                 outage.check_lost(last["away"])
-                notify({"status": "paused", "sites": list(last["away"]), "seconds": left})
-                answering = admin.wait_for(last["away"], left)
+                notify({"status": "paused", "sites": list(last["away"]), "seconds": seconds})
+                answering = admin.wait_for(last["away"], seconds)
                 if len(answering) == len(last["away"]):
                     lost = set(answering)
                     continue
-            message = (last["error"] or "the job was ended") + _reached(last, directory)
+            message = (last["error"] or "the job was ended") + _resume_hint(last, directory)
             if not (directory / CHECKPOINT).exists():  # nothing to resume: free the directory
                 remove_run(directory)
             raise (UserError if last.get("mistake") else FedweaveError)(message, code=last.get("code", ""))
@@ -243,7 +249,7 @@ def _begins(admin: Admin, job: str, seconds: float) -> bool:
     return True
 
 
-def _gathered(
+def _wait_for_sites(
     admin: Admin, about: Project, project: Path, notify: Notify, patience: float, outage: Outage, lost: Collection[str]
 ) -> list[str]:
     """The sites that are connected before a job; waits `patience` seconds at most for the others. lost: sites that an
@@ -252,14 +258,17 @@ def _gathered(
     Raises:
         FedweaveError: no site is connected.
     """
-    listed = admin.listed()
-    wanted = [site for site in about.sites if site not in outage.removed]
-    if missing := [site for site in wanted if site not in listed]:
+    listed = admin.site_names()
+    required = [site for site in about.sites if site not in outage.removed]
+    missing = [site for site in required if site not in listed]
+    if missing:
         notify({"status": "waiting", "sites": missing, "seconds": patience})
-    here = admin.wait_for(wanted, patience)
-    if back := set(lost).intersection(here):
+    here = admin.wait_for(required, patience)
+    back = set(lost).intersection(here)
+    if back:
         notify({"status": "rejoined", "sites": sorted(back)})
-    if absent := [site for site in about.sites if site not in here]:
+    absent = [site for site in about.sites if site not in here]
+    if absent:
         notify({"status": "absent", "sites": absent})
     if not here:
         raise FedweaveError(f"no site of {project} is connected. {START}.", code="job.no-site")
@@ -267,7 +276,7 @@ def _gathered(
     return here
 
 
-def _reached(last: Record, directory: Path) -> str:
+def _resume_hint(last: Record, directory: Path) -> str:
     """A sentence on the round from which the run can continue after a failed job, by its checkpoint: if the server's
     disk is full, a round can end without being saved."""
     done = _saved_round(directory) if last.get("round") else 0
@@ -338,7 +347,7 @@ def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
 def _alive(admin: Admin, directory: Path, seconds: float = 30.0) -> str:
     """The number of the run's job that goes on at the server after the connection to it was lost; "" if there is none.
 
-    If the server was started again, that is a copy of the interrupted job (`gatekeeper.begin_again`). It marks the
+    If the server was started again, that is a copy of the interrupted job (`gatekeeper.restart_jobs`). It marks the
     interrupted one first, `seconds` after its start at most.
     """
     record = _read_run(directory)
@@ -381,7 +390,8 @@ def predict(
     with administer(project) as admin, locked(directory):
         _end_earlier(admin, directory, notify)
         here = set(admin.wait_for(about.sites, patience))
-        if absent := [site for site in about.sites if site not in here]:
+        absent = [site for site in about.sites if site not in here]
+        if absent:
             raise FedweaveError(f"{', '.join(absent)}: not connected, and every site is needed. {START}.")
         notify({"status": "predicting", "sites": list(about.sites)})
         choice = f"{model or 'personal'}@{when}"
@@ -390,7 +400,7 @@ def predict(
         notify(last)
     if last["status"] != "done":
         raise (UserError if last.get("mistake") else FedweaveError)(last["error"] or "the job was ended")
-    wrote = predicting(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)
+    wrote = predicting_sites(config.algorithm.kind, Checkpoint.load(directory / CHECKPOINT).state, about.sites)
     return [Path(site) / RUNS / number / PREDICTIONS for site in wrote]
 
 
@@ -400,8 +410,12 @@ def _watch(admin: Admin, config: Config, here: set[str], job: str, directory: Pa
     _keep(directory, _read_run(directory) | {"job": job})
     stop, began, latest = False, time.monotonic(), Record()
     try:
-        while (ended := admin.over(job)) is None:
-            if (now := admin.progress(job, stop)) is not None:
+        while True:
+            ended = admin.over(job)
+            if ended is not None:
+                break
+            now = admin.progress(job, stop)
+            if now is not None:
                 latest = now
                 notify(now)
                 due = time.monotonic() - began >= config.engine.values["rejoin_seconds"]
@@ -410,7 +424,8 @@ def _watch(admin: Admin, config: Config, here: set[str], job: str, directory: Pa
     except KeyboardInterrupt:
         notify({**latest, "status": "stopping"})
         _end(admin, job)
-        if (reached := admin.fetch(job, lambda folder: bring(folder, directory))) is not None:
+        reached = admin.fetch(job, lambda folder: bring(folder, directory))
+        if reached is not None:
             notify(reached)
         raise
     last = admin.fetch(job, lambda folder: bring(folder, directory))
@@ -430,7 +445,7 @@ def _is_back(admin: Admin, lost: dict[str, str], here: set[str]) -> bool:
 
     A site that stays connected without a part in the job has refused the job, and would refuse the next one.
     """
-    connected = admin.connected(sorted(lost)) if lost else []
+    connected = admin.answering_sites(sorted(lost)) if lost else []
     back = any(lost[site] != ABSENT or site not in here for site in connected)
     here -= lost.keys() - connected
     return back

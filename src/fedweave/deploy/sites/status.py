@@ -13,7 +13,8 @@ from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
 from fedweave.deploy.flare.requests import ADMIN, SERVER
 from fedweave.deploy.sites.certificates import lasts
-from fedweave.deploy.sites.project import STATUS, WAITING, Closed, Project, administer, barred, local_processes, reach
+from fedweave.deploy.sites.processes import local_processes
+from fedweave.deploy.sites.project import STATUS, WAITING, Closed, Project, administer, reach, rejection
 from fedweave.errors import FedweaveError, UserError
 from fedweave.reports.notes import headline
 
@@ -75,8 +76,8 @@ def ask(directory: Path, project: Project, seconds: float = SECONDS) -> Lights:
 def _ask(directory: Path, lights: Lights, seconds: float) -> None:
     try:
         with administer(directory, seconds) as admin:
-            lights.listed = admin.listed()
-            lights.answering = set(admin.connected(sorted(lights.listed)))
+            lights.listed = admin.site_names()
+            lights.answering = set(admin.answering_sites(sorted(lights.listed)))
             lights.done.set()
     except UserError as error:
         lights.mistake, lights.why = error, "the server cannot be asked"
@@ -171,7 +172,7 @@ def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Sta
     for site in project.sites:
         light, words = lights.of(site)
         missing = f"not in the run: {printable(str(lost[site]))}" if site in lost else ""
-        barrier = barred(directory / site, project) if light == AWAY and site in here else ""
+        barrier = rejection(directory / site, project) if light == AWAY and site in here else ""
         members[site] = of(site, light, words, missing, barrier)
     return Status(members, now, lights.mistake)
 
