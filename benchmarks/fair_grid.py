@@ -23,8 +23,8 @@ from fedweave.papers import grid
 from fedweave.papers.f2gnn import GRIDS, OURS, experiment
 from fedweave.papers.paper import PaperCell, PaperTable, Quantity
 from fedweave.papers.quantities import summary
-from fedweave.sweep.runs import PlannedRun
-from fedweave.sweep.scheduler import Progression, execute
+from fedweave.sweeps.runs import PlannedRun
+from fedweave.sweeps.scheduler import Progression, execute
 
 NOTHING_READ = Quantity("", lambda run: None)
 

@@ -23,7 +23,7 @@ from fedweave.cli import app
 from fedweave.cli.options import command_line
 from fedweave.experiment import config
 from fedweave.reports import terminal
-from fedweave.sweep.plan import plan_runs
+from fedweave.sweeps.plan import plan_runs
 from tests import commands
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"

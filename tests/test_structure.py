@@ -29,7 +29,7 @@ LAYERS = (
     ("reports", "contract"),
     ("payments", "export"),
     ("python",),
-    ("sweep",),
+    ("sweeps",),
     ("papers",),
     ("deploy",),
     ("cli",),

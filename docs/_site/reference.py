@@ -16,7 +16,6 @@ import typer.cli
 import fedweave
 from fedweave.algorithms.preset import Preset
 from fedweave.cli import app
-from fedweave.core.callable import CallableModule
 from fedweave.core.ledger_columns import COLUMNS, WORD
 from fedweave.datasets import describe
 from fedweave.experiment import config
@@ -146,11 +145,7 @@ def commands() -> str:
 
 def python() -> dict[str, str]:
     """{path: Markdown} of the public names: one page for `fedweave` itself, one for each of its modules."""
-    modules = {
-        name: found
-        for name in fedweave.__all__
-        if inspect.ismodule(found := getattr(fedweave, name)) and not isinstance(found, CallableModule)
-    }
+    modules = {name: found for name in fedweave.__all__ if inspect.ismodule(found := getattr(fedweave, name))}
     own = [name for name in fedweave.__all__ if name not in modules and not name.startswith("__")]
     pages = {"reference/python.md": _page("fedweave", [_home(getattr(fedweave, name)) for name in own])}
     for name, module in modules.items():
@@ -189,8 +184,6 @@ def _settings(found: Any) -> str:
 
 def _home(found: Any) -> str:
     """Where a class or function is written; of a preset, its dataclass."""
-    if isinstance(found, CallableModule):
-        found = found.function
     if inspect.ismodule(found):
         return found.__name__
     kind = getattr(found, "paper", found)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedweave.experiment.graphs import width
     from fedweave.python.comparing import compare, report
     from fedweave.python.training import load_run, run, train
-    from fedweave.sweep.in_python import sweep
+    from fedweave.sweeps.in_python import sweep
 
     __version__: str
 
@@ -56,6 +56,7 @@ _HOME = {
     "load_run": "fedweave.python.training",
     "report": "fedweave.python.comparing",
     "run": "fedweave.python.training",
+    "sweep": "fedweave.sweeps.in_python",
     "train": "fedweave.python.training",
     "width": "fedweave.experiment.graphs",
 }

@@ -19,8 +19,8 @@ from fedweave.partition import PARTITIONS
 from fedweave.python.comparing import Comparison, ReportPage, rows_of
 from fedweave.reports.reading import grouped, read_runs
 from fedweave.reports.tables import by_client, item_title
-from fedweave.sweep import scheduler
-from fedweave.sweep.in_python import Sweep
+from fedweave.sweeps import scheduler
+from fedweave.sweeps.in_python import Sweep
 from tests.sweep.test_sweep import in_process
 
 DOCUMENT: dict[str, Any] = {

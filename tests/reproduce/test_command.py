@@ -15,8 +15,8 @@ from fedweave.papers import selection
 from fedweave.papers.paper import Paper, Protocol, Setting, changed
 from fedweave.papers.quantities import accuracy
 from fedweave.python.training import Silent
-from fedweave.sweep import scheduler
-from fedweave.sweep.scheduler import Stopped
+from fedweave.sweeps import scheduler
+from fedweave.sweeps.scheduler import Stopped
 from tests.reproduce.tiny import cell, table
 
 GOOD = cell("good", 0.5), cell("good", 0.6, "local")

@@ -22,7 +22,7 @@ from fedweave.papers.group_quantities import gap, median_gap, median_score, one_
 from fedweave.papers.paper import PaperTable, Quantity
 from fedweave.papers.table import TableRow, assemble, mean_and_spread
 from fedweave.python.training import Silent
-from fedweave.sweep.runs import PlannedRun
+from fedweave.sweeps.runs import PlannedRun
 from tests.reproduce.tiny import AllThere, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

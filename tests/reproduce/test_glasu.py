@@ -38,7 +38,7 @@ from fedweave.papers.table import assemble, headings, row_texts
 from fedweave.python.training import Silent
 from fedweave.reports.colors import COLORS
 from fedweave.reports.pictures import curves, mean_curve
-from fedweave.sweep.runs import PlannedRun
+from fedweave.sweeps.runs import PlannedRun
 from tests.reproduce.tiny import AllThere, cell, finish, table
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedweave.papers import grid
-from fedweave.sweep.runs import PlannedRun
-from fedweave.sweep.scheduler import Stopped, execute
+from fedweave.sweeps.runs import PlannedRun
+from fedweave.sweeps.scheduler import Stopped, execute
 from tests.reproduce.tiny import cell, table
 
 

@@ -7,7 +7,7 @@ from fedweave.experiment.config import Document, dumps
 from fedweave.papers.grid import Stock
 from fedweave.papers.paper import PaperCell, PaperTable, Printed
 from fedweave.papers.quantities import accuracy
-from fedweave.sweep.runs import PlannedRun
+from fedweave.sweeps.runs import PlannedRun
 
 TINY: dict[str, Any] = {
     "rounds": 20,

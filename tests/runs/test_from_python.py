@@ -20,7 +20,7 @@ from fedweave.datasets import Dataset
 from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.files import read_table
 from fedweave.partition import Partition
-from fedweave.sweep.plan import plan_runs
+from fedweave.sweeps.plan import plan_runs
 from tests.refusals import refusal
 
 DOCUMENT: dict[str, Any] = {

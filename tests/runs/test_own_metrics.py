@@ -13,7 +13,7 @@ import fedweave
 from fedweave.cli import app
 from fedweave.errors import UserError
 from fedweave.experiment.runs.predictions import function, measured
-from fedweave.sweep import scheduler
+from fedweave.sweeps import scheduler
 from tests.refusals import refusal
 from tests.sweep.test_sweep import SMALL, in_process
 

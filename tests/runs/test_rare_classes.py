@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedweave.metrics.ranking import threshold
-from fedweave.sweep import scheduler
+from fedweave.sweeps import scheduler
 from tests.runs.rare import accounts
 from tests.runs.test_cases_of_scores import called
 from tests.sweep.test_sweep import in_process

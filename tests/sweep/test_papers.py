@@ -17,11 +17,11 @@ from fedweave.experiment.config import read, resolve
 from fedweave.reports.conditions import settings_text
 from fedweave.reports.pictures import Point
 from fedweave.reports.reading import Group
-from fedweave.sweep import charts, choosing, results, scheduler
-from fedweave.sweep.captions import caption
-from fedweave.sweep.comparison import rank_algorithms, rows_by_condition
-from fedweave.sweep.latex import latex
-from fedweave.sweep.plan import grid_of_options, keys_of, plan_runs, share
+from fedweave.sweeps import charts, choosing, results, scheduler
+from fedweave.sweeps.captions import caption
+from fedweave.sweeps.comparison import rank_algorithms, rows_by_condition
+from fedweave.sweeps.latex import latex
+from fedweave.sweeps.plan import grid_of_options, keys_of, plan_runs, share
 from tests.refusals import refusal
 from tests.sweep.test_sweep import SMALL, in_process
 
@@ -342,7 +342,7 @@ def test_without_matplotlib_figures_are_refused_before_anything_runs(
 
 def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
-    from fedweave.sweep.figures import save_charts
+    from fedweave.sweeps.figures import save_charts
 
     found = charts.charts_over_keys(choosing.choose(GROUPS, KEYS, APART))
     files = [Path(one) for one in save_charts(found, tmp_path / "figures")]
@@ -357,7 +357,7 @@ def test_figures_are_pictures_with_captions(tmp_path: Path) -> None:
 
 def test_many_lines_are_told_apart_and_named_below_them() -> None:
     pytest.importorskip("matplotlib", reason="needs pip install 'fedweave[figures]'")
-    from fedweave.sweep.figures import figure_of
+    from fedweave.sweeps.figures import figure_of
 
     lines = {f"method-{at}": [Point(1, 0.5, 0.1), Point(2, 0.6, 0.1)] for at in range(10)}
     figure = figure_of(charts.Chart("c", "test accuracy", "clients", "", "", lines))

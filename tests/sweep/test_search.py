@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.experiment.runs import run as runs
 from fedweave.reports import terminal
-from fedweave.sweep.runs import PlannedRun
-from fedweave.sweep.search import SAMPLERS, Search, run_search
+from fedweave.sweeps.runs import PlannedRun
+from fedweave.sweeps.search import SAMPLERS, Search, run_search
 from tests.sweep.test_sweep import SMALL
 
 pytest.importorskip("optuna")

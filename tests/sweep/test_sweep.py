@@ -12,10 +12,10 @@ from fedweave.cli import app
 from fedweave.errors import ConfigError
 from fedweave.experiment.runs import run as runs
 from fedweave.reports import terminal
-from fedweave.sweep import scheduler
-from fedweave.sweep.plan import plan_runs
-from fedweave.sweep.results import failure_sentences
-from fedweave.sweep.runs import PlannedRun
+from fedweave.sweeps import scheduler
+from fedweave.sweeps.plan import plan_runs
+from fedweave.sweeps.results import failure_sentences
+from fedweave.sweeps.runs import PlannedRun
 
 SMALL = """
 rounds = 2

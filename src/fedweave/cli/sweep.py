@@ -67,10 +67,10 @@ def sweep(
     tests.
     """
     from fedweave.reports.terminal import screen
-    from fedweave.sweep.plan import check_over, grid_of_options, keys_of, plan_runs, share, up_to_date
-    from fedweave.sweep.results import SweepOptions, failure_sentences, finish
-    from fedweave.sweep.scheduler import run_unfinished
-    from fedweave.sweep.search import check_sampler, run_search
+    from fedweave.sweeps.plan import check_over, grid_of_options, keys_of, plan_runs, share, up_to_date
+    from fedweave.sweeps.results import SweepOptions, failure_sentences, finish
+    from fedweave.sweeps.scheduler import run_unfinished
+    from fedweave.sweeps.search import check_sampler, run_search
 
     folder, console = out or Path("sweeps") / config.stem, screen()
     whole_grid = grid_of_options(config, settings or [], grid or [])
@@ -107,7 +107,7 @@ def _say(console: Console, *lines: str) -> None:
 
 def _until_stopped(context: typer.Context, execute: Callable[[], dict[str, str]]) -> dict[str, str]:
     """What `execute` returns; where a signal stops it, the line that continues it."""
-    from fedweave.sweep.scheduler import Stopped
+    from fedweave.sweeps.scheduler import Stopped
 
     try:
         return execute()
@@ -145,7 +145,7 @@ def reproduce(
     from fedweave.papers.selection import PAPERS, PROTOCOLS
     from fedweave.papers.session import Session
     from fedweave.reports.terminal import screen
-    from fedweave.sweep.scheduler import Stopped
+    from fedweave.sweeps.scheduler import Stopped
 
     console = screen()
     if paper is None:

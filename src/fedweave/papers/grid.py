@@ -10,7 +10,7 @@ from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.config import Document, parameters, registry
 from fedweave.experiment.config.plugins import DEFAULT_NAMES, REGISTRIES
 from fedweave.papers.paper import PaperCell, PaperTable
-from fedweave.sweep.runs import PlannedRun, plan_run
+from fedweave.sweeps.runs import PlannedRun, plan_run
 
 _NOUNS = {"data": "data set"}
 

@@ -16,7 +16,7 @@ from fedweave.papers.differences import HEADS, difference_texts, differences, sa
 from fedweave.papers.paper import PaperTable
 from fedweave.papers.pictures import draw_curves, draw_planes, draw_stacks
 from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, TableRow, assemble, headings, row_texts, save
-from fedweave.sweep.scheduler import run_with_progress
+from fedweave.sweeps.scheduler import run_with_progress
 
 
 @dataclass

@@ -13,7 +13,7 @@ from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import plain_errors, write, write_table
 from fedweave.papers.grid import PlannedCell
 from fedweave.papers.paper import Quantity
-from fedweave.sweep.runs import PlannedRun
+from fedweave.sweeps.runs import PlannedRun
 
 MEASURED = "measured"
 BEST = "best round, chosen on test"

@@ -10,9 +10,9 @@ from fedweave.reports.conditions import settings_text
 from fedweave.reports.figures import mean_sent
 from fedweave.reports.pictures import Point, curves, mean_curve, save_picture
 from fedweave.reports.reading import spread
-from fedweave.sweep.captions import WHEN, axis_label, caption
-from fedweave.sweep.choosing import ChosenSetting, is_number
-from fedweave.sweep.comparison import choices_by_condition
+from fedweave.sweeps.captions import WHEN, axis_label, caption
+from fedweave.sweeps.choosing import ChosenSetting, is_number
+from fedweave.sweeps.comparison import choices_by_condition
 
 SENT_MB = "MB sent by all clients"
 CURVES = ("round", SENT_MB)  # x axes whose lines have no marks

@@ -10,7 +10,7 @@ from fedweave.reports.effects import effect
 from fedweave.reports.paired import paired_differences, paired_tests
 from fedweave.reports.ranks import Ranks, rank_means
 from fedweave.reports.reading import spread
-from fedweave.sweep.choosing import ChosenSetting
+from fedweave.sweeps.choosing import ChosenSetting
 
 
 def choices_by_condition(choices: Sequence[ChosenSetting]) -> dict[str, list[ChosenSetting]]:

@@ -35,7 +35,7 @@ from fedweave.experiment.config.plugins import DEFAULT_NAMES, accepts, lookup
 from fedweave.experiment.config.toml import inline
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
-from fedweave.sweep.runs import PlannedRun, plan_run
+from fedweave.sweeps.runs import PlannedRun, plan_run
 
 MAX_RUNS = 10_000
 

@@ -13,8 +13,8 @@ from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import BEST, rank
 from fedweave.reports.reading import common_selection_metric, grouped, read_runs, spread
-from fedweave.sweep.choosing import conditions
-from fedweave.sweep.plan import (
+from fedweave.sweeps.choosing import conditions
+from fedweave.sweeps.plan import (
     algorithm_documents,
     check_scopes,
     combinations,
@@ -26,7 +26,7 @@ from fedweave.sweep.plan import (
     range_of,
     scoped,
 )
-from fedweave.sweep.runs import PlannedRun, plan_run
+from fedweave.sweeps.runs import PlannedRun, plan_run
 
 if TYPE_CHECKING:
     from optuna import Study, Trial

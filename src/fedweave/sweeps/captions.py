@@ -6,7 +6,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.experiment.config import flat
 from fedweave.reports.conditions import settings_text, short_name
-from fedweave.sweep.choosing import ChosenSetting
+from fedweave.sweeps.choosing import ChosenSetting
 
 WHEN = "mean over clients, in the round that is best on validation examples"
 _NOISES = {  # the first of each kind is the default

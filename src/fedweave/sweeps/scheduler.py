@@ -25,7 +25,7 @@ from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.files import plain_errors, write
 from fedweave.experiment.runs.resuming import Stop
-from fedweave.sweep.runs import PlannedRun
+from fedweave.sweeps.runs import PlannedRun
 
 POLL_SECONDS = 0.05
 ERROR = "error: "  # how the command line begins what went wrong

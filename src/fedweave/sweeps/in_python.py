@@ -15,19 +15,19 @@ from fedweave.python.comparing import Results, clients_of, figures_of, rows_of, 
 from fedweave.reports.conditions import conditions
 from fedweave.reports.reading import Run, grouped
 from fedweave.reports.terminal import screen
-from fedweave.sweep import choosing, figures, plan
-from fedweave.sweep.comparison import rows_by_condition
-from fedweave.sweep.latex import latex
-from fedweave.sweep.results import (
+from fedweave.sweeps import choosing, figures, plan
+from fedweave.sweeps.comparison import rows_by_condition
+from fedweave.sweeps.latex import latex
+from fedweave.sweeps.results import (
     SweepOptions,
     compared_lines,
     describe_numbers,
     failure_sentences,
     finish,
 )
-from fedweave.sweep.runs import PlannedRun
-from fedweave.sweep.scheduler import run_unfinished
-from fedweave.sweep.search import check_sampler, run_search
+from fedweave.sweeps.runs import PlannedRun
+from fedweave.sweeps.scheduler import run_unfinished
+from fedweave.sweeps.search import check_sampler, run_search
 
 
 @dataclass(frozen=True, repr=False)

@@ -10,9 +10,9 @@ from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import plain_errors, write
 from fedweave.reports.colors import COLORS, DASHES
-from fedweave.sweep.charts import CURVES, Chart, charts_over_bytes, charts_over_keys, charts_over_rounds
-from fedweave.sweep.choosing import ChosenSetting
-from fedweave.sweep.latex import escape_latex
+from fedweave.sweeps.charts import CURVES, Chart, charts_over_bytes, charts_over_keys, charts_over_rounds
+from fedweave.sweeps.choosing import ChosenSetting
+from fedweave.sweeps.latex import escape_latex
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

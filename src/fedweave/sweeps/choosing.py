@@ -10,7 +10,7 @@ from fedweave.metrics.selection import BEST, PLAIN, RMSE, RMSE_OF_MEAN, lower, r
 from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
 from fedweave.reports.conditions import setting_values, settings_text, short_name
 from fedweave.reports.reading import Group, common_selection_metric, spread
-from fedweave.sweep.plan import algorithm_grid, range_of
+from fedweave.sweeps.plan import algorithm_grid, range_of
 
 NEAR = 0.05  # share of a range's length (or of its logarithm) that counts as an end
 _SETTINGS = ("algorithm", "model")  # sections whose keys are chosen; keys of other sections are conditions

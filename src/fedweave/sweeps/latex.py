@@ -8,9 +8,9 @@ from fedweave.reports.cells import Cell, mark_best
 from fedweave.reports.conditions import settings_text
 from fedweave.reports.paired import MIN_SEEDS
 from fedweave.reports.reading import spread
-from fedweave.sweep.captions import WHEN, caption
-from fedweave.sweep.choosing import ChosenSetting
-from fedweave.sweep.comparison import rank_algorithms
+from fedweave.sweeps.captions import WHEN, caption
+from fedweave.sweeps.choosing import ChosenSetting
+from fedweave.sweeps.comparison import rank_algorithms
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _SPECIAL |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"±": r"$\pm$", "ε": r"$\varepsilon$"}

@@ -26,12 +26,12 @@ from fedweave.reports.html import SelectedRuns, render
 from fedweave.reports.reading import Group, Run, common_selection_metric, grouped, read_runs
 from fedweave.reports.recipes import training_differences
 from fedweave.reports.terminal import show_cells
-from fedweave.sweep import choosing, figures
-from fedweave.sweep.charts import charts_over_keys, save_svg
-from fedweave.sweep.choosing import ChosenSetting, is_number
-from fedweave.sweep.comparison import choices_by_condition, rows_by_condition
-from fedweave.sweep.latex import latex
-from fedweave.sweep.runs import PlannedRun
+from fedweave.sweeps import choosing, figures
+from fedweave.sweeps.charts import charts_over_keys, save_svg
+from fedweave.sweeps.choosing import ChosenSetting, is_number
+from fedweave.sweeps.comparison import choices_by_condition, rows_by_condition
+from fedweave.sweeps.latex import latex
+from fedweave.sweeps.runs import PlannedRun
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,0 +1,1 @@
+"""Many runs of one experiment: seeds, algorithms and settings."""
