@@ -23,9 +23,9 @@ SCORES = ("global/accuracy", "local/accuracy")
 def fingerprint(name: str, seed: int) -> str:
     """SHA-256, shortened, of what a run of the algorithm `name` leaves."""
     run = Subject(ALGORITHMS[name]).run(ROUNDS, every=ROUNDS, mode="vmap", record="always", seed=seed)
-    scores = {key.replace("/", " "): run.left["summary"].get(key, -1.0) for key in SCORES}
-    left = {"server": run.left["server"], "clients": run.left["clients"], "scores": scores}
-    return hashlib.sha256(encode(left)).hexdigest()[:16]
+    scores = {key.replace("/", " "): run.final["summary"].get(key, -1.0) for key in SCORES}
+    results = {"server": run.final["server"], "clients": run.final["clients"], "scores": scores}
+    return hashlib.sha256(encode(results)).hexdigest()[:16]
 
 
 def lines(names: list[str], seeds: list[int]) -> Iterator[str]:

@@ -201,20 +201,20 @@ def check_rounds(subject: Subject, made: Any, kernels: Kernels, mode: str) -> No
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_rounds_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS[name])
-    check_rounds(subject, subject.made(), kernels, "vmap")
+    check_rounds(subject, subject.build(), kernels, "vmap")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_rounds_client_by_client_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS[name])
-    check_rounds(subject, subject.made(), kernels, "loop")
+    check_rounds(subject, subject.build(), kernels, "loop")
 
 
 def test_resumed_rounds_stay_on_the_device(kernels: Kernels) -> None:
     """A checkpoint is read on the host; server and clients go on where the federation's graphs lie."""
     subject = Subject(ALGORITHMS["fedavg"])
-    made, whole = subject.made(optimizer_state="kept"), _federation(subject, kernels, "vmap")
+    made, whole = subject.build(optimizer_state="kept"), _federation(subject, kernels, "vmap")
     first, *_, last = train(made, whole, ROUNDS, 1)
     again = _federation(subject, kernels, "vmap")
     [begun] = train(made, again, 1, 1)
@@ -232,7 +232,7 @@ def test_models_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     settings = {"dropout": 0.5} if "dropout" in own_parameters(MODELS[name]) else {}
     model = MODELS[name](hidden=8, **settings).build(*federations.shape(subject.needs))
-    check_rounds(subject, replace(subject.made(), model=model), kernels, "vmap")
+    check_rounds(subject, replace(subject.build(), model=model), kernels, "vmap")
 
 
 @pytest.mark.slow
@@ -254,4 +254,4 @@ def test_models_stay_on_the_device(name: str, kernels: Kernels) -> None:
 )
 def test_settings_stay_on_the_device(name: str, settings: dict[str, Any], kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS[name])
-    check_rounds(subject, subject.made(**settings), kernels, "vmap")
+    check_rounds(subject, subject.build(**settings), kernels, "vmap")

@@ -74,7 +74,7 @@ def test_every_algorithm_gives_the_hosts_numbers(name: str, record: str) -> None
     subject = Subject(ALGORITHMS[name])
     there = on_device(subject, GPU, mode="vmap", record=record)
     here = subject.federation(Simulation, torch.float64, mode="loop")
-    (*_, last), (*_, specified) = (train(subject.made(), own, ROUNDS, 1) for own in (there, here))
+    (*_, last), (*_, specified) = (train(subject.build(), own, ROUNDS, 1) for own in (there, here))
     assert distance(everything(last, there), everything(specified, here)) < NEAR
 
 

@@ -112,7 +112,7 @@ def test_a_sum_changes_no_algorithm_that_takes_one(name: str) -> None:
     for parts in ((), (SUMS,)):
         subject = Subject(ALGORITHMS[name], {"parts": parts})
         fed = subject.federation(dtype=torch.float64, clients=subject.graphs(torch.float64, idle=2))
-        *_, last = train(subject.made(0.0), fed, 3, 0)
+        *_, last = train(subject.build(0.0), fed, 3, 0)
         ends.append(last.state)
     assert distance(ends[0]["w"], ends[1]["w"]) < 1e-9
 

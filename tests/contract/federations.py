@@ -72,7 +72,7 @@ def gin(dropout: float = 0.5, name: str = "gin") -> Model:
 
 def algorithm(name: str, dropout: float = 0.5, **options: Any) -> Any:
     """A registered algorithm with a model that it can train, by one local step a round where it counts them."""
-    return Subject(ALGORITHMS[name]).made(dropout, **options)
+    return Subject(ALGORITHMS[name]).build(dropout, **options)
 
 
 def federation(engine: type[Simulation] = Simulation, dtype: torch.dtype = torch.float32, **options: Any) -> Simulation:

@@ -57,17 +57,17 @@ def test_what_is_not_owed_does_not_hold(subject: Subject) -> None:
 
 
 def test_what_clients_are_sent_is_described(subject: Subject) -> None:
-    rows = [row for row in subject.batched().fed.ledger.table().to_pylist() if row["direction"] == "down"]
+    rows = [row for row in subject.batch_run().fed.ledger.table().to_pylist() if row["direction"] == "down"]
     assert [(row["step"], row["key"]) for row in rows if not row["reveals"] and row["key"] != FRAMING] == []
 
 
 def test_all_steps_that_are_declared_run(subject: Subject) -> None:
     """Where all clients have labels, GLASU's `pull` alone is left out, and of AdaFGL's phases the other one."""
-    ran, calls = subject.batched().fed.ran, subject.made().calls(len(subject.batched().fed.clients))
+    ran, calls = subject.batch_run().fed.ran, subject.build().calls(len(subject.batch_run().fed.clients))
     due = {0: calls.setup, 1: calls.round, EVERY: (*calls.round, *calls.evaluation)}
     for round, steps in due.items():
         found, left = ran.get(round, []), {"pull"}
-        if isinstance(subject.made(), AdaFGL):
+        if isinstance(subject.build(), AdaFGL):
             left |= {"personalise"} if round < EVERY else {"train"}
         assert found == [step_name(step) for step in steps if step.__name__ not in left]
 
@@ -80,8 +80,8 @@ def test_unknown_hyperparameters_are_refused(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("chunk", "record"), [(0, "always"), (0, "never"), (1, "always"), (3, "never")])
 def test_other_batches_of_clients(subject: Subject, chunk: int, record: str) -> None:
-    found = subject.run(mode="vmap", chunk=chunk, record=record).left
-    assert distance(found, subject.specified().left) <= 1e-5
+    found = subject.run(mode="vmap", chunk=chunk, record=record).final
+    assert distance(found, subject.loop_run().final) <= 1e-5
 
 
 @pytest.mark.slow

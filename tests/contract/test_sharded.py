@@ -30,18 +30,18 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 def test_the_number_of_executors_changes_no_number(what: str, shards: int) -> None:
     name, values = SETTINGS[what]
     subject = Subject(ALGORITHMS[name], values)
-    assert distance(subject.sharded(shards).left, subject.together().left) == 0
+    assert distance(subject.shard_run(shards).final, subject.vmap_run().final) == 0
 
 
 @pytest.mark.often("fedavg")
 @pytest.mark.parametrize("name", ["fedavg", "dfedgnn", pytest.param("fedego", marks=pytest.mark.slow)])
 def test_a_run_is_resumed_with_another_number_of_executors(name: str) -> None:
     subject = Subject(ALGORITHMS[name])
-    before = subject.sharded(3)
-    *_, (last, fed) = subject.resumed(before, subject.made(), **subject.in_shards(2))
-    assert distance(everything(last, fed), subject.together().left) == 0
-    *_, (last, fed) = subject.resumed(before, subject.made(), **TOGETHER)
-    assert distance(everything(last, fed), subject.together().left) == 0
+    before = subject.shard_run(3)
+    *_, (last, fed) = subject.resume(before, subject.build(), **subject.shard_options(2))
+    assert distance(everything(last, fed), subject.vmap_run().final) == 0
+    *_, (last, fed) = subject.resume(before, subject.build(), **TOGETHER)
+    assert distance(everything(last, fed), subject.vmap_run().final) == 0
 
 
 @pytest.mark.often("Drifting")
@@ -64,8 +64,8 @@ def test_a_sum_over_many_clients_comes_back_as_one_from_each_executor() -> None:
     passed = {}
     for clients in (2, 5):
         own = dict(list(subject.graphs().items())[:clients])
-        fed = subject.federation(clients=own, **subject.in_shards(1))
-        made = subject.made()
+        fed = subject.federation(clients=own, **subject.shard_options(1))
+        made = subject.build()
         fed.begin(0)
         state = made.init(fed)
         fed.begin(1)
@@ -88,8 +88,8 @@ def test_a_sum_over_many_clients_comes_back_as_one_from_each_executor() -> None:
 def test_what_was_asked_of_replies_comes_with_the_next(name: str, values: dict[str, Any], besides: list[str]) -> None:
     """A round is one request to each executor for every step."""
     subject = Subject(ALGORITHMS[name], values)
-    fed = subject.federation(**subject.in_shards(2))
-    for reached in train(subject.made(), fed, 5):
+    fed = subject.federation(**subject.shard_options(2))
+    for reached in train(subject.build(), fed, 5):
         if reached.round == 3:
             fed.requests.clear()
     asked = Counter(fed.requests)
@@ -103,9 +103,9 @@ def test_a_step_that_fails_names_its_client() -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     graphs = subject.graphs()
     graphs["site-3"] = graphs["site-3"]._replace(y=graphs["site-3"].y + 100)
-    fed = subject.federation(clients=graphs, **subject.in_shards(2))
+    fed = subject.federation(clients=graphs, **subject.shard_options(2))
     with refusal("step-failed", "site-3"):
-        list(train(subject.made(), fed, 1))
+        list(train(subject.build(), fed, 1))
 
 
 def test_packing_keeps_the_order_of_leaves() -> None:

@@ -140,7 +140,7 @@ def test_a_default_is_no_setting_to_be_tried_with(at: int) -> None:
     class Odd(Chosen):
         test_settings = {"quorum": 0.5}  # noqa: RUF012
 
-    assert (Subject(Chosen).made().batch, Subject(Fixed).made().batch) == (2, 4)
+    assert (Subject(Chosen).build().batch, Subject(Fixed).build().batch) == (2, 4)
     with refusal("config", "test_settings", "'quorum'"):
         Subject(Odd)
 

@@ -51,7 +51,7 @@ def federation(subject: Subject, spool: Path, deaths: list[int], after: bool = F
     given = {"classes": whole.classes, "test": whole.test}
 
     def make(clients: list[str]) -> Worker:
-        return Worker(Vectorized({client: graphs[client] for client in clients}, **given), subject.made())
+        return Worker(Vectorized({client: graphs[client] for client in clients}, **given), subject.build())
 
     first, *others = graphs
     mortal = Mortal(lambda: make(others), deaths, after)
@@ -74,7 +74,7 @@ def test_a_lost_worker_changes_no_number(
     for deaths in ([], [4, 7, 9]):
         fed, mortal = federation(subject, tmp_path / str(len(deaths)), deaths, after)
         (tmp_path / str(len(deaths))).mkdir()
-        *_, last = train(subject.made(), fed, 3)
+        *_, last = train(subject.build(), fed, 3)
         ends.append(everything(last, fed))
         assert mortal.made == len(deaths) + 1
     assert distance(*ends) == 0
@@ -85,4 +85,4 @@ def test_a_worker_that_cannot_be_rebuilt_is_named(tmp_path: Path) -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     fed, _ = federation(subject, tmp_path, [3] + [1] * 9)
     with refusal("worker-lost", "worker 2"):
-        list(train(subject.made(), fed, 3))
+        list(train(subject.build(), fed, 3))

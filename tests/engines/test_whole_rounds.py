@@ -59,7 +59,7 @@ UNDECLARED = {"fedbuff", "adafgl", "fcfl", "gcfl", "gcfl_plus"}
 
 
 def test_what_the_shipped_algorithms_declare() -> None:
-    made = {name: Subject(ALGORITHMS[name]).made() for name in ALGORITHMS}
+    made = {name: Subject(ALGORITHMS[name]).build() for name in ALGORITHMS}
     assert {name for name, own in made.items() if recording_obstacle(own.evaluate)} == UNDECLARED
     assert {name for name, own in made.items() if recording_obstacle(own.round)} == UNDECLARED | VARYING
 
@@ -149,7 +149,7 @@ def test_links_are_predicted_the_same_in_recorded_rounds() -> None:
 def test_every_part_that_declares_it_is_tried() -> None:
     """By the law over algorithms, by the settings above or with links."""
     subjects = [Subject(kind) for kind in ALGORITHMS.values()] + [subject_of(*case) for case in SETTINGS.values()]
-    tried = {type(part) for subject in subjects for part in subject.made().composed.values()}
+    tried = {type(part) for subject in subjects for part in subject.build().composed.values()}
     left = [name for name, kind in PARTS.items() if "recorded" in vars(kind) and kind not in tried]
     assert left == ["link_prediction"]
 
@@ -159,7 +159,7 @@ def test_every_part_that_declares_it_is_tried() -> None:
 
 def test_rounds_without_an_evaluation_are_recorded_too() -> None:
     subject = Subject(ALGORITHMS["scaffold"])
-    (left, _, fed), (again, _, _) = (run(subject.made(), subject, how, every=4) for how in ("always", "never"))
+    (left, _, fed), (again, _, _) = (run(subject.build(), subject, how, every=4) for how in ("always", "never"))
     assert distance(left, again) == 0
     assert fed.whole_methods == {"round"}
 
@@ -181,7 +181,7 @@ class DifferentiatesAtTheServer(FedAvg):
 
 def test_a_users_own_algorithm_is_recorded_where_it_declares_it() -> None:
     subject = Subject(ALGORITHMS["fedavg"])
-    made = DifferentiatesAtTheServer(subject.made().model, local_steps=1)
+    made = DifferentiatesAtTheServer(subject.build().model, local_steps=1)
     (left, _, fed), (again, _, _) = (run(made, subject, record) for record in ("always", "never"))
     assert distance(left, again) == 0
     assert fed.whole_methods == {"round", "evaluate"}
@@ -213,7 +213,7 @@ def test_weights_that_are_not_finite_are_refused_in_their_round(late: int) -> No
     subject, said = Subject(ALGORITHMS["fedavg"]), []
     for record in ("always", "never"):
         fed = subject.federation(Simulation, torch.float32, mode="vmap", record=record)
-        made = FedAvg(subject.made().model, local_steps=1, parts=(WeighsByUpdate(late),))
+        made = FedAvg(subject.build().model, local_steps=1, parts=(WeighsByUpdate(late),))
         with pytest.raises(FedweaveError) as refused:
             for _ in train(made, fed, ROUNDS, 0):
                 pass
@@ -224,15 +224,15 @@ def test_weights_that_are_not_finite_are_refused_in_their_round(late: int) -> No
 
 def test_a_resumed_run_goes_on_with_the_same_bits() -> None:
     subject = Subject(ALGORITHMS["scaffold"])
-    (left, _, _) = run(subject.made(), subject, "always", 2 * ROUNDS)
+    (left, _, _) = run(subject.build(), subject, "always", 2 * ROUNDS)
     fed = subject.federation(Simulation, torch.float32, mode="vmap", record="always")
-    for step in train(subject.made(), fed, 2 * ROUNDS, 1):
+    for step in train(subject.build(), fed, 2 * ROUNDS, 1):
         if step.round == ROUNDS:
             saved = checkpoint(step, fed)
             break
     later, tree = subject.federation(Simulation, torch.float32, mode="vmap", record="always"), decode(saved)
     later.restore(tree["clients"], tree.get("data"))
-    (*_, last) = train(subject.made(), later, 2 * ROUNDS, 1, (ROUNDS, tree["state"]))
+    (*_, last) = train(subject.build(), later, 2 * ROUNDS, 1, (ROUNDS, tree["state"]))
     assert "round" in later.whole_methods
     assert (
         distance({"server": last.state, "clients": later.snapshot()}, {key: left[key] for key in ("server", "clients")})
@@ -244,11 +244,11 @@ def test_a_restored_engine_goes_on_from_what_it_is_given() -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     fed = subject.federation(Simulation, torch.float32, mode="vmap", record="always")
     runs = []
-    for step in train(subject.made(), fed, ROUNDS, 1):
+    for step in train(subject.build(), fed, ROUNDS, 1):
         runs.append((step.state, fed.snapshot()))
     state, clients = runs[4]
     fed.restore(clients, None)
-    for _ in train(subject.made(), fed, ROUNDS, 1, (5, state)):
+    for _ in train(subject.build(), fed, ROUNDS, 1, (5, state)):
         pass
     assert distance(fed.snapshot(), runs[-1][1]) == 0
 
@@ -268,7 +268,7 @@ def test_divergence_is_said_in_the_same_words() -> None:
     for record in ("always", "never"):
         fed = subject.federation(Simulation, torch.float32, mode="vmap", record=record)
         with pytest.raises(FedweaveError) as refused:
-            for _ in train(Explodes(subject.made().model, local_steps=1), fed, 40, 0):
+            for _ in train(Explodes(subject.build().model, local_steps=1), fed, 40, 0):
                 pass
         said.append((refused.value.code, str(refused.value), fed.round))
     assert said[0] == said[1]
@@ -618,7 +618,7 @@ def test_what_is_not_declared_runs_as_written(case: str) -> None:
     for record in ("always", "never"):
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
-        ends.append(run(subject.made(), subject, record))
+        ends.append(run(subject.build(), subject, record))
     (left, summaries, fed), (again, others, plain) = ends
     assert distance(left, again) == 0
     assert summaries == others
@@ -645,7 +645,7 @@ def test_the_contract_says_what_is_declared_falsely(case: str) -> None:
 
 
 def test_a_subclass_declares_for_itself() -> None:
-    model = Subject(ALGORITHMS["fedavg"]).made().model
+    model = Subject(ALGORITHMS["fedavg"]).build().model
     kind, part = type("Mine", (FedAvg,), {}), type("MyUniform", (Uniform,), {})
     assert recording_obstacle(FedAvg(model).round) == ""
     assert "Mine" in recording_obstacle(kind(model).round)
@@ -655,8 +655,8 @@ def test_a_subclass_declares_for_itself() -> None:
 def test_it_is_logged_once_whether_rounds_are_recorded(caplog: pytest.LogCaptureFixture) -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     with caplog.at_level(logging.INFO, "fedweave"):
-        run(Naive(subject.made().model, local_steps=1), subject, "always", 12)
-        run(subject.made(), subject, "always", 12)
+        run(Naive(subject.build().model, local_steps=1), subject, "always", 12)
+        run(subject.build(), subject, "always", 12)
     said = [record.message for record in caplog.records if "as a whole" in record.message]
     heads = [" ".join(words.split(" ")[:3]) for words in said]
     assert sorted(heads) == [

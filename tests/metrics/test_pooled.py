@@ -23,7 +23,7 @@ from fedweave.models import MODELS
 def trained(name: str, **settings: Any) -> tuple[Any, Any, Any]:
     """(algorithm, federation, what two rounds left)."""
     subject = Subject(ALGORITHMS[name])
-    algorithm, fed = subject.made(**settings), subject.federation()
+    algorithm, fed = subject.build(**settings), subject.federation()
     *_, last = train(algorithm, fed, 2)
     return algorithm, fed, last
 

@@ -265,7 +265,7 @@ def test_statistics_are_averaged_whatever_the_server_does(name: str) -> None:
     options = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
     subject = Subject(ALGORITHMS[name], options, {"norm": "batch"})
     fed = subject.federation(dtype=torch.float64, mode="loop")
-    algorithm = subject.made(dropout=0.0)
+    algorithm = subject.build(dropout=0.0)
     state = algorithm.init(fed)
     after = algorithm.round(state, fed)
     counts = torch.stack([graph.masks[TRAIN].sum() for graph in subject.graphs(torch.float64).values()]).double()

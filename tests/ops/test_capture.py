@@ -106,7 +106,7 @@ def test_algorithms_give_the_same_numbers_captured(name: str, monkeypatch: pytes
     with present():
         there = on_device(subject, DEVICE, mode="vmap", record="always")
         here = subject.federation(Simulation, torch.float64, mode="loop")
-        (*_, last), (*_, specified) = (train(subject.made(), own, ROUNDS, 1) for own in (there, here))
+        (*_, last), (*_, specified) = (train(subject.build(), own, ROUNDS, 1) for own in (there, here))
         assert distance(everything(last, there), everything(specified, here)) < 1e-9
     assert by.captured
     if name in REFUSES_NOTHING:

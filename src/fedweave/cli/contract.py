@@ -60,7 +60,7 @@ def verdict(subject: Subject, law: str) -> str:
     try:
         LAWS[law](subject)
     except ConfigError as error:
-        subject.made()
+        subject.build()
         return f"BROKEN : the law changes settings of the algorithm, and {error}; give the reason in exempt_laws"
     except Broken as error:
         return f"BROKEN : {error}"

@@ -65,7 +65,7 @@ def graphs(
     whether a client's nodes use only half of the features.
     """
     if needs.graph_level:
-        return small_graphs.graphs(dtype, changed, known(small_graphs.held(changed), finders))
+        return small_graphs.graphs(dtype, changed, precompute(small_graphs.client_data(changed), finders))
     if needs.vertical:
         _, _, y, masks = arrays(SHARED, 0)
         sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
@@ -74,46 +74,49 @@ def graphs(
         draw = people if needs.sensitive else arrays
         client_arrays = [draw(nodes + 7 * (i == changed), i + 100 * (i == changed)) for i, nodes in enumerate(SIZES)]
     names = ("x", "edges", "y", "masks", "sensitive")
-    held: list[Record] = [dict(zip(names, part, strict=False)) for part in client_arrays]
-    precomputed = known(held, finders)
+    records: list[Record] = [dict(zip(names, part, strict=False)) for part in client_arrays]
+    precomputed = precompute(records, finders)
     if halved:
-        held = [part | {"x": _half(part["x"], i)} for i, part in enumerate(held)]
-    return {f"site-{i}": make_graph(**part, dtype=dtype, extra=precomputed[i]) for i, part in enumerate(held)}
+        records = [part | {"x": _half(part["x"], i)} for i, part in enumerate(records)]
+    return {f"site-{i}": make_graph(**part, dtype=dtype, extra=precomputed[i]) for i, part in enumerate(records)}
 
 
-def known(held: Sequence[Record], finders: Sequence[Precompute]) -> list[Precomputed]:
+def precompute(clients: Sequence[Record], finders: Sequence[Precompute]) -> list[Precomputed]:
     """The results of `finders` on the clients' data. Unless graphs are small, some nodes have an edge to the next
     client."""
-    small = "graph_of" in held[0]
-    counts = np.cumsum([0, *(len(part["y"]) for part in held)])
-    number = _numbered([len(part["graph_of" if small else "y"]) for part in held], small)
-    links = [its[part["edges"]] for part, its in zip(held, number, strict=True)]
-    for one, other in pairwise(number) if not small else ():
-        pairs = np.array([[one[node], other[node % 10]] for node in range(0, 12, 3)]).T
-        links += [pairs, pairs[::-1]]
-    edges, order = np.concatenate(links, 1), np.concatenate(number).argsort()
-    x, y = sp.csr_matrix(sp.vstack([part["x"] for part in held])[order]), np.concatenate([part["y"] for part in held])
-    y = y if small else y[order]
-    graph_of = (
-        np.concatenate([part["graph_of"] + at for part, at in zip(held, counts, strict=False)]) if small else None
-    )
+    small = "graph_of" in clients[0]
+    counts = np.cumsum([0, *(len(part["y"]) for part in clients)])
+    numbers = _node_numbers([len(part["graph_of" if small else "y"]) for part in clients], small)
+    links = [number[part["edges"]] for part, number in zip(clients, numbers, strict=True)]
+    if not small:
+        for near, far in pairwise(numbers):
+            pairs = np.array([[near[node], far[node % 10]] for node in range(0, 12, 3)]).T
+            links += [pairs, pairs[::-1]]
+    edges, order = np.concatenate(links, 1), np.concatenate(numbers).argsort()
+    x = sp.csr_matrix(sp.vstack([part["x"] for part in clients])[order])
+    y = np.concatenate([part["y"] for part in clients])
+    graph_of = None
+    if small:
+        graph_of = np.concatenate([part["graph_of"] + first for part, first in zip(clients, counts, strict=False)])
+    else:
+        y = y[order]
     kinds = np.asarray(x.argmax(1)).ravel() % 3
     data = Dataset("contract", x, edges[:, np.lexsort(edges[::-1])], y, 0, graph_of=graph_of, node_labels=kinds)
-    examples = [np.arange(*span) for span in pairwise(counts)] if small else number
-    parts = (Part.of(data, its, part["masks"]) for part, its in zip(held, examples, strict=True))
+    examples = [np.arange(*span) for span in pairwise(counts)] if small else numbers
+    parts = (Part.of(data, rows, part["masks"]) for part, rows in zip(clients, examples, strict=True))
     return [part.pad(dict.fromkeys(part.lists, LIST)) for part in everywhere(finders, data, Partition(tuple(parts)))]
 
 
-def _numbered(counts: Sequence[int], small: bool) -> list[np.ndarray]:
+def _node_numbers(counts: Sequence[int], small: bool) -> list[np.ndarray]:
     """The numbers of each client's nodes, int64 [n]. Nodes beyond `SIZES`, which a changed client has, come last, so
     that no client's numbers depend on another client's data. With `small` graphs a client's numbers are consecutive."""
-    first = counts if small else [min(count, size) for count, size in zip(counts, SIZES, strict=True)]
-    starts, beyond = np.cumsum([0, *first]), sum(first)
-    number = []
-    for count, near, start in zip(counts, first, starts, strict=False):
-        number.append(np.concatenate([np.arange(start, start + near), np.arange(beyond, beyond + count - near)]))
-        beyond += count - near
-    return number
+    regular = counts if small else [min(count, size) for count, size in zip(counts, SIZES, strict=True)]
+    starts, beyond = np.cumsum([0, *regular]), sum(regular)
+    numbers = []
+    for count, size, start in zip(counts, regular, starts, strict=False):
+        numbers.append(np.concatenate([np.arange(start, start + size), np.arange(beyond, beyond + count - size)]))
+        beyond += count - size
+    return numbers
 
 
 def global_test(dtype: torch.dtype = torch.float32, needs: Capabilities = PLAIN) -> Graph:

@@ -9,12 +9,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
-import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms.deployment import Deployable, Which
 from fedweave.algorithms.parts.composition import Composition
-from fedweave.algorithms.scoring import measure as measured
+from fedweave.algorithms.scoring import measure
+from fedweave.contract.single_client import NoGcn, train_both
 from fedweave.contract.subject import (
     BATCHES,
     EVERY,
@@ -28,97 +28,12 @@ from fedweave.contract.subject import (
 )
 from fedweave.core.algorithm import Algorithm, Engine, capabilities, recording_obstacle
 from fedweave.core.federation import Step, is_step, step_name
-from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.graph_arrays import graph_arrays
-from fedweave.core.tree import Tree, decode, leaves, map_leaves, nest
+from fedweave.core.tree import Tree, decode, map_leaves
 from fedweave.core.types import Record, Values
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import ClientsMissing, ConfigError
-from fedweave.experiment.rounds import SERVER, RoundResult, train
+from fedweave.experiment.rounds import SERVER, train
 from fedweave.ops.recording import When
-
-# ----------------------------------------------------------------------------------------------------
-# One client's training, written out with PyTorch's own optimizers on dense matrices.
-
-
-CLIENT = "site-1"
-GCN = ("0/bias", "0/weight", "1/bias", "1/weight")
-
-
-class NoGcn(Exception):
-    """The algorithm trains another model, or stores it elsewhere, so that there is nothing to compare with."""
-
-
-def ordinary(subject: Subject, settings: Values) -> tuple[Tree, Tree]:
-    """The weights after `ROUNDS` rounds of an algorithm with one client, and the weights of a 2-layer GCN after equally
-    many steps on that client's graph. Both start from the weights after the first round.
-
-    settings: the algorithm's optimizer, "sgd" or "adam", with lr and weight_decay, and its `optimizer_state`.
-
-    Raises:
-        NoGcn: the algorithm's model cannot be compared.
-    """
-    graph = subject.graphs(torch.float64)[CLIENT]
-    algorithm = subject.made(dropout=0.0, **settings)
-    fed = subject.federation(dtype=torch.float64, clients={CLIENT: graph}, record="never")
-    [begun] = train(algorithm, fed, 1)
-    w = _held(begun, fed)
-    if (read := len(w["0"]["weight"])) != graph.x.shape[1]:
-        raise NoGcn(f"its GCN reads {read} features, and the client's data has {graph.x.shape[1]}")
-    moments = fed.snapshot().get(CLIENT, {}).get("optimizer")
-    expected = _trained(w, moments, graph, settings)
-    *_, ended = train(algorithm, fed, 1 + ROUNDS, 0, (1, begun.state))
-    return _held(ended, fed), expected
-
-
-def _trained(w: Tree, moments: Tree | None, graph: Graph, settings: Values) -> Tree:
-    arrays = graph_arrays(graph)
-    x, y, mask = (
-        torch.from_numpy(part) for part in (sp.csr_matrix(arrays.x).toarray(), arrays.y, arrays.masks[TRAIN].copy())
-    )
-    joined = torch.eye(len(y), dtype=x.dtype, device=x.device)
-    joined[tuple(arrays.edges)] = 1
-    operator = joined / joined.sum(1).outer(joined.sum(1)).sqrt()
-    (w1, b1), (w2, b2) = ([w[at][name].requires_grad_() for name in ("weight", "bias")] for at in "01")
-    optimizer = _optimizer(w, moments, settings)
-    for _ in range(ROUNDS):
-        if settings.get("optimizer_state") == "fresh":
-            optimizer = _optimizer(w, None, settings)
-        optimizer.zero_grad()
-        logits = operator @ torch.relu(operator @ x @ w1 + b1) @ w2 + b2
-        torch.nn.functional.cross_entropy(logits[mask], y[mask]).backward()
-        optimizer.step()
-    return map_leaves(lambda leaf: leaf.detach(), w)
-
-
-def _optimizer(w: Tree, moments: Tree | None, settings: Values) -> torch.optim.Optimizer:
-    """PyTorch's optimizer, with the client's optimizer state."""
-    flat = [leaf for layer in w.values() for leaf in layer.values()]
-    how = {name: settings[name] for name in ("lr", "weight_decay")}
-    if settings["optimizer"] == "sgd":
-        return torch.optim.SGD(flat, **how)
-    optimizer = torch.optim.Adam(flat, **how)
-    if moments is not None:
-        for layer, leaves in w.items():
-            for name, leaf in leaves.items():
-                past = {"exp_avg": moments["m"][layer][name], "exp_avg_sq": moments["v"][layer][name]}
-                optimizer.state[leaf] = {"step": moments["steps"].float()} | past
-    return optimizer
-
-
-def _held(step: RoundResult, fed: Engine) -> Tree:
-    """A copy of the global model: the server's weights, and the client's own weights if the server has none.
-
-    Raises:
-        NoGcn: the weights are not a 2-layer GCN's.
-    """
-    flat: Record = {}
-    for tree in (fed.snapshot().get(CLIENT, {}), step.state):
-        flat |= leaves(tree["w"]) if isinstance(tree.get("w"), dict) else {}
-    if odd := sorted(flat.keys() ^ set(GCN)):
-        raise NoGcn(f"the weights that the server and the client keep as 'w' are not a 2-layer GCN's: {odd[0]!r}")
-    return map_leaves(lambda leaf: leaf.clone(), nest(flat))
-
 
 ORDINARY = "one_client_is_ordinary_training"
 Law = Callable[[Subject], None]
@@ -132,7 +47,7 @@ class Broken(Exception):
 
 def clients_in_batches_give_the_loops_numbers(subject: Subject) -> None:
     """Clients run together give the same as clients one after the other, to 1e-5 in single precision."""
-    _equal(subject.batched().left, subject.specified().left, 1e-5, "vmap and loop")
+    _check_equal(subject.batch_run().final, subject.loop_run().final, 1e-5, "vmap and loop")
 
 
 def all_clients_at_once_do_in_double_precision(subject: Subject) -> None:
@@ -141,17 +56,16 @@ def all_clients_at_once_do_in_double_precision(subject: Subject) -> None:
     takes three a round: at the first step a penalty on the distance from the received weights has no gradient."""
     tried = {"local_steps": 3, "weight_decay": 0.05}
     settings = {name: value for name, value in tried.items() if subject.takes(name)}
-    loop, fast = (
-        subject.run(SAVED + 1, settings=settings, halved=True, mode=mode, dtype=torch.float64, record="never")
-        for mode in ("loop", "vmap")
-    )
-    _equal(fast.left, loop.left, 1e-9, "vmap and loop in double precision")
+    options: Record = {"settings": settings, "halved": True, "dtype": torch.float64, "record": "never"}
+    loop = subject.run(SAVED + 1, mode="loop", **options)
+    vmap = subject.run(SAVED + 1, mode="vmap", **options)
+    _check_equal(vmap.final, loop.final, 1e-9, "vmap and loop in double precision")
 
 
 def recorded_steps_give_the_same_bits(subject: Subject) -> None:
     """Recorded and played steps give the same as steps computed as written, and every step can be recorded."""
-    run = subject.recorded()
-    _equal(run.left, subject.batched().left, 0.0, "recorded and unrecorded")
+    run = subject.replay_run()
+    _check_equal(run.final, subject.batch_run().final, 0.0, "recorded and unrecorded")
     if not run.fed.recordings.played:
         raise Broken("nothing was played again")
     if run.warnings:
@@ -162,13 +76,14 @@ def recorded_rounds_give_the_same_bits(subject: Subject) -> None:
     """Where the algorithm and its parts declare `recorded`, rounds and evaluations that are recorded as a whole leave
     the same bits, summaries and ledger as those that run as written. Whether Python code does the same each time, only
     its author can know; the law shows where it does not within the first `REPEATS` rounds."""
-    algorithm = subject.made()
+    algorithm = subject.build()
     obstacles = recording_obstacle(algorithm.round), recording_obstacle(algorithm.evaluate)
     if all(obstacles):
         return
-    whole, written = (_repeated(subject, record) for record in ("always", "never"))
+    whole = _run_and_evaluate(subject, "always")
+    written = _run_and_evaluate(subject, "never")
     what = "rounds recorded as a whole and as written"
-    _equal(whole.left, written.left, 0.0, what)
+    _check_equal(whole.final, written.final, 0.0, what)
     if whole.summaries != written.summaries:
         raise Broken(f"{what} differ in their evaluations")
     if not whole.ledger.equals(written.ledger):
@@ -177,49 +92,49 @@ def recorded_rounds_give_the_same_bits(subject: Subject) -> None:
         raise Broken("it declares `recorded`, but its rounds could not be recorded as a whole")
 
 
-class Repeated(NamedTuple):
-    """A run in which each round is evaluated: what it leaves, its summaries by round as texts, its ledger without
-    times, and the methods that were played from recordings."""
+class EvaluatedRun(NamedTuple):
+    """A run in which each round is evaluated: the results of its last round, its summaries by round as texts, its
+    ledger without times, and the methods that were played from recordings."""
 
-    left: Tree
+    final: Tree
     summaries: list[dict[str, str]]
     ledger: pa.Table
     methods: frozenset[str]
 
 
-def _repeated(subject: Subject, record: When) -> Repeated:
+def _run_and_evaluate(subject: Subject, record: When) -> EvaluatedRun:
     fed, summaries = subject.federation(Simulation, mode="vmap", record=record), list[dict[str, str]]()
-    for step in train(subject.made(), fed, REPEATS, 1):
+    for step in train(subject.build(), fed, REPEATS, 1):
         summaries.append({name: str(value) for name, value in step.summary.items()})
     ledger = fed.ledger.table().drop_columns(["seconds", "at"])
-    return Repeated(everything(step, fed), summaries, ledger, fed.whole_methods)
+    return EvaluatedRun(everything(step, fed), summaries, ledger, fed.whole_methods)
 
 
 def the_order_of_clients_does_not_matter(subject: Subject, mode: str = "vmap") -> None:
     """Clients in the opposite order leave the same models, to 1e-5."""
     run = subject.run(backwards=True, mode=mode, record="never")
-    server = map_leaves(_reversed(len(run.fed.clients)), run.left["server"])
-    _equal(run.left | {"server": server}, subject.specified().left, 1e-5, "one order and the other")
+    server = map_leaves(_reverse_clients(len(run.fed.clients)), run.final["server"])
+    _check_equal(run.final | {"server": server}, subject.loop_run().final, 1e-5, "one order and the other")
 
 
 def nothing_but_bytes_passes(subject: Subject) -> None:
     """Messages, replies and private state may be serialized and parsed in between."""
-    _equal(subject.wired().left, subject.specified().left, 1e-5, "bytes and objects")
+    _check_equal(subject.bytes_run().final, subject.loop_run().final, 1e-5, "bytes and objects")
 
 
 def shards_give_the_same_bits(subject: Subject) -> None:
     """Clients dealt to one executor or to three, each with its own algorithm, leave the same as batches."""
     for shards in (1, 3):
-        run = subject.sharded(shards)
-        _equal(run.left, subject.batched().left, 0.0, f"{shards} executors and one")
+        run = subject.shard_run(shards)
+        _check_equal(run.final, subject.batch_run().final, 0.0, f"{shards} executors and one")
         if not run.fed.passed:
             raise Broken("nothing passed between the executors and the engine")
 
 
 def the_ledger_counts_the_bytes_that_pass(subject: Subject) -> None:
     """In every engine the ledger's totals and rows are the serialized bytes."""
-    passed = subject.wired().fed.passed
-    for run in (subject.wired(), subject.recorded()):
+    passed = subject.bytes_run().fed.passed
+    for run in (subject.bytes_run(), subject.replay_run()):
         ledger = run.fed.ledger
         metered = {way: getattr(ledger, f"bytes_{way}") for way in passed}
         listed = dict.fromkeys(passed, 0)
@@ -231,24 +146,24 @@ def the_ledger_counts_the_bytes_that_pass(subject: Subject) -> None:
 
 def the_same_seed_gives_the_same_run(subject: Subject) -> None:
     """A run again with the same seed leaves the same; with another seed, other models."""
-    first, again, other = subject.recorded(), subject.batched(), subject.run(SAVED, seed=2, **TOGETHER)
-    _equal(again.left, first.left, 0.0, "a run and the same again")
+    first, second, other = subject.replay_run(), subject.batch_run(), subject.run(SAVED, seed=2, **TOGETHER)
+    _check_equal(second.final, first.final, 0.0, "a run and the same again")
     if not distance(decode(other.saved), decode(first.saved)) > 1e-3:
         raise Broken("another seed gives the same run")
 
 
 def evaluating_more_often_changes_nothing(subject: Subject) -> None:
     """Training does not depend on how often models are evaluated."""
-    ends = [run.left | {"summary": _last(run)} for run in (subject.together(), subject.run(every=0, **TOGETHER))]
-    _equal(ends[0], ends[1], 0.0, "often and rarely evaluated")
+    ends = [run.final | {"summary": _last(run)} for run in (subject.vmap_run(), subject.run(every=0, **TOGETHER))]
+    _check_equal(ends[0], ends[1], 0.0, "often and rarely evaluated")
 
 
 def clients_are_isolated(subject: Subject) -> None:
     """Other data at one client changes no other client's reply in the calls up to the first reply that differs."""
     changed = f"site-{CHANGED}"
-    for before in (subject.specified(), subject.together()):
+    for before in (subject.loop_run(), subject.vmap_run()):
         fed = subject.federation(clients=subject.graphs(changed=CHANGED), **TOGETHER | {"mode": before.fed.mode})
-        for _ in train(subject.made(), fed, ROUNDS, EVERY):
+        for _ in train(subject.build(), fed, ROUNDS, EVERY):
             pairs = list(zip(before.fed.heard, fed.heard, strict=False))
             differs = [changed in one.clients and distance(one[changed], two[changed]) > 0 for one, two in pairs]
             for one, two in pairs[: differs.index(True) + 1 if any(differs) else len(pairs)]:
@@ -263,15 +178,15 @@ def clients_are_isolated(subject: Subject) -> None:
 
 def a_resumed_run_gives_the_same(subject: Subject, mode: str = "vmap") -> None:
     """A run that is stopped, saved and continued elsewhere ends like an uninterrupted run."""
-    whole = subject.batched() if mode == "vmap" else subject.specified()
-    *_, (last, fed) = subject.resumed(whole, subject.made(), **BATCHES | {"mode": mode})
-    _equal(everything(last, fed), whole.left, 0.0, "resumed and uninterrupted")
+    whole = subject.batch_run() if mode == "vmap" else subject.loop_run()
+    *_, (last, fed) = subject.resume(whole, subject.build(), **BATCHES | {"mode": mode})
+    _check_equal(everything(last, fed), whole.final, 0.0, "resumed and uninterrupted")
 
 
 def a_missing_client_is_named(subject: Subject) -> None:
     """A client that does not reply stops the round, and the error names it."""
     try:
-        list(subject.resumed(subject.together(), subject.made(), absent=_absent))
+        list(subject.resume(subject.vmap_run(), subject.build(), absent=_absent))
     except ClientsMissing as error:
         if error.missing != {ABSENT: "cable cut"} or f"{ABSENT}: cable cut" not in str(error):
             raise Broken(f"it names {error.missing} and says {error}") from error
@@ -284,8 +199,8 @@ def a_quorum_carries_the_round(subject: Subject) -> None:
     if not subject.takes("quorum"):
         raise Broken("it has no setting `quorum`")
     evaluated = []
-    for step, fed in subject.resumed(subject.together(), subject.made(quorum=0.8), every=1, absent=_absent):
-        evaluated.append([client for client in fed.clients if client in _evaluated(step.metrics)])
+    for step, fed in subject.resume(subject.vmap_run(), subject.build(quorum=0.8), every=1, absent=_absent):
+        evaluated.append([client for client in fed.clients if client in _evaluated_clients(step.metrics)])
     everyone = [*fed.clients]
     if evaluated != [[client for client in everyone if client != ABSENT], everyone]:
         raise Broken(f"{ABSENT} was to be left out of only one round, but the evaluated clients were {evaluated}")
@@ -295,30 +210,32 @@ def a_client_without_training_examples_keeps_what_it_receives(subject: Subject) 
     """Such a client does not train: its trained model, in its scores and as deployed, is one that it received before
     the round or after it, and no weight decay or pull moves it."""
     settings = {"weight_decay": 0.5} if subject.takes("weight_decay") else {}
-    algorithm = subject.made(**settings)
+    algorithm = subject.build(**settings)
     if not isinstance(algorithm, Deployable):  # then no client has a whole model
         return
     fed = subject.federation(clients=subject.graphs(idle=IDLE), **TOGETHER)
     client, received = f"site-{IDLE}", []
     state = algorithm.init(fed)
     for round in (1, 2):
-        received.append(_deployed(algorithm, state, fed, "personal", client))
+        received.append(_deployed_model(algorithm, state, fed, "personal", client))
         fed.begin(round)
         state = algorithm.round(state, fed)
-    received = [*received[1:], _deployed(algorithm, state, fed, "personal", client)]
-    trained_model = _deployed(algorithm, state, fed, "trained", client)
-    if not (gap := min(distance(trained_model, one) for one in received)) <= 1e-6:
+    received = [*received[1:], _deployed_model(algorithm, state, fed, "personal", client)]
+    trained_model = _deployed_model(algorithm, state, fed, "trained", client)
+    gap = min(distance(trained_model, model) for model in received)
+    if not gap <= 1e-6:
         raise Broken(f"the trained model of {client}, which has no training examples, is {gap:.2g} off what it got")
     scores = algorithm.evaluate(state, fed).clients[client].get("trained", {})
-    shown = measured(algorithm.net, trained_model, fed.graphs[client], whole=False)
-    if scores and not (gap := distance(scores, {name: shown[name] for name in scores})) <= 1e-4:
+    expected = measure(algorithm.net, trained_model, fed.graphs[client], whole=False)
+    gap = distance(scores, {name: expected[name] for name in scores})
+    if not gap <= 1e-4:
         raise Broken(f"the scores of {client}'s trained model are {gap:.2g} off the scores of the deployed model")
 
 
 def training_lowers_the_loss(subject: Subject) -> None:
     """The sum of the clients' training losses falls over 12 rounds, by half a percent at least. If only some clients
     take part in a round, the sum may rise in between, with clients that the last rounds did not call."""
-    algorithm = subject.made(dropout=0.0)
+    algorithm = subject.build(dropout=0.0)
     steps = train(algorithm, subject.federation(), 12, eval_every=4)
     losses = [_training_loss(step.metrics) for step in steps if step.evaluated]
     falls = all(later < earlier for earlier, later in pairwise(losses)) or (algorithm.participation < 1)
@@ -335,34 +252,32 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
         raise Broken("it has no full-batch local steps of a chosen optimizer on nodes")
     plain: Record = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
     adam = {"local_steps": 1, "optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
-    kinds = (
-        [adam | {"optimizer_state": state_kind} for state_kind in ("kept", "fresh")]
-        if subject.takes("optimizer_state")
-        else []
-    )
-    for settings in (plain, *(candidate for candidate in kinds if _takes(subject, candidate))):
+    candidates = [adam | {"optimizer_state": state_kind} for state_kind in ("kept", "fresh")]
+    if not subject.takes("optimizer_state"):
+        candidates = []
+    for settings in (plain, *(candidate for candidate in candidates if _accepts(subject, candidate))):
         try:
-            trained, expected = ordinary(subject, settings)
+            trained, expected = train_both(subject, settings)
         except NoGcn as error:
             raise Broken(f"{error}; give the reason in exempt_laws") from error
         try:
-            _equal(trained, expected, 1e-9, "federated and ordinary training")
+            _check_equal(trained, expected, 1e-9, "federated and ordinary training")
         except Broken as error:
             raise Broken(f"{error}. {_why_not_ordinary(subject)}") from error
 
 
 def _why_not_ordinary(subject: Subject) -> str:
     """The declaration for an intended exception, and the part that decides the server's step, if there is one."""
-    algorithm = subject.made()
+    algorithm = subject.build()
     owner = algorithm.composed.owner("step") if isinstance(algorithm.composed, Composition) else ""
     cause = f"its part {owner} decides the server's step" if owner else "what it does beyond ordinary training"
     return f'If that is intended, declare it in the class: exempt_laws = {{"{ORDINARY}": "{cause}"}}'
 
 
-def _takes(subject: Subject, settings: Values) -> bool:
+def _accepts(subject: Subject, settings: Values) -> bool:
     """Whether an algorithm accepts these optimizer settings."""
     try:
-        subject.made(**settings)
+        subject.build(**settings)
     except ConfigError:
         return False
     return True
@@ -370,18 +285,22 @@ def _takes(subject: Subject, settings: Values) -> bool:
 
 def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
     """In each round a site receives the steps of `calls`, in their order; it may be left out of some."""
-    run, algorithm = subject.batched(), subject.made()
-    if (calls := algorithm.calls(len(run.fed.clients))) is None:
+    run, algorithm = subject.batch_run(), subject.build()
+    calls = algorithm.calls(len(run.fed.clients))
+    if calls is None:
         raise Broken("it has no `calls(clients)`, without which no site can take part")
     scores = capabilities(algorithm).evaluation
     due = {0: calls.setup, 1: calls.round, EVERY: (*calls.round, *calls.evaluation)}
     for round, steps in due.items():
-        _within(run.fed.ran.get(round, []), steps, f"in round {round}")
-    if odd := {step.__name__ for step in calls.evaluation} - {*scores}:
-        raise Broken(f"its evaluation has {odd}, which `capabilities` does not name")
-    if odd := {step.__name__ for step in (*calls.setup, *calls.round)} & {*scores}:
-        raise Broken(f"{odd} are steps of the evaluation, but are run to train")
-    if missing := [name for name in scores if not is_step(getattr(algorithm, name))]:
+        _check_order(run.fed.ran.get(round, []), steps, f"in round {round}")
+    undeclared = {step.__name__ for step in calls.evaluation} - {*scores}
+    if undeclared:
+        raise Broken(f"its evaluation has {undeclared}, which `capabilities` does not name")
+    misplaced = {step.__name__ for step in (*calls.setup, *calls.round)} & {*scores}
+    if misplaced:
+        raise Broken(f"{misplaced} are steps of the evaluation, but are run to train")
+    missing = [name for name in scores if not is_step(getattr(algorithm, name))]
+    if missing:
         raise Broken(f"`capabilities` names {missing}, which are no steps")
     if capabilities(algorithm).predicts != (type(algorithm).predict is not Algorithm.predict):
         raise Broken("`capabilities.predicts` is not whether it has `predict`")
@@ -390,7 +309,7 @@ def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
         state = algorithm.init(fed)
         fed.ran.clear()
         algorithm.predict(state, fed)
-        _within(fed.ran[0], calls.prediction, "in prediction")
+        _check_order(fed.ran[0], calls.prediction, "in prediction")
 
 
 LAWS: dict[str, Law] = {
@@ -418,7 +337,7 @@ LAWS: dict[str, Law] = {
 }
 
 
-def _deployed(algorithm: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
+def _deployed_model(algorithm: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
     """The model that is stored at a client for its owner; the clients' states do not change."""
     before, data = fed.snapshot(), fed.snapshot_data()
     algorithm.deploy(state, fed, which)
@@ -427,28 +346,28 @@ def _deployed(algorithm: Deployable, state: Tree, fed: Engine, which: Which, cli
     return model
 
 
-def _equal(actual: Tree, expected: Tree, most: float, what: str) -> None:
+def _check_equal(actual: Tree, expected: Tree, tolerance: float, what: str) -> None:
     gap = distance(actual, expected)
-    if not gap <= most:
-        raise Broken(f"{what} differ by {gap:.2g}, more than {most:g}")
+    if not gap <= tolerance:
+        raise Broken(f"{what} differ by {gap:.2g}, more than {tolerance:g}")
 
 
-def _within(ran: list[str], due: Sequence[Step], when: str) -> None:
+def _check_order(ran: list[str], due: Sequence[Step], when: str) -> None:
     """Check that steps run in the declared order, and none more often; steps may be left out."""
     names = iter(step_name(step) for step in due)
     if not all(name in names for name in ran) or (due and not ran):
         raise Broken(f"{when} {ran} ran, but `calls` declares {[step_name(step) for step in due]}")
 
 
-def _reversed(count: int) -> Callable[[object], object]:
+def _reverse_clients(count: int) -> Callable[[object], object]:
     """A function that reverses the server's values for each of its clients, which are in the order of clients."""
 
-    def turned(leaf: object) -> object:
+    def reverse(leaf: object) -> object:
         if not isinstance(leaf, torch.Tensor) or leaf.shape[:1] != (count,):
             return leaf
         return leaf.flip(0, 1) if leaf.shape == (count,) * 2 else leaf.flip(0)
 
-    return turned
+    return reverse
 
 
 def _absent(round: int, client: str) -> str | None:
@@ -457,10 +376,10 @@ def _absent(round: int, client: str) -> str | None:
 
 def _last(run: ContractRun) -> dict[str, float]:
     """The last evaluation, without values that depend on earlier evaluations."""
-    return {name: value for name, value in run.left["summary"].items() if not name.startswith("best_")}
+    return {name: value for name, value in run.final["summary"].items() if not name.startswith("best_")}
 
 
-def _evaluated(metrics: pa.Table) -> set[str]:
+def _evaluated_clients(metrics: pa.Table) -> set[str]:
     """The clients of an evaluation."""
     return {row["client"] for row in metrics.to_pylist() if row["split"] != SERVER}
 

@@ -28,7 +28,7 @@ def arrays(count: int, seed: int) -> Record:
     return {"x": x, "edges": np.stack(np.nonzero(joined | joined.T)), "y": y, "masks": masks, "graph_of": graph_of}
 
 
-def held(changed: int | None = None) -> list[Record]:
+def client_data(changed: int | None = None) -> list[Record]:
     """`arrays` of five clients; the client with number `changed` has other data."""
     return [arrays(count, i + 100 * (i == changed)) for i, count in enumerate(COUNTS)]
 
@@ -37,7 +37,7 @@ def graphs(
     dtype: torch.dtype = torch.float64, changed: int | None = None, extra: Sequence[Precomputed | None] = (None,) * 5
 ) -> dict[str, Graph]:
     """{client: graph} of their data, padded to few sizes, with `extra` precomputed values."""
-    each = held(changed)
+    each = client_data(changed)
     rows, examples = (size_classes([len(fields[name]) for fields in each]) for name in ("graph_of", "y"))
     return {
         f"site-{i}": make_graph(**fields, dtype=dtype, rows=rows[i], examples=examples[i], extra=extra[i])

@@ -29,9 +29,6 @@ from fedweave.experiment.rounds import RoundResult, train
 from fedweave.models import MODELS
 from fedweave.ops.recording import When
 
-# ----------------------------------------------------------------------------------------------------
-# Engines that record the messages between server and clients.
-
 
 class RecordingEngine(LocalEngine):
     """Stores every call's replies, also those to other clients, as `heard`, and {round: names of the called steps} as
@@ -107,10 +104,10 @@ class BytesEngine(Simulation):
         super().__init__(clients, **(options | {"mode": "loop"}))
 
     def answer(self, call: Call) -> Replies:
-        return super().answer(replace(call, step=self._wired(call.step, call.way != "send")))
+        return super().answer(replace(call, step=self._through_bytes(call.step, call.way != "send")))
 
-    def _wired(self, step: Step, to_server: bool = True) -> Step:
-        def wired(client: Client, message: Tree) -> Tree:
+    def _through_bytes(self, step: Step, to_server: bool = True) -> Step:
+        def step_on_bytes(client: Client, message: Tree) -> Tree:
             from_peers = {key: message.pop(key) for key in ("received", "present") if key in message}
             peers = {name: encode(tree) for name, tree in from_peers.get("received", {}).items()}
             down = encode(message)
@@ -124,16 +121,15 @@ class BytesEngine(Simulation):
             self.passed["up"] += len(up if to_server else encode({}))
             self.passed["down"] += len(down)
             self.passed["peer"] += sum(map(len, peers.values()))
-            return read(up) | ({} if new_data is None else {DATA: _stored(new_data)})
+            parsed: Tree = read(up)
+            if new_data is not None:
+                parsed[DATA] = tree_graph(decode(encode(graph_tree(new_data)))).to(new_data.device)
+            return parsed
 
-        wired.__name__ = step.__name__
-        wired.__self__ = step.__self__  # type: ignore[attr-defined]
-        wired.on_client = step.on_client  # type: ignore[attr-defined]
-        return wired
-
-
-def _stored(graph: Graph) -> Graph:
-    return tree_graph(decode(encode(graph_tree(graph)))).to(graph.device)
+        step_on_bytes.__name__ = step.__name__
+        step_on_bytes.__self__ = step.__self__  # type: ignore[attr-defined]
+        step_on_bytes.on_client = step.on_client  # type: ignore[attr-defined]
+        return step_on_bytes
 
 
 ROUNDS = 3  # steps are recorded in their second round, or at once, and played from then on
@@ -148,11 +144,11 @@ HIDDEN = 8
 class ContractRun(NamedTuple):
     """The results of a run.
 
-    left:  server, clients and summary after its last round. fed: the federation.
+    final: server, clients and summary after its last round. fed: the federation.
     saved: the checkpoint after round `SAVED`. warnings: warnings during the run.
     """
 
-    left: Tree
+    final: Tree
     fed: Any
     saved: bytes
     warnings: tuple[str, ...]
@@ -181,7 +177,7 @@ class Subject:
     def needs(self) -> Capabilities:
         """The algorithm's needs of the data; parts may need groups of people too."""
         declared = capabilities(self.kind)
-        return replace(declared, sensitive=declared.sensitive or self._made(declared).needs.sensitive)
+        return replace(declared, sensitive=declared.sensitive or self._build_for(declared).needs.sensitive)
 
     def __post_init__(self) -> None:
         if isinstance(self.kind, type):
@@ -194,11 +190,11 @@ class Subject:
         """Whether the algorithm has all these settings."""
         return set(names) <= own_parameters(self.kind).keys()
 
-    def made(self, dropout: float = 0.5, **values: object) -> Algorithm:
+    def build(self, dropout: float = 0.5, **values: object) -> Algorithm:
         """The algorithm with a small model; `values` override its own settings."""
-        return self._made(self.needs, dropout, **values)
+        return self._build_for(self.needs, dropout, **values)
 
-    def _made(self, needs: Capabilities, dropout: float = 0.5, **values: object) -> Algorithm:
+    def _build_for(self, needs: Capabilities, dropout: float = 0.5, **values: object) -> Algorithm:
         defaults: Record = {"local_steps": 1, **small_settings(self.kind)}
         choice = defaults.pop("model", needs.model or ("gin" if needs.graph_level else "gcn"))
         options: Record = (choice if isinstance(choice, dict) else {"name": choice}) | dict(self.model)
@@ -222,7 +218,7 @@ class Subject:
     ) -> dict[str, Graph]:
         """{client: graph}; client `changed` holds other data, and client `idle` has no training examples. halved:
         clients have half of the features each, so that weights of the others are trained for all at once."""
-        graphs = federations.graphs(dtype, changed, self.needs, halved, self.made().finders)
+        graphs = federations.graphs(dtype, changed, self.needs, halved, self.build().finders)
         if idle is not None:
             graph = graphs[f"site-{idle}"]
             splits = torch.arange(len(SPLITS), device=graph.masks.device)[:, None]
@@ -245,11 +241,12 @@ class Subject:
         halved: bool = False,
         **options: Any,
     ) -> ContractRun:
-        """A run, made on the first request. settings: of the algorithm. backwards: reverses the clients' order. halved:
-        see `graphs`. options: the engine's; the default is a `RecordingSimulation` that runs one client at a time."""
+        """A run, computed on the first request. settings: of the algorithm. backwards: reverses the clients' order.
+        halved: see `graphs`. options: the engine's; the default is a `RecordingSimulation` that runs one client at a
+        time."""
         options = {"mode": "loop", **options}
-        words = sorted((name, str(value)) for name, value in options.items())
-        key = rounds, every, str(settings), backwards, halved, *words
+        engine_options = sorted((name, str(value)) for name, value in options.items())
+        key = rounds, every, str(settings), backwards, halved, *engine_options
         if key not in self._runs:
             graphs = self.graphs(options.get("dtype", torch.float32), halved=halved)
             options["clients"] = dict(reversed(graphs.items())) if backwards else graphs
@@ -259,39 +256,39 @@ class Subject:
     def _run(self, rounds: int, every: int, settings: Values, options: Record) -> ContractRun:
         fed, saved = self.federation(**options), b""
         with _warnings() as warnings:
-            for step in train(self.made(**settings), fed, rounds, every):
+            for step in train(self.build(**settings), fed, rounds, every):
                 saved = checkpoint(step, fed) if step.round == SAVED else saved
         return ContractRun(everything(step, fed), fed, saved, tuple(warnings))
 
-    def specified(self) -> ContractRun:
+    def loop_run(self) -> ContractRun:
         """The run of clients one after the other, which is the specification."""
         return self.run(mode="loop")
 
-    def batched(self) -> ContractRun:
+    def batch_run(self) -> ContractRun:
         """The run of clients in batches, computed as written."""
         return self.run(**BATCHES)
 
-    def recorded(self) -> ContractRun:
+    def replay_run(self) -> ContractRun:
         """The run of these batches in steps that are recorded at once and then played."""
         return self.run(**BATCHES | {"record": "always"})
 
-    def together(self) -> ContractRun:
+    def vmap_run(self) -> ContractRun:
         """The run of all clients at once, computed as written."""
         return self.run(**TOGETHER)
 
-    def wired(self) -> ContractRun:
+    def bytes_run(self) -> ContractRun:
         """The run of clients that exchange only bytes with the server."""
         return self.run(engine=BytesEngine)
 
-    def sharded(self, shards: int) -> ContractRun:
+    def shard_run(self, shards: int) -> ContractRun:
         """The run of clients dealt to several executors, which exchange only bytes with the engine."""
-        return self.run(**self.in_shards(shards))
+        return self.run(**self.shard_options(shards))
 
-    def in_shards(self, shards: int) -> Record:
+    def shard_options(self, shards: int) -> Record:
         """Options of an engine with several executors, each with its own algorithm."""
-        return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.made}
+        return {"engine": ShardedRecorder, "mode": "vmap", "shards": shards, "rebuild": self.build}
 
-    def resumed(
+    def resume(
         self, before: ContractRun, algorithm: Algorithm, every: int = EVERY, **options: object
     ) -> Iterator[tuple[RoundResult, Engine]]:
         """(result of a round, its federation) of the rounds after a run's checkpoint, in a new federation."""
