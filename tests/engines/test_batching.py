@@ -64,7 +64,7 @@ def test_one_client_larger_than_memory_allows_runs_alone() -> None:
 def test_stacks_are_kept_for_the_next_round_and_bounded(
     make_graphs: Callable[..., dict[str, Graph]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batching, "_MOST_BYTES", 50_000)
+    monkeypatch.setattr(batching, "_MAX_BYTES", 50_000)
     graphs = make_graphs([5] * 12)
     batches = Batches(CurrentGraphs({}, graphs), 0)
     names = tuple(graphs)
@@ -107,7 +107,7 @@ def test_on_a_gpu_more_than_enough_does_not_run_at_once_and_batches_are_of_one_s
     graphs = make_graphs([5] * 10)
     batches = Batches(CurrentGraphs({}, graphs), 0, torch.device("cuda"))
     assert len(batches.plan(tuple(graphs))) == 1
-    one = batching._ENOUGH // batches.most(next(iter(graphs)))
+    one = batching._ENOUGH // batches.max_clients(next(iter(graphs)))
     monkeypatch.setattr(batching, "_ENOUGH", 4 * one)
     batches.renew(())
     assert [*map(len, batches.plan(tuple(graphs)))] == [4, 4, 2]

@@ -53,7 +53,7 @@ class Flat(NamedTuple):
         return cls(flat, partial(pytree.tree_unflatten, treespec=spec), dims, tuple(map(form_of, flat)))
 
     @classmethod
-    def alone(cls, tensor: Tensor) -> "Flat":
+    def of_tensor(cls, tensor: Tensor) -> "Flat":
         """Flatten one tensor that all clients share."""
         return cls([tensor], itemgetter(0), (None,), (form_of(tensor),))
 
@@ -95,7 +95,7 @@ class Layout:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """What is equal for layouts that read lists alike."""
+        """Equal for layouts that read lists in the same way."""
         return tuple(
             (path, isinstance(kind, partial) and kind.keywords["matrix"] is not None, kind is next)
             for path, kind in self.kinds.items()
@@ -128,14 +128,15 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
         StepFailed: the step draws from NumPy's own generator. A played recording does not call this function, so that
             only steps computed as written pay for the check (0.1 ms).
     """
-    form, before = ResultForm(), _drawn()
+    form, before = ResultForm(), _generator_state()
 
     def one(*flat: Any) -> tuple[Tensor, ...]:
         rest = iter(flat)
-        (graph, me), state, mine, call, shared, (test, members) = (
-            part.whole(list(islice(rest, len(part.leaves)))) for part in parts
-        )
-        key, secret = of_client(call, "client", me), of_client(call, "secret", me)
+        # in the order of `parts`
+        values = [part.whole(list(islice(rest, len(part.leaves)))) for part in parts]
+        (graph, me), state, mine, call, shared, (test, members) = values
+        key = of_client(call, "client", me)
+        secret = of_client(call, "secret", me)
         view = Client(graph, state, key, secret, test, members=members)
         reply = check(work.step(view, shared | mine), f"the reply of {work.name}")
         new_state = check(view.state, f"the state that {work.name} keeps")
@@ -144,14 +145,16 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
 
     dims = tuple(dim for part in parts for dim in part.dims)
     results = form.whole(vmap(one, in_dims=dims)(*operands))
-    if _drawn() != before:
+    if _generator_state() != before:
         raise StepFailed(
             f"step {work.name} draws from NumPy's own generator: in a batch that is one draw for all clients, and the "
             "same again each time a recording is played. Draw from client.key, in a part ctx.client.key "
             "(fedweave.core.random.uniform(key, shape), normal, …)."
         )
     trees = pytree.tree_map(_without_matrix, results, is_leaf=_partly_stored)
-    (reply, reply_leaves), (state, state_leaves) = (Layout.of(dict(leaves(tree))) for tree in trees)
+    reply_tree, state_tree = trees
+    reply, reply_leaves = Layout.of(dict(leaves(reply_tree)))
+    state, state_leaves = Layout.of(dict(leaves(state_tree)))
     return [reply, state, len(reply_leaves), *reply_leaves, *state_leaves]
 
 
@@ -214,7 +217,7 @@ def matrix_of(graphs: Graph) -> StackedCsr | None:
     return graphs.x.blocks if isinstance(graphs.x, Sparse) else None
 
 
-def _drawn() -> Any:
+def _generator_state() -> Any:
     """The state of NumPy's own generator, which differs after each draw; draws nothing."""
     state = np.random.get_state()  # noqa: NPY002
     return (state[1].tobytes(), *state[2:]) if isinstance(state, tuple) else repr(state)
@@ -227,7 +230,7 @@ def _without_matrix(leaf: object) -> Any:
     return TouchedRows(leaf.rest, leaf.rows, leaf.values, leaf.matrix is not None)
 
 
-def settled(leaf: Any, clients: int, matrix: StackedCsr | None) -> Any:
+def client_rows(leaf: Any, clients: int, matrix: StackedCsr | None) -> Any:
     """A stacked leaf of the first `clients` of a batch, without the clients that filled it up. A part that all clients
     share, which `vmap` repeats, is stored once, with the batch's own matrix."""
     if isinstance(leaf, Tensor):
@@ -249,8 +252,8 @@ _CPU = torch.device("cpu")
 # card busy. The batch that runs at once is then smaller than all clients' data and states.
 _ENOUGH = 16 << 30
 _SHARE = 4  # one quarter of a GPU's free memory is for the clients that run at once, one for stacked batches
-_MOST_PLANS = 64  # plans kept for reuse; every full round uses the same one
-_MOST_BYTES = 1 << 30  # stacked batches kept for reuse
+_MAX_PLANS = 64  # plans kept for reuse; every full round uses the same one
+_MAX_BYTES = 1 << 30  # stacked batches kept for reuse
 _ENTRY = 24  # bytes of an entry of a sparse matrix, stacked and with its transpose
 
 
@@ -270,7 +273,7 @@ class Batches:
     ) -> None:
         self._graphs, self._chunk, self._device, self._member_algorithms = graphs, chunk, device, algorithms or {}
         self._room = torch.cuda.mem_get_info(device)[0] // _SHARE if device.type == "cuda" else None
-        self._kept = self._room or _MOST_BYTES
+        self._max_bytes = self._room or _MAX_BYTES
         self._plans: OrderedDict[tuple[str, ...], list[tuple[str, ...]]] = OrderedDict()
         self._stacked: OrderedDict[tuple[str, ...], tuple[int, Graph]] = OrderedDict()
         self._sizes: dict[int, int] = {}  # bytes, by version
@@ -280,12 +283,12 @@ class Batches:
 
     def plan(self, clients: Sequence[str]) -> list[tuple[str, ...]]:
         """Split `clients` into batches, each in client order."""
-        wanted = tuple(clients)
-        if wanted not in self._plans:
-            self._plans[wanted] = self._split(wanted)
-            while len(self._plans) > _MOST_PLANS:
+        key = tuple(clients)
+        if key not in self._plans:
+            self._plans[key] = self._split(key)
+            while len(self._plans) > _MAX_PLANS:
                 self._plans.popitem(last=False)
-        return self._plans[wanted]
+        return self._plans[key]
 
     def graph(self, batch: tuple[str, ...]) -> tuple[int, Graph]:
         """A version, which is unique to this stack, and the clients' graphs, stacked."""
@@ -293,7 +296,7 @@ class Batches:
             graph = self._graphs.stacked(batch).to(self._device)
             self._last += 1
             self._stacked[batch], self._sizes[self._last] = (self._last, graph), _bytes(graph)
-            while len(self._stacked) > 1 and sum(self._sizes.values()) > self._kept:
+            while len(self._stacked) > 1 and sum(self._sizes.values()) > self._max_bytes:
                 _, (old, _) = self._stacked.popitem(last=False)
                 del self._sizes[old]
         self._stacked.move_to_end(batch)
@@ -309,14 +312,14 @@ class Batches:
         batches: list[tuple[str, ...]] = []
         sizes = [(*self._graphs.rows(client), self._kind.get(client)) for client in clients]
         for size in dict.fromkeys(sizes):
-            alike = tuple(client for client, other in zip(clients, sizes, strict=True) if other == size)
-            most = self.most(alike[0])
+            of_size = tuple(client for client, other in zip(clients, sizes, strict=True) if other == size)
+            count = self.max_clients(of_size[0])
             if self._room is not None and not self._chunk:  # batches of one size share recordings and their buffers
-                most = -(-len(alike) // -(-len(alike) // most))
-            batches += [alike[start : start + most] for start in range(0, len(alike), most)]
+                count = -(-len(of_size) // -(-len(of_size) // count))
+            batches += [of_size[start : start + count] for start in range(0, len(of_size), count)]
         return batches
 
-    def most(self, client: str) -> int:
+    def max_clients(self, client: str) -> int:
         """Number of clients of this client's size that run at once."""
         if self._chunk:
             return self._chunk
@@ -401,7 +404,7 @@ class Vectorized(Loop):
                     for client in group:
                         yield self._timed(self._run_client, work, (client,), places.of((client,)))
                 else:
-                    together = partial(self._together, size=size)
+                    together = partial(self._run_together, size=size)
                     with self.recordings.used():
                         ran = self._timed(together, work, group, places.of(group))
                     yield ran
@@ -433,14 +436,14 @@ class Vectorized(Loop):
 
     def constants(self, batches: Mapping[Group, int]) -> tuple[object, ...] | None:
         """What steps read of these batches and that no step changes; None if it was made again since."""
-        held: list[object] = list(self._all.leaves)
-        held += [] if self.test is None else self.test.roots
+        operands: list[object] = list(self._all.leaves)
+        operands += [] if self.test is None else self.test.roots
         for group, version in batches.items():
             now, graphs = self._batches.graph(group)
             if now != version:
                 return None
-            held += [*graphs.roots, *self._flat(version, (graphs, self._ids_of(group))).leaves]
-        return tuple(thing for thing in held if isinstance(thing, Tensor) or hasattr(thing, "sizes"))
+            operands += [*graphs.roots, *self._flat(version, (graphs, self._ids_of(group))).leaves]
+        return tuple(thing for thing in operands if isinstance(thing, Tensor) or hasattr(thing, "sizes"))
 
     def states_of(self, group: Group) -> Leaves | None:
         """The states of a batch, stacked as they are stored; None if its clients are not stored together."""
@@ -454,24 +457,26 @@ class Vectorized(Loop):
         if states or self._states.knows(group):
             self._states.put(group, states)
 
-    def _parts(self, batch: Group, lasting: bool) -> Iterator[tuple[Group, int]]:
+    def _parts(self, batch: Group, same_size: bool) -> Iterator[tuple[Group, int]]:
         """Parts of a batch whose states can be stacked, and the number of clients to which each part is filled up. In
         every round a sample has another number of clients of one size that were called before, and a recording holds
         for one number.
 
-        lasting: whether the next call of the step has the same number of clients in the batch.
+        same_size: whether the next call of the step has the same number of clients in the batch.
         """
         parts = self._states.split(batch)
         for part in parts:
-            if lasting and len(parts) == 1:
+            if same_size and len(parts) == 1:
                 yield part, len(part)
                 continue
             at = 0
-            for used, size in batch_sizes(len(part), self.data.graphs.rows(part[0])[0], self._batches.most(part[0])):
+            for used, size in batch_sizes(
+                len(part), self.data.graphs.rows(part[0])[0], self._batches.max_clients(part[0])
+            ):
                 yield part[at : at + used], size
                 at += used
 
-    def _together(self, work: Work, group: Group, size: int) -> Tree:
+    def _run_together(self, work: Work, group: Group, size: int) -> Tree:
         """One call for all clients of a batch, filled up to `size` with its last client."""
         work = self._of(work, group[0])
         messages, called = work.messages, group
@@ -485,17 +490,17 @@ class Vectorized(Loop):
             states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
         batch, private = self._flat(version, (graphs, ids)), Flat.of_leaves(states, True)
         message, shared = Flat.of_leaves(dict(leaves(mine)), True), Flat.of_leaves(messages.common_leaves, False)
-        parts = (batch, private, message, Flat.alone(work.key), shared, self._all)
+        parts = (batch, private, message, Flat.of_tensor(work.key), shared, self._all)
         operands = [leaf for part in parts for leaf in part.leaves]
         partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for leaf in states.values())
         try:
             form, state_form, reply_size, *outputs = traced(
-                partial(self._computed, work, parts, (graphs, states), f"clients {group[0]!r} to {group[-1]!r}"),
+                partial(self._compute, work, parts, (graphs, states), f"clients {group[0]!r} to {group[-1]!r}"),
                 (work.step,),
                 (private.paths, message.paths, shared.paths, partly),
                 graphs.roots if self.test is None else graphs.roots + self.test.roots,
                 operands,
-                self._lasting(version, len(batch.leaves), len(operands)),
+                self._stable_operands(version, len(batch.leaves), len(operands)),
                 tuple([form for part in parts for form in part.forms]),
             )
         except (ReplyRefused, StepFailed):
@@ -513,7 +518,7 @@ class Vectorized(Loop):
         reply, state = form.leaves(outputs[:reply_size]), state_form.leaves(outputs[reply_size:])
         return self._store(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
 
-    def _computed(
+    def _compute(
         self, work: Work, parts: Sequence[Flat], inputs: tuple[Graph, Leaves], whose: str, *operands: Any
     ) -> list[Any]:
         """Run `run_batch`, and check whether the step wrote into its message, graphs or states. A played recording
@@ -534,7 +539,7 @@ class Vectorized(Loop):
             self._group_ids[group] = torch.tensor([random.word(client) for client in group], device=self.device)
         return self._group_ids[group]
 
-    def _lasting(self, version: int, size: int, operands: int) -> StableOperands:
+    def _stable_operands(self, version: int, size: int, operands: int) -> StableOperands:
         """The operands that stay the same: a batch's `size` own operands, which come first, and the data that all
         batches share, which comes last."""
         return StableOperands(version, frozenset((*range(size), *range(operands - len(self._all.leaves), operands))))
@@ -562,11 +567,14 @@ class Vectorized(Loop):
     ) -> Tree:
         """Store the batch's states, unless they do not change, in new memory; returns its replies. matrix: the features
         of the batch. shown: the tensors that its clients received."""
-        isolation, count = MemoryIsolation(shown, self.recordings.captures), len(group)
-        new_state, sent = (
-            {path: isolation.copy(settled(leaf, count, matrix)) for path, leaf in tree.items()}
-            for tree in (state or {}, reply)
-        )
+        isolation = MemoryIsolation(shown, self.recordings.captures)
+
+        def copies(tree: Mapping[str, Any]) -> Leaves:
+            return {path: isolation.copy(client_rows(leaf, len(group), matrix)) for path, leaf in tree.items()}
+
+        # the state first: if the two share memory, the reply is copied
+        new_state = copies(state or {})
+        sent = copies(reply)
         if state is not None:
             self._states.put(group, new_state)
         return nest(sent)
