@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedweave.algorithms import fairgfl
+from fedweave.algorithms.fairgfl import overlaps
 
 SIZE, BATCH = 100, 64
 
@@ -56,10 +56,10 @@ def many(clients: int) -> None:
     codes = people[rng.integers(0, len(people), (clients, BATCH))] ^ (rng.random((clients, BATCH, SIZE)) < 0.047)
     links = torch.from_numpy(rng.random((clients, BATCH, BATCH)) < 0.01)
     taken = torch.full((clients,), BATCH)
-    pairs = fairgfl.matches(torch.from_numpy(codes.astype(np.uint8)), taken, 1, 18)
-    common = fairgfl.overlap_count(fairgfl.counts(pairs, BATCH, clients), taken, fairgfl.Rates(18, 0.99, 1e-5))
-    fairgfl.node_ratios(common, taken, 2 * taken)
-    fairgfl.link_ratios(links | links.mT, pairs, taken, 2 * taken)
+    pairs = overlaps.matches(torch.from_numpy(codes.astype(np.uint8)), taken, 1, 18)
+    common = overlaps.overlap_count(overlaps.counts(pairs, BATCH, clients), taken, overlaps.Rates(18, 0.99, 1e-5))
+    overlaps.node_ratios(common, taken, 2 * taken)
+    overlaps.link_ratios(links | links.mT, pairs, taken, 2 * taken)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from sklearn.metrics import roc_auc_score
 
 import fedweave
 from fedweave.algorithms import GLASU
-from fedweave.algorithms.vertical.split import WORDS
+from fedweave.algorithms.vertical.aggregation import WORDS
 from fedweave.core.replies import Replies
 from fedweave.datasets.base import Dataset
 from fedweave.models import MODELS

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fairgfl import encoded
+from fedweave.algorithms.fairgfl.encoder import node_codes
 from fedweave.algorithms.parts import Context, Drift, Part, Uniform
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -109,7 +109,7 @@ def test_codes_without_noise_are_those_of_the_data_as_it_is_or_was(renew: bool) 
     assert (before != now).any()
     found = fed.snapshot()["site-1"][PART]["codes"][: len(now)]
     encoder = state["parts"][PART]["encoder"]
-    current = encoded(encoder, now).to(torch.uint8)
+    current = node_codes(encoder, now).to(torch.uint8)
     first = federation()
     trained(made("fairgfl", **SMALL | {"epsilon_a": math.inf, "renew": renew}), first, 1)
     if renew:

@@ -16,7 +16,7 @@ from fedweave.algorithms.fairaug import (
     groups_of,
     mask_probabilities,
 )
-from fedweave.algorithms.parts.part import Forward, Outputs
+from fedweave.algorithms.parts.context import Forward, Outputs
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph, make_graph

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.algorithms import ALGORITHMS, fairgfl
-from fedweave.algorithms.fairgfl import Encoder, OverlapWeights, encoded, features
+from fedweave.algorithms import ALGORITHMS
+from fedweave.algorithms.fairgfl import OverlapWeights, overlaps
+from fedweave.algorithms.fairgfl.encoder import Encoder, features, node_codes
 from fedweave.algorithms.parts import Context, Uniform
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -127,10 +128,10 @@ def sampled(clients: int, batch: int, size: int, seed: int = 0) -> tuple[torch.T
 
 @pytest.mark.parametrize("elements", [1, 1 << 19])
 def test_matching_in_blocks_counts_the_common_people(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fairgfl, "_ELEMENTS", elements)
+    monkeypatch.setattr(overlaps, "_ELEMENTS", elements)
     codes, who = sampled(7, 9, 32)
     taken = torch.tensor([9, 9, 4, 9, 1, 9, 9])
-    found = fairgfl.counts(fairgfl.matches(codes, taken, 1, 0), 9, 7)
+    found = overlaps.counts(overlaps.matches(codes, taken, 1, 0), 9, 7)
     for i in range(7):
         for k in range(7):
             common = len(set(who[i, : taken[i]]) & set(who[k, : taken[k]])) if i != k else 0
@@ -148,7 +149,7 @@ def test_matches_are_all_near_pairs_of_two_clients(size: int, levels: int) -> No
     pairs = [(r, s) for i, r in rows for k, s in rows if i < k]
     most = sorted(apart[r, s] for r, s in pairs)[40]  # which itself counts
     wanted = [(r, s) for r, s in pairs if apart[r, s] <= most]
-    found = fairgfl.matches(torch.from_numpy(codes), torch.tensor(taken), levels, int(most))
+    found = overlaps.matches(torch.from_numpy(codes), torch.tensor(taken), levels, int(most))
     assert sorted(map(tuple, found.T.tolist())) == wanted
 
 
@@ -156,14 +157,14 @@ def test_matches_are_all_near_pairs_of_two_clients(size: int, levels: int) -> No
 def test_distances_are_those_of_numpy(levels: int) -> None:
     rng = np.random.default_rng(0)
     one, other = (rng.integers(0, levels + 1, (n, 30)).astype(np.uint8) for n in (6, 8))
-    ours = fairgfl.distances(*(fairgfl.comparable(torch.from_numpy(c), levels) for c in (one, other)), levels)
+    ours = overlaps.distances(*(overlaps.comparable(torch.from_numpy(c), levels) for c in (one, other)), levels)
     theirs = np.abs(one[:, None].astype(int) - other).sum(-1)
     assert np.array_equal(ours.numpy(), theirs)
 
 
 def test_counts_equal_the_reference(oracles: ModuleType) -> None:
     matched = torch.tensor([[0.0, 7.0], [7.0, 0.0]], dtype=torch.float64)
-    found = fairgfl.overlap_count(matched, torch.tensor([20, 31]), fairgfl.Rates(5, 0.9, 0.001))
+    found = overlaps.overlap_count(matched, torch.tensor([20, 31]), overlaps.Rates(5, 0.9, 0.001))
     assert float(found[0, 1]) == pytest.approx(oracles.overlap_count(7, 20, 31, 0.9, 0.001))
     assert float(found[1, 0]) == pytest.approx(float(found[0, 1]))
 
@@ -171,18 +172,18 @@ def test_counts_equal_the_reference(oracles: ModuleType) -> None:
 def test_estimates_are_unbiased() -> None:
     """Client 0 has 200 nodes, client 1 100, of which 30 are common; minibatches of 40."""
     rng, found = np.random.default_rng(1), []
-    rates, taken, nodes = fairgfl.Rates(0, 0.8, 0.01), torch.tensor([40, 40]), torch.tensor([200, 100])
+    rates, taken, nodes = overlaps.Rates(0, 0.8, 0.01), torch.tensor([40, 40]), torch.tensor([200, 100])
     for _ in range(3000):
         one, other = rng.choice(200, 40, replace=False), rng.choice(100, 40, replace=False) + 170
         same = len(set(one) & set(other))
         matched = rng.binomial(same, 0.8) + rng.binomial(1600 - same, 0.01)
-        common = fairgfl.overlap_count(torch.full((2, 2), float(matched)), taken, rates)
+        common = overlaps.overlap_count(torch.full((2, 2), float(matched)), taken, rates)
         found.append((common / 40 * (nodes / taken)).numpy())  # as `node_ratios`, before clipping
     mean, error = np.mean(found, 0), np.std(found, 0) / math.sqrt(3000)
     assert mean[0, 1] == pytest.approx(30 / 200, abs=4 * error[0, 1])
     assert mean[1, 0] == pytest.approx(30 / 100, abs=4 * error[1, 0])
     assert error.max() < 0.02
-    clipped = fairgfl.node_ratios(torch.full((2, 2), 90.0), taken, nodes)
+    clipped = overlaps.node_ratios(torch.full((2, 2), 90.0), taken, nodes)
     assert clipped.tolist() == [[0, 1], [1, 0]]
 
 
@@ -192,19 +193,19 @@ def test_links_between_matching_ends_by_hand() -> None:
     for client, one, other in ((0, 0, 1), (0, 1, 2), (1, 1, 2), (1, 0, 2)):
         links[client, one, other] = links[client, other, one] = True
     pairs = np.array([[1, 2, 2], [4, 5, 8]])  # b is b, c is c, c is c at client 2
-    found = fairgfl.link_ratios(links, pairs, torch.tensor([3, 3, 3]), torch.tensor([3, 3, 3]))
+    found = overlaps.link_ratios(links, pairs, torch.tensor([3, 3, 3]), torch.tensor([3, 3, 3]))
     assert found.tolist() == [[0, 0.5, 0], [0.5, 0, 0], [0, 0, 0]]
-    larger = fairgfl.link_ratios(links, pairs, torch.tensor([3, 3, 3]), torch.tensor([3, 4, 3]))
+    larger = overlaps.link_ratios(links, pairs, torch.tensor([3, 3, 3]), torch.tensor([3, 4, 3]))
     assert float(larger[0, 1]) == pytest.approx(0.5 * (4 / 3) ** 2)
 
 
 def test_accumulated_by_hand() -> None:
     before, seen = torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, 3, dtype=torch.int64)
     at, now = torch.tensor([0, 2]), torch.tensor([[0.0, 0.4], [0.2, 0.0]], dtype=torch.float64)
-    first = fairgfl.accumulated(before, now, at, seen, 0.5)
+    first = overlaps.accumulate(before, now, at, seen, 0.5)
     assert first.tolist() == [[0, 0, 0.4], [0, 0, 0], [0.2, 0, 0]]
     seen[at[:, None], at] = 1
-    again = fairgfl.accumulated(first, 0 * now, at, seen, 0.25)
+    again = overlaps.accumulate(first, 0 * now, at, seen, 0.25)
     assert again.numpy() == pytest.approx(np.array([[0, 0, 0.3], [0, 0, 0], [0.15, 0, 0]]))
 
 
@@ -217,12 +218,12 @@ def test_rates_on_the_public_sample_are_those_of_the_noise() -> None:
 
     code = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (200, 50))).double().expand(2, 8, -1, -1)
     copies = noisy_levels(code, 1, 1.5, bits(random.key(0), code.numel()).view(code.shape))
-    found = fairgfl.rates(*copies, 1, 0.36, 1.0)
+    found = overlaps.rates(*copies, 1, 0.36, 1.0)
     p = flip_probability(1.5)
     assert found.most == 18
     assert found.true == pytest.approx(binom.cdf(18, 50, 2 * p * (1 - p)), abs=0.05)
     assert found.false == pytest.approx(binom.cdf(18, 50, 0.5), abs=0.01)
-    chosen = fairgfl.rates(*copies, 1, None, 100.0)
+    chosen = overlaps.rates(*copies, 1, None, 100.0)
     assert chosen.true - chosen.false > 0.3
     assert chosen.most < 25
 
@@ -230,16 +231,16 @@ def test_rates_on_the_public_sample_are_those_of_the_noise() -> None:
 @pytest.mark.parametrize("code", ["binary", "minmax"])
 def test_codes_depend_on_the_public_sample_alone(code: Any) -> None:
     sample = public(torch.float64)
-    encoder = Encoder("autoencoder", code, 12, 5).made(sample, random.key(0))
-    own = encoded(encoder, features(sample))
+    encoder = Encoder("autoencoder", code, 12, 5).build(sample, random.key(0))
+    own = node_codes(encoder, features(sample))
     assert float(own.min()) == 0
     assert float(own.max()) == 1
     if code == "binary":
         assert own.mean(0).numpy() == pytest.approx(0.5, abs=0.05)
-    beyond = encoded(encoder, 100 * features(sample))
+    beyond = node_codes(encoder, 100 * features(sample))
     assert float(beyond.max()) <= 1
     assert float(beyond.min()) >= 0
-    again = encoded(encoder, features(sample)[:3])
+    again = node_codes(encoder, features(sample)[:3])
     assert torch.equal(again, own[:3])
 
 
@@ -352,9 +353,9 @@ def test_without_noise_overlapping_clients_are_told_from_others() -> None:
 @pytest.mark.slow
 def test_a_thousand_clients_are_held_against_each_other_in_blocks() -> None:
     """Small blocks whatever the number of clients: the peak is what is kept, not all pairs of rows."""
-    assert fairgfl._ELEMENTS * 4 < 10e6
+    assert overlaps._ELEMENTS * 4 < 10e6
     codes = torch.from_numpy(np.random.default_rng(0).integers(0, 2, (200, 64, 16))).to(torch.uint8)
-    pairs = fairgfl.matches(codes, torch.full((200,), 64), 1, 0)
+    pairs = overlaps.matches(codes, torch.full((200,), 64), 1, 0)
     by_code: dict[bytes, list[int]] = {}
     for row, code in enumerate(codes.flatten(0, 1).numpy()):
         by_code.setdefault(code.tobytes(), []).append(row)

@@ -12,8 +12,9 @@ import torch
 
 from fedweave import datasets
 from fedweave.algorithms.glasu import GLASU
+from fedweave.algorithms.vertical.aggregation import AGGREGATIONS, union
 from fedweave.algorithms.vertical.special import VFGNN, VFL, PooledGNN, SimulatedCentralized, Standalone
-from fedweave.algorithms.vertical.split import AGGREGATIONS, cuts, union
+from fedweave.algorithms.vertical.split import cuts
 from fedweave.core.algorithm import capabilities
 from fedweave.core.edge_list import EdgeList
 from fedweave.core.edges import Edges

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.special import ndtr
 
-from fedweave.algorithms.vertical.split import RowRelease
+from fedweave.algorithms.vertical.aggregation import RowRelease
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.mechanism import Clipped, Cost, Gaussian

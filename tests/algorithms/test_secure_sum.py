@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedweave.algorithms.vertical.split import RowRelease
+from fedweave.algorithms.vertical.aggregation import RowRelease
 from fedweave.core.federation import Federation, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
 from fedweave.core.replies import Replies, ReplyBatch
@@ -171,7 +171,7 @@ def test_how_many_representations_were_cut_is_said(
     *_, last = train(algorithm, federation(mode=mode), 1)
     assert algorithm.counts(last.state) == {}
     assert last.state["cut"][0] == 0 < last.state["cut"][1]
-    monkeypatch.setattr("fedweave.algorithms.vertical.split.even_share", lambda words, share: torch.tensor(99))
+    monkeypatch.setattr("fedweave.algorithms.vertical.aggregation.even_share", lambda words, share: torch.tensor(99))
     *_, last = train(algorithm, federation(mode=mode), 1)
     told = {name: value for name, value in last.summary.items() if name.startswith("secure_sum/")}
     assert 0 < told["secure_sum/cut"] <= told["secure_sum/values"]

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.vertical.split import PREDICTIONS
+from fedweave.algorithms.vertical.aggregation import PREDICTIONS
 from fedweave.cli.init import shipped
 from fedweave.core.federation import Step, step_info
 from fedweave.core.graph_arrays import graph_arrays

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import places
-from fedweave.algorithms.parts.part import weighing
+from fedweave.algorithms.parts.training import criterion_of
 from fedweave.algorithms.scoring import SCORES, score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -75,7 +75,7 @@ class AdaFGL(FedAvg):
     @cached_property
     def propagation(self) -> Propagation:
         """The client's own modules."""
-        return Propagation(self.alpha, self.beta, self.threshold, self.hidden, self.drop, weighing(self))
+        return Propagation(self.alpha, self.beta, self.threshold, self.hidden, self.drop, criterion_of(self))
 
     @cached_property
     def net(self) -> Model:
@@ -145,7 +145,7 @@ class AdaFGL(FedAvg):
             state=memory.get("optimizer"), args=inputs, rows=propagation.FEATURE_ROWS,
         )  # fmt: skip
         w = keep_trained(graph.masks[TRAIN].any(), w, memory["w"]) if trained.weight_decay else w
-        client.state["own"] = memory | {"w": w} | ({"optimizer": state} if trained.kept else {})
+        client.state["own"] = memory | {"w": w} | ({"optimizer": state} if trained.keeps_state else {})
         return {}
 
     def _begun(self, client: Client, message: Tree) -> Tree:

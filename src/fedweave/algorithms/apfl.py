@@ -45,7 +45,7 @@ class MixedModel(Part):
         key, state = random.fold(client.key, "personal"), ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(personal, client, key, ctx.sent, state=state, within=ctx.trained, share=share)
         v = keep_trained(ctx.examples > 0, v, ctx.received)
-        ctx.keep({"v": v, "share": share} | ({"optimizer": state} if ctx.training.kept else {}))
+        ctx.keep({"v": v, "share": share} | ({"optimizer": state} if ctx.training.keeps_state else {}))
         return {}
 
     def moved(self, ctx: Context, share: Tensor, personal: Tree) -> Tensor:

@@ -39,7 +39,7 @@ class PersonalModel(Part):
             self.personalize(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull
         )
         v = keep_trained(ctx.examples > 0, v, ctx.received)  # the result of only the pull
-        ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.kept else {}))
+        ctx.keep({"v": v} | ({"optimizer": state} if ctx.training.keeps_state else {}))
         return {}
 
     def _pull(self, v: Tree, received: Tree, args: Tree) -> Tensor:

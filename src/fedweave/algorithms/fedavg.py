@@ -19,12 +19,12 @@ from fedweave.algorithms import scoring
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
-from fedweave.algorithms.parts.composition import GLOBAL, ServerHooks, memory_of
+from fedweave.algorithms.parts.composition import GLOBAL
 from fedweave.algorithms.parts.foreign import others
 from fedweave.algorithms.parts.names import by_name, parse_parts
 from fedweave.algorithms.parts.pace import Schedule, timing
-from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, OptimizerState, Training
 from fedweave.algorithms.parts.secure_sum import joined_in
+from fedweave.algorithms.parts.server import ServerHooks, memory_of
 from fedweave.algorithms.parts.settings_rules import (
     TrainingSettings,
     check_exchange,
@@ -32,6 +32,7 @@ from fedweave.algorithms.parts.settings_rules import (
     check_settings,
     training_notes,
 )
+from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, OptimizerState, Training
 from fedweave.algorithms.scoring import (
     PERSONAL_SCORES,
     SCORES,

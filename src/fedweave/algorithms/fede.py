@@ -15,8 +15,10 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Part, Round
-from fedweave.algorithms.parts.part import Context, Needs, Training
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.secure_sum import InSum
+from fedweave.algorithms.parts.training import Training
 from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples, by_size
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import sample
-from fedweave.algorithms.parts.part import ClassWeights, weighing
+from fedweave.algorithms.parts.training import ClassWeights, criterion_of
 from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
@@ -161,7 +161,7 @@ class FedEgo(Deployable):
         if self.minimum > self.batch:
             raise ValueError(f"minimum = {self.minimum}: must be at most the batch, which is {self.batch}")
 
-    loss = cached_property(weighing)
+    loss = cached_property(criterion_of)
 
     @property
     def egos(self) -> Egos:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Training
-from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS
+from fedweave.algorithms.parts.needs import ONE_WIDTH, WIDTHS
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models
 from fedweave.core.bounds import Count, NonNegative

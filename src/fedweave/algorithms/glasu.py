@@ -41,8 +41,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import ClassWeights, OptimizerName, weighing
+from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, criterion_of
 from fedweave.algorithms.scoring import SCORES, pairs_of
+from fedweave.algorithms.vertical.aggregation import (
+    AGGREGATIONS,
+    PREDICTIONS,
+    ROWS,
+    WORDS,
+    RowRelease,
+    SecureMean,
+    check_finite,
+    union,
+)
 from fedweave.algorithms.vertical.declared import (
     BACK,
     ENDS_THERE,
@@ -56,18 +66,7 @@ from fedweave.algorithms.vertical.declared import (
     last_heard,
 )
 from fedweave.algorithms.vertical.party import SLOPES, LabelRelease, PartySteps
-from fedweave.algorithms.vertical.split import (
-    AGGREGATIONS,
-    PREDICTIONS,
-    ROWS,
-    WORDS,
-    RowRelease,
-    SecureMean,
-    Split,
-    check_finite,
-    cuts,
-    union,
-)
+from fedweave.algorithms.vertical.split import Split, cuts
 from fedweave.core.algorithm import Algorithm, Calls, Capabilities, Evaluation
 from fedweave.core.bounds import Between, ClipNorm, Count, CountOrNone, NonNegative, Positive, Share, Steps
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
@@ -188,7 +187,7 @@ class GLASU(Algorithm):
         release = RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum, key)
         labels, returned = LabelRelease(self.label_epsilon), self.backward == "exchanged"
         training = self.batch, self.steps, OPTIMIZERS[self.optimizer], self.lr, self.weight_decay
-        return PartySteps(split, how, release, labels, *training, returned, self.decay_every > 0, weighing(self))
+        return PartySteps(split, how, release, labels, *training, returned, self.decay_every > 0, criterion_of(self))
 
     @property
     def recorded(self) -> bool:

@@ -17,7 +17,9 @@ from fedweave.algorithms.deployment import deployable
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import SampledCrossEntropy
 from fedweave.algorithms.parts.names import by_name
-from fedweave.algorithms.parts.part import ONE_WIDTH, WIDTHS, Part, weighing
+from fedweave.algorithms.parts.needs import ONE_WIDTH, WIDTHS
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.training import criterion_of
 from fedweave.core import edge_attributes, random
 from fedweave.core import model as models
 from fedweave.core.algorithm import NO_LINKS, Algorithm, Calls, Capabilities, capabilities
@@ -341,7 +343,7 @@ def _of_classes(facts: Loaded) -> str:
 
 def _odd_loss(facts: Assembled) -> tuple[str, tuple[Kind, ...]] | None:
     """The first setting of the loss that is of another kind of target, and the kinds that it is of."""
-    criterion = weighing(facts.algorithm)
+    criterion = criterion_of(facts.algorithm)
     of: dict[str, tuple[bool, tuple[Kind, ...]]] = {
         "class_weight": (criterion.class_weight != "none", (CLASS, LABELS)),
         "focal": (criterion.focal > 0, (CLASS,)),

@@ -10,7 +10,10 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedweave.algorithms.parts.part import Context, Needs, Part, Protection, Training
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Needs, Protection
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.bounds import Between, ClipNorm, Count, Positive

@@ -14,8 +14,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts.context import Context, Outputs
 from fedweave.algorithms.parts.links import TRIES, LinkPrediction
-from fedweave.algorithms.parts.part import Context, Needs, Outputs, Protection
+from fedweave.algorithms.parts.needs import Needs, Protection
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.bounds import Between, Count, NonNegative, Positive

@@ -9,7 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Needs, Outputs, Part, Training
+from fedweave.algorithms.parts.context import Outputs
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.bounds import Count, CountOrNone

@@ -8,20 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import (
-    BATCHES,
-    COUNTS,
-    RATE,
-    BoundsExamples,
-    Context,
-    Forward,
-    Needs,
-    Outputs,
-    Part,
-    Training,
-    batches,
-    has,
-)
+from fedweave.algorithms.parts.context import Context, Forward, Outputs
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.part import BoundsExamples, Part, has
+from fedweave.algorithms.parts.training import BATCHES, COUNTS, RATE, Training, batches
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.bounds import Count

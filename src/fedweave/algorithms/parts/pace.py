@@ -10,7 +10,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Part, batches, copied
+from fedweave.algorithms.parts.part import Part, copied
+from fedweave.algorithms.parts.training import batches
 from fedweave.core.algorithm import Round
 from fedweave.core.bounds import CountOrNone
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client

@@ -10,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Part
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.part import Part
 from fedweave.core import random
 from fedweave.core.bounds import Share
 from fedweave.core.replies import Replies, ReplyBatch

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import LocalSteps, Needs, Outputs, Part, Training
+from fedweave.algorithms.parts.context import Outputs
+from fedweave.algorithms.parts.needs import LocalSteps, Needs
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.training import Training
 from fedweave.core.bounds import Count, CountOrNone, Share
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model

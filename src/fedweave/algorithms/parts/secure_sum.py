@@ -9,16 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import (
-    Context,
-    JoinsSum,
-    Needs,
-    OwnCount,
-    Part,
-    Protection,
-    copied,
-    counts_itself,
-)
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Needs, Protection
+from fedweave.algorithms.parts.part import JoinsSum, OwnCount, Part, copied, counts_itself
 from fedweave.algorithms.parts.weights import BySize, Uniform
 from fedweave.core import mechanism
 from fedweave.core.algorithm import COUNTED, Round

@@ -10,7 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Needs, Part
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.part import Part
 from fedweave.core import mechanism, random
 from fedweave.core.bounds import CountOrNone, Fraction
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client

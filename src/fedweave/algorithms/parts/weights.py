@@ -9,7 +9,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Context, Needs, OwnCount, Part
+from fedweave.algorithms.parts.context import Context
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.part import OwnCount, Part
 from fedweave.core.algorithm import Round
 from fedweave.core.bounds import Count, CountOrNone, NonNegative, Positive
 from fedweave.core.federation import Federation, Sends

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedweave.algorithms.vertical.split import PREDICTIONS
+from fedweave.algorithms.vertical.aggregation import PREDICTIONS
 from fedweave.core.federation import Declaration, Sends
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies

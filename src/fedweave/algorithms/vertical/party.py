@@ -9,19 +9,8 @@ from torch import Tensor
 from torch.func import grad, vjp
 from torch.nn.functional import pad
 
-from fedweave.algorithms.vertical.split import (
-    Concat,
-    Mean,
-    RowRelease,
-    Split,
-    draw,
-    error,
-    exchanged,
-    in_words,
-    labelled,
-    sampled,
-    sampled_own,
-)
+from fedweave.algorithms.vertical.aggregation import Concat, Mean, RowRelease, in_words
+from fedweave.algorithms.vertical.split import Split, draw, error, exchanged, labelled, sampled, sampled_own
 from fedweave.core import random
 from fedweave.core.federation import Client, Sends
 from fedweave.core.graph import TRAIN, Graph

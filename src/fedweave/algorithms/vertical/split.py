@@ -4,30 +4,21 @@ The mini-batch and the exchanged lists of nodes are the same at all clients; eac
 `now` is the state that `party` keeps during a round.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.federation import Client, Sends
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.mechanism import SecureSum
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, nest
-from fedweave.errors import FedweaveError
+from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.linear import linear
-from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import picked
-from fedweave.ops.tape import untaped
-from fedweave.privacy.mechanisms import GaussianRows
-from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, even_share, update_tally
-from fedweave.sampling.neighborhoods import Sampled, find_places, grow, self_hop
+from fedweave.sampling.neighborhoods import Sampled, grow, self_hop
 
 
 @dataclass(frozen=True)
@@ -243,165 +234,3 @@ def error(logits: Tensor, target: Tensor, graph: Graph, args: Tree, loss: Criter
         nodes = args["minibatch"]
         target, weight = target.gather(0, nodes), weight.gather(0, nodes) & args["real"]
     return loss.of(logits, target.clamp(min=0), weight.to(logits.dtype), every, seen)
-
-
-# ----------------------------------------------------------------------------------------------------
-# The server's aggregation and its inverse (Zhang et al. 2023, GLASU, sections 3.1 and 3.3). `AGGREGATIONS` holds the
-# paper's two kinds. Each of M clients has a representation [n, h] of the same n nodes; `at` int64 scalar is a client's
-# place among them (None for the mean), `share` scalar is 1/M. Clients protect representations row by row before they
-# leave (`RowRelease`), and the ledger states how.
-
-
-SUM = SecureSum(everyone=True)  # no client can be left out of an aggregate
-WORDS = FixedPoint.of(SUM)
-ROWS = "h"  # the key of representations in a reply
-PREDICTIONS = "h/predictions"  # the key if the last mean is the logits; a policy for `ROWS` applies to it too
-
-
-@dataclass(frozen=True)
-class RowRelease:
-    """The protection of representations [n, h] before they leave under `key`: clipping and noise row by row (`rows`),
-    then, if `masked`, encoding as integers (`privacy.secure_sum`), which the engine or the site masks."""
-
-    rows: GaussianRows
-    masked: bool
-    key: str = ROWS
-
-    def noised(self, client: Client, h: Tensor, nodes: Tensor | None = None) -> Tensor:
-        """h [n, h] clipped and noised; nodes: int64 [n], None for all nodes. Repeated nodes get the same noised row:
-        the mean of several rows with different noise would have less noise."""
-        sent = self.rows.apply(h, random.fold(client.secret, "h"))
-        if nodes is None or not self.rows.sigma:
-            return sent
-        return gather_rows(sent, find_places(nodes, nodes, len(client.graph.y)))
-
-    def sent(self, client: Client, h: Tensor) -> Tree:
-        """{key: `noised` representations to send}; if `masked`, as integers, int32, with the number of cut ones."""
-        return in_words(WORDS, self.key, h, client.state["share"]) if self.masked else nest({self.key: h})
-
-    def sends(self, what: str) -> Mapping[str, Sends]:
-        """The declaration of the key; what: what it reveals without secure aggregation."""
-        masked = (SUM,) if self.masked else ()
-        reveals = f"nothing by itself; with all other clients' the mean of: {what}" if self.masked else what
-        cut = beyond_declaration(self.key, SUM) if self.masked else {}
-        return {self.key: Sends(reveals, self.rows.mechanisms + masked)} | cut
-
-
-def in_words(words: FixedPoint, key: str, value: Tensor, share: Tensor) -> Tree:
-    """{key: `value` as integers for a sum over 1 / `share` clients, "beyond": number of cut elements}."""
-    most = even_share(words, share)
-    return nest({key: words.encode(value, most), BEYOND: words.beyond(value, most)})
-
-
-@dataclass(frozen=True)
-class Mean:
-    """H = (1/M) Σ_m H+_m, [n, h]."""
-
-    wider = False
-
-    def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
-        """The aggregate, at the server; dtype: the dtype of the representations."""
-        alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=replies.device)
-        result: Tensor = replies.weighted_sum(key, alike)
-        return result
-
-    def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
-        """The server's `state`, with the number of values that secure aggregation cut; without it unchanged."""
-        return state
-
-    def extract(self, whole: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
-        """H_{-m} = H - H+_m / M (section 3.3)."""
-        return whole - share * term
-
-    def join(self, others: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
-        """H = H_{-m} + H+_m / M."""
-        return others + share * term
-
-    def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
-        """The gradient with respect to H+_m [n, width] from the gradient with respect to H: 1/M of it (section 3.1)."""
-        return share * gradient
-
-
-@dataclass(frozen=True)
-class SecureMean(Mean):
-    """The mean of representations by secure aggregation (`privacy.secure_sum`)."""
-
-    def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
-        """The aggregate, at the server, which sees only the sum."""
-        return WORDS.decode(replies.total(key), dtype) / len(replies)
-
-    def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
-        """The state with "cut" (`secure_sum.update_tally`); total: the opened sum, words: its fixed-point form."""
-        bound = float(even_share(words, torch.tensor(1 / len(replies), device=total.device))) * 2.0**-words.fraction
-        now = update_tally(state.get("cut"), replies.total(BEYOND), total.numel() * len(replies), bound)
-        return state | {"cut": now}
-
-
-@dataclass(frozen=True)
-class Concat:
-    """H = [H+_1 | … | H+_M], [n, M h]; never by secure aggregation."""
-
-    wider = True
-
-    def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
-        """The aggregate, at the server; dtype: the dtype of the representations."""
-        return replies.stack(key).movedim(0, 1).flatten(1)
-
-    def tallied(self, state: Tree, replies: Replies, total: Tensor, words: FixedPoint) -> Tree:
-        """The unchanged state."""
-        return state
-
-    def extract(self, whole: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
-        """H_{-m}: H with zeros for client m's block."""
-        blocks: Tensor = whole.unflatten(1, (-1, term.shape[1]))
-        return (blocks * ~_mine(blocks, at)).flatten(1)
-
-    def join(self, others: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
-        """H: H_{-m} with H+_m for client m's block."""
-        blocks: Tensor = others.unflatten(1, (-1, term.shape[1]))
-        return (blocks + term[:, None] * _mine(blocks, at)).flatten(1)
-
-    def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
-        """The gradient with respect to H+_m [n, width] from the gradient with respect to H: client m's block (section
-        3.1)."""
-        blocks: Tensor = gradient.unflatten(1, (-1, width))
-        return (blocks * _mine(blocks, at)).sum(1)
-
-
-def _mine(blocks: Tensor, at: Any) -> Tensor:
-    """bool [M, 1]: the client's block among the M blocks."""
-    return torch.eq(torch.arange(blocks.shape[1], device=blocks.device), at)[:, None]
-
-
-AGGREGATIONS: dict[str, Mean | Concat] = {"mean": Mean(), "concat": Concat()}
-
-
-def union(replies: Replies, count: int) -> Tensor:
-    """∪_m S_m of `count` nodes, sorted, int64, padded with its first node to a multiple of 64; a party sends the same
-    row for repeated nodes. Waits for the replies' device, once.
-
-    Raises:
-        FedweaveError: a client's list has a node that does not exist; every client would lack its row.
-    """
-    lists = [reply["nodes"] for reply in replies]
-    sent = torch.cat(lists).cpu().long()
-    nodes = sent.unique()
-    if len(nodes) and (nodes[0] < 0 or nodes[-1] >= count):
-        named = zip(replies.clients, sent.split([*map(len, lists)]), strict=True)
-        odd = [client for client, ids in named if bool(((ids < 0) | (ids >= count)).any())]
-        message = f"{odd} sampled nodes outside of 0 to {count - 1}. Check the software at these clients."
-        raise FedweaveError(message, code="call.sampled-nodes")
-    return torch.cat([nodes, nodes[:1].expand(-len(nodes) % 64)]).to(replies.device)
-
-
-def check_finite(sums: Sequence[Tensor]) -> None:
-    """Check that aggregates are finite by their sums, float64 scalars. Waits for the device once, after the last call
-    that needs them. A round that is recorded as a whole is checked when it is recorded (`objective.odd`).
-
-    Raises:
-        FedweaveError: an aggregate is not finite.
-    """
-    with untaped():
-        if sums and not torch.stack([*sums]).isfinite().all():
-            message = "training diverged: a client's representations are not finite. Lower algorithm.lr."
-            raise FedweaveError(message, code="diverged")

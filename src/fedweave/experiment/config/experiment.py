@@ -660,7 +660,7 @@ def with_weight_decay(algorithm: Choice, links: bool) -> Choice:
     if algorithm.values.get("weight_decay", 0.0) is not None:
         return algorithm
     from fedweave.algorithms.fedavg import LocalTraining
-    from fedweave.algorithms.parts.part import default_weight_decay
+    from fedweave.algorithms.parts.training import default_weight_decay
     from fedweave.algorithms.preset import Preset
 
     kind = algorithm.kind

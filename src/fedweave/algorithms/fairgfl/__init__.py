@@ -23,33 +23,38 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from fedweave.algorithms.fairgfl.attacks import attacked_codes, attacked_links, held_features
+from fedweave.algorithms.fairgfl.encoder import CodeName, Encoder, EncoderName, check_form, features, node_codes
+from fedweave.algorithms.fairgfl.overlaps import (
+    Rates,
+    accumulate,
+    counts,
+    link_ratios,
+    matches,
+    node_ratios,
+    overlap_count,
+    rates,
+)
 from fedweave.algorithms.parts import Context, Needs, Part, Round
 from fedweave.algorithms.parts.part import Attacked
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import CountOrNone, Fraction, NonNegative
 from fedweave.core.federation import Federation, Sends
-from fedweave.core.graph import Graph
-from fedweave.core.graph_arrays import dense
 from fedweave.core.mechanism import LDP
 from fedweave.core.ranges import Real, Whole
-from fedweave.core.tree import Tree, leaves
+from fedweave.core.tree import Tree
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
-from fedweave.errors import CallRefused, UserError
-from fedweave.learn import Adam, fit
+from fedweave.errors import UserError
 from fedweave.ops.hashing import bits
-from fedweave.ops.linear import linear
-from fedweave.ops.sparse import Sparse
 from fedweave.partition.base import Partition
-from fedweave.partition.statistics import statistics
-from fedweave.privacy.attacks import majority_accuracy, reidentification_rate, repeated_query_accuracy
+from fedweave.privacy.attacks import majority_accuracy
 from fedweave.privacy.mechanisms import (
     flip_probability,
     noisy_levels,
@@ -59,320 +64,9 @@ from fedweave.privacy.mechanisms import (
     unpack_bits,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# Codes of nodes: an encoder that the server makes of a public sample and sends to all clients (Zhou et al. 2026,
-# section V-B1 and appendix F-B), and what a curious server infers from noisy codes and links (section VII). Everything
-# about an encoder comes from the public sample: its projection, and the thresholds or ranges of its coordinates. The
-# paper leaves its form open; ours is one linear layer, which an autoencoder follows by tanh and another.
-
-
-EncoderName = Literal["autoencoder", "pca", "random"]
-CodeName = Literal["binary", "minmax"]
-_BATCH = 32  # of the autoencoder's training
-_LR = (
-    1e-4  # with ten times that, 600 rounds on Cora correlate the coordinates so much that different nodes' codes match
-)
-
-
-@dataclass(frozen=True)
-class Encoder:
-    """How the server makes an encoder.
-
-    kind:   "autoencoder", "pca", or a "random" projection.
-    code:   "binary": 1 where a coordinate is above its median on the public sample; "minmax": its place between its
-            ends there.
-    size:   d, coordinates of a code.
-    rounds: minibatches of 32 public nodes that an autoencoder is trained on; 0 leaves its first weights.
-    """
-
-    kind: EncoderName
-    code: CodeName
-    size: int
-    rounds: int
-
-    def made(self, public: Graph, key: Tensor) -> Tree:
-        """The encoder for the clients: "weight" [features, d], "low" and, for a min-max code, "span" [d]."""
-        x = features(public)
-        weight = {"autoencoder": self._trained, "pca": self._principal, "random": self._random}[self.kind](
-            x, public, key
-        ).to(x.dtype)
-        u = linear(x, weight)
-        if self.code == "binary":
-            return {"weight": weight, "low": u.quantile(0.5, dim=0)}
-        low = u.amin(0)
-        return {"weight": weight, "low": low, "span": (u.amax(0) - low).clamp(min=1e-9)}
-
-    def _random(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
-        result: Tensor = random.normal(random.fold(key, "encoder"), (x.shape[1], self.size)) * x.shape[1] ** -0.5
-        return result
-
-    def _principal(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
-        if self.size > min(len(x) - 1, x.shape[1]):
-            raise UserError(
-                f"encoder = 'pca' has at most {min(len(x) - 1, x.shape[1])} components of {len(x)} public nodes with "
-                f"{x.shape[1]} features, but code_size is {self.size}; lower it, or raise [partition] public.",
-                code="user.components",
-            )
-        result: Tensor = torch.linalg.svd(x.double() - x.double().mean(0), full_matrices=False)[2][: self.size].T
-        return result
-
-    def _trained(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
-        w = {
-            "in": self._random(x, public, key).to(x.dtype),
-            "out": (random.normal(random.fold(key, "decoder"), (self.size, x.shape[1])) * self.size**-0.5).to(x.dtype),
-            "mean": x.mean(0),
-        }
-        if self.rounds == 0:
-            result: Tensor = w["in"]
-            return result
-        trained: Tensor = fit(_reconstruction, w, public, key, Adam(_LR), self.rounds, args={"x": x}).w["in"]
-        return trained
-
-
-def features(public: Graph) -> Tensor:
-    """[m, F]: features of the sample's m nodes, dense."""
-    n = int(public.real.sum())
-    x = public.x
-    return torch.from_numpy(x.blocks.members[0].scipy()[:n].toarray()).to(x.device) if isinstance(x, Sparse) else x[:n]
-
-
-def check_form(encoder: Tree, width: int, size: int, code: CodeName) -> None:
-    """Check that an encoder has the form of `Encoder.made`: each further coordinate would cost another ε.
-
-    Raises:
-        CallRefused: it has another form.
-    """
-    due = {"weight": (width, size), "low": (size,)} | ({"span": (size,)} if code == "minmax" else {})
-    shapes = {name: tuple(leaf.shape) for name, leaf in leaves(encoder)}
-    if shapes != due:
-        raise CallRefused(f"the server sends an encoder of the form {shapes}, and not {due}")
-
-
-def encoded(encoder: Tree, x: "Tensor | Sparse") -> Tensor:
-    """The codes of nodes with the features x [n, F]: [n, d] in [0, 1]."""
-    u = linear(x, encoder["weight"])
-    if "span" in encoder:
-        result: Tensor = ((u - encoder["low"]) / encoder["span"]).clamp(0, 1)
-        return result
-    result = (u > encoder["low"]).to(u.dtype)
-    return result
-
-
-def _reconstruction(w: Tree, public: Graph, key: Tensor, args: Tree) -> Tensor:
-    """Mean squared error of the autoencoder on a minibatch."""
-    x = args["x"]
-    x = x[random.bits(random.fold(key, "batch"), len(x)).argsort()[:_BATCH]]
-    return F.mse_loss(torch.tanh(linear(x, w["in"])) @ w["out"] + w["mean"], x)
-
-
-QUERIES = (1, 5, 10, 20, 30)
-HOLDERS = (1, 3, 5, 10, 27)
-PAIRS = 10_000  # that links are asked of
-
-
-def attacked_links(data: Dataset, partition: Partition, epsilon: float, key: Tensor) -> list[Attacked]:
-    """Telling whether two nodes are linked from several answers, of one client or of several."""
-    links = sum(statistics(data, partition)["edges_kept"])
-    truth = torch.arange(PAIRS, device="cpu") < min(links, PAIRS // 2)  # half are, or all links that there are
-
-    def share(copies: int, permanent: bool) -> float:
-        return repeated_query_accuracy(truth, epsilon, copies, key, permanent)
-
-    rows = [("links, asked again", f"{n} answer{'s' * (n > 1)}", share(n, False), share(n, True)) for n in QUERIES]
-    return rows + [("links, majority of holders", f"{n} client{'s' * (n > 1)}", 1.0, share(n, False)) for n in HOLDERS]
-
-
-def held_features(data: Dataset, partition: Partition) -> Tensor:
-    """The features of all nodes that clients hold, [n, d]."""
-    x = data.x[np.unique(np.concatenate([part.nodes for part in partition.parts]))]
-    return torch.from_numpy(dense(x))
-
-
-def attacked_codes(clean: Tensor, bare: Tensor, hidden: Tensor) -> Attacked:
-    """Naming the node of one code [b] among all n nodes, from codes [n, b] as sent without the noise and with it."""
-    owner = torch.arange(len(clean), device="cpu")
-    without, with_it = (reidentification_rate(noisy, clean, owner) for noisy in (bare, hidden))
-    return "node of one code", f"{len(clean):,} nodes' features", without, with_it
-
-
-# ----------------------------------------------------------------------------------------------------
-# Counts of common nodes and links in noisy codes and adjacencies, and estimates for whole clients from them (Zhou et
-# al. 2026, section V-B2). Clients upload mini-batches: codes uint8 [P, b, d], adjacencies bool [P, b, b], `taken` int64
-# [P], the number of real rows, and their numbers of nodes int64 [P]. `matches` and the functions on its pairs compute
-# on the host, by NumPy.
-
-
-_ELEMENTS = 1 << 18  # distances computed at a time, so that they stay in the cache
-
-
-@dataclass(frozen=True)
-class Rates:
-    """When two noisy codes are taken for the same node's, and how often that is so.
-
-    most:  the largest distance, in steps of a level (see `distances`). true, false: the share of pairs of codes of one
-           node, and of two nodes, that are so near.
-    """
-
-    most: int
-    true: float
-    false: float
-
-
-def comparable(codes: Tensor, levels: int) -> Tensor:
-    """Codes uint8 [n, d] as `distances` takes them: float32 [n, d], bits as -1 and 1."""
-    return codes.float() if levels > 1 else 2 * codes.float() - 1
-
-
-def distances(one: Tensor, other: Tensor, levels: int) -> Tensor:
-    """L1 distance between `comparable` codes [n, d] and [m, d] in steps of a level: whole numbers float32 [n, m]."""
-    if levels > 1:
-        return torch.cdist(one, other, p=1)
-    half = torch.full((), one.shape[1] / 2, device=one.device)
-    return torch.addmm(half, one, other.T, alpha=-0.5)  # of a, b = ±1 half of 1 − a b; exact
-
-
-def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, odds: float) -> Rates:
-    """The rates on the public sample: two noisy copies uint8 [R, m, d] of each of its m nodes' codes.
-
-    threshold: largest L1 / d; None takes the threshold with the least variance of an estimated intersection
-    (`overlap_count`) of mini-batches with `odds` pairs of different nodes to each pair of one node.
-    """
-    steps = levels * first.shape[2]
-    same = torch.zeros(steps + 1, dtype=torch.float64, device=first.device)
-    different = torch.zeros_like(same)
-    for one, other in zip(first, second, strict=True):
-        distance = distances(comparable(one, levels), comparable(other, levels), levels).long()
-        same += torch.bincount(distance.diagonal(), minlength=steps + 1)
-        different += torch.bincount(distance.flatten(), minlength=steps + 1)
-    different -= same
-    true, false = ((counts.cumsum(0) / counts.sum().clamp(min=1)).clamp(0, 1) for counts in (same, different))
-    if threshold is None:
-        spread = true * (1 - true) + odds * false * (1 - false)
-        difference = true - false
-        most = int(torch.where(difference > 0, spread / difference**2, torch.inf).argmin())
-    else:
-        most = int(threshold * steps + 1e-9)
-    return Rates(most, float(true[most]), float(false[most]))
-
-
-def matches(codes: Tensor, taken: Tensor, levels: int, most: int) -> np.ndarray:
-    """The pairs of rows of different clients whose codes are at most `most` apart: int64 [2, M], rows counted through
-    all clients' minibatches, of each pair the lower first."""
-    clients, batch, _ = codes.shape
-    near = _NearLevels(codes.flatten(0, 1), levels) if levels > 1 else _NearBits(codes.flatten(0, 1))
-    real, rows = (torch.arange(batch, device="cpu") < taken[:, None]).flatten().numpy(), clients * batch
-    width = max(1, _ELEMENTS // max(rows * batch, 1)) * batch
-    blocks = []
-    for start in range(0, rows - batch, width):
-        after = start + batch  # nothing before can be of a later client
-        low, high = near(slice(start, start + width), slice(after, rows), most)
-        low, high = low + start, high + after
-        mask = (low // batch < high // batch) & real[low] & real[high]
-        blocks.append(np.stack([low[mask], high[mask]]))
-    return np.concatenate(blocks, axis=1) if blocks else np.zeros((2, 0), np.int64)
-
-
-class _NearLevels:
-    """Finds codes of several levels [n, d] that are near each other."""
-
-    def __init__(self, codes: Tensor, levels: int) -> None:
-        self._codes, self._levels = comparable(codes, levels), levels
-
-    def __call__(self, one: slice, other: slice, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """The pairs of the rows `one` and `other` at most `most` apart, as places in them, in order."""
-        near = distances(self._codes[one], self._codes[other], self._levels).numpy() <= np.float32(most)
-        low, high = np.nonzero(near)
-        return low, high
-
-
-class _NearBits:
-    """Near pairs of binary codes, uint8 [n, d]. It compares all pairs in their first 64 bits, and the few near ones in
-    the other bits."""
-
-    def __init__(self, codes: Tensor) -> None:
-        packed = np.packbits(codes.numpy(), axis=1)
-        self._words = np.pad(packed, ((0, 0), (0, -packed.shape[1] % 8))).view(np.uint64)
-        self._first = np.ascontiguousarray(self._words[:, 0])
-
-    def __call__(self, one: slice, other: slice, most: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of rows at distance `most` or less, as for codes with levels."""
-        apart = np.bitwise_count(self._first[one, None] ^ self._first[other])
-        at = np.flatnonzero(apart <= most)
-        low, high = at // apart.shape[1], at % apart.shape[1]
-        if self._words.shape[1] > 1:
-            rest = np.bitwise_count(self._words[one, 1:][low] ^ self._words[other, 1:][high]).sum(1)
-            mask = apart.ravel()[at] + rest <= most
-            low, high = low[mask], high[mask]
-        return low, high
-
-
-def counts(pairs: np.ndarray, batch: int, clients: int) -> Tensor:
-    """The number of pairs of rows between every two clients: float64 [P, P], symmetric."""
-    low, high = pairs // batch
-    upper = np.bincount(low * clients + high, minlength=clients**2).reshape(clients, clients)
-    return torch.from_numpy(upper + upper.T).double()
-
-
-def overlap_count(matched: Tensor, taken: Tensor, error_rates: Rates) -> Tensor:
-    """(M − f b_i b_k) / (t − f): the unbiased size of the intersection of minibatches with M matching pairs."""
-    taken = taken.double()
-    return (matched - error_rates.false * taken[:, None] * taken) / max(error_rates.true - error_rates.false, 1e-6)
-
-
-def node_ratios(common: Tensor, taken: Tensor, nodes: Tensor) -> Tensor:
-    """N_ik = Ñ_ik n_k / b_k with Ñ_ik = |∩| / b_i, clipped to [0, 1]: float64 [P, P], 0 on the diagonal."""
-    taken, nodes = taken.double(), nodes.double()
-    return _clipped(common / taken[:, None] * (nodes / taken))
-
-
-def link_ratios(links: Tensor, pairs: np.ndarray, taken: Tensor, nodes: Tensor) -> Tensor:
-    """T_ik = T̃_ik n_k² / b_k², clipped to [0, 1]; T̃_ik is the share of the links in i's mini-batch whose ends match
-    the ends of a link in k's: float64 [P, P], 0 on the diagonal and for minibatches without links."""
-    clients, batch, _ = links.shape
-    client, one, other = (index.numpy() for index in links.nonzero(as_tuple=True))  # each link in both directions
-    degree = np.bincount(client * batch + one, minlength=clients * batch)
-    low, high = np.concatenate([pairs, pairs[::-1]], axis=1)
-    at, first, second = _products(degree[low], degree[high])  # a link of each of two rows that match
-    start, ends = degree.cumsum() - degree, client * batch + other
-    low, high = low[at], high[at]
-    same = np.isin(_code(ends[start[low] + first], ends[start[high] + second]), _code(*pairs))
-    shared = np.bincount((low // batch * clients + high // batch)[same], minlength=clients**2)
-    totals = np.bincount(client, minlength=clients)
-    ratios = torch.from_numpy(shared.reshape(clients, clients) / np.maximum(totals, 1)[:, None])
-    return _clipped(ratios * (nodes.double() / taken.double()) ** 2)
-
-
-def _products(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For counts [M] of two kinds all combinations of the things counted: which of the M, and the numbers of both."""
-    many = one * other
-    at = np.repeat(np.arange(len(many)), many)
-    number = np.arange(len(at)) - (many.cumsum() - many)[at]
-    return at, number // other[at], number % other[at]
-
-
-def _code(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """A number for each unordered pair of rows."""
-    result: np.ndarray = np.minimum(one, other) << 32 | np.maximum(one, other)
-    return result
-
-
-def accumulated(before: Tensor, now: Tensor, at: Tensor, seen: Tensor, beta: float) -> Tensor:
-    """β now + (1 − β) before for every two of the clients `at` int64 [P]; `before` [N, N] for other pairs, and `now`
-    for two clients that were never `seen` [N, N] together."""
-    rows, columns = at[:, None], at
-    last = torch.where(seen[rows, columns] > 0, before[rows, columns], now)
-    out = before.clone()
-    out[rows, columns] = beta * now + (1 - beta) * last
-    return out
-
-
-def _clipped(ratios: Tensor) -> Tensor:
-    return ratios.clamp(0, 1).fill_diagonal_(0)
-
-
 _COPIES = 8  # noisy ones of the public sample, twice, to measure rates with
 _ODDS = 1280.0  # pairs of different nodes to each common one, for minibatches of 64 with a twentieth in common
-_MOST_SIZE = 1 << 16  # of codes; a server's word must not fill a site's memory
+_MAX_CODE_SIZE = 1 << 16  # of codes; a server's word must not fill a site's memory
 
 
 @dataclass(frozen=True)
@@ -413,7 +107,7 @@ class OverlapWeights(Part):
     epsilon_b: Annotated[float, Field(gt=0)] = 1.0
     code: CodeName = "binary"
     levels: Annotated[int, Field(ge=1, le=255)] = 10
-    code_size: Annotated[int, Field(ge=1, le=_MOST_SIZE)] = 100
+    code_size: Annotated[int, Field(ge=1, le=_MAX_CODE_SIZE)] = 100
     encoder: EncoderName = "autoencoder"
     encoder_rounds: CountOrNone = 600
     renew: bool = False
@@ -491,7 +185,7 @@ class OverlapWeights(Part):
         """The draws that are made only once: 𝓜_N of every node's code, and the RNG key of 𝓜_E."""
         secret = ctx.client.secret
         check_form(ctx.downloaded["encoder"], ctx.client.graph.x.shape[1], self.code_size, self.code)
-        codes = self.noisy(encoded(ctx.downloaded["encoder"], ctx.client.graph.x), secret)
+        codes = self.noisy(node_codes(ctx.downloaded["encoder"], ctx.client.graph.x), secret)
         versions = torch.zeros_like(ctx.client.graph.real, dtype=torch.int64)
         counted = {"version": versions, "drawn": versions} if self.renew else {}
         return {"codes": codes, "links": random.fold(secret, "links")} | counted
@@ -530,10 +224,10 @@ class OverlapWeights(Part):
                 )
             matrices = {name: known[name].to(fed.device, copy=True) for name in matrices}
         if self.estimator == "ldp":
-            state |= self.made_encoder(fed) | {"seen": empty.new_zeros(n, n, dtype=torch.int64)}
+            state |= self.build_encoder(fed) | {"seen": empty.new_zeros(n, n, dtype=torch.int64)}
         return state | matrices
 
-    def made_encoder(self, fed: Federation) -> Tree:
+    def build_encoder(self, fed: Federation) -> Tree:
         """The "encoder" and the "rates" of its noisy codes on the public sample."""
         if "public" not in fed.held:
             raise UserError(
@@ -543,8 +237,8 @@ class OverlapWeights(Part):
                 code="user.no-sample",
             )
         public, key = fed.held["public"], fed.key("encoder")
-        encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).made(public, key)
-        code = encoded(encoder, features(public)).expand(2, _COPIES, -1, -1)
+        encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).build(public, key)
+        code = node_codes(encoder, features(public)).expand(2, _COPIES, -1, -1)
         first, second = self.noisy(code, key)
         error_rates = rates(first, second, self.steps, self.threshold, _ODDS)
         return {"encoder": encoder, "rates": vars(error_rates)}
@@ -554,8 +248,8 @@ class OverlapWeights(Part):
         if self.estimator != "ldp":
             return []
         links = attacked_links(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
-        bare, encoder = replace(self, epsilon_a=float("inf")), self.made_encoder(fed)["encoder"]
-        clean = encoded(encoder, held_features(data, partition).to(fed.dtype))
+        bare, encoder = replace(self, epsilon_a=float("inf")), self.build_encoder(fed)["encoder"]
+        clean = node_codes(encoder, held_features(data, partition).to(fed.dtype))
         return [*links, attacked_codes(clean, *(variant.noisy(clean, key) / variant.steps for variant in (bare, self)))]
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
@@ -582,7 +276,7 @@ class OverlapWeights(Part):
         seen = state["seen"].clone()
         seen[round.at[:, None], round.at] = 1
         return {
-            name: accumulated(state[name], ratios.to(state[name].device), round.at, state["seen"], self.beta)
+            name: accumulate(state[name], ratios.to(state[name].device), round.at, state["seen"], self.beta)
             for name, ratios in now.items()
         } | {"seen": seen}
 

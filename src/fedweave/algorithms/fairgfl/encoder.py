@@ -1,0 +1,117 @@
+"""Codes of nodes (Zhou et al. 2026, section V-B1 and appendix F-B).
+
+The server makes an encoder of a public sample and sends it to all clients. Everything about an encoder comes from the
+sample: its projection, and the thresholds or ranges of its coordinates. The paper leaves its form open; ours is one
+linear layer, which an autoencoder follows by tanh and another.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedweave.core import random
+from fedweave.core.graph import Graph
+from fedweave.core.tree import Tree, leaves
+from fedweave.errors import CallRefused, UserError
+from fedweave.learn import Adam, fit
+from fedweave.ops.linear import linear
+from fedweave.ops.sparse import Sparse
+
+EncoderName = Literal["autoencoder", "pca", "random"]
+CodeName = Literal["binary", "minmax"]
+_BATCH = 32  # of the autoencoder's training
+# With ten times that, 600 rounds on Cora correlate the coordinates so much that different nodes' codes match.
+_LR = 1e-4
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """How the server makes an encoder.
+
+    kind:   "autoencoder", "pca", or a "random" projection.
+    code:   "binary": 1 where a coordinate is above its median on the public sample; "minmax": its place between its
+            ends there.
+    size:   d, coordinates of a code.
+    rounds: minibatches of 32 public nodes that an autoencoder is trained on; 0 leaves its first weights.
+    """
+
+    kind: EncoderName
+    code: CodeName
+    size: int
+    rounds: int
+
+    def build(self, public: Graph, key: Tensor) -> Tree:
+        """The encoder for the clients: "weight" [features, d], "low" and, for a min-max code, "span" [d]."""
+        x = features(public)
+        kinds = {"autoencoder": self._autoencoder, "pca": self._principal, "random": self._random}
+        weight = kinds[self.kind](x, public, key).to(x.dtype)  # [features, d]
+        u = linear(x, weight)
+        if self.code == "binary":
+            return {"weight": weight, "low": u.quantile(0.5, dim=0)}
+        low = u.amin(0)
+        return {"weight": weight, "low": low, "span": (u.amax(0) - low).clamp(min=1e-9)}
+
+    def _random(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
+        result: Tensor = random.normal(random.fold(key, "encoder"), (x.shape[1], self.size)) * x.shape[1] ** -0.5
+        return result
+
+    def _principal(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
+        if self.size > min(len(x) - 1, x.shape[1]):
+            raise UserError(
+                f"encoder = 'pca' has at most {min(len(x) - 1, x.shape[1])} components of {len(x)} public nodes with "
+                f"{x.shape[1]} features, but code_size is {self.size}; lower it, or raise [partition] public.",
+                code="user.components",
+            )
+        result: Tensor = torch.linalg.svd(x.double() - x.double().mean(0), full_matrices=False)[2][: self.size].T
+        return result
+
+    def _autoencoder(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
+        w = {
+            "in": self._random(x, public, key).to(x.dtype),
+            "out": (random.normal(random.fold(key, "decoder"), (self.size, x.shape[1])) * self.size**-0.5).to(x.dtype),
+            "mean": x.mean(0),
+        }
+        if self.rounds == 0:
+            result: Tensor = w["in"]
+            return result
+        trained: Tensor = fit(_reconstruction, w, public, key, Adam(_LR), self.rounds, args={"x": x}).w["in"]
+        return trained
+
+
+def features(public: Graph) -> Tensor:
+    """[m, F]: features of the sample's m nodes, dense."""
+    n = int(public.real.sum())
+    x = public.x
+    return torch.from_numpy(x.blocks.members[0].scipy()[:n].toarray()).to(x.device) if isinstance(x, Sparse) else x[:n]
+
+
+def check_form(encoder: Tree, width: int, size: int, code: CodeName) -> None:
+    """Check that an encoder has the form of `Encoder.build`: each further coordinate would cost another ε.
+
+    Raises:
+        CallRefused: it has another form.
+    """
+    expected = {"weight": (width, size), "low": (size,)} | ({"span": (size,)} if code == "minmax" else {})
+    shapes = {name: tuple(leaf.shape) for name, leaf in leaves(encoder)}
+    if shapes != expected:
+        raise CallRefused(f"the server sends an encoder of the form {shapes}, and not {expected}")
+
+
+def node_codes(encoder: Tree, x: "Tensor | Sparse") -> Tensor:
+    """The codes of nodes with the features x [n, F]: [n, d] in [0, 1]."""
+    u = linear(x, encoder["weight"])
+    if "span" in encoder:
+        result: Tensor = ((u - encoder["low"]) / encoder["span"]).clamp(0, 1)
+        return result
+    result = (u > encoder["low"]).to(u.dtype)
+    return result
+
+
+def _reconstruction(w: Tree, public: Graph, key: Tensor, args: Tree) -> Tensor:
+    """Mean squared error of the autoencoder on a minibatch."""
+    x = args["x"]
+    x = x[random.bits(random.fold(key, "batch"), len(x)).argsort()[:_BATCH]]
+    return F.mse_loss(torch.tanh(linear(x, w["in"])) @ w["out"] + w["mean"], x)
