@@ -23,7 +23,7 @@ from fedweave.experiment.config.experiment import override
 from fedweave.experiment.rounds import train
 from fedweave.metrics.best_rounds import best_validated, fairest, selection, validated
 from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION
-from fedweave.reports.notes import covered, notes
+from fedweave.reports.notes import members_clause, notes
 from tests.contract.federations import algorithm, federation, model
 from tests.refusals import refusal
 
@@ -264,6 +264,6 @@ def test_evaluation_of_a_sample_has_its_clients_numbers_and_changes_no_training(
         assert (after.summary["scores/sampled"], after.summary["scores/clients"]) == (3, 8)
         assert "scores/sampled" not in before.summary
     assert "3 of 8 clients" in notes(sample[-1].summary)["sampled"]
-    assert covered({"within/members": 3.0, "scores/sampled": 3.0}, 8) == ""
+    assert members_clause({"within/members": 3.0, "scores/sampled": 3.0}, 8) == ""
     rows = some.fed.ledger.table().filter(pc.field("purpose") == "evaluation")
     assert {*rows["client"].to_pylist()} == {*some.fed.evaluated_clients}

@@ -12,7 +12,7 @@ from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import DIVERGED
 from fedweave.metrics.measured import MISSING, ROUNDED_SCORES, measure
 from fedweave.metrics.selection import Judging
-from fedweave.reports.notes import caught, notes
+from fedweave.reports.notes import alerts_clause, notes
 from tests.refusals import refusal
 
 NAMES = ("a", "b", "c")
@@ -73,7 +73,7 @@ def test_positives_and_alerts_are_counted() -> None:
     assert counted == {"test": 3, "test_fewest": 0, "val": 3, "val_fewest": 1, "alerts": 2, "alerts_within": 4}
     assert (found["fairness/undefined_average_precision"], found["fairness/undefined_clients"]) == (1, 0)
     assert "positives/alerts" in rows["metric"].to_pylist()
-    assert caught(found, ["honest", "fraud"]) == (
+    assert alerts_clause(found, ["honest", "fraud"]) == (
         "caught at 1 % of alerts: 3 of 3 “fraud” among 4 alerts (1.000), each member by itself"
     )
     assert "0 at the member with the fewest" in notes(found)["few"]

@@ -17,7 +17,7 @@ from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.reports.absences import absent, faults, mostly
 from fedweave.reports.html import render
-from fedweave.reports.notes import notes, of_fairest
+from fedweave.reports.notes import fairest_notes, notes
 from fedweave.reports.reading import read_run
 from fedweave.reports.terminal import Terminal, screen, show_result
 from tests.report.test_terminal import SUMMARY
@@ -77,7 +77,7 @@ def test_a_best_round_that_lacks_clients_is_noted() -> None:
     assert said == (
         "the round of best validation accuracy, 16, lacks the scores of 1 client; no evaluated round lacks fewer."
     )
-    [said] = of_fairest({"best_fair/round": 3, "best_fair/missing": 2.0}).values()
+    [said] = fairest_notes({"best_fair/round": 3, "best_fair/missing": 2.0}).values()
     assert "3, lacks the scores of 2 clients" in said
 
 

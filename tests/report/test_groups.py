@@ -16,7 +16,7 @@ from fedweave.reports import terminal
 from fedweave.reports.cells import signed
 from fedweave.reports.group_fairness import fairness_table, names_sentence
 from fedweave.reports.html import render
-from fedweave.reports.notes import of_fairest
+from fedweave.reports.notes import fairest_notes
 from fedweave.reports.reading import grouped, read_run, read_runs
 
 PEOPLE = """
@@ -170,12 +170,12 @@ def test_a_fairest_round_that_is_none_is_not_called_so() -> None:
 
 def test_a_fairest_round_is_one_where_the_margin_and_the_gaps_allow_it() -> None:
     above = CONSTANT | {"best_fair/val/accuracy": 0.85, "best_fair/global/classes_predicted": 2.0}
-    assert of_fairest(above) == {}
-    [said] = of_fairest(above | {"best_fair/val/margin": 0.1}).values()
+    assert fairest_notes(above) == {}
+    [said] = fairest_notes(above | {"best_fair/val/margin": 0.1}).values()
     assert "more than 0.1 above the better constant prediction's" in said
     del above["best_fair/val/gaps"]
-    assert "gaps are not defined" in of_fairest(above)["fallen back"]
-    assert of_fairest({"best_fair/round": 1}) == of_fairest({}) == {}
+    assert "gaps are not defined" in fairest_notes(above)["fallen back"]
+    assert fairest_notes({"best_fair/round": 1}) == fairest_notes({}) == {}
 
 
 def test_the_page_says_that_no_round_was_fair(runs: list[Path], tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from fedweave.reports.conditions import (
 from fedweave.reports.embeddings import picture as embeddings_figure
 from fedweave.reports.group_fairness import fairness_table, favorable_class, names_sentence
 from fedweave.reports.motifs import NUMBERS, kinds_of, motif_drawing
-from fedweave.reports.notes import RunFacts, caught, intervals, notes, of_fairest
+from fedweave.reports.notes import RunFacts, alerts_clause, fairest_notes, intervals, notes
 from fedweave.reports.pages import rendered
 from fedweave.reports.panels import Figure
 from fedweave.reports.percentiles import NOISE_NOTE
@@ -103,7 +103,7 @@ def _lead(run: Run) -> str:
     if scores:
         values.append(_client_range(scores, metric))
     recall = metrics.get("pooled/recall") if metric in OF_POSITIVE else None
-    clauses = [", ".join(values), caught(metrics, run.classes), intervals(metrics)]
+    clauses = [", ".join(values), alerts_clause(metrics, run.classes), intervals(metrics)]
     clauses.append("" if recall is None else f"recall from the threshold on {recall:.3f}")
     result = "; ".join(filter(None, clauses)) or f"no {title_of(metric)} was measured"
     sentences = (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))
@@ -186,7 +186,7 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         between=fairness_table(groups),
         favorable=favorable_class(groups),
         people=names_sentence(groups),
-        fairest=_note_sentences(groups, lambda summary: of_fairest(summary["metrics"])),
+        fairest=_note_sentences(groups, lambda summary: fairest_notes(summary["metrics"])),
         alone=tables.reward_fairness(groups),
         seeds=several_seeds,
         unequal=len(seeds) > 1,

@@ -34,7 +34,7 @@ from fedweave.metrics.selection import (
 GLOBAL_TEST = "global_test"  # the number of examples of the global test set, in a summary where there is one
 
 
-def tested_together(summary: Values) -> str:
+def global_test_title(summary: Values) -> str:
     """The examples of a run's "global" metrics, as a heading: those of all members, or the global test set."""
     count = summary.get(GLOBAL_TEST)
     return f"global test set ({count:,})" if count else "all examples"
@@ -66,12 +66,12 @@ class RunFacts(NamedTuple):
         """ "round 10 of 50" if validation examples were predicted best long before the end, so that more rounds would
         not help; "" if they may."""
         best = metrics.get(f"{BEST}/round")
-        early = best is not None and self.rounds and best < LATE * self.rounds
+        early = best is not None and self.rounds and best < LATE_ROUND * self.rounds
         return f"round {best:g} of {self.rounds:,}" if early else ""
 
 
-LATE = 0.9  # of all rounds: a model whose best round is earlier does not improve with more of them
-FEW = 20  # positive examples; with fewer, one more or less moves a score much
+LATE_ROUND = 0.9  # of all rounds: a model whose best round is earlier does not improve with more of them
+MIN_POSITIVES = 20  # positive examples; with fewer, one more or less moves a score much
 WHOSE = {"pooled": "all members together", "within": "each member by itself"}
 _DIVERGED = "scores/diverged"  # `metrics.measured`, which takes long to import
 
@@ -85,21 +85,26 @@ _REFERENCES = {
 
 def people_sentence(names: Sequence[str]) -> str:
     """A sentence on which group of people is 0 and which 1, and on groups that no gap compares; "" without names."""
-    text = ", ".join(f"group {at} is “{name}”" for at, name in enumerate(names[:2]))
-    left = f" Gaps compare these two: people of {', '.join(f'“{name}”' for name in names[2:])} are in none."
-    return f"{text[0].upper()}{text[1:]}.{left if names[2:] else ''}" if text else ""
+    if not names:
+        return ""
+    quoted = [f"“{name}”" for name in names]
+    sentence = f"Group 0 is {quoted[0]}"
+    if len(names) > 1:
+        sentence += f", group 1 is {quoted[1]}"
+    if len(names) > 2:
+        sentence += f". Gaps compare these two: people of {', '.join(quoted[2:])} are in none"
+    return f"{sentence}."
 
 
 def headline(metrics: Mapping[str, float | None]) -> str:
     """ "accuracy global 0.8123, local 0.7912" of an evaluation, by its selection metric; "" without this metric."""
     name = selection_metric_of(metrics)
-    shown = title_of(name)
     values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
-    known = ", ".join(f"{kind} {value:.4f}" for kind, value in values.items() if value is not None)
-    return f"{shown} {known}" if known else ""
+    texts = [f"{kind} {value:.4f}" for kind, value in values.items() if value is not None]
+    return f"{title_of(name)} {', '.join(texts)}" if texts else ""
 
 
-def caught(metrics: Mapping[str, float | None], classes: Sequence[str] = ()) -> str:
+def alerts_clause(metrics: Mapping[str, float | None], classes: Sequence[str] = ()) -> str:
     """ "caught at 1 % of alerts: 7 of 24 “fraud” among 24 alerts (0.292), all members together; …".
 
     Returns "" unless a metric of the positive class is the selection metric, or if the number is not known.
@@ -126,18 +131,19 @@ def hits(recall: float | None, positives: float | None) -> str:
     return " of ".join(f"{count:,.1f}".removesuffix(".0") for count in (recall * positives, positives))
 
 
-def _few(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _few_positives(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """Notes where few examples are of the positive class, so that a score or the chosen round depends on chance."""
     known = {name: metrics.get(f"{POSITIVES}/{name}") for name in ("test", "test_fewest", "val", "val_fewest")}
     shown = {name: f"{count:,.0f}" for name, count in known.items() if count is not None}
-    few = {name for name, count in known.items() if name.endswith("fewest") and count is not None and count < FEW}
+    fewest_test, fewest_val = known["test_fewest"], known["val_fewest"]
     clauses = []
-    if "test_fewest" in few:
+    if fewest_test is not None and fewest_test < MIN_POSITIVES:
         clauses.append(
             f"{shown['test']} test examples of all members are of the positive class, {shown['test_fewest']} at "
             "the member with the fewest: scores move much with each of them; compare over several seeds"
         )
-    if "val_fewest" in few and known["val"] and f"{BEST}/round" in metrics:
+    few_val = fewest_val is not None and fewest_val < MIN_POSITIVES
+    if few_val and known["val"] and f"{BEST}/round" in metrics:
         which = "such validation examples" if clauses else "validation examples of the positive class"
         clauses.append(
             f"the best round is chosen by {shown['val']} {which} ({shown['val_fewest']} at the "
@@ -158,7 +164,7 @@ def intervals(metrics: Mapping[str, float | None]) -> str:
     return words + ("" if error is None else f"; at most {error:.1%} too wide, by the bins of the sum") + ")"
 
 
-def covered(metrics: Mapping[str, float | None], clients: int | None) -> str:
+def members_clause(metrics: Mapping[str, float | None], clients: int | None) -> str:
     """A sentence on how many members the mean AUC within members covers; "" if that is not known or all are covered."""
     members, expected = metrics.get("within/members"), metrics.get("scores/sampled") or clients
     if "within/auc" not in metrics or "global/labels" in metrics:
@@ -181,14 +187,14 @@ def notes(metrics: Mapping[str, float | None], training: RunFacts | None = None)
     scored = any(metrics.get(f"{kind}/{name}") is not None for kind in ("global", "local") for name in (PLAIN, RMSE))
     if "fairness/undefined_clients" in metrics and not scored:
         sentences["untested"] = _UNTESTED
-    missed = _missed(metrics)  # says more than that one class is predicted
+    missed = _missed_positives(metrics)  # says more than that one class is predicted
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1 and not missed:
         sentences["one class"] = (
             f"the model predicts one class for {training.test}; it is right for {accuracy:.1%}. Train with a larger "
             f"algorithm.lr{'' if training.peak(metrics) else ' or more rounds'}, or weigh the classes "
             "(algorithm.class_weight)."
         )
-    alike = not metrics.get("scores/coarse")  # else the constant prediction is of other members than the accuracy
+    same_members = not metrics.get("scores/coarse")  # of the constant prediction and of the accuracy
     if metrics.get(_DIVERGED):
         sentences["diverged"] = (
             f"training diverged: no model that learns has a mean loss of {metrics[_DIVERGED]:.3g}. Lower "
@@ -196,40 +202,40 @@ def notes(metrics: Mapping[str, float | None], training: RunFacts | None = None)
             f"({training.scaling})."
         )
     if metrics.get(RAREST) is not None:
-        also = (
-            ""
-            if metric == PLAIN
-            else f" So the selection metric is {title_of(metric)}: for the best round, gains, comparisons."
-        )
+        also = ""
+        if metric != PLAIN:
+            also = f" So the selection metric is {title_of(metric)}: for the best round, gains, comparisons."
         sentences["rare"] = (
             f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
             f"a high accuracy.{also}"
         )
     elif metric != PLAIN and metric not in OF_RANKS and "global/f1" in metrics:
         sentences["judged"] = f"the selection metric is {title_of(metric)} ([evaluation] metric), and not accuracy."
-    sentences |= _sampled(metrics) | missed | _few(metrics)
-    if alike and metrics.get("global/majority") == 1:
+    sentences |= _sampled(metrics) | missed | _few_positives(metrics)
+    if same_members and metrics.get("global/majority") == 1:
         sentences["alike"] = "all test examples are of one class, so that no score means anything."
-    if metric == PLAIN and alike:
+    if metric == PLAIN and same_members:
         sentences |= _below_constant(metrics, training)
     sentences |= _worse_than_mean(metrics, training) | _by_chance(metrics, training) | _missing_coverage(metrics)
     if "global/rmse" in metrics:  # one model of all members
-        sentences |= units_differ(metrics.get(TARGETS_APART))
+        sentences |= unit_notes(metrics.get(TARGETS_APART))
     sentences |= _below_features(metrics, training) | _below_references(metrics, training)
-    if missing := metrics.get("scores/missing"):
+    missing = metrics.get("scores/missing")
+    if missing:
         sentences["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
             "metrics are of the others. metrics.parquet names them (missing, refused, late)."
         )
-    sentences |= _cut(metrics)
-    sentences |= _lacking("best_val", f"best validation {title_of(metric)}", metrics)
-    return sentences | _withheld(metrics)
+    sentences |= _clipped(metrics)
+    sentences |= _missing_in_round("best_val", f"best validation {title_of(metric)}", metrics)
+    return sentences | _withheld_scores(metrics)
 
 
-def _withheld(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _withheld_scores(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """Notes on scores that sites do not send."""
     sentences = {}
-    if coarse := metrics.get("scores/coarse"):
+    coarse = metrics.get("scores/coarse")
+    if coarse:
         sentences["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left without all measures "
             "(policy.measures, round_scores, score_epsilon): accuracies include them, where rounded or of drawn labels "
@@ -239,9 +245,10 @@ def _withheld(metrics: Mapping[str, float | None]) -> dict[str, str]:
             "metrics.parquet names the sites (scores/coarse). Only as sums over all members more may leave: scores = "
             '"sum" in [algorithm].'
         )
-    if left := metrics.get("scores/uncounted"):
+    uncounted = metrics.get("scores/uncounted")
+    if uncounted:
         sentences["uncounted"] = (
-            f"{left:.1%} of all members' examples are in no histogram of scores: pooled AUC, average precision "
+            f"{uncounted:.1%} of all members' examples are in no histogram of scores: pooled AUC, average precision "
             'and alerts are of the others, if there are any. Sites allow it with "histogram" in policy.measures.'
         )
     return sentences
@@ -255,7 +262,7 @@ def _sampled(metrics: Mapping[str, float | None]) -> dict[str, str]:
     return {"sampled": sentence + "what is trained, sent and counted in bytes is of all."}
 
 
-def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _missed_positives(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """A note where a model that should find a positive class predicts it for no positive test example."""
     if selection_metric_of(metrics) not in OF_POSITIVE or metrics.get("global/recall") != 0:
         return {}
@@ -267,9 +274,9 @@ def _missed(metrics: Mapping[str, float | None]) -> dict[str, str]:
     }
 
 
-def of_gaps(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, str]:
+def gap_notes(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, str]:
     """The note that gaps between groups of people mean nothing, because one class is predicted for almost everyone."""
-    predicted, true = (metrics.get(f"{prefix}groups/global/{name}") for name in ("predicted", "favorable"))
+    predicted, true = metrics.get(f"{prefix}groups/global/predicted"), metrics.get(f"{prefix}groups/global/favorable")
     if predicted is None or true is None or not near_constant(predicted, true):
         return {}
     return {
@@ -308,18 +315,18 @@ def _worse_than_mean(metrics: Mapping[str, float | None], training: RunFacts) ->
     return sentences
 
 
-APART = 0.25  # of the typical deviation: members' means may differ by this much without a note
+MAX_MEANS_GAP = 0.25  # of the typical deviation: members' means may differ by this much without a note
 
 
-def units_differ(apart: float | None) -> dict[str, str]:
+def unit_notes(gap: float | None) -> dict[str, str]:
     """A note where members' own units of a number differ much, so that one model learns another target from each.
 
-    apart: see `partition.client_data.targets_apart`.
+    gap: see `partition.client_data.targets_apart`.
     """
-    if apart is None or apart <= APART:
+    if gap is None or gap <= MAX_MEANS_GAP:
         return {}
     return {
-        "units": f"members' means of the target differ by {apart:.2f} of its deviation, and each member scales the "
+        "units": f"members' means of the target differ by {gap:.2f} of its deviation, and each member scales the "
         "target by its own numbers. One model for all then learns another number from each. Compare on validation "
         'with data.target_normalize = "all", one scale for all: members then send their counts, sums and sums of '
         "squares, and the ledger lists them."
@@ -328,21 +335,21 @@ def units_differ(apart: float | None) -> dict[str, str]:
 
 def _missing_coverage(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """A note where prediction intervals cover fewer test examples than they should, beyond chance."""
-    names = ("coverage", "nominal", "least_coverage")
-    coverage, nominal, least = (metrics.get(f"intervals/{name}") for name in names)
-    if coverage is None or nominal is None or least is None or coverage >= least:
+    coverage, nominal = metrics.get("intervals/coverage"), metrics.get("intervals/nominal")
+    min_coverage = metrics.get("intervals/least_coverage")
+    if coverage is None or nominal is None or min_coverage is None or coverage >= min_coverage:
         return {}
     return {
         "coverage": f"prediction intervals cover {coverage:.1%} of test examples, and {nominal:.0%} were asked for. "
-        f"From {least:.1%} on the difference could be chance. Test examples are unlike the validation examples that "
-        "set the width, as where whole scaffolds, owners or times are held out: trust the width less there."
+        f"From {min_coverage:.1%} on the difference could be chance. Test examples are unlike the validation examples "
+        "that set the width, as where whole scaffolds, owners or times are held out: trust the width less there."
     }
 
 
 def _by_chance(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
     """A note where the AUC is no better than chance."""
-    known = (f"{kind}/auc" for kind in ("pooled", "global", "within", "local") if f"{kind}/auc" in metrics)
-    name = next(known, "")
+    names = [f"{kind}/auc" for kind in ("pooled", "global", "within", "local")]
+    name = next((name for name in names if name in metrics), "")
     area = metrics.get(name)
     if area is None or area > CHANCE:
         return {}
@@ -354,7 +361,7 @@ def _by_chance(metrics: Mapping[str, float | None], training: RunFacts) -> dict[
 
 CHANCE = 0.5  # the AUC of guessing
 TIE = 5e-4  # relative difference of two scores that a reader sees as the same number
-FAR = 0.02  # of an AUC: a model may be below a regression by this much without a note
+MAX_AUC_GAP = 0.02  # of an AUC: a model may be below a regression by this much without a note
 _WHERE = {
     "global": "on {test}, {:.3f}, is below {:.3f}, the value of a logistic regression on all clients' features",
     "local": "in the mean over clients, {:.3f}, is below {:.3f}, the value of regressions on each client's features",
@@ -367,10 +374,10 @@ def _below_features(metrics: Mapping[str, float | None], training: RunFacts) -> 
     It is worse by the selection metric, or far worse by AUC.
     """
     selection_metric, clauses = selection_metric_of(metrics), []
-    for name, least in {"auc": FAR, selection_metric: 0.0}.items():
+    for name, max_gap in {"auc": MAX_AUC_GAP, selection_metric: 0.0}.items():
         for kind, words in _WHERE.items():
             reached, plain = metrics.get(f"{kind}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}")
-            if reached is None or plain is None or rank(name, reached) >= rank(name, plain) - least:
+            if reached is None or plain is None or rank(name, reached) >= rank(name, plain) - max_gap:
                 continue
             if math.isclose(reached, plain, rel_tol=TIE):
                 continue
@@ -407,12 +414,13 @@ def _below_references(metrics: Mapping[str, float | None], training: RunFacts) -
     }
 
 
-def _cut(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _clipped(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """A note on values that secure aggregation clipped."""
     cut = metrics.get("secure_sum/cut")
     if not cut:
         return {}
-    values, sums, bound = (metrics.get(f"secure_sum/{name}") or 0.0 for name in ("values", "sums", "bound"))
+    values, sums = metrics.get("secure_sum/values") or 0.0, metrics.get("secure_sum/sums") or 0.0
+    bound = metrics.get("secure_sum/bound") or 0.0
     return {
         "cut": f"{cut:,.0f} of {values:,.0f} values were clipped to ±{bound:g}, the bound of secure aggregation, in "
         f"{counted(round(sums), 'sum')}: the result is smaller than what members computed. Raise the part's "
@@ -421,7 +429,7 @@ def _cut(metrics: Mapping[str, float | None]) -> dict[str, str]:
     }
 
 
-def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _missing_in_round(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[str, str]:
     """A note on a chosen round in which scores of some clients are missing."""
     round, missing = metrics.get(f"{kind}/round"), metrics.get(f"{kind}/missing")
     if not missing:
@@ -431,7 +439,7 @@ def _lacking(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[
     return {f"{kind} missing": sentence}
 
 
-def fallen_back(metrics: Mapping[str, float | None]) -> str:
+def fallback_reason(metrics: Mapping[str, float | None]) -> str:
     """Why "best_fair/…" is of the round with the best validation score and not of the fairest one.
 
     Returns "" where it is of the fairest round (`metrics.best_rounds.fairest`).
@@ -452,16 +460,17 @@ def fallen_back(metrics: Mapping[str, float | None]) -> str:
     return "" if "best_fair/val/gaps" in metrics else f"the gaps are not defined on the validation examples; {shown}"
 
 
-def of_fairest(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def fairest_notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
     """{subject: a sentence} on the fairest round: that no round was fair, or that its model predicts one class."""
-    sentences = _lacking("best_fair", "lowest gaps on validation examples", metrics)
-    if why := fallen_back(metrics):
-        sentences["fallen back"] = f"there is no fairest round: {why}."
+    sentences = _missing_in_round("best_fair", "lowest gaps on validation examples", metrics)
+    reason = fallback_reason(metrics)
+    if reason:
+        sentences["fallen back"] = f"there is no fairest round: {reason}."
     if metrics.get("best_fair/global/classes_predicted") == 1:
         sentences["one class"] = (
             f"the model of round {metrics['best_fair/round']} predicts one class for all test examples, so that its "
             "gaps are 0 and mean nothing."
         )
     elif "best_fair/round" in metrics:
-        sentences |= of_gaps(metrics, "best_fair/")
+        sentences |= gap_notes(metrics, "best_fair/")
     return sentences

@@ -37,17 +37,17 @@ from fedweave.reports.absences import absent, mostly
 from fedweave.reports.document import unmarked
 from fedweave.reports.notes import (
     RunFacts,
-    caught,
-    covered,
-    fallen_back,
+    alerts_clause,
+    fairest_notes,
+    fallback_reason,
+    gap_notes,
+    global_test_title,
     headline,
     hits,
     intervals,
+    members_clause,
     notes,
-    of_fairest,
-    of_gaps,
     people_sentence,
-    tested_together,
 )
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
@@ -141,9 +141,9 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     console.print(_result(summary, directory))
     if verbose:
         console.print(Columns(_scores(metrics)))
-    if some := covered(metrics, summary.get("members", summary.get("clients"))):
+    if some := members_clause(metrics, summary.get("members", summary.get("clients"))):
         console.print(some, highlight=False, soft_wrap=True, markup=False)
-    if alerts := caught(metrics, summary.get("classes") or ()):
+    if alerts := alerts_clause(metrics, summary.get("classes") or ()):
         console.print(alerts, highlight=False, soft_wrap=True, markup=False)
     if wide := intervals(metrics):
         console.print(wide, highlight=False, soft_wrap=True, markup=False)
@@ -155,7 +155,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
         console.print(_between_groups(metrics))
         if people := people_sentence(summary.get("groups") or ()):
             console.print(people, highlight=False, soft_wrap=True, markup=False)
-        for note in of_gaps(metrics).values():
+        for note in gap_notes(metrics).values():
             console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
     if "stopped" in summary:
         console.print(summary["stopped"], highlight=False, soft_wrap=True, markup=False)
@@ -172,7 +172,7 @@ def _result(summary: Values, directory: Path) -> Table:
     metrics, metric = summary["metrics"], selection_metric_of(summary["metrics"])
     rounds = counted(summary["rounds"], "round")
     table = Table(f"test after {rounds}", box=SIMPLE_HEAD)
-    for heading in (tested_together(summary), "member mean", "worst member"):
+    for heading in (global_test_title(summary), "member mean", "worst member"):
         table.add_column(heading, justify="right")
     kinds = ("global", "local")
 
@@ -303,11 +303,11 @@ def _show_fairest(console: Console, metrics: Values) -> None:
     words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
     by = (
         f"best by validation {title_of(selection_metric_of(metrics))}"
-        if fallen_back(metrics)
+        if fallback_reason(metrics)
         else "fairest by validation"
     )
     console.print(f"{by}: {words}", highlight=False)
-    for note in of_fairest(metrics).values():
+    for note in fairest_notes(metrics).values():
         console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
 
 
