@@ -63,11 +63,11 @@ def behind(queries: Queries, scores: Scores, nodes: int) -> Tensor:
         place.fill_(-1)[pool] = torch.arange(len(pool), device=place.device)
         known = queries.filtered[1:, queries.filtered[0] == member]
         for end in (SOURCE, TARGET):
-            wanted = torch.nonzero((queries.queries[2] == member) & (queries.queries[1] == end))[:, 0]
-            if not len(wanted):
+            rows = torch.nonzero((queries.queries[2] == member) & (queries.queries[1] == end))[:, 0]
+            if not len(rows):
                 continue
             codes = ((known[RELATION] * nodes + known[1 - end]) * nodes + known[end]).sort().values
-            for at in wanted.split(max(1, AT_ONCE // len(pool))):
+            for at in rows.split(max(1, AT_ONCE // len(pool))):
                 s = scores(at, pool)
                 link = s.gather(1, place[leaves[at], None])
                 first = (relation[at] * nodes + stays[at]) * nodes
@@ -75,8 +75,8 @@ def behind(queries: Queries, scores: Scores, nodes: int) -> Tensor:
                 row = torch.repeat_interleave(torch.arange(len(at), device=at.device), stop - start)
                 before = (stop - start).cumsum(0) - (stop - start)
                 other = codes[torch.arange(len(row), device=at.device) - before[row] + start[row]] % nodes
-                left_out = place[other]
-                s[row[left_out >= 0], left_out[left_out >= 0]] = torch.nan  # neither above nor equal
+                excluded = place[other]
+                s[row[excluded >= 0], excluded[excluded >= 0]] = torch.nan  # neither above nor equal
                 total[queries.queries[0, at]] += ((s > link).sum(1) + (s >= link).sum(1)) / 2
     return total.view(-1, 2)
 
@@ -88,10 +88,10 @@ def counting(compare: Compare) -> Callable[..., Tensor]:
     def count(*tensors: Tensor) -> Tensor:
         if tensors[0].dim() > 2:  # one client after another, since their lists differ in length
             return torch.stack([count(*each) for each in zip(*tensors, strict=True)])
-        wanted, rows, weights = tensors[4], tensors[5], tensors[6:]
+        vectors, rows, weights = tensors[4], tensors[5], tensors[6:]
 
         def scores(at: Tensor, nodes: Tensor) -> Tensor:
-            return compare(wanted[at], rows.index_select(0, nodes), *weights)
+            return compare(vectors[at], rows.index_select(0, nodes), *weights)
 
         return behind(Queries(*tensors[:4]), scores, len(rows))
 

@@ -197,7 +197,7 @@ class LinkExamples(NamedTuple):
     def lists(self, lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
         """The entries of `Graph.extra` that belong to links, padded to these lengths."""
         largest = np.iinfo(np.int64).max
-        lists = {name: _padded(part, lengths[name], largest if name == KNOWN else -1) for name, part in self._parts}
+        lists = {name: _pad(part, lengths[name], largest if name == KNOWN else -1) for name, part in self._parts}
         of_items = self.asked is not None and self.items is not None
         marks = {SEVERAL: self.several, LISTS: of_items, LOOPS: self.loops}
         return lists | {name: np.ones(1, np.int64) for name, there in marks.items() if there}
@@ -222,7 +222,7 @@ class AllRanked(NamedTuple):
     filtered: np.ndarray
 
 
-def _padded(numbers: np.ndarray, size: int, value: int) -> np.ndarray:
+def _pad(numbers: np.ndarray, size: int, value: int) -> np.ndarray:
     missing = np.full((*numbers.shape[:-1], size - numbers.shape[-1]), value, np.int64)
     return np.concatenate([numbers, missing], -1)
 
@@ -252,9 +252,9 @@ class Codes:
 
     def holds(self, source: np.ndarray, target: np.ndarray, relation: np.ndarray) -> np.ndarray:
         """bool: which triples are links or, where no link does, join a node with itself."""
-        wanted = self.of(source, target, relation)
-        at = np.searchsorted(self.sorted, wanted).clip(max=max(len(self.sorted) - 1, 0))
-        there = self.sorted[at] == wanted if len(self.sorted) else np.zeros(wanted.shape, bool)
+        codes = self.of(source, target, relation)
+        at = np.searchsorted(self.sorted, codes).clip(max=max(len(self.sorted) - 1, 0))
+        there = self.sorted[at] == codes if len(self.sorted) else np.zeros(codes.shape, bool)
         return there if self.loops else np.asarray(there | (source == target))
 
 
@@ -296,24 +296,23 @@ def link_examples(
         )
     ]
     ranked = list[AllRanked]()
-    for number, (held, rows) in enumerate(members or [(np.arange(nodes), np.arange(total))]):
-        pool = held if items is None else np.intersect1d(held, items)
+    for number, (member_nodes, rows) in enumerate(members or [(np.arange(nodes), np.arange(total))]):
+        pool = member_nodes if items is None else np.intersect1d(member_nodes, items)
         chosen = rows[used[:, rows].any(0)]
-        its = Codes(attributes.select(rows), nodes, links.loops) if members else codes
-        no_links = _NoLinks(links, attributes, its, keys, held, pool, items is not None, turns)
+        member_codes = Codes(attributes.select(rows), nodes, links.loops) if members else codes
+        no_links = _NoLinks(links, attributes, member_codes, keys, member_nodes, pool, items is not None, turns)
         pieces.append(no_links.beside(chosen, used, number))
         evaluated = rows[(masks[VAL] | masks[TEST])[rows]]
         if links.candidates == "all":
             ranked.append(no_links.all_ranked(evaluated, number))
         elif links.candidates:
             pieces.append(no_links.candidates(evaluated, number))
-    joined = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
-    pairs, ranks, y, split, group = joined
+    pairs, ranks, y, split, group = [np.concatenate(part, -1) for part in zip(*pieces, strict=True)]
     if not links.candidates:
         ranks[1] = 0
-    asked = AllRanked(*(np.concatenate(part, -1) for part in zip(*ranked, strict=True))) if ranked else None
+    queries = AllRanked(*(np.concatenate(part, -1) for part in zip(*ranked, strict=True))) if ranked else None
     return LinkExamples(
-        edges, edge_attrs, pairs, ranks, y, split, group, codes.sorted, items, several, links.loops, asked
+        edges, edge_attrs, pairs, ranks, y, split, group, codes.sorted, items, several, links.loops, queries
     )
 
 
@@ -350,13 +349,13 @@ def _messages(
 
 
 class _NoLinks(NamedTuple):
-    """The source of pairs that are no links, for links among the nodes `held`; a candidate is in `pool`."""
+    """The source of pairs that are no links, for links among the nodes `members`; a candidate is in `pool`."""
 
     links: Links
     attributes: EdgeAttributes
     codes: Codes
     keys: np.ndarray
-    held: np.ndarray
+    members: np.ndarray
     pool: np.ndarray
     of_items: bool
     turns: bool
@@ -366,26 +365,26 @@ class _NoLinks(NamedTuple):
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = (end[chosen].copy() for end in self.attributes.ends)
         head = (words(keys, 2) & 1 > 0) & self.turns
-        left = np.arange(len(chosen)) if len(self.pool) else np.arange(0)
+        remaining = np.arange(len(chosen)) if len(self.pool) else np.arange(0)
         for attempt in range(TRIES):
-            first, second = (words(keys[left], 8 + 2 * attempt + end) for end in (0, 1))
+            first, second = (words(keys[remaining], 8 + 2 * attempt + end) for end in (0, 1))
             if not self.of_items:
-                moves = head[left] if self.turns else np.ones(len(left), bool)
-                source[left] = np.where(moves, self.held[first % len(self.held)], source[left])
-            stays = head[left] if self.turns else np.zeros(len(left), bool)
-            target[left] = np.where(stays, target[left], self.pool[second % len(self.pool)])
-            left = left[self.codes.holds(source[left], target[left], relation[left])]
-            if not len(left):
+                moves = head[remaining] if self.turns else np.ones(len(remaining), bool)
+                source[remaining] = np.where(moves, self.members[first % len(self.members)], source[remaining])
+            stays = head[remaining] if self.turns else np.zeros(len(remaining), bool)
+            target[remaining] = np.where(stays, target[remaining], self.pool[second % len(self.pool)])
+            remaining = remaining[self.codes.holds(source[remaining], target[remaining], relation[remaining])]
+            if not len(remaining):
                 break
-        there = np.ones(len(chosen), bool)
-        there[left] = False
-        pairs = np.stack([source, target, relation])[:, there]
+        has_pair = np.ones(len(chosen), bool)
+        has_pair[remaining] = False
+        pairs = np.stack([source, target, relation])[:, has_pair]
         size = pairs.shape[1]
         return _Pieces(
             pairs,
             np.stack([np.full(size, -1), np.zeros(size, np.int64)]),
             np.zeros(size, np.int64),
-            masks[:, chosen[there]],
+            masks[:, chosen[has_pair]],
             np.full(size, number),
         )
 
@@ -408,7 +407,7 @@ class _NoLinks(NamedTuple):
         ends = [TARGET, SOURCE] if self.turns or one_way else []
         queries = [(2 * chosen + slot, np.full(len(chosen), end)) for slot, end in enumerate(ends[: 1 + self.turns])]
         if not queries:
-            queries = [(2 * chosen, np.where(self._turned(chosen), SOURCE, TARGET))]
+            queries = [(2 * chosen, np.where(self._reverses(chosen), SOURCE, TARGET))]
         of, end = (np.concatenate(part) for part in zip(*queries, strict=True))
         filtered = self.codes.triples()
         if not self.codes.loops:  # a pair of a node with itself is no candidate
@@ -421,10 +420,10 @@ class _NoLinks(NamedTuple):
             np.concatenate([np.full((1, filtered.shape[1]), number), filtered]),
         )
 
-    def _turned(self, chosen: np.ndarray) -> np.ndarray:
+    def _reverses(self, chosen: np.ndarray) -> np.ndarray:
         """bool: whether a link's source is replaced instead of its target, by its hash."""
-        turned: np.ndarray = words(self.keys[chosen], 3) & 1 > 0
-        return turned
+        result: np.ndarray = words(self.keys[chosen], 3) & 1 > 0
+        return result
 
     def _replacing(self, chosen: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
         """Pairs with candidates for the targets (side 1) or sources (0), and the query of each. For an undirected link
@@ -432,26 +431,26 @@ class _NoLinks(NamedTuple):
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = self.attributes.ends[:, chosen]
         if not (self.turns or self.of_items or self.attributes.directed):
-            turned = self._turned(chosen)
-            source, target = np.where(turned, target, source), np.where(turned, source, target)
+            reverse = self._reverses(chosen)
+            source, target = np.where(reverse, target, source), np.where(reverse, source, target)
         query, stays = 2 * chosen + (1 - side), source if side else target
-        pool = self.pool if side else self.held
-        most = int(self.links.candidates)
-        everybody = len(pool) <= most
-        count = len(pool) if everybody else most
+        pool = self.pool if side else self.members
+        max_count = int(self.links.candidates)
+        takes_all = len(pool) <= max_count
+        count = len(pool) if takes_all else max_count
         pieces, at_once = [(np.empty((3, 0), np.int64), np.empty(0, np.int64))], max(1, AT_ONCE // max(count, 1))
         for first in range(0, len(chosen) if len(pool) else 0, at_once):
             some = slice(first, first + at_once)
             end, of = (np.repeat(part[some, None], count, 1) for part in (stays, relation))
-            if everybody:
+            if takes_all:
                 nodes = np.broadcast_to(pool, end.shape).copy()
-                bad = self._known(end, nodes, of, side)
+                bad = self._is_known(end, nodes, of, side)
             else:
                 each = words(keys[some], 5 + side)[:, None] + np.arange(count) * 0x632BE59BD9B4E019 % (1 << 62)
                 nodes, bad = np.empty_like(end), np.ones(end.shape, bool)
                 for attempt in range(TRIES):
                     nodes[bad] = pool[words(each[bad], attempt) % len(pool)]
-                    bad[bad] = self._known(end[bad], nodes[bad], of[bad], side)
+                    bad[bad] = self._is_known(end[bad], nodes[bad], of[bad], side)
                     if not bad.any():
                         break
             rows = np.stack([end, nodes, of] if side else [nodes, end, of])[:, ~bad]
@@ -459,5 +458,5 @@ class _NoLinks(NamedTuple):
         joined_rows, joined_query = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
         return joined_rows, joined_query
 
-    def _known(self, end: np.ndarray, nodes: np.ndarray, relation: np.ndarray, side: int) -> np.ndarray:
+    def _is_known(self, end: np.ndarray, nodes: np.ndarray, relation: np.ndarray, side: int) -> np.ndarray:
         return self.codes.holds(*((end, nodes) if side else (nodes, end)), relation)

@@ -106,7 +106,7 @@ class OwnModule:
         Raises:
             ConfigError: the forward requires an argument that clients do not have.
         """
-        return tuple(_asked(self.module))
+        return tuple(_inputs_of(self.module))
 
     def fitted(self, edges: EdgeAttributes | None) -> "OwnModule":
         """The plug-in for data with these edge attributes; sets `edge_features` if the user did not.
@@ -131,7 +131,7 @@ class OwnModule:
                 output depends on the graph that it saw before.
         """
         try:
-            with _seeded(0):
+            with _seed_generators(0):
                 module = self.module(features, classes, **self.values)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"model {self.module.__name__}: {error}{raised_at(error)}") from error
@@ -146,7 +146,7 @@ class OwnModule:
             return _precision(module, form.dtype)
 
         def init(key: Tensor) -> Tree:
-            with _seeded(int(key)):
+            with _seed_generators(int(key)):
                 fresh = self.module(features, classes, **self.values)
             return {name: value.to(key.device) for name, value in _leaves(fresh).items()}
 
@@ -175,7 +175,7 @@ def as_model(model: Model | nn.Module) -> Model:
     def init(key: Tensor) -> Tree:
         return {name: value.clone() for name, value in start.items()}
 
-    pooled = bool(getattr(model, "pools", _asked(type(module)).get("batch", False)))
+    pooled = bool(getattr(model, "pools", _inputs_of(type(module)).get("batch", False)))
 
     def trial(form: TrialForm) -> list[str]:
         _check_given(type(module), [*["edge_attr"] * bool(form.edge_features), *["edge_weight"] * form.weighted])
@@ -219,7 +219,7 @@ def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | 
     """Logits of the module with weights w for a client's examples, and zeros for padding; with `embed`, a tree of
     embeddings "h" and "logits". A training step leaves out small graphs that are not training examples."""
     training, nodes = key is not None, int(graph.real.sum())
-    asked, edge_list = _asked(type(module)), _edge_list(graph)
+    requested, edge_list = _inputs_of(type(module)), _edge_list(graph)
     index, inputs = _edges(module, edge_list, graph.device, h.dtype)
     x, batch = _dense(h)[:nodes], None if graph.graph_of is None else graph.graph_of[:nodes]
     chosen = None
@@ -229,19 +229,19 @@ def _applied(module: nn.Module, w: Tree, graph: Graph, h: Hidden, key: Tensor | 
         x, index, batch, inputs = _of_graphs(chosen, x, index, batch, inputs)
     else:
         chosen = None
-    if "batch" in asked:
+    if "batch" in requested:
         inputs["batch"] = x.new_zeros(len(x), dtype=torch.int64) if batch is None else batch
     leaves = {name: leaf for name, leaf in w.items() if not is_statistic(name)}
     buffers = {name: value.detach().clone().to(graph.device) for name, value in module.named_buffers()}
     for name, value in buffers.items():
         if is_statistic(name):
-            held = w[name].detach().clone()
-            buffers[name] = held if value.is_floating_point() else held.round().to(value.dtype)
+            copied = w[name].detach().clone()
+            buffers[name] = copied if value.is_floating_point() else copied.round().to(value.dtype)
         elif value.is_floating_point():
             buffers[name] = value.to(h.dtype)
     module.train(training)
     state = {**leaves, **buffers}
-    with _seeded(0 if key is None else int(key), graph.device), _embedding(module) as embedded:
+    with _seed_generators(0 if key is None else int(key), graph.device), _embedding(module) as embedded:
         logits = torch.func.functional_call(module, state, (x, *([index] if _reads_edges(module) else [])), inputs)
     if training and torch.is_grad_enabled():
         for name in (name for name in buffers if is_statistic(name)):
@@ -276,18 +276,18 @@ def _edges(
     Raises:
         ConfigError: the module requires an attribute that the edges do not have.
     """
-    asked, edge_attrs = _asked(type(module)), edge_list.edge_attrs
+    requested, edge_attrs = _inputs_of(type(module)), edge_list.edge_attrs
     index, inputs = torch.tensor(edge_list.index, device=device), dict[str, Tensor | None]()  # others may write into it
-    if not {"edge_attr", "edge_weight"} & asked.keys():
+    if not {"edge_attr", "edge_weight"} & requested.keys():
         return index, inputs
-    held: dict[str, np.ndarray | None] = dict.fromkeys(("edge_attr", "edge_weight"))
+    attributes: dict[str, np.ndarray | None] = dict.fromkeys(("edge_attr", "edge_weight"))
     if edge_attrs is not None:
         ends, edge = edge_list.messages.messages_of("undirected")
         index = torch.tensor(ends, dtype=torch.int64, device=device)
-        held["edge_attr"] = edge_attrs.read[edge] if edge_attrs.width or edge_attrs.ports else None
-        held["edge_weight"] = None if edge_attrs.weight is None else edge_attrs.weight[edge]
-    for name, values in held.items():
-        if name in asked:
+        attributes["edge_attr"] = edge_attrs.read[edge] if edge_attrs.width or edge_attrs.ports else None
+        attributes["edge_weight"] = None if edge_attrs.weight is None else edge_attrs.weight[edge]
+    for name, values in attributes.items():
+        if name in requested:
             inputs[name] = None if values is None else torch.from_numpy(values).to(device, dtype)
     _check_given(type(module), [name for name, values in inputs.items() if values is not None])
     return index, inputs
@@ -297,7 +297,7 @@ def _edges(
 # A module's arguments and weights.
 
 
-def _asked(module: type[nn.Module]) -> dict[str, bool]:
+def _inputs_of(module: type[nn.Module]) -> dict[str, bool]:
     """{name of `INPUTS` that its forward takes: whether it is required}.
 
     Raises:
@@ -307,10 +307,11 @@ def _asked(module: type[nn.Module]) -> dict[str, bool]:
     named = [one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)]
     first = 2 if len(named) > 1 and named[1].name not in INPUTS else 1
     rest = {one.name: one.default is one.empty for one in named[first:]}
-    if odd := [name for name, required in rest.items() if required and name not in INPUTS]:
+    unknown = [name for name, required in rest.items() if required and name not in INPUTS]
+    if unknown:
         raise ConfigError(
-            f"model {module.__name__}: its forward takes {', '.join(odd)}, which clients do not have. It may take x, "
-            f"edge_index, {', '.join(INPUTS)}, and others that have defaults.",
+            f"model {module.__name__}: its forward takes {', '.join(unknown)}, which clients do not have. It may take "
+            f"x, edge_index, {', '.join(INPUTS)}, and others that have defaults.",
             code="config.module-inputs",
         )
     return {name: required for name, required in rest.items() if name in INPUTS}
@@ -335,9 +336,9 @@ def _check_given(module: type[nn.Module], there: Collection[str]) -> None:
         ConfigError: names the missing argument.
     """
     words = {"edge_attr": "features (data.edge_features)", "edge_weight": "weight"}
-    if missing := [
-        name for name, required in _asked(module).items() if required and name in words and name not in there
-    ]:
+    required = [name for name, is_required in _inputs_of(module).items() if is_required and name in words]
+    missing = [name for name in required if name not in there]
+    if missing:
         raise ConfigError(
             f"model {module.__name__}: its forward takes {missing[0]}, and the data's edges have no "
             f"{words[missing[0]]}. Write {missing[0]}=None and do without, or take other data.",
@@ -390,33 +391,37 @@ def _check_weights(module: nn.Module) -> None:
     """Raise an error if a module has no weights, weights that cannot be averaged, or arguments that clients do not
     have."""
     name = type(module).__name__
-    _asked(type(module))
+    _inputs_of(type(module))
     weights = dict(module.named_parameters())
     if not weights:
         raise ConfigError(
             f"model {name} has no weights, so that there is nothing to train.", code="config.module-weights"
         )
     tensors = weights | dict(module.named_buffers())
-    if lazy := [path for path, weight in tensors.items() if nn.parameter.is_lazy(weight)]:
+    lazy = [path for path, weight in tensors.items() if nn.parameter.is_lazy(weight)]
+    if lazy:
         raise ConfigError(
             f"model {name} has lazy layers ({', '.join(lazy)}), whose sizes only data would settle; give them their "
             "sizes; the constructor's first two parameters are features and classes.",
             code="config.module-weights",
         )
-    if odd := [path for path, weight in weights.items() if not weight.is_floating_point()]:
-        kinds = ", ".join(sorted({str(weights[path].dtype) for path in odd}))
+    complex_weights = [path for path, weight in weights.items() if not weight.is_floating_point()]
+    if complex_weights:
+        kinds = ", ".join(sorted({str(weights[path].dtype) for path in complex_weights}))
         raise ConfigError(
-            f"model {name} has weights of {kinds} ({', '.join(odd)}), which cannot be averaged here. Hold a complex "
-            "weight as its real and its imaginary part (torch.view_as_real), and join them in forward.",
+            f"model {name} has weights of {kinds} ({', '.join(complex_weights)}), which cannot be averaged here. Hold "
+            "a complex weight as its real and its imaginary part (torch.view_as_real), and join them in forward.",
             code="config.module-weights",
         )
-    if odd := [path for path in weights if is_statistic(path)]:
+    statistics = [path for path in weights if is_statistic(path)]
+    if statistics:
         raise ConfigError(
-            f"model {name} has weights ({', '.join(odd)}) whose names mark running statistics, which no "
+            f"model {name} has weights ({', '.join(statistics)}) whose names mark running statistics, which no "
             "gradient moves. Rename them.",
             code="config.module-weights",
         )
-    if frozen := [path for path, weight in weights.items() if not weight.requires_grad]:
+    frozen = [path for path, weight in weights.items() if not weight.requires_grad]
+    if frozen:
         raise ConfigError(
             f"model {name} has frozen weights ({', '.join(frozen)}), which would be trained and sent like all others; "
             "let them train, or give what the frozen layers make of features as features.",
@@ -437,9 +442,9 @@ def _try_out(module: nn.Module, form: TrialForm) -> bool:
     name = type(module).__name__
     used, fresh, another = (_cast(module, form.dtype).eval() for _ in range(3))
     with torch.no_grad():
-        pooled = len(_tried(used, form, 3)) == 1
+        pooled = len(_trial_logits(used, form, 3)) == 1
         after, reference, drawn = (
-            _tried(instance, form, 4, seed) for instance, seed in ((used, 0), (fresh, 0), (another, 1))
+            _trial_logits(instance, form, 4, seed) for instance, seed in ((used, 0), (fresh, 0), (another, 1))
         )
     if not torch.equal(after.nan_to_num(), reference.nan_to_num()):
         raise ConfigError(
@@ -454,17 +459,18 @@ def _try_out(module: nn.Module, form: TrialForm) -> bool:
             code="config.module-state",
         )
     trained = _cast(module, form.dtype).train()
-    before = {path: _strided(value).clone() for path, value in trained.named_buffers() if not is_statistic(path)}
-    if not _tried(trained, form, 4).requires_grad:
+    before = {path: _to_strided(value).clone() for path, value in trained.named_buffers() if not is_statistic(path)}
+    if not _trial_logits(trained, form, 4).requires_grad:
         raise ConfigError(
             f"model {name}: no gradient leads from its logits to its weights, so that training would not move them. "
             "Leave out detach(), no_grad() and NumPy in its forward.",
             code="config.module-gradient",
         )
     buffers = dict(trained.named_buffers())
-    if odd := [path for path, value in before.items() if not torch.equal(value, _strided(buffers[path]))]:
+    changed = [path for path, value in before.items() if not torch.equal(value, _to_strided(buffers[path]))]
+    if changed:
         raise ConfigError(
-            f"model {name} changes its buffers ({', '.join(odd)}) as it trains. Call them "
+            f"model {name} changes its buffers ({', '.join(changed)}) as it trains. Call them "
             "running_…, as BatchNorm does, so that they travel with the weights.",
             code="config.module-state",
         )
@@ -483,7 +489,7 @@ def _cast(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return module
 
 
-def _strided(value: Tensor) -> Tensor:
+def _to_strided(value: Tensor) -> Tensor:
     """The tensor in the layout that can be compared: a sparse one as a dense one."""
     return value if value.layout == torch.strided else value.to_dense()
 
@@ -501,20 +507,20 @@ def _precision(module: nn.Module, dtype: torch.dtype) -> list[str]:
     ]
 
 
-def _tried(module: nn.Module, form: TrialForm, nodes: int, seed: int = 0) -> Tensor:
+def _trial_logits(module: nn.Module, form: TrialForm, nodes: int, seed: int = 0) -> Tensor:
     """The module's logits for a path of `nodes` nodes; its random draws come from `seed`."""
     name, ends = type(module).__name__, torch.arange(nodes - 1, device="cpu")
     edges = torch.stack([torch.cat([ends, ends + 1]), torch.cat([ends + 1, ends])])
     x = torch.linspace(-1, 1, nodes * form.features, dtype=form.dtype, device="cpu").view(nodes, form.features)
-    asked, count = _asked(type(module)), edges.shape[1]
-    held = {"batch": torch.zeros(nodes, dtype=torch.int64, device="cpu")}
-    if form.edge_features or asked.get("edge_attr"):
-        held["edge_attr"] = torch.ones(count, max(form.edge_features, 1), dtype=form.dtype, device="cpu")
-    if form.weighted or asked.get("edge_weight"):
-        held["edge_weight"] = torch.ones(count, dtype=form.dtype, device="cpu")
-    inputs = {argument: held.get(argument) for argument in asked}
+    requested, count = _inputs_of(type(module)), edges.shape[1]
+    arguments = {"batch": torch.zeros(nodes, dtype=torch.int64, device="cpu")}
+    if form.edge_features or requested.get("edge_attr"):
+        arguments["edge_attr"] = torch.ones(count, max(form.edge_features, 1), dtype=form.dtype, device="cpu")
+    if form.weighted or requested.get("edge_weight"):
+        arguments["edge_weight"] = torch.ones(count, dtype=form.dtype, device="cpu")
+    inputs = {argument: arguments.get(argument) for argument in requested}
     try:
-        with _seeded(seed), _embedding(module) as embedded:
+        with _seed_generators(seed), _embedding(module) as embedded:
             out = module(x, *([edges] if _reads_edges(module) else []), **inputs)
     except Exception as error:
         raise ConfigError(
@@ -522,7 +528,7 @@ def _tried(module: nn.Module, form: TrialForm, nodes: int, seed: int = 0) -> Ten
             f"forward takes x [n, features], here {form.dtype} [{nodes}, {form.features}], and edge_index [2, E].",
             code="config.module-fails",
         ) from error
-    rows = {nodes} | ({1} if "batch" in asked else set())
+    rows = {nodes} | ({1} if "batch" in requested else set())
     if not isinstance(out, Tensor) or out.dim() != 2 or len(out) not in rows or out.shape[1] != form.outputs:
         got = list(out.shape) if isinstance(out, Tensor) else f"a {type(out).__name__}"
         raise ConfigError(
@@ -557,7 +563,7 @@ def _edge_list(graph: Graph) -> EdgeList:
 
 
 @contextmanager
-def _seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+def _seed_generators(seed: int, device: torch.device | None = None) -> Iterator[None]:
     """Seed PyTorch's generators of the host and of a GPU, and restore their states afterwards."""
     gpus = [device] if device is not None and device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):
