@@ -239,7 +239,7 @@ def test_pairs_are_drawn_place_by_place(
     kind: str, count: Callable[[Tensor, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plain loop over places draws them too, whether lists are counted or, as on accelerators, have one size."""
-    monkeypatch.setattr(parts.links, "counted", count)
+    monkeypatch.setattr(parts.links, "common_length", count)
     rng, nodes, key = np.random.default_rng(3), 9, random.key(5)
     triples = np.unique(np.stack([*rng.integers(0, nodes, (2, 25)), rng.integers(0, 2, 25)]), axis=1)
     triples[2] *= kind != "both"
