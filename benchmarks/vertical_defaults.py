@@ -21,7 +21,7 @@ import fedweave
 from fedweave.algorithms import ALGORITHMS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import normalize
-from fedweave.datasets.parties import restricted
+from fedweave.datasets.parties import restrict
 from fedweave.models import MODELS
 
 SETS = ("cora", "german", "citeseer", "credit", "pubmed")
@@ -43,7 +43,7 @@ def loaded(name: str) -> Dataset:
     data = fedweave.datasets.load(name)
     if name not in TABLES:
         return data
-    data = restricted(data, np.arange(min(data.nodes, MOST)))
+    data = restrict(data, np.arange(min(data.nodes, MOST)))
     return replace(data, x=normalize(data.x, "standard", name))
 
 

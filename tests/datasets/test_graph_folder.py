@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import from_frames, from_graph_frames, load
-from fedweave.datasets.graph_folder import GraphFolder, check_named
+from fedweave.datasets.graph_folder import GraphFolder, check_name_settings
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition import Column, GraphsIID, Random, unused
 from tests.refusals import refusal
@@ -101,7 +101,7 @@ def test_labels_that_are_numbers_but_not_whole_are_refused_unless_listed(
     assert names in (data.labels, data.node_kinds, data.edge_kinds)
     if table != "graphs":
         with pytest.raises(DataError, match=what):
-            check_named(tmp_path, GraphFolder(node_labels=None if table == "nodes" else ("gas", "metal")))
+            check_name_settings(tmp_path, GraphFolder(node_labels=None if table == "nodes" else ("gas", "metal")))
 
 
 def test_graphs_of_owners_are_their_clients(tmp_path: Path) -> None:

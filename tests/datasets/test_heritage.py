@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
 
-from fedweave.datasets import DATASETS, describe, load, released
+from fedweave.datasets import DATASETS, describe, load, social
 from fedweave.datasets.lookup import Facts
-from fedweave.datasets.released import BLOCKS, HERITAGE
+from fedweave.datasets.social import BLOCKS, HERITAGE
 from fedweave.partition import PARTITIONS
 from tests.refusals import refusal
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small "suzhou" in a folder of data sets, which this test takes for the published one."""
     monkeypatch.delenv("FEDWEAVE_DATA", raising=False)
     monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(released, "BLOCKS", {name: len(columns.split(",")) for name, columns in FEATURES.items()})
+    monkeypatch.setattr(social, "BLOCKS", {name: len(columns.split(",")) for name, columns in FEATURES.items()})
     monkeypatch.setattr(DATASETS["suzhou"], "facts", Facts(3, 3, 4, 9))
     for name, columns in FEATURES.items():
         (tmp_path / "data" / "suzhou" / name).mkdir(parents=True)
@@ -81,7 +81,7 @@ def test_another_graph_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(DATASETS["suzhou"], "facts", Facts(3137, 916496, 4, 9))
     with refusal("data", "3", "4", "9", "3137", "4", "9"):
         load("suzhou", str(folder))
-    monkeypatch.setattr(released, "BLOCKS", BLOCKS)
+    monkeypatch.setattr(social, "BLOCKS", BLOCKS)
     with refusal("data", "'social'", "2", "'spatial'", "1", "'temporal'", "1", "'social'", "365"):
         load("suzhou", str(folder))
     nodes = folder / "suzhou" / "social" / "nodes.csv"

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import Dataset, from_graph_frames, load
-from fedweave.datasets.graph_folder import GraphFolder, check_named
+from fedweave.datasets.graph_folder import GraphFolder, check_name_settings
 from fedweave.datasets.molecules import ATOM, BOND, BONDS, ELEMENTS, repeats, scaffold, scaffolds_of
 from fedweave.partition import Random, Scaffolds
 from fedweave.partition import repeats as of_both
@@ -157,7 +157,7 @@ class TestSmiles:
 
     def test_all_sites_have_the_same_columns(self, tmp_path: Path) -> None:
         """Whatever their molecules; nothing has to be listed."""
-        check_named(table(tmp_path), GraphFolder())
+        check_name_settings(table(tmp_path), GraphFolder())
         one = load("graphs", str(tmp_path))
         other = load("graphs", str(table(tmp_path, "label,smiles\n0,C\n1,[He]\n")))
         assert one.columns == other.columns

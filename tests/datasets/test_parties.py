@@ -11,7 +11,7 @@ import pytest
 
 from fedweave.datasets import Dataset, load
 from fedweave.datasets.folder import Folder
-from fedweave.datasets.parties import read_party, restricted
+from fedweave.datasets.parties import read_party, restrict
 from fedweave.errors import DataError
 from fedweave.experiment import build, config
 from fedweave.partition.client_data import shares
@@ -206,7 +206,7 @@ def test_a_party_by_itself_and_its_common_nodes_worked_by_hand(tmp_path: Path) -
     data, columns = read_party(tmp_path / "bank", Folder(classes=2))
     assert (data.ids, data.classes, data.y.tolist()) == (("ben", "anna", "dora", "cleo"), 2, [-1] * 4)
     assert columns == ("income", "age")
-    own = restricted(data, np.array([1, 0, 3]))
+    own = restrict(data, np.array([1, 0, 3]))
     np.testing.assert_array_equal(own.x, np.array([[1, 6], [2, 7], [3, 8]], np.float32))
     np.testing.assert_array_equal(own.public, [[1, 0, 0], [0, 0, 0], [0, 1, 0]])
     assert own.edges.tolist() == [[0, 1], [1, 0]]

@@ -5,7 +5,8 @@ import pytest
 
 from fedweave.datasets import Dataset, load
 from fedweave.datasets.check import check
-from fedweave.datasets.transfers import CYCLE, FAN_IN, FAN_OUT, LAYERING, Rings, Transfers, draw_rings, placed, times
+from fedweave.datasets.rings import CYCLE, FAN_IN, FAN_OUT, LAYERING, Rings, draw_rings, place, times
+from fedweave.datasets.transfers import Transfers
 from fedweave.errors import ConfigError
 from fedweave.partition import Column
 
@@ -86,13 +87,13 @@ def test_layers_are_at_one_bank_after_the_other_and_their_times_rise() -> None:
     rng = np.random.default_rng(0)
     rings, bank = draw_rings(300, rng), np.arange(3000) % 3
     taken = np.arange(3000) < 900
-    account = placed(rings, bank, taken, 1.0, rng)
+    account = place(rings, bank, taken, 1.0, rng)
     assert len(set(account)) == 300
     assert not taken[account].any()
     at, chain = bank[account], rings.kind[rings.ring] == LAYERING
     paying = chain[rings.source]
     assert ((at[rings.target] - at[rings.source])[paying] % 3 == 1).all()
-    alone = bank[placed(rings, bank, taken, 0.0, rng)]
+    alone = bank[place(rings, bank, taken, 0.0, rng)]
     assert (alone[rings.target] == alone[rings.source]).all()
     runs = np.full(len(rings.size), 2)
     payment, time = times(rings, runs, 180.0, 2.0, rng)

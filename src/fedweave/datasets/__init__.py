@@ -20,8 +20,9 @@ from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
-from fedweave.datasets.released import HERITAGE, POKEC, RELEASED, Twitch
+from fedweave.datasets.released import RELEASED
 from fedweave.datasets.settings import NodeSettings
+from fedweave.datasets.social import HERITAGE, POKEC, Twitch
 from fedweave.datasets.synthetic import Digits, Synthetic
 from fedweave.datasets.transfers import Transfers
 from fedweave.datasets.triples import KNOWLEDGE, Douban, Triples

@@ -134,7 +134,7 @@ def write(dataset: "Dataset", path: Path) -> None:
     }
     arrays |= {key: np.array(names) for key, names in text.items() if names}
     if dataset.edge_attrs is not None:
-        arrays |= _of_carried(dataset.edge_attrs if dataset.edge_attrs.examples else both_ways(dataset.edge_attrs))
+        arrays |= _edge_arrays(dataset.edge_attrs if dataset.edge_attrs.examples else both_ways(dataset.edge_attrs))
     if dataset.example == "edge":
         arrays = {key: held for key, held in arrays.items() if key not in ("y", *SPLIT)} | {EDGE_Y: dataset.y}
         if dataset.public is not None:
@@ -151,7 +151,7 @@ def _of_outside(attributes: EdgeAttributes, names: tuple[str, ...]) -> dict[str,
     return arrays | {OUTSIDE_INDEX: attributes.ends, OUTSIDE_NAMES: np.array(names, str)}
 
 
-def _of_carried(attributes: EdgeAttributes) -> dict[str, np.ndarray]:
+def _edge_arrays(attributes: EdgeAttributes) -> dict[str, np.ndarray]:
     held = {key: getattr(attributes, field_name) for key, field_name in EDGE_ARRAYS.items()}
     arrays = {key: values for key, values in held.items() if values is not None}
     arrays |= {"edge_index": attributes.ends, DIRECTED: np.array(attributes.directed)}

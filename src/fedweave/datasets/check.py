@@ -120,7 +120,7 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
         _check_split(dataset, where, labelled)
     _check_names(dataset, where)
     if dataset.edge_attrs is not None:
-        _check_carried(dataset.edge_attrs, dataset.edges, n, where)
+        _check_edge_attributes(dataset.edge_attrs, dataset.edges, n, where)
     if dataset.node_time is not None:
         check_array(dataset.node_time, "node_time", np.float64, (n,), where)
     for name, count in (("node_labels", n), ("edge_labels", dataset.edges.shape[1])):
@@ -232,7 +232,7 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
     at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", _BOTH)
 
 
-def _check_carried(attributes: EdgeAttributes, edges: np.ndarray, n: int, where: str | Path) -> None:
+def _check_edge_attributes(attributes: EdgeAttributes, edges: np.ndarray, n: int, where: str | Path) -> None:
     """Refuse edges that carry what is no number, or that do not join the nodes that `edges` do."""
     m, index = attributes.total, attributes.ends
     check_array(index, "the edges' index", np.int64, (2, None), where)

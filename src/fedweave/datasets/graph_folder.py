@@ -156,7 +156,7 @@ def is_of_graphs(root: Path) -> bool:
     return any((root / f"graphs{kind}").exists() for kind in TABLES)
 
 
-def check_named(root: Path, kind: GraphFolder) -> None:
+def check_name_settings(root: Path, kind: GraphFolder) -> None:
     """Reject labels of nodes or edges that are names, unless [data] gives their order: a holder of other tables, where
     a name is missing, would number the others differently.
 

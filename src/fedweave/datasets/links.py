@@ -62,7 +62,7 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
         attributes = attributes._replace(ends=np.stack([source, target]))
     names = data.called or tuple(map(str, range(data.nodes)))
     relations = _relation_names(data, attributes)
-    public = _given_split(attributes)
+    public = _listed_split(attributes)
     if public is None:
         hashes = hashes_of(names, key)
         public = split_of(pair_hashes(hashes[source], hashes[target], attributes.y, links.seed), links.ratios)
@@ -194,10 +194,10 @@ def has_split(data: Dataset) -> bool:
     attributes = data.edge_attrs
     if attributes is not None and attributes.examples:
         return data.public is not None and bool(np.any(data.public))
-    return attributes is not None and _given_split(attributes) is not None
+    return attributes is not None and _listed_split(attributes) is not None
 
 
-def _given_split(attributes: EdgeAttributes) -> np.ndarray | None:
+def _listed_split(attributes: EdgeAttributes) -> np.ndarray | None:
     if attributes.split is None or not (attributes.split >= 0).any():
         return None
     masks: np.ndarray = attributes.split == np.arange(3)[:, None]

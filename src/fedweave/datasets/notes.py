@@ -20,18 +20,22 @@ MAX_RATIO = 1000.0  # times the median column's largest number; of the public se
 
 
 def feature_notes(data: Dataset) -> Iterator[str]:
-    """A sentence for each kind of odd column, with the columns' names, or their numbers from 0."""
+    """A sentence for each kind of suspicious column, with the columns' names, or their numbers from 0."""
     if data.example == "node":
         yield from _target_leaks(data, data.x, lambda columns: column_names(data, columns), "feature")
     elif data.example == "edge" and data.edge_attrs is not None and data.edge_attrs.features is not None:
-        called = data.edge_attrs.columns or tuple(map(str, range(data.edge_attrs.width)))
-        yield from _target_leaks(data, data.edge_attrs.features, lambda columns: _few(called, columns), "edge feature")
+        features = data.edge_attrs.features  # [M, k]
+        names = data.edge_attrs.columns or tuple(map(str, range(data.edge_attrs.width)))
+        yield from _target_leaks(data, features, lambda columns: _first_of(names, columns), "edge feature")
     largest = _largest(by_holder(data).x)
-    usual = float(np.median(largest[largest > 0])) if (largest > 0).any() else 0.0
-    if usual and len(far := np.flatnonzero(largest > MAX_RATIO * usual)):
+    median = float(np.median(largest[largest > 0])) if (largest > 0).any() else np.inf
+    columns = np.flatnonzero(largest > MAX_RATIO * median)
+    if len(columns):
+        feature = "feature {} has" if len(columns) == 1 else "features {} have"
         yield (
-            f"{_columns(data, far)} numbers up to {largest[far].max() / usual:,.0f} times the median column's, "
-            "which hides the others from a model; scale features, by data.normalize or before"
+            f"the {feature.format(column_names(data, columns))} numbers up to {largest[columns].max() / median:,.0f} "
+            "times the median column's, which hides the others from a model; scale features, by data.normalize or "
+            "before"
         )
 
 
@@ -60,9 +64,9 @@ def _linear_columns(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarra
         return np.zeros(0, np.int64)
     wide = dense(x).astype(np.float64)
     wide -= wide.mean(0)
-    other = y - y.mean()
-    size = np.sqrt((wide**2).sum(0) * (other**2).sum())
-    return np.flatnonzero((np.abs(other @ wide) > (1 - _LINE) * size) & (size > 0))
+    target = y - y.mean()
+    size = np.sqrt((wide**2).sum(0) * (target**2).sum())
+    return np.flatnonzero((np.abs(target @ wide) > (1 - _LINE) * size) & (size > 0))
 
 
 def _label_leaks(
@@ -88,25 +92,18 @@ def _largest(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
 
 def column_names(data: Dataset, columns: np.ndarray) -> str:
     """The names of features int64 [m], with the party's in front, or their numbers from 0; only the first of many."""
-    party_columns = {
-        at: f"{p.name}/{name}"
-        for p in data.parties or ()
-        for at, name in zip(p.columns.tolist(), p.names, strict=False)
-    }
+    party_columns = dict[int, str]()
+    for party in data.parties or ():
+        for at, name in zip(party.columns.tolist(), party.names, strict=False):
+            party_columns[at] = f"{party.name}/{name}"
     names = data.columns or tuple(party_columns.get(at, str(at)) for at in range(data.features))
-    return _few(names, columns)
+    return _first_of(names, columns)
 
 
-def _few(names: Sequence[str], columns: np.ndarray) -> str:
+def _first_of(names: Sequence[str], columns: np.ndarray) -> str:
     """The names at int64 places `columns`; only the first of many."""
     texts = [names[at] for at in columns.tolist()]
     return ", ".join(texts[:5]) + (f" and {len(texts) - 5} more" if len(texts) > 5 else "")
-
-
-def _columns(data: Dataset, columns: np.ndarray) -> str:
-    """Who they are, and the verb that fits: "the feature age has", for what follows."""
-    shown = column_names(data, columns)
-    return f"the feature {shown} has" if len(columns) == 1 else f"the features {shown} have"
 
 
 _MAX_PAIRS = 3  # pairs of names
@@ -118,12 +115,12 @@ def name_notes(data: Dataset) -> Iterator[str]:
     kinds |= {"kinds of nodes": data.node_kinds, "kinds of edges": data.edge_kinds}
     kinds |= {"relations": () if data.links is None else data.links.relations}
     yield from look_alike_notes(kinds)
-    if len(numbered := row_numbers(data.x)):
-        few, shown = len(numbered) == 1, column_names(data, numbered)
+    columns = row_numbers(data.x)
+    if len(columns):
+        feature, them = ("feature {} numbers", "it") if len(columns) == 1 else ("features {} number", "them")
         yield (
-            f"the feature{'' if few else 's'} {shown} {'numbers' if few else 'number'} the rows, so a model learns "
-            f"the place of an example in the table; leave {'it' if few else 'them'} out (ignore in [data]) unless "
-            "the order means something"
+            f"the {feature.format(column_names(data, columns))} the rows, so a model learns the place of an example in "
+            f"the table; leave {them} out (ignore in [data]) unless the order means something"
         )
 
 
@@ -141,36 +138,39 @@ def look_alike_notes(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
 UNITS = 1000.0  # from which factor on times of two clients are not in one unit; a day has 86,400 seconds
 
 
-def time_notes(data: Dataset, split_times: tuple[float, float] | None, held: Mapping[str, np.ndarray]) -> Iterator[str]:
+def time_notes(
+    data: Dataset, split_times: tuple[float, float] | None, clients: Mapping[str, np.ndarray]
+) -> Iterator[str]:
     """A sentence for each way in which a split by time lacks one unit of time, or edges that are early enough.
 
-    split_times: the ends of training and of validation; None where the split is not by time. held: the nodes of each
-    client, int64, by its name.
+    split_times: the ends of training and of validation; None where the split is not by time. clients: the nodes of
+    each, int64, by its name.
     """
     if split_times is None or data.edge_attrs is None or data.edge_attrs.time is None or not data.edge_attrs.total:
         return
-    edges, nodes, names = data.edge_attrs.time, data.node_time, list(held)
+    edges, nodes = data.edge_attrs.time, data.node_time
+    names = list(clients)
     if nodes is not None and (nodes.min() > edges.max() or nodes.max() < edges.min()):
         yield (
             f"the nodes' times, {_span(nodes)}, and the edges' times, {_span(edges)}, do not overlap; are both in one "
             "unit? Dates are days since 1970"
         )
-    holder = np.full(data.nodes, len(names))  # of the nodes of no client, and of edges between two
-    for at, rows in enumerate(held.values()):
-        holder[rows] = at
-    source, target = holder[data.edge_attrs.ends]
-    client = np.where(source == target, source, len(names))
-    for what, times, whose in (("nodes", nodes, holder), ("edges", edges, client)):
+    # The place of each node's, and each edge's, client among the names; after them without a client, or between two.
+    of_node = np.full(data.nodes, len(names))  # [n]
+    for at, rows in enumerate(clients.values()):
+        of_node[rows] = at
+    source, target = of_node[data.edge_attrs.ends]
+    of_edge = np.where(source == target, source, len(names))  # [M]
+    for what, times, client in (("nodes", nodes, of_node), ("edges", edges, of_edge)):
         last = np.zeros(len(names) + 1)
-        np.maximum.at(last, whose, 0.0 if times is None else np.abs(times))
+        np.maximum.at(last, client, 0.0 if times is None else np.abs(times))
         last[last == 0] = np.nan
         if np.nanmax(last[:-1], initial=0) > UNITS * np.nanmin(last[:-1], initial=np.inf):
             low, high = int(np.nanargmin(last[:-1])), int(np.nanargmax(last[:-1]))
             span = f"{last[low]:.10g} at {names[low]} and {last[high]:.10g} at {names[high]}"
             yield f"the {what}' times go up to {span}; are all in one unit? Dates are days since 1970"
-    total, early = (
-        np.bincount(rows, minlength=len(names) + 1)[:-1] for rows in (client, client[edges <= split_times[0]])
-    )
+    total = np.bincount(of_edge, minlength=len(names) + 1)[:-1]
+    early = np.bincount(of_edge[edges <= split_times[0]], minlength=len(names) + 1)[:-1]
     late = np.flatnonzero((total > 0) & (early == 0))
     if edges.min() > split_times[0]:
         yield (
@@ -180,7 +180,7 @@ def time_notes(data: Dataset, split_times: tuple[float, float] | None, held: Map
     elif len(late):
         verb = "has" if len(late) == 1 else "have"
         yield (
-            f"{_few(names, late)} {verb} edges, and none that is early enough for training, which ends at "
+            f"{_first_of(names, late)} {verb} edges, and none that is early enough for training, which ends at "
             f"{split_times[0]:.10g}"
         )
 

@@ -77,7 +77,7 @@ class PartyFolders(Classified):
         parties = _parties(inputs, rows)
         names = {"label": self.labels, "split": None, "sens": self.groups}
         label, split, sensitive = (
-            _joined(root, column, ids, inputs, rows, entry or ()) for column, entry in names.items()
+            _join_parties(root, column, ids, inputs, rows, entry or ()) for column, entry in names.items()
         )
         if label is None:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
@@ -157,7 +157,7 @@ def read_party(folder: Path, kind: EdgeTables) -> tuple[Dataset, tuple[str, ...]
     return check(dataset, folder, labelled), party.names
 
 
-def restricted(data: Dataset, rows: np.ndarray) -> Dataset:
+def restrict(data: Dataset, rows: np.ndarray) -> Dataset:
     """The subgraph of the nodes `rows` int64 [m], in that order."""
     source, target = _among(data.edges, rows, data.nodes)
     return replace(
@@ -214,7 +214,7 @@ def _training(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
     splits = [(nodes, trains) for nodes, trains in zip(every, rows, strict=True) if trains is not None]
     for nodes, _ in splits:
         check_columns(nodes, required=NODES[:1], known=NODES)
-    ids = [_numbered(ids_of(nodes)).filter(pa.array(trains)) for nodes, trains in splits]
+    ids = [_number_ids(ids_of(nodes)).filter(pa.array(trains)) for nodes, trains in splits]
     return pa.concat_arrays(ids) if ids else None
 
 
@@ -230,7 +230,7 @@ def _read(
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
     nodes = expand_lists(nodes, NODES)
-    ids = _numbered(ids_of(nodes))
+    ids = _number_ids(ids_of(nodes))
     trains = None if train is None else pc.is_in(ids, value_set=train).to_numpy(zero_copy_only=False)
     categories = {
         name: training_values(nodes, name, trains) if values == AUTO and name in nodes.columns else values
@@ -246,7 +246,7 @@ def _read(
     return _PartyTables(folder.name, nodes, ids, x, names, edges_of(edges, ids, kind.loops))
 
 
-def _numbered(ids: pa.Array) -> pa.Array:
+def _number_ids(ids: pa.Array) -> pa.Array:
     """The ids, whole numbers as such where all of them are: other parties, who write "7" for "7.0", have the same."""
     plain = undotted(ids)
     whole = pc.all(pc.match_substring_regex(plain, r"^-?\d+$")).as_py()
@@ -323,7 +323,7 @@ def _written_unlike(inputs: list[_PartyTables], common: int) -> str:
     )
 
 
-def _joined(
+def _join_parties(
     root: Path, column: str, ids: pa.Array, inputs: list[_PartyTables], rows: list[np.ndarray], names: tuple[str, ...]
 ) -> _Joined | None:
     """`column` over the common nodes from all parties that have it; None if none does. Cells among `names` stay as

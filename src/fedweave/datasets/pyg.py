@@ -102,7 +102,7 @@ def from_pyg(
         held, graph_of = _arrays(graphs[0], name, ignore, label, bare=task == "edges"), None
         held.setdefault("x", np.empty((int(getattr(graphs[0], "num_nodes", 0) or 0), 0), np.float32))
     else:
-        held, graph_of = _merged(graphs, name, ignore, target)
+        held, graph_of = _merge_graphs(graphs, name, ignore, target)
     dataset = _dataset(held, graph_of, label, directed, loops, name, target)
     dataset = replace(dataset, notes=(*dataset.notes, *_unread(graphs, ignore, label, name)))
     dataset = check_sensitive(check(with_constant(dataset), name), name, sens_feature)
@@ -130,14 +130,14 @@ def _dataset(
         refuse_stray(y, lambda row, what: refuse(name, f"{label}, row {row}: {what}", _GAPLESS))
     else:
         y = target.of_array(_numbers(held[label], label, "Give numbers.", name), label, name)
-    split, notes = _split(held, examples, "edge" if edged else "node" if graph_of is None else "graph", name)
+    split, notes = _split_of(held, examples, "edge" if edged else "node" if graph_of is None else "graph", name)
     attributes = _edge_attributes(held, ends[:, mask], mask, edged or directed, name)
     if edged:
         both = attributes or EdgeAttributes(ends[:, mask], True)
         attributes = both._replace(directed=directed is not False, examples=True)
     dataset = Dataset(
         name=name,
-        x=compact(_narrowed(_numbers(held["x"], "x", _FEATURES, name), name)),
+        x=compact(_to_float32(_numbers(held["x"], "x", _FEATURES, name), name)),
         edges=skeleton(ends, nodes),
         edge_attrs=attributes,
         y=y[of],
@@ -184,7 +184,7 @@ def _of_links(
     if len(graphs) not in (1, 3) or any(map(is_hetero, graphs)):
         what = "there are types of nodes" if any(map(is_hetero, graphs)) else f"there are {len(graphs)} graphs"
         refuse(name, what, "Give one Data, or RandomLinkSplit's (train, val, test) of one.", "links")
-    known = [_known_links(graph, name) for graph in graphs]
+    known = [_links_of(graph, name) for graph in graphs]
     notes = (NO_FEATURES,) * (getattr(graphs[0], "x", None) is None)
     if len(graphs) == 1 and not known[0][1].size:
         keys = graphs[0].keys() if callable(graphs[0].keys) else graphs[0].keys
@@ -210,7 +210,7 @@ def _of_links(
     distinct[1:] = (np.diff(first[order]) != 0) | (np.diff(second[order]) != 0)
     at = np.sort(order[distinct & (first[order] != second[order])])
     attributes = EdgeAttributes(np.stack([first[at], second[at]]), bool(is_directed), split=split[at])
-    x = compact(_narrowed(_numbers(_dense(_features(graphs[0])), "x", _FEATURES, name), name))
+    x = compact(_to_float32(_numbers(_dense(_features(graphs[0])), "x", _FEATURES, name), name))
     y = np.zeros(nodes, np.int64)
     dataset = Dataset(name, x, skeleton(attributes.ends, nodes), y, 1, edge_attrs=attributes, notes=(_DRAWN, *notes))
     return as_links(scale_by_holders(check(dataset, name), normalize, name), Links())
@@ -226,7 +226,7 @@ _DRAWN = "pairs whose edge_label is 0 are not used: pairs that are no links are 
 _OF_NODES = ("y", *_MASKS, "sens", "edge_label", "edge_label_index")
 
 
-def _known_links(graph: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _links_of(graph: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     """int64 [2, …]: the edges along which messages go, and the pairs that are links by their labels."""
     messages = _dense(graph.edge_index).astype(np.int64)
     if getattr(graph, "pos_edge_label_index", None) is not None:
@@ -241,7 +241,7 @@ def _known_links(graph: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
     return messages, pairs if label is None else pairs[:, _dense(label) > 0]
 
 
-def _merged(
+def _merge_graphs(
     graphs: Sequence[object], name: str, ignore: Sequence[str], target: Targeted
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """The arrays of small graphs, one after the other, and the graph of each node."""
@@ -393,7 +393,7 @@ def _place(array: np.ndarray, key: str, at: int) -> str:
     )
 
 
-def _split(
+def _split_of(
     held: Mapping[str, np.ndarray], examples: int, example: str, name: str
 ) -> tuple[np.ndarray | None, tuple[str, ...]]:
     """bool [3, e]: the masks, if there are any; as in tables, no example need be in val. A train_mask on its own is no
@@ -430,7 +430,7 @@ def _check_mask(mask: np.ndarray, key: str, examples: int, example: str, name: s
     refuse(name, f"{key} is {mask.dtype} {list(mask.shape)}, not bool [{examples}]", f"{remedy}.")
 
 
-def _narrowed(x: np.ndarray, name: str) -> np.ndarray:
+def _to_float32(x: np.ndarray, name: str) -> np.ndarray:
     """Features [n, d] as float32, if it keeps the differences within each column."""
 
     def refuse_at(row: int, what: str, remedy: str) -> None:

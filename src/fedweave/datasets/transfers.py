@@ -1,4 +1,4 @@
-"""Rings of accounts that pass money on: who of a ring pays whom, at which of its stages."""
+"""Transfers between accounts of several banks, with planted rings that launder money (`rings`), of any size."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,125 +16,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check_settings
 from fedweave.datasets.edges import as_edges, skeleton
 from fedweave.datasets.lookup import NotHeld
+from fedweave.datasets.rings import MAX_DAYS, MIN_MEMBERS, draw_rings, place, times
 from fedweave.errors import ConfigError
-
-KINDS = ("fan_in", "fan_out", "cycle", "layering")
-FAN_IN, FAN_OUT, CYCLE, LAYERING = range(len(KINDS))
-LEAST = 3  # members of a ring
-_MOST = 9
-APART = 20.0  # days between the beginnings of two runs of a ring
-LONGEST = 3 * APART + 18  # days that a ring may take
-
-
-class Rings(NamedTuple):
-    """R rings with S members altogether, who stand one ring after the other, and their M payments.
-
-    kind:   int64 [R], a place in `KINDS`.
-    size:   int64 [R], members.
-    ring:   int64 [S], each member's ring.
-    layer:  int64 [S], where the money is on its way: 0 at a chain's origin. Members of one layer share a bank.
-    source, target: int64 [M], members.
-    stage:  int64 [M], from 0: a payment of a later stage is later; all of a fan are of stage 0.
-    """
-
-    kind: np.ndarray
-    size: np.ndarray
-    ring: np.ndarray
-    layer: np.ndarray
-    source: np.ndarray
-    target: np.ndarray
-    stage: np.ndarray
-
-
-def draw_rings(members: int, rng: np.random.Generator) -> Rings:
-    """Rings of all kinds with exactly `members` members, at least `LEAST`; the last one is a fan-in of the rest."""
-    most = members // LEAST + 1
-    kind = rng.integers(len(KINDS), size=most)
-    size = rng.integers(LEAST, _MOST + 1, most)
-    size = np.where(kind == LAYERING, 2 + 2 * rng.integers(1, 4, most), size)
-    whole = int(np.searchsorted(size.cumsum(), members - LEAST, "right"))
-    rest = members - int(size[:whole].sum())
-    kind, size = np.append(kind[:whole], FAN_IN), np.append(size[:whole], rest)
-    ring, place = _counted(size)
-    source, target, stage = (np.concatenate(parts) for parts in zip(*_payments(kind, size), strict=True))
-    return Rings(kind, size, ring, _layer(kind[ring], size[ring], place), source, target, stage)
-
-
-def _counted(size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [sum]: which of the groups of `size` each of their members is in, and its place there."""
-    group = np.repeat(np.arange(len(size)), size)
-    return group, np.arange(len(group)) - (size.cumsum() - size)[group]
-
-
-def _layer(kind: np.ndarray, size: np.ndarray, place: np.ndarray) -> np.ndarray:
-    width = (size - 2) // 2
-    chain = np.where(place == 0, 0, np.where(place <= width, 1, np.where(place <= 2 * width, 2, 3)))
-    return np.where(kind == LAYERING, chain, place)
-
-
-def _payments(kind: np.ndarray, size: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(source, target, stage) of the payments of each kind of rings."""
-    first = size.cumsum() - size
-
-    def of(which: int, count: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rings = np.flatnonzero(kind == which)
-        group, place = _counted(count[rings])
-        return first[rings][group], size[rings][group], place
-
-    hub, many, place = of(FAN_IN, size - 1)
-    fan_in = hub + 1 + place, hub, np.zeros_like(hub)
-    hub, many, place = of(FAN_OUT, size - 1)
-    fan_out = hub, hub + 1 + place, np.zeros_like(hub)
-    hub, many, place = of(CYCLE, size)
-    cycle = hub + place, hub + (place + 1) % many, place
-    hub, many, place = of(LAYERING, size // 2 * 3 - 3)  # three payments along each strand
-    width = (many - 2) // 2
-    stage, strand = place // width, place % width
-    source = np.where(stage == 0, 0, 1 + strand + (stage - 1) * width)
-    target = np.where(stage == 2, many - 1, 1 + strand + stage * width)
-    return [fan_in, fan_out, cycle, (hub + source, hub + target, stage)]
-
-
-def placed(rings: Rings, bank: np.ndarray, taken: np.ndarray, spanning: float, rng: np.random.Generator) -> np.ndarray:
-    """int64 [S]: the account that each member has, of accounts at `bank` int64 [n] those that are not `taken` bool [n].
-
-    spanning: share of the rings whose layers are at one bank after the other; all of another ring are at one.
-    An account occurs twice only where a bank has fewer accounts than a ring needs.
-    """
-    banks = int(bank.max()) + 1
-    home = rng.integers(banks, size=len(rings.size))
-    spans = rng.random(len(rings.size)) < spanning
-    at = (home[rings.ring] + spans[rings.ring] * rings.layer) % banks
-    free = rng.permutation(np.flatnonzero(~taken))
-    free = free[np.argsort(bank[free], kind="stable")]
-    held, demand = (np.bincount(values, minlength=banks) for values in (bank[free], at))
-    order = np.argsort(at, kind="stable")
-    account = np.empty(len(at), np.int64)
-    account[order] = free[(held.cumsum() - held)[at[order]] + _counted(demand)[1] % held[at[order]]]
-    return account
-
-
-def times(
-    rings: Rings, runs: np.ndarray, days: float, pace: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """(payment int64, time float64), one entry for each payment of each of a ring's `runs` int64 [R].
-
-    Times are days from 0 to `days`; in a run a later stage is later, by up to two `pace` days, and a run begins
-    `APART` days after the one before.
-    """
-    of_payment = rings.ring[rings.source]
-    payment, run = _counted(runs[of_payment])
-    ring = of_payment[payment]
-    gap = rng.uniform(0.1, 1, len(runs)) * pace
-    length = (runs - 1) * APART + _MOST * gap
-    start = rng.random(len(runs)) * (days - length)
-    within = rings.stage[payment] + rng.uniform(0, 0.99, len(payment))
-    return payment, start[ring] + run * APART + within * gap[ring]
-
-
-# ----------------------------------------------------------------------------------------------------
-# Transfers between accounts of several banks, with planted rings that launder money, of any size.
-
 
 PRESETS = {  # accounts, transfers, share of frauds
     "banks": (30_000, 150_000, 0.01),
@@ -149,12 +32,10 @@ _OF_CHANNELS = ((0.5, 0.25, 0.2, 0.05), (0.38, 0.42, 0.05, 0.15))  # ordinary, l
 _AGE, _TURNOVER, _AMOUNT = (6.8, 0.9), (9.5, 1.1), (4.6, 1.2)  # means and deviations of logarithms
 _LARGE = 0.03  # of the ordinary transfers are large for an account, such as for a car
 _EPOCH = np.datetime64("2024-01-01", "us")
-
-
 Columns = tuple[np.ndarray, ...]  # of transfers: source, target, amount, channel, time
 
 
-class Drawn(NamedTuple):
+class Draw(NamedTuple):
     """One draw: n accounts, and M transfers in order of time.
 
     bank, customer: int64 [n]. age: float64 [n], days. turnover: float64 [n], declared, a year. fraud: bool [n].
@@ -206,7 +87,7 @@ class Transfers(Settings):
     crossing: Fraction = 0.3
     spanning: Fraction = 0.6
     decoys: Annotated[float, Field(ge=0, le=3)] = 2.0
-    days: Annotated[float, Field(gt=LONGEST)] = 180.0
+    days: Annotated[float, Field(gt=MAX_DAYS)] = 180.0
     task: Literal["nodes", "edges"] = "nodes"
 
     def __post_init__(self) -> None:
@@ -219,7 +100,7 @@ class Transfers(Settings):
         rules = (
             (self.banks <= accounts / 10, "banks", f"at least 1, and a tenth of {accounts:,} accounts"),
             (accounts < 2**31, "accounts", "below 2^31"),
-            (LEAST <= frauds <= accounts / 5, "fraud", f"{LEAST} accounts or more, up to a fifth"),
+            (MIN_MEMBERS <= frauds <= accounts / 5, "fraud", f"{MIN_MEMBERS} accounts or more, up to a fifth"),
             (transfers >= 5 * (1 + self.decoys) * frauds, "transfers", "5 or more for each member of a group"),
         )
         check_settings(settings, rules)
@@ -246,12 +127,12 @@ class Transfers(Settings):
         ends = np.stack([draw.source, draw.target])
         hour = np.cos(2 * np.pi * draw.time)
         kinds = [draw.channel == channel for channel in range(len(CHANNELS))]
-        features = np.stack([_scaled(draw.amount, _AMOUNT), hour, *kinds], 1, dtype=np.float32)
+        features = np.stack([_scale(draw.amount, _AMOUNT), hour, *kinds], 1, dtype=np.float32)
         split = np.searchsorted(np.cumsum(SHARES[:-1]), (np.arange(len(hour)) + 0.5) / len(hour))
         customers = [draw.customer == customer for customer in range(len(CUSTOMERS))]
         data = Dataset(
             name="transfers",
-            x=np.stack([_scaled(draw.age, _AGE), _scaled(draw.turnover, _TURNOVER), *customers], 1, dtype=np.float32),
+            x=np.stack([_scale(draw.age, _AGE), _scale(draw.turnover, _TURNOVER), *customers], 1, dtype=np.float32),
             edges=skeleton(ends, len(draw.bank)),
             y=draw.fraud.astype(np.int64),
             classes=2,
@@ -293,7 +174,7 @@ class Transfers(Settings):
         }
         return pa.table(accounts), pa.table(transfers)
 
-    def drawn(self, seed: int) -> Drawn:
+    def drawn(self, seed: int) -> Draw:
         """The random draw that `load` and `tables` share.
 
         Raises:
@@ -315,14 +196,16 @@ class Transfers(Settings):
         age = rng.standard_normal(accounts) - 1.2 * fraud
         parts = [paid]
         if decoys := round(self.decoys * frauds):
-            parts.append(self._group(bank, max(decoys, LEAST), fraud, generator(seed, "transfers decoys"), False)[1])
+            parts.append(
+                self._group(bank, max(decoys, MIN_MEMBERS), fraud, generator(seed, "transfers decoys"), False)[1]
+            )
         count = transfers - sum(len(part[0]) for part in parts)
         rng = generator(seed, "transfers ordinary")
         parts.append(_ordinary(*_pairs(bank, customer, self.crossing, count, rng), wealth, self.days, rng))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order, laundering = np.argsort(columns[-1], kind="stable"), np.arange(transfers) < len(paid[0])
         ages, turnover = (np.exp(mean + by * values) for (mean, by), values in ((_AGE, age), (_TURNOVER, wealth)))
-        return Drawn(bank, customer, ages, turnover, fraud, *(values[order] for values in [*columns, laundering]))
+        return Draw(bank, customer, ages, turnover, fraud, *(values[order] for values in [*columns, laundering]))
 
     def _group(
         self, bank: np.ndarray, members: int, taken: np.ndarray, rng: np.random.Generator, launder: bool = True
@@ -330,7 +213,7 @@ class Transfers(Settings):
         """Accounts int64 [S] of rings of `members` members, and their transfers, which launder money if `launder`, or
         else belong to honest groups."""
         rings = draw_rings(members, rng)
-        account = placed(rings, bank, taken, self.spanning, rng)
+        account = place(rings, bank, taken, self.spanning, rng)
         payment, time = times(rings, rng.integers(2, 5, len(rings.size)), self.days, 1 + (not launder), rng)
         base = rng.normal(_AMOUNT[0] + (1.8 if launder else 0.6), 0.7, len(rings.size))[rings.ring[rings.source]]
         amount = np.exp((base - 0.06 * rings.stage)[payment] + rng.normal(0, 0.2, len(payment)))
@@ -373,7 +256,7 @@ def _ordinary(
     return source, target, amount, channel, time
 
 
-def _scaled(values: np.ndarray, by: tuple[float, float]) -> np.ndarray:
+def _scale(values: np.ndarray, by: tuple[float, float]) -> np.ndarray:
     result: np.ndarray = (np.log(values) - by[0]) / by[1]
     return result
 

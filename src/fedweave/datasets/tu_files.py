@@ -32,7 +32,7 @@ from fedweave.datasets.targets import Targeted
 
 READ = ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")
 SHOWN = 5  # numbers of graphs in a note
-AGAIN = "Get the file again; docs/data-format.md describes the layout."
+RELOAD = "Get the file again; docs/data-format.md describes the layout."
 NUMBERS = "Give numbers with commas between them."
 REGRESSION = (
     'A class is a whole number per graph. To predict numbers (regression), set [data] target = "number", which reads '
@@ -59,13 +59,13 @@ class Lines:
     def one_column(self) -> np.ndarray:
         """[lines]; refuses more than one number a line."""
         if self.values.shape[1] != 1:
-            self.refuse_at(0, f"{self.values.shape[1]} numbers instead of one", AGAIN)
+            self.refuse_at(0, f"{self.values.shape[1]} numbers instead of one", RELOAD)
         return self.values[:, 0]
 
     def check_count(self, count: int, of: str) -> None:
         """Raise DataError unless there are `count` lines; `of` names the things that they count."""
         if len(self.values) != count:
-            refuse(self.path, f"it has {counted(len(self.values), 'line')}, but there are {count} {of}", AGAIN)
+            refuse(self.path, f"it has {counted(len(self.values), 'line')}, but there are {count} {of}", RELOAD)
 
 
 def read(
@@ -95,7 +95,7 @@ def read(
         DataError: a file is missing, damaged or refused; names file and line.
     """
     target = target or Targeted()
-    indicator = _required(folder, f"{name}_graph_indicator")
+    indicator = _read_required(folder, f"{name}_graph_indicator")
     numbers, graph_of = np.unique(_graphs(indicator), return_inverse=True)
     if target.by_class:
         classes, y, gaps = _classes(folder, name, numbers, indicator, labelled)
@@ -103,7 +103,7 @@ def read(
         classes, (y, gaps) = np.zeros(0, np.int64), _targets(folder, name, numbers, target, labelled)
     edges, edge_labels, edge_kinds = _edges(folder, name, numbers[graph_of])
     labels, held, columns = _node_labels(folder, name, len(graph_of)), [], list[str]()
-    node_labels, node_kinds = (None, ()) if labels is None else _numbered(labels)
+    node_labels, node_kinds = (None, ()) if labels is None else _class_places(labels)
     for number, column in enumerate(() if labels is None else labels.T, 1):
         values = _values(column)
         held.append(one_hot(np.searchsorted(values, column), len(values)))
@@ -182,7 +182,7 @@ def _graph_labels(folder: Path, name: str, numbers: np.ndarray, indicator: Lines
     stem, remedy = f"{name}_graph_labels", REGRESSION.format(name)
     if _file(folder, stem) is None and (targets := _file(folder, f"{name}_graph_attributes")) is not None:
         refuse(targets, f"there are numbers for each graph, but no {stem}.txt", remedy, "targets")
-    lines = _required(folder, stem, remedy=remedy)
+    lines = _read_required(folder, stem, remedy=remedy)
     labels = lines.one_column()
     rows, gaps = _rows_of(numbers, lines, indicator.path.name)
     return labels[rows], gaps
@@ -220,7 +220,7 @@ def _graphs(indicator: Lines) -> np.ndarray:
 def _edges(folder: Path, name: str, graph_of: np.ndarray) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
     """int64 [2, E] in the form of `Dataset`, int64 [E] their labels or None, and names of labels; `graph_of` [n]
     are graphs' numbers."""
-    lines, n = _required(folder, f"{name}_A", columns=2), len(graph_of)
+    lines, n = _read_required(folder, f"{name}_A", columns=2), len(graph_of)
     ends = lines.values.T - 1
     line = first(np.any((ends < 0) | (ends >= n), 0))
     if line is not None:
@@ -251,11 +251,11 @@ def _edge_labels(
     if lines is None:
         return None, ()
     lines.check_count(ends.shape[1], f"lines in {name}_A")
-    labels, kinds = _numbered(lines.values)
+    labels, kinds = _class_places(lines.values)
     at = first(labels[rows] != labels[reverse])
     if at is not None:
         other = f"the label of its reverse in line {reverse[at] + 1}"
-        lines.refuse_at(int(rows[at]), f"the label of edge {_pair(ends, int(rows[at]))} is not {other}", AGAIN)
+        lines.refuse_at(int(rows[at]), f"the label of edge {_pair(ends, int(rows[at]))} is not {other}", RELOAD)
     return labels[rows], kinds
 
 
@@ -294,7 +294,7 @@ def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
     return values
 
 
-def _numbered(labels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
+def _class_places(labels: np.ndarray) -> tuple[np.ndarray, tuple[str, ...]]:
     """int64 [m], one number from 0 for each row of labels [m, columns], and what the numbers stand for (`_names`)."""
     if labels.shape[1] == 1:
         values = _values(labels[:, 0])
@@ -307,11 +307,11 @@ def _pair(ends: np.ndarray, line: int) -> str:
     return f"{ends[0, line] + 1}, {ends[1, line] + 1}"
 
 
-def _required(folder: Path, stem: str, columns: int | None = None, remedy: str = NUMBERS) -> Lines:
+def _read_required(folder: Path, stem: str, columns: int | None = None, remedy: str = NUMBERS) -> Lines:
     lines = _optional(folder, stem, columns=columns, remedy=remedy)
     if lines is None:
         absent = f"neither {stem}.txt nor {stem}.txt.xz is there"
-        refuse_absent(folder, absent, stem, TU_SUFFIXES, AGAIN, "file-missing")
+        refuse_absent(folder, absent, stem, TU_SUFFIXES, RELOAD, "file-missing")
     return lines
 
 
@@ -341,13 +341,13 @@ def _optional(
             most = max_unpacked(path.stat().st_size)
             text = file.read(most + 1)
     except (OSError, EOFError, lzma.LZMAError) as error:
-        refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", AGAIN, "damaged")
+        refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", RELOAD, "damaged")
     if len(text) > most:
         refuse(path, f"its {path.stat().st_size:,} bytes unpack to more than {most:,}", "Unpack it, if that is meant.")
-    return Lines(path, _parsed(path, text.rstrip(), kind or pa.int64(), columns, (remedy, uneven)))
+    return Lines(path, _parse(path, text.rstrip(), kind or pa.int64(), columns, (remedy, uneven)))
 
 
-def _parsed(path: Path, text: bytes, kind: pa.DataType, columns: int | None, remedies: tuple[str, str]) -> np.ndarray:
+def _parse(path: Path, text: bytes, kind: pa.DataType, columns: int | None, remedies: tuple[str, str]) -> np.ndarray:
     if b"," not in text and re.search(rb"\S[ \t]+\S", text.partition(b"\n")[0]):  # as numpy.savetxt and DGL write
         text = b"\n".join(b",".join(line.split()) for line in text.splitlines())
     width = text.partition(b"\n")[0].count(b",") + 1 if text else columns or 1

@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from fedweave.core.types import Record
-from fedweave.datasets.released import BLOCKS
+from fedweave.datasets.social import BLOCKS
 from fedweave.experiment.config import Document
 from fedweave.papers.paper import (
     Paper,

@@ -28,7 +28,7 @@ from fedweave.datasets.check import refuse
 from fedweave.datasets.features import OVER_NODES, compact, normalize, of_party
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.leakage import check_sensitive
-from fedweave.datasets.parties import read_party, restricted
+from fedweave.datasets.parties import read_party, restrict
 from fedweave.deploy.flare.accounts import Accounts, Exclusion
 from fedweave.deploy.flare.data_marks import data_digest, key_mark, mark, site_key
 from fedweave.deploy.flare.holdings import Holdings, LabelVersion, identify, marks
@@ -215,7 +215,7 @@ class PartyData:
         if self.meeting is not None:
             common = self.meeting.rows(message["common"].tolist())
             rows = np.array(sorted(common, key=lambda row: self.data.ids[row]), np.int64)
-            data = restricted(data, rows)
+            data = restrict(data, rows)
         data = replace(data, x=normalize(compact(data.x), self.scaling, self.path.name))
         graph, version = graph_of(data, message["width"], dtype), LabelVersion.of(self.data, rows)
         # The same masks at every party, also where a party has labels for only some of the nodes.
@@ -246,7 +246,7 @@ class PartyData:
         key, trained = site_key(folder), np.asarray(self.data.public)[TRAIN]
         marks = {name: mark(key, b"aligned", name) for name in place.keys() - {*common.ids}}
         training = frozenset(one for name, one in marks.items() if trained[place[name]])
-        rest, examples = data_digest(restricted(self.data, rows)), frozenset(marks.values())
+        rest, examples = data_digest(restrict(self.data, rows)), frozenset(marks.values())
         return Exclusion(data, rest, examples, training, digests, key_mark(folder))
 
     def overlap(self, common: Dataset) -> str:

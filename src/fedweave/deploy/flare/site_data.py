@@ -18,7 +18,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.external import EXCHANGE, REFUSE
 from fedweave.datasets.folder import Folder
-from fedweave.datasets.graph_folder import GraphFolder, check_named, is_of_graphs
+from fedweave.datasets.graph_folder import GraphFolder, check_name_settings, is_of_graphs
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import as_links, has_split
 from fedweave.datasets.npz import Archive
@@ -271,7 +271,7 @@ def _load(path: Path, site: SiteData) -> Dataset:
         if not is_of_graphs(path):
             return source_of(Folder, site).load(path, 0)
         of_graphs = source_of(GraphFolder, site)
-        check_named(path, of_graphs)
+        check_name_settings(path, of_graphs)
         return of_graphs.load(path, 0)
 
     def classed(data: Dataset) -> Dataset:
