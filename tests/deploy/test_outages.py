@@ -16,7 +16,7 @@ from fedweave.deploy.sites import running
 from fedweave.deploy.sites.project import Project
 from fedweave.deploy.sites.running import Outage
 from fedweave.deploy.sites.site_check import outage_summary
-from fedweave.deploy.sites.status import progress, watched
+from fedweave.deploy.sites.status import last_progress, progress
 from fedweave.errors import ClientsMissing, FedweaveError
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
@@ -203,7 +203,7 @@ def test_status_says_that_a_run_waits_and_for_whom(
     news = running.ProgressFile(heard.append, tmp_path, tmp_path / "out", 0, 4, 60.4)
 
     def line() -> str:
-        return progress(watched(tmp_path) or {})
+        return progress(last_progress(tmp_path) or {})
 
     for error, end in ((KeyboardInterrupt(), "stopped"), (FedweaveError("nobody came"), "failed")):
         if last:

@@ -233,10 +233,10 @@ def _attack(
     if not forgotten_training.any():
         return None
     loss, public = losses(model.net, model.weights, _graph(model, whole)), np.asarray(whole.public)
-    others = [-loss[: whole.examples][public[TEST] & remaining_rows]]
-    if not len(others[0]) and test is not None:
-        others = [-losses(model.net, model.weights, test)[test.masks[TEST].cpu().numpy()]]
-    return separated([-loss[: whole.examples][forgotten_training]], others)
+    reference = [-loss[: whole.examples][public[TEST] & remaining_rows]]
+    if not len(reference[0]) and test is not None:
+        reference = [-losses(model.net, model.weights, test)[test.masks[TEST].cpu().numpy()]]
+    return separated([-loss[: whole.examples][forgotten_training]], reference)
 
 
 def _metric(model: Scorer, rest: Dataset) -> tuple[str, int | None]:

@@ -274,12 +274,12 @@ def _load(path: Path, site: SiteData) -> Dataset:
         check_name_settings(path, of_graphs)
         return of_graphs.load(path, 0)
 
-    def classed(data: Dataset) -> Dataset:
+    def add_classes(data: Dataset) -> Dataset:
         if site.task == LINKS and data.example != "edge":  # their relations are the classes
             return data
         return npz.without_gaps(path, data) if site.class_count is None else with_classes(path, data, site)
 
-    return source_of(Archive, site).from_file(path, classed)
+    return source_of(Archive, site).from_file(path, add_classes)
 
 
 def require(path: Path) -> Path:

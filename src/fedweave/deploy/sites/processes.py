@@ -188,10 +188,10 @@ def attend(started: Sequence[SiteProcess]) -> None:
         FedweaveError: a process has ended by itself; names it with its cause.
     """
 
-    def ended(number: int, frame: object) -> None:
+    def end_here(number: int, frame: object) -> None:
         raise SystemExit(0)
 
-    before = signal.signal(signal.SIGTERM, ended)
+    before = signal.signal(signal.SIGTERM, end_here)
     try:
         while all(member.pid() is not None for member in started):
             time.sleep(_LOOK)
@@ -262,11 +262,11 @@ def local_reasons(project: Path) -> Iterator[None]:
         yield
     except FedweaveError as error:
         reasons = {name: last_record(_since(log, began[name])) for name, log in logs.items() if log.exists()}
-        noted = "".join(f"\n  {name}: {what}" for name, what in reasons.items() if what)
-        if not noted:
+        lines = "".join(f"\n  {name}: {what}" for name, what in reasons.items() if what)
+        if not lines:
             raise
         kind = UserError if isinstance(error, UserError) else FedweaveError
-        raise kind(f"{error}\nNoted at the sites on this machine ({LOG}):{noted}") from error
+        raise kind(f"{error}\nNoted at the sites on this machine ({LOG}):{lines}") from error
 
 
 def _since(path: Path, start: int) -> str:

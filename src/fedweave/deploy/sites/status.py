@@ -31,7 +31,7 @@ class Lights:
     the sites that have also answered it; None if it did not report them in time. why: the reason without a report.
     mistake: an error of the user that must be corrected first."""
 
-    taken: bool = False
+    accepts: bool = False
     listed: set[str] | None = None
     answering: set[str] | None = None
     why: str = ""
@@ -41,7 +41,7 @@ class Lights:
     @property
     def server(self) -> tuple[str, str]:
         """A light and a text for the server itself."""
-        if self.listed is None and self.taken and self.why == ASKED_BY:
+        if self.listed is None and self.accepts and self.why == ASKED_BY:
             return THERE, "takes connections"
         return (THERE, "answers") if self.listed is not None else (UNKNOWN, self.why or _SILENT)
 
@@ -61,7 +61,7 @@ def ask(directory: Path, project: Project, seconds: float = SECONDS) -> Lights:
     lights, deadline = Lights(), time.monotonic() + seconds
     try:
         reach(project, seconds).close()
-        lights.taken = True
+        lights.accepts = True
     except Closed as error:
         lights.why = str(error)
         return lights
@@ -157,13 +157,14 @@ class Status:
 def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Status:
     """The state of a project. seconds: time for the server's answer."""
     here = {member.folder.name: member.pid() for member in local_processes(directory)}
-    now, lights = watched(directory), ask(directory, project, seconds)
+    now, lights = last_progress(directory), ask(directory, project, seconds)
     lost = (now or {}).get("lost") or {}
 
     def of(name: str, light: str, words: str, *more: str) -> Standing:
         days, damage = None, ""
         try:
-            days = None if (left := lasts(directory / name)) is None else left.days
+            validity = lasts(directory / name)
+            days = None if validity is None else validity.days
         except UserError:
             damage = "certificate: damaged"
         return Standing(light, words, name in here, here.get(name), days, tuple(filter(None, (*more, damage))))
@@ -177,7 +178,7 @@ def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Sta
     return Status(members, now, lights.mistake)
 
 
-def watched(directory: Path) -> Record | None:
+def last_progress(directory: Path) -> Record | None:
     """The last progress that `fedweave sites run` received; None if it never ran here."""
     try:
         status = dict(json.loads((directory / ADMIN / STATUS).read_text()))
@@ -200,11 +201,11 @@ def progress(now: Record) -> str:
     )
     unheard = state == "running" and ago > UNHEARD
     if state == WAITING:  # and reports nothing until the wait is over
-        left = float(now.get("deadline", 0)) - time.time()
-        state, unheard = f"waiting for {waiting}, {max(0.0, left):.0f} s at most", left < -UNHEARD
-    again = "; not watched here: `fedweave sites run … --resume` watches it" if unheard else ""
+        remaining = float(now.get("deadline", 0)) - time.time()
+        state, unheard = f"waiting for {waiting}, {max(0.0, remaining):.0f} s at most", remaining < -UNHEARD
+    hint = "; not watched here: `fedweave sites run … --resume` watches it" if unheard else ""
     if state == "stopped":
-        again = "; `fedweave sites run … --resume` goes on"
+        hint = "; `fedweave sites run … --resume` goes on"
         if now.get("lost"):
-            again = f"; `fedweave sites run` goes on with {', '.join(now['lost'])} as another job"
-    return printable(f"run {now.get('out')}: {state}, {rounds}{shown}{owed} ({ago:.0f} s ago){again}")
+            hint = f"; `fedweave sites run` goes on with {', '.join(now['lost'])} as another job"
+    return printable(f"run {now.get('out')}: {state}, {rounds}{shown}{owed} ({ago:.0f} s ago){hint}")
