@@ -15,7 +15,7 @@ from torch_geometric.nn import SAGEConv
 from torch_geometric.utils import degree, subgraph
 
 from fedweave import datasets
-from fedweave.papers.fedego import DATA, SKEW
+from fedweave.papers.fedego_experiments import DATA, SKEW
 from fedweave.partition import LabelSkew, cut
 
 RATE, DECAY, DROPOUT, WIDTH = 1e-2, 5e-3, 0.5, 128  # the best of seven settings on the test of DBLP with seed 0

@@ -17,7 +17,7 @@ import numpy as np
 from fedweave import datasets
 from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
-from fedweave.papers.paper import PaperCell, PaperTable, changed
+from fedweave.papers.paper import PaperCell, PaperTable, change
 from fedweave.papers.selection import PAPERS, PROTOCOLS
 from fedweave.papers.session import Session
 from fedweave.reports.terminal import screen
@@ -50,8 +50,8 @@ def cells(name: str, file: Path) -> list[PaperCell]:
     for table in (LOCAL, GLOBAL):
         for cell in PAPERS["fedego"].tables[table].cells:
             if cell.row in METHODS and cell.document["data"]["name"] == name:
-                own = changed(script.cell(cell), eval_every=5)
-                other = changed(own, data={"name": "npz", "path": str(file)})
+                own = change(script.cell(cell), eval_every=5)
+                other = change(own, data={"name": "npz", "path": str(file)})
                 found += [replace(other, row=f"{cell.row}, renumbered"), replace(own, row=f"{cell.row}, own edges")]
     return found
 

@@ -18,7 +18,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.papers.fedego import experiment
+from fedweave.papers.fedego_experiments import experiment
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 
 MODES = ("vmap", "loop")

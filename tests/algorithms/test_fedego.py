@@ -86,9 +86,10 @@ def test_every_train_node_is_in_one_batch(batch: int, least: int) -> None:
     for count in (0, 1, 2, 3, 4, 5, 6, 31, 32, 33, 63, 64, 65, 70):
         train = list(range(3, 3 + count))
         graph = small(80, NOBODY, [0] * 80, train, np.ones((80, 1)))
-        needed = int(algorithm.egos.filled(torch.tensor(count), algorithm.minimum))
+        needed = int(algorithm.egos.full_batches(torch.tensor(count), algorithm.minimum))
         for uploads in {1, needed, needed + 2} - {0}:
-            nodes, weight = algorithm.egos.mixed(graph, random.key(count), uploads, algorithm.minimum, algorithm.mixup)
+            key = random.key(count)
+            nodes, weight = algorithm.egos.mixtures(graph, key, uploads, algorithm.minimum, algorithm.mixup)
             chosen = nodes[weight > 0].tolist()
             assert len(chosen) == len(set(chosen))
             assert set(chosen) <= set(train)
@@ -110,17 +111,17 @@ def test_batches_are_shuffled_and_do_not_depend_on_padding() -> None:
     dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
     keys = random.bits(random.key(0), 3)
     algorithm = fedego()
-    batch = vmap(lambda g, key: algorithm.egos.mixed(g, key, 12, algorithm.minimum, algorithm.mixup), (dims, 0))(
+    batch = vmap(lambda g, key: algorithm.egos.mixtures(g, key, 12, algorithm.minimum, algorithm.mixup), (dims, 0))(
         together, keys
     )
     for site, graph in enumerate(alone):
         for ours, own in zip(
-            batch, algorithm.egos.mixed(graph, keys[site], 12, algorithm.minimum, algorithm.mixup), strict=True
+            batch, algorithm.egos.mixtures(graph, keys[site], 12, algorithm.minimum, algorithm.mixup), strict=True
         ):
             assert torch.equal(ours[site], own)
-    nodes, _ = algorithm.egos.mixed(alone[1], keys[0], 11, algorithm.minimum, algorithm.mixup)
+    nodes, _ = algorithm.egos.mixtures(alone[1], keys[0], 11, algorithm.minimum, algorithm.mixup)
     assert nodes[:, :4].flatten().tolist() != sorted(nodes[:, :4].flatten().tolist())
-    assert not torch.equal(nodes, algorithm.egos.mixed(alone[1], keys[1], 11, algorithm.minimum, algorithm.mixup)[0])
+    assert not torch.equal(nodes, algorithm.egos.mixtures(alone[1], keys[1], 11, algorithm.minimum, algorithm.mixup)[0])
 
 
 def test_raw_ego_graphs_and_single_nodes_are_refused() -> None:

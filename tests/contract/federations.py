@@ -25,7 +25,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.models import MODELS
-from fedweave.partition.client_data import Precompute
+from fedweave.partition.precompute import Precompute
 
 VERTICAL, GRAPH_LEVEL, PEOPLE = (
     {name for name, kind in ALGORITHMS.items() if getattr(capabilities(kind), what)}

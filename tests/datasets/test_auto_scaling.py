@@ -21,7 +21,8 @@ from fedweave.experiment.runs.files import COLUMNS as FILE
 from fedweave.experiment.runs.files import read_table
 from fedweave.partition import Random
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.client_data import of_typical, shares
+from fedweave.partition.client_data import shares
+from fedweave.partition.scaling import of_typical
 from tests.runs.test_forms_of_data import LEARNT, probabilities
 from tests.runs.test_predictions import made
 

@@ -23,8 +23,9 @@ from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.build import client_graphs
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.client_data import everywhere, shares
+from fedweave.partition.client_data import shares
 from fedweave.partition.graphs import GraphsIID, Perturbed
+from fedweave.partition.precompute import everywhere
 from tests.contract.small_graphs import graphs
 from tests.refusals import refusal
 

@@ -17,7 +17,7 @@ from fedweave.errors import DataError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.external import appended, member_data, meter_exchange, outsides
+from fedweave.partition.external import member_data, meter_exchange, outside_edges, with_external_columns
 from tests.refusals import refusal
 
 # Members hold nodes 0 and 1, and 2 and 3; 4 is nobody's. Parallel transfers, both ways, a loop, one within a member.
@@ -42,7 +42,7 @@ def columns(data: Dataset) -> dict[str, list[float]]:
 
 
 def test_what_a_member_knows_of_its_own_edges_by_hand() -> None:
-    found = columns(appended(graph(), cut([0, 1], [2, 3]), "features").data)
+    found = columns(with_external_columns(graph(), cut([0, 1], [2, 3]), "features").data)
     logs, sinh = (
         (lambda *values: pytest.approx(np.log1p(values), abs=1e-5)),
         lambda *v: pytest.approx(np.arcsinh(v), abs=1e-5),
@@ -56,13 +56,13 @@ def test_what_a_member_knows_of_its_own_edges_by_hand() -> None:
 
 
 def test_what_members_tell_each_other_by_hand() -> None:
-    made = appended(graph(), cut([0, 1], [2, 3]), "exchange")
+    made = with_external_columns(graph(), cut([0, 1], [2, 3]), "exchange")
     found = columns(made.data)
     assert found["exchanged out log neighbors"] == pytest.approx(np.log1p([2, 0, 1, 1, 0]), abs=1e-5)
     assert found["exchanged out mean of age"] == [3.5, 0, 1, 2, 0]  # 0 pays 2, twice, and 3
     assert found["exchanged in mean of age"] == [3, 4, 1, 1, 0]
     assert (made.shared, made.words) == (4, 4)
-    few = columns(appended(graph(), cut([0, 1], [2, 3]), "exchange", least=2).data)
+    few = columns(with_external_columns(graph(), cut([0, 1], [2, 3]), "exchange", min_nodes=2).data)
     assert few["exchanged out mean of age"] == [3.5, 0, 0, 0, 0]
     ledger = Ledger()
     meter_exchange(ledger, ["a", "b"], made)
@@ -76,8 +76,8 @@ def test_what_members_tell_each_other_by_hand() -> None:
 def test_members_by_themselves_say_the_same_of_their_own_edges(tmp_path: Path, carries: bool, sparse: bool) -> None:
     """Also when these come from a file."""
     partition, data = cut([0, 1], [2, 3]), graph(carries, sp.csr_matrix(graph().x) if sparse else None)
-    whole = columns(appended(data, partition, "features").data)
-    for part, outside in zip(partition.parts, outsides(data, partition.parts), strict=True):
+    whole = columns(with_external_columns(data, partition, "features").data)
+    for part, outside in zip(partition.parts, outside_edges(data, partition.parts), strict=True):
         held = np.isin(ENDS, part.nodes).all(0)
         place = np.searchsorted(part.nodes, ENDS[:, held])
         own = replace(
@@ -99,7 +99,7 @@ def test_members_by_themselves_say_the_same_of_their_own_edges(tmp_path: Path, c
 
 def test_without_members_all_columns_are_nothing() -> None:
     """As of the union that a pooled algorithm sees."""
-    made = appended(graph(), cut([0, 1, 2, 3, 4]), "exchange").data
+    made = with_external_columns(graph(), cut([0, 1, 2, 3, 4]), "exchange").data
     assert made.features == 1 + 8 + 4
     assert not np.asarray(made.x)[:, 1:].any()
 
@@ -112,15 +112,14 @@ def test_no_edge_after_the_end_of_training_is_in_a_column_of_a_split_by_time() -
     edge_attrs = EdgeAttributes(ENDS[:, early], True, AMOUNT[early], None, TIME[early])
     known = replace(graph(), edge_attrs=edge_attrs, edges=skeleton(ENDS[:, early], 5))
     for how in ("features", "exchange"):
-        now, then = (
-            appended(data, parts, how).data for data, parts in ((graph(), split), (known, cut([0, 1], [2, 3])))
-        )
+        now = with_external_columns(graph(), split, how).data
+        then = with_external_columns(known, cut([0, 1], [2, 3]), how).data
         assert np.array_equal(now.x, then.x)
 
 
 def test_members_that_share_nodes_have_no_edges_elsewhere() -> None:
     with refusal("config.external"):
-        appended(graph(), cut([0, 1], [1, 2]), "features")
+        with_external_columns(graph(), cut([0, 1], [1, 2]), "features")
 
 
 def tables(root: Path, members: dict[str, tuple[str, str]]) -> Path:
@@ -143,7 +142,7 @@ def test_foreign_ends_in_members_own_files_are_refused_or_used(tmp_path: Path) -
     assert set(data.outside.names) == {"x", "b1", "a1"}
     assert data.edge_attrs is not None
     assert data.edge_attrs.total == 2
-    found = columns(appended(data, cut([0, 1], [2, 3]), "exchange").data)
+    found = columns(with_external_columns(data, cut([0, 1], [2, 3]), "exchange").data)
     assert found["external in log count"] == pytest.approx(np.log1p([0, 1, 1, 0]), abs=1e-5)
     assert found["exchanged out mean of age"] == [5, 0, 0, 0]
     (root / "b/edges.csv").write_text("source,target\nx,y\n")
@@ -155,7 +154,7 @@ def test_an_id_of_two_members_is_nobodys_to_be_told_of(tmp_path: Path) -> None:
     root = tables(tmp_path / "m", {"a": ("a1=1 a2=2", "a1,b1"), "b": ("b1=5 a1=6", "b1,a1")})
     data = load("members", str(root), directed=True, external="exchange")
     with refusal("data.held-twice", "'a1'"):
-        appended(data, cut([0, 1], [2, 3]), "exchange")
+        with_external_columns(data, cut([0, 1], [2, 3]), "exchange")
 
 
 def test_a_run_keeps_its_bits_without_the_setting_and_says_what_it_exchanged_with_it() -> None:

@@ -36,7 +36,7 @@ def owner(cut: Partition, nodes: int) -> np.ndarray:
 def test_features_are_masked_at_the_rate(sparse: bool) -> None:
     data = data_of(sparse)
     cut = CUT.cut(data, 0)
-    noised, same = Noise(features=0.25).applied(data, cut, 0)
+    noised, same = Noise(features=0.25).apply(data, cut, 0)
     assert same is cut
     before, after = (x.toarray() if sp.issparse(x) else x for x in (data.x, noised.x))
     assert (after == 0).sum() == round(0.25 * before.size)
@@ -47,7 +47,7 @@ def test_features_are_masked_at_the_rate(sparse: bool) -> None:
 def test_gauss_is_in_standard_deviations_of_the_column_and_spares_the_global_test() -> None:
     data = data_of()
     cut = LabelSkew(clients=2, majors=1, share=0.2, global_test=0.3, test_nodes=3).cut(data, 0)
-    noised, _ = Noise(features=2.0, features_by="gauss").applied(data, cut, 0)
+    noised, _ = Noise(features=2.0, features_by="gauss").apply(data, cut, 0)
     held = np.unique(np.concatenate([part.nodes for part in cut.parts]))
     moved = (noised.x - data.x) / data.x.std(0)
     assert 1.7 < moved[held].std() < 2.3
@@ -60,7 +60,7 @@ def test_gauss_is_in_standard_deviations_of_the_column_and_spares_the_global_tes
 def test_edges_inside_clients_change_at_the_rate_and_those_between_stay(how: Any) -> None:
     data = data_of()
     cut = CUT.cut(data, 1)
-    noised, _ = Noise(edges=0.5, edges_by=how).applied(data, cut, 0)
+    noised, _ = Noise(edges=0.5, edges_by=how).apply(data, cut, 0)
     own = owner(cut, data.nodes)
     inside, after = (own[edges[0]] == own[edges[1]] for edges in (data.edges, noised.edges))
     as_set = [set(map(tuple, edges.T.tolist())) for edges in (data.edges[:, ~inside], noised.edges[:, ~after])]
@@ -79,7 +79,7 @@ def test_rewired_edges_stay_in_their_small_graph() -> None:
     plain = data_of()
     data = Dataset("small", plain.x, plain.edges, np.arange(12) % 3, 3, graph_of=graph_of)
     cut = GraphsIID(clients=2, global_test=0.0).cut(data, 0)
-    noised, _ = Noise(edges=1.0, edges_by="rewire").applied(data, cut, 0)
+    noised, _ = Noise(edges=1.0, edges_by="rewire").apply(data, cut, 0)
     assert (graph_of[noised.edges[0]] == graph_of[noised.edges[1]]).all()
     assert noised.edges.shape != data.edges.shape or (noised.edges != data.edges).any()
 
@@ -88,7 +88,7 @@ def test_rewired_edges_stay_in_their_small_graph() -> None:
 def test_training_labels_alone_change(how: Any) -> None:
     data = data_of()
     cut = Dirichlet(clients=3, min_nodes=10, train=0.4, val=0.3, test=0.3).cut(data, 0)
-    noised, after = Noise(labels=0.5, labels_by=how).applied(data, cut, 0)
+    noised, after = Noise(labels=0.5, labels_by=how).apply(data, cut, 0)
     changed = noised.y != data.y
     for part, now in zip(cut.parts, after.parts, strict=True):
         train = part.nodes[part.masks[0]]
@@ -104,17 +104,17 @@ def test_clients_that_share_nodes_have_labels_changed_at_the_rate_too() -> None:
     masks = np.zeros((3, data.nodes), bool)
     masks[0] = True
     cut = Partition(tuple(Part(np.arange(data.nodes), masks) for _ in range(5)))
-    noised, _ = Noise(labels=0.25).applied(data, cut, 0)
+    noised, _ = Noise(labels=0.25).apply(data, cut, 0)
     assert (noised.y != data.y).sum() == round(0.25 * data.nodes)
     with refusal("config.rewire"):
-        Noise(edges=0.25, edges_by="rewire").applied(data, cut, 0)
+        Noise(edges=0.25, edges_by="rewire").apply(data, cut, 0)
 
 
 def test_nothing_at_rate_0_and_the_same_with_the_same_seed() -> None:
     data = data_of()
     cut = CUT.cut(data, 0)
-    assert Noise().applied(data, cut, 0) == (data, cut)
-    one, two, other = (Noise(labels=0.5).applied(data, cut, seed)[0].y for seed in (1, 1, 2))
+    assert Noise().apply(data, cut, 0) == (data, cut)
+    one, two, other = (Noise(labels=0.5).apply(data, cut, seed)[0].y for seed in (1, 1, 2))
     assert (one == two).all()
     assert (one != other).any()
 
@@ -126,11 +126,11 @@ def test_what_cannot_be_is_refused() -> None:
     plain = data_of()
     led = replace(plain, edge_attrs=EdgeAttributes(plain.edges, directed=True))
     with refusal("config.noise-edges", "noise.edges"):
-        Noise(edges=0.5).applied(led, CUT.cut(led, 0), 0)
+        Noise(edges=0.5).apply(led, CUT.cut(led, 0), 0)
     data = Dataset("small", plain.x, plain.edges, np.arange(12) % 3, 3, graph_of=np.repeat(np.arange(12), 10))
     own = Perturbed(clients=2, low=1, medium=1, global_test=0.0).cut(data, 0)
     with refusal("config.noise-edges", "noise.edges"):
-        Noise(edges=0.5).applied(data, own, 0)
+        Noise(edges=0.5).apply(data, own, 0)
 
 
 def test_a_configuration_with_noise_and_one_without() -> None:

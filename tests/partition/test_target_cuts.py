@@ -15,7 +15,8 @@ from fedweave.datasets.synthetic import Synthetic
 from fedweave.experiment.build import client_graphs, global_test_graph
 from fedweave.partition import PARTITIONS, Noise, Random, cut, statistics
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.client_data import meter_target_scaling, pooled, scaled_targets, shares
+from fedweave.partition.client_data import pooled, shares
+from fedweave.partition.scaling import meter_target_scaling, scaled_targets
 from tests.partition.test_partition_laws import blocks
 from tests.refusals import refusal
 
@@ -66,8 +67,8 @@ def test_labels_may_be_removed_and_not_flipped() -> None:
     for data in (numbers(gaps=0), several()):
         found = cut(Random(clients=3), data, 0)
         with refusal("config.target", "flip"):
-            Noise(labels=0.5).applied(data, found, 0)
-        less, parts = Noise(labels=0.5, labels_by="remove").applied(data, found, 0)
+            Noise(labels=0.5).apply(data, found, 0)
+        less, parts = Noise(labels=0.5, labels_by="remove").apply(data, found, 0)
         train = found.parts[0].masks[TRAIN]
         assert parts.parts[0].masks[TRAIN].sum() == train.sum() - round(train.sum() / 2)
         assert (~less.labeled).sum() > (~data.labeled).sum()

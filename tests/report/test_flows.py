@@ -22,7 +22,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian
 from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.client_data import meter_scaling
+from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.accountant import of_members
 from fedweave.privacy.mechanisms import epsilon
 from fedweave.reports.compliance import sent

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.experiment.runs import run as runs
 from fedweave.papers import selection
-from fedweave.papers.paper import Paper, Protocol, Setting, changed
+from fedweave.papers.paper import Paper, Protocol, Setting, change
 from fedweave.papers.quantities import accuracy
 from fedweave.python.training import Silent
 from fedweave.sweeps import scheduler
@@ -31,11 +31,11 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A paper "tiny" with two tables and a figure; returns the working directory."""
     tables = {1: table(*GOOD, BAD, ABSENT, seeds=1), 4: table(GOOD[0], seeds=1)}
     settings = {
-        "wide": Setting(lambda it: changed(it, model={"hidden": 5})),
-        "far": Setting(lambda it: changed(it, algorithm={"lr": 0.02})),
+        "wide": Setting(lambda it: change(it, model={"hidden": 5})),
+        "far": Setting(lambda it: change(it, algorithm={"lr": 0.02})),
         "of others": Setting(lambda it: it),
     }
-    script = Protocol(settings, lambda it: changed(it, rounds=4, eval_every=2), (TWICE,), (), 1, ("A protocol.",))
+    script = Protocol(settings, lambda it: change(it, rounds=4, eval_every=2), (TWICE,), (), 1, ("A protocol.",))
     monkeypatch.setitem(selection.PAPERS, "tiny", Paper("Tiny (Nobody 2025)", tables, {2: table(ABSENT, CROSSED)}))
     monkeypatch.setitem(selection.PROTOCOLS, "tiny", {"script": script})
     monkeypatch.chdir(tmp_path)

@@ -11,11 +11,10 @@ from fedweave.core import random
 from fedweave.core.tree import leaves
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import fedego, grid
-from fedweave.papers import fedego as fedego_experiments
-from fedweave.papers import fedego as fedego_script
-from fedweave.papers.fedego import COMMUNITIES, FEDEGO, experiment
-from fedweave.papers.paper import PaperCell, printed
+from fedweave.papers import fedego, fedego_experiments, fedego_script, grid
+from fedweave.papers.fedego import FEDEGO
+from fedweave.papers.fedego_experiments import COMMUNITIES, experiment
+from fedweave.papers.paper import PaperCell, parse_numbers
 from fedweave.papers.quantities import megabytes
 from fedweave.papers.selection import PROTOCOLS
 from fedweave.python.training import Silent
@@ -58,12 +57,12 @@ def test_numbers_as_printed() -> None:
 
 def test_what_the_paper_says_of_its_numbers_holds() -> None:
     for text, rivals in ((fedego_experiments.PRINTED[3], 9), (fedego_experiments.PRINTED[5], 9)):
-        found = printed(text)
+        found = parse_numbers(text)
         for dataset in {column for _, column in found}:
             column = {row: it.value or 0 for (row, where), it in found.items() if where == dataset}
             assert len(column) == rivals
             assert max(column, key=lambda row: column[row]) == "FedEgo"  # "surpasses all in the global test"
-    cost = printed(fedego_experiments.PRINTED[9])
+    cost = parse_numbers(fedego_experiments.PRINTED[9])
     for row in {row for row, _ in cost}:
         egos, parameters, total = (cost[row, f"{what} Cost"].value for what in ("Ego-graphs", "Parameters", "Total"))
         assert egos is not None

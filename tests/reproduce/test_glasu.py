@@ -17,8 +17,7 @@ from fedweave.datasets import DATASETS
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.papers import glasu, grid, pictures
-from fedweave.papers import glasu as glasu_script
+from fedweave.papers import glasu, glasu_script, grid, pictures
 from fedweave.papers.glasu import DELAY, GLASU, experiment
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable, Printed
 from fedweave.papers.quantities import (

@@ -9,7 +9,7 @@ import pytest
 from fedweave import datasets
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
-from fedweave.papers.fedego import fact, of_client, share_held, share_predicted, share_true
+from fedweave.papers.fedego_figures import fact, global_test_share, label_share, of_client, predicted_share
 from fedweave.python.training import Silent
 from tests.reproduce.tiny import document
 
@@ -53,9 +53,9 @@ def test_shares_of_labels(made: Path) -> None:
     held = pq.read_table(made / "partition.parquet").to_pylist()
     for at in (0, 1):
         labels = held[at]["labels"]
-        assert [share_held(at, label).read(made) for label in range(3)] == [n / sum(labels) for n in labels]
-    said = [share_predicted(0, label).read(made) for label in range(3)]
-    true = [share_true(label).read(made) for label in range(3)]
+        assert [label_share(at, label).read(made) for label in range(3)] == [n / sum(labels) for n in labels]
+    said = [predicted_share(0, label).read(made) for label in range(3)]
+    true = [global_test_share(label).read(made) for label in range(3)]
     if "local" in str(made):
         assert sum(value or 0 for value in said) == pytest.approx(1)
         assert sum(value or 0 for value in true) == pytest.approx(1)

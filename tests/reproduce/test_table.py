@@ -9,7 +9,7 @@ import pytest
 
 from fedweave.core.ledger_columns import SCHEMA
 from fedweave.papers import grid
-from fedweave.papers.paper import Printed, Quantity, printed
+from fedweave.papers.paper import Printed, Quantity, parse_numbers
 from fedweave.papers.quantities import MB, accuracy, megabytes, minutes
 from fedweave.papers.table import assemble, save
 from tests.refusals import refusal
@@ -116,11 +116,11 @@ def test_printed_tables() -> None:
     FedAvg  | 0.9473 ± 0.0012 | Out Of Memory
     FedSage | 11,250          | .5 ±.25
     """
-    assert printed(text) == {
+    assert parse_numbers(text) == {
         ("FedAvg", "Cora"): Printed(0.9473, 0.0012),
         ("FedAvg", "Wiki"): Printed(None, None),
         ("FedSage", "Cora"): Printed(11250.0, None),
         ("FedSage", "Wiki"): Printed(0.5, 0.25),
     }
     with refusal("paper.cells", "'b' has 1"):
-        printed("a | x | y\nb | 1")
+        parse_numbers("a | x | y\nb | 1")

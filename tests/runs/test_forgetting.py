@@ -62,7 +62,7 @@ def test_what_leaves_is_gone_and_the_rest_stays_as_it_was(sparse: bool) -> None:
     data = replace(data, x=sp.csr_matrix(x) if sparse else x)
     cut = Dirichlet(clients=3, min_nodes=1).cut(data, 0)
     some = cut.parts[2].nodes[:2].tolist()
-    rest = Forget(("client-0",), tuple(map(str, some))).applied(data, cut)
+    rest = Forget(("client-0",), tuple(map(str, some))).apply(data, cut)
     gone = {*cut.parts[0].nodes.tolist(), *some}
     assert rest.partition.names == ("client-1", "client-2")
     assert (rest.partition.parts[0].nodes == cut.parts[1].nodes).all()
@@ -86,12 +86,12 @@ def test_what_others_hold_too_stays() -> None:
         first, nodes=np.arange(data.nodes), masks=np.ones((3, data.nodes), bool) & [[True], [False], [False]]
     )
     cut = replace(cut, parts=(both, second))
-    rest = Forget(("client-0",)).applied(data, cut)
+    rest = Forget(("client-0",)).apply(data, cut)
     assert np.flatnonzero(rest.nodes).tolist() == second.nodes.tolist()
-    rest = Forget(("client-1",)).applied(data, cut)
+    rest = Forget(("client-1",)).apply(data, cut)
     assert rest.nodes.all()
     node = int(second.nodes[0])
-    rest = Forget(ids=(str(node),)).applied(data, cut)
+    rest = Forget(ids=(str(node),)).apply(data, cut)
     assert [node in part.nodes for part in rest.partition.parts] == [False, False]
 
 
@@ -169,7 +169,7 @@ def test_the_exact_model_is_that_of_a_run_that_never_had_it(run: Any, tmp_path: 
     cut = Dirichlet(clients=4, alpha=1.0).cut(data, 0)
     other = data.x.copy()
     other[cut.parts[1].nodes] = other[cut.parts[1].nodes][::-1] * 3
-    rest = Forget(("client-1",)).applied(replace(data, x=other), cut)
+    rest = Forget(("client-1",)).apply(replace(data, x=other), cut)
     model = fedweave.models.GCN(hidden=8).build(data.features, data.classes)
     algorithm = fedweave.algorithms.FedAvg(model)
     fed = fedweave.federation(rest.data, rest.partition, algorithm, seed=0)

@@ -13,8 +13,8 @@ from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.reasons import explain
 from fedweave.experiment.runs.run import run as run_experiment
+from fedweave.partition.dirichlet import Dirichlet
 from fedweave.partition.forgetting import Forget, places
-from fedweave.partition.label_skew import Dirichlet
 from fedweave.python.training import Silent
 from tests.refusals import refusal
 
@@ -87,7 +87,7 @@ def test_an_id_of_explain(folder: Path, tmp_path: Path) -> None:
 def test_ids_of_forget(folder: Path, tmp_path: Path) -> None:
     data = load("folder", str(folder))
     assert places(data, ("7.0", "7", "8")).tolist() == [6, 7]
-    rest = Forget(ids=("7.0",)).applied(data, Dirichlet(clients=2, min_nodes=1).cut(data, 0))
+    rest = Forget(ids=("7.0",)).apply(data, Dirichlet(clients=2, min_nodes=1).cut(data, 0))
     assert (~rest.nodes).nonzero()[0].tolist() == [6]
     for name, facts in OTHERS.items():
         with refusal("forget.no-id", repr(name), *facts):

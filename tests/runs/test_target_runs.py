@@ -23,7 +23,7 @@ from fedweave.models.gcn import GCN
 from fedweave.models.gin import GIN
 from fedweave.models.gine import GINE
 from fedweave.models.sage import SAGE
-from fedweave.partition.client_data import targets_apart
+from fedweave.partition.scaling import distance_of_targets
 from fedweave.payments.contributions import left_out
 from fedweave.reports.html import render
 from fedweave.reports.notes import notes
@@ -225,9 +225,9 @@ def test_units_of_members_with_other_means_are_noted_where_they_share_a_model():
     cut = split(data)
     own = [data.y[part.examples[part.masks[0]], 0] for part in cut.parts]
     by_hand = np.std([y.mean() for y in own]) / np.sqrt(np.mean([y.var() for y in own]))
-    assert targets_apart(data, cut) == pytest.approx(by_hand, abs=1e-12)
+    assert distance_of_targets(data, cut) == pytest.approx(by_hand, abs=1e-12)
     for how in ("all", "none"):
-        assert targets_apart(replace(data, target_scaling=how), cut) is None
+        assert distance_of_targets(replace(data, target_scaling=how), cut) is None
     assert "units" in notes({"targets/apart": 0.3, "global/rmse": 1.0})
     assert "units" not in notes({"targets/apart": 0.2, "global/rmse": 1.0})
     assert "units" not in notes({"targets/apart": 0.3, "local/rmse": 1.0})

@@ -143,7 +143,7 @@ def test_the_smallest_batch_is_known_before(train: int, share: float, epochs: in
     for batch, times in itertools.product((1, 6, 50), (1, 2, 5, 30)):
         egos, steps = Egos(batch, epochs=epochs, share=share), times * max(1, epochs)
         _, real = egos.draw(graph, random.key(3), steps)
-        assert egos.least(graph, steps) == min([size for size in real.sum(1).tolist() if size], default=0)
+        assert egos.min_examples(graph, steps) == min([size for size in real.sum(1).tolist() if size], default=0)
 
 
 def one_loss(egos: Egos, w: Tree, model: Model, graph: Graph, key: Tensor) -> Tensor:
@@ -294,7 +294,7 @@ def test_an_epoch_goes_once_through_its_share_of_the_nodes(train: int, share: fl
     each = steps // epochs
     wanted = min(int(share * 64), train)
     assert int(egos.epoch(graph)) == wanted
-    assert int(egos.needed(graph)) == -(-wanted // batch)
+    assert int(egos.batches_per_epoch(graph)) == -(-wanted // batch)
     seen = []
     for at in range(0, steps, each):
         of_epoch = centers[at : at + each][real[at : at + each]].tolist()

@@ -53,7 +53,7 @@ def test_the_smallest_batch_is_known_before(count: int, batch: int) -> None:
     for steps in range(1, 9):
         _, real = GraphBatches(batch).draw(graph, random.key(3), steps)
         sizes = [size for size in real.sum(1).tolist() if size]
-        assert GraphBatches(batch).least(graph, steps) == min(sizes, default=0)
+        assert GraphBatches(batch).min_examples(graph, steps) == min(sizes, default=0)
 
 
 def test_a_batch_by_hand() -> None:

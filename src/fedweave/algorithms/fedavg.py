@@ -56,7 +56,7 @@ from fedweave.core.shown import line
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, scale
 from fedweave.errors import ConfigError
 from fedweave.learn import NumberLoss, keep_trained
-from fedweave.partition.client_data import Precompute
+from fedweave.partition.precompute import Precompute
 
 _EXCHANGES = ("init", "setup", "download", "report")  # hooks that exchange values between clients and server
 

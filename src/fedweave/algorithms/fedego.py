@@ -174,10 +174,10 @@ class FedEgo(Deployable):
         """{settings: fewest train nodes of a mini-batch} at a client. `message` may contain the number of mini-batches
         of an epoch; otherwise the least number that the client needs."""
         if self.epoch_share is None:
-            return {"FedEgo (batch)": self.egos.least(graph, self.epochs * self.batches)}
+            return {"FedEgo (batch)": self.egos.min_examples(graph, self.epochs * self.batches)}
         message_epoch = message.get("epoch")
-        epoch = int(self.egos.needed(graph)) if message_epoch is None else int(message_epoch)
-        return {"FedEgo (batch, epoch_share)": self.egos.least(graph, self.epochs * epoch)}
+        epoch = int(self.egos.batches_per_epoch(graph)) if message_epoch is None else int(message_epoch)
+        return {"FedEgo (batch, epoch_share)": self.egos.min_examples(graph, self.epochs * epoch)}
 
     def init(self, fed: Federation) -> Tree:
         """Θ_g, Φ_g, P_g (uniform at first), how many mashed ego-graphs a client uploads and, if sizes decide it, how
@@ -207,8 +207,8 @@ class FedEgo(Deployable):
     @on_client(sends=_counts)
     def count(self, client: Client, message: Tree) -> Tree:
         """The number of the client's batches of train nodes, and the number for an epoch."""
-        counts = {"batches": self.egos.filled(client.graph.masks[TRAIN].sum(), self.minimum)}
-        return counts if self.epoch_share is None else counts | {"epoch": self.egos.needed(client.graph)}
+        counts = {"batches": self.egos.full_batches(client.graph.masks[TRAIN].sum(), self.minimum)}
+        return counts if self.epoch_share is None else counts | {"epoch": self.egos.batches_per_epoch(client.graph)}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 3-35, over the sampled clients that replied."""
@@ -278,7 +278,7 @@ class FedEgo(Deployable):
     def _mashed(self, client: Client, theta: Tree, uploads: int, classes: int) -> Tree:
         """Eq. 8: "embedding" [uploads, positions, hidden] and the centers' "label" [uploads, classes]."""
         graph, egos = client.graph, self.egos
-        centers, weight = egos.mixed(graph, random.fold(client.key, "mash"), uploads, self.minimum, self.mixup)
+        centers, weight = egos.mixtures(graph, random.fold(client.key, "mash"), uploads, self.minimum, self.mixup)
         nodes = egos.around(graph, random.fold(client.key, "mashed egos"), centers.reshape(-1))
         nodes = nodes.unflatten(1, centers.shape).transpose(0, 1)  # [uploads, positions, batch + minimum - 1]
         reduced = models.apply(self.model[: egos.split(self.model)], theta, graph)

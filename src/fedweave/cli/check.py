@@ -24,8 +24,8 @@ from fedweave.experiment.config import Config, read
 from fedweave.experiment.requirements import Counted, check_stage
 from fedweave.experiment.runs.warm import begin
 from fedweave.partition.base import client_ids
-from fedweave.partition.client_data import targets_apart
 from fedweave.partition.crossing import CrossingLinks
+from fedweave.partition.scaling import distance_of_targets
 from fedweave.reports.clients import header
 from fedweave.reports.notes import unit_notes
 from fedweave.reports.terminal import screen
@@ -208,7 +208,7 @@ def _odd_targets(built: Built, trained: np.ndarray) -> Iterator[str]:
         names, parts = client_ids(len(built.partition.parts), built.partition.names), built.partition.parts
         each = {name: data.y[part.examples[part.masks[TRAIN]]] for name, part in zip(names, parts, strict=True)}
         if len(built.fed.clients) > 1:
-            yield from unit_notes(targets_apart(data, built.partition)).values()
+            yield from unit_notes(distance_of_targets(data, built.partition)).values()
         alike = [name for name, y in each.items() if len(y) and (scale_of(y)[DIVISOR] == 1).all()]
         if alike and len(names) > 1:
             yield (

@@ -15,7 +15,7 @@ from fedweave.core.operators import Precomputed
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.client_data import Precompute, everywhere
+from fedweave.partition.precompute import Precompute, everywhere
 
 FEATURES, CLASSES = 60, 3
 SIZES = (21, 40, 33, 57, 12)  # nodes

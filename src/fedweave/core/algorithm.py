@@ -188,7 +188,7 @@ class Algorithm(Settings, ABC):
 
     @property
     def finders(self) -> tuple[Any, ...]:
-        """The precomputations that clients run on their data before training (`partition.client_data.Precompute`)."""
+        """The precomputations that clients run on their data before training (`partition.precompute.Precompute`)."""
         return ()
 
     @property

@@ -56,19 +56,11 @@ from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
 from fedweave.partition import cut, repeats, unused
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.client_data import (
-    Precompute,
-    everywhere,
-    global_test_part,
-    meter_scaling,
-    meter_target_scaling,
-    pooled,
-    restrict,
-    scaled_targets,
-    shares,
-)
-from fedweave.partition.external import Appended, appended, check_inside, meter_exchange
+from fedweave.partition.client_data import global_test_part, pooled, restrict, shares
+from fedweave.partition.external import Appended, check_inside, meter_exchange, with_external_columns
+from fedweave.partition.precompute import Precompute, everywhere
 from fedweave.partition.preparation import with_scaled_edges
+from fedweave.partition.scaling import meter_scaling, meter_target_scaling, scaled_targets
 
 # ----------------------------------------------------------------------------------------------------
 # A run's data and its partition, where edges between members may become features by the configuration.
@@ -88,12 +80,12 @@ def prepared(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partit
         values["normalize"] = "none"  # all columns are scaled together, once there are all
     data, partition = cut_as(config, values)
     if config.noise is not None:
-        data, partition = config.noise.applied(data, partition, seed)
+        data, partition = config.noise.apply(data, partition, seed)
     if how not in WIDENING:
         if how != PREDICT:
             check_inside(data)
         return data, partition, None
-    exchange = appended(data, seen_by(config.algorithm, partition, data), how, config.min_external)
+    exchange = with_external_columns(data, seen_by(config.algorithm, partition, data), how, config.min_external)
     return scale_by_holders(exchange.data, scaling, data.name), partition, exchange
 
 
@@ -128,7 +120,7 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     split_times = partition.parts[0].split_times
     if forget is None:
         return with_scaled_edges(data, {"how": how}, _end(split_times)), partition
-    data, partition, nodes, examples = forget.applied(data, partition)
+    data, partition, nodes, examples = forget.apply(data, partition)
     if scaling in OVER_NODES:
         data = replace(data, x=normalize(data.x, scaling, data.name, over=data.x[nodes]))
     return with_scaled_edges(data, {"how": how}, _end(split_times), examples), partition
@@ -141,7 +133,7 @@ def _end(split_times: tuple[float, float] | None) -> float:
 
 def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
     """Data that is not scaled yet, with all columns that a config makes of its edges between members, scaled."""
-    dataset = appended(data, partition, config.external, config.min_external).data
+    dataset = with_external_columns(data, partition, config.external, config.min_external).data
     return scale_by_holders(dataset, config.data.values.get("normalize", "none"), data.name)
 
 

@@ -9,7 +9,7 @@ reports. These tables report two rounds: the last, and the one that a fixed rule
 
 from fedweave.experiment.config import Document
 from fedweave.papers.group_quantities import When, gap, gaps, median_gap, median_score, one_class, score, tradeoff
-from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Quantity, printed, printed_tables
+from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Quantity, parse_numbers, printed_tables
 
 PRINTED = printed_tables("f2gnn")
 
@@ -146,7 +146,7 @@ def _cells(
     ]
 
 
-def _printed(dataset: str, text: str, quantities: dict[str, Quantity], split: str) -> list[PaperCell]:
+def _cells_of_text(dataset: str, text: str, quantities: dict[str, Quantity], split: str) -> list[PaperCell]:
     return [
         PaperCell(
             f"{dataset}, {method}",
@@ -157,7 +157,7 @@ def _printed(dataset: str, text: str, quantities: dict[str, Quantity], split: st
             number,
             seeds=SEEDS[dataset],
         )
-        for (method, column), number in printed(text).items()
+        for (method, column), number in parse_numbers(text).items()
     ]
 
 
@@ -171,7 +171,7 @@ def _evaluation() -> PaperTable:
             cells += _cells(dataset, method, document, _local("fairest"), "local")
     for split, texts in PRINTED[1].items():
         for dataset, text in texts.items():
-            cells += _printed(dataset, text, _global("last") if split == "global" else _local("last"), split)
+            cells += _cells_of_text(dataset, text, _global("last") if split == "global" else _local("last"), split)
     return _table("Scores and gaps between groups", cells, LOCAL)
 
 
@@ -183,7 +183,7 @@ def _comparison() -> PaperTable:
                 document = experiment(dataset, method)
                 cells += _cells(dataset, method + words, document, _tradeoffs(when), "global")
     for dataset, text in PRINTED[2].items():
-        cells += _printed(dataset, text, _tradeoffs("last"), "global")
+        cells += _cells_of_text(dataset, text, _tradeoffs("last"), "global")
     return _table("Trade-offs between scores and gaps", cells, RATIOS)
 
 

@@ -26,7 +26,7 @@ from fedweave.papers.overlap_quantities import (
     share_of,
     sharing,
 )
-from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, printed, printed_tables
+from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, parse_numbers, printed_tables
 from fedweave.papers.quantities import summary_metric
 from fedweave.partition.overlap import HIGH, LOW, NONE
 
@@ -103,7 +103,7 @@ def _algorithm(dataset: str, method: str, overlap: float) -> Document:
     return OTHERS.get(method, FEDAVG)
 
 
-def _compared(title: str, *quantities: Quantity) -> PaperTable:
+def _comparison(title: str, *quantities: Quantity) -> PaperTable:
     methods = (OURS, NORMALIZED, PLAIN, SCALED, *OTHERS)
     cells = [
         PaperCell(method, dataset, _split(quantity), experiment(dataset, method), quantity)
@@ -111,7 +111,7 @@ def _compared(title: str, *quantities: Quantity) -> PaperTable:
         for quantity in quantities
         for method in methods
     ]
-    return _table(f"{title} at an overlap of .1", cells, STEPS, OWN, over="round", against=(PLAIN, SCALED))
+    return _table(f"{title} at an overlap of .1", cells, STEPS, BASELINES, over="round", against=(PLAIN, SCALED))
 
 
 def _budgets() -> PaperTable:
@@ -187,8 +187,8 @@ def _estimates() -> PaperTable:
 
 def _bytes() -> PaperTable:
     cells = []
-    for (dataset, column), number in printed(PRINTED[4]).items():
-        model, features, links = (_counted(dataset, part) for part in range(3))
+    for (dataset, column), number in parse_numbers(PRINTED[4]).items():
+        model, features, links = (_expected_bytes(dataset, part) for part in range(3))
         quantity = {
             "Model": bytes_each(("update",), _always(model)),
             "Features": bytes_each(("codes",), _always(features)),
@@ -213,7 +213,7 @@ SHAPES = {
 }
 
 
-def _counted(dataset: str, part: int) -> int:
+def _expected_bytes(dataset: str, part: int) -> int:
     """Bytes as the paper counts them: floats of a GCN with two layers, floats of the codes, bits or bytes of links."""
     features, hidden, classes, nodes, size, each = SHAPES[dataset]
     return (
@@ -225,7 +225,7 @@ def _counted(dataset: str, part: int) -> int:
 
 def _attack() -> PaperTable:
     cells = []
-    for (row, column), number in printed(PRINTED[5]).items():
+    for (row, column), number in parse_numbers(PRINTED[5]).items():
         queries, column_label = int(column), f"{column} answer{'s' * (int(column) > 1)}"
         for name, permanent, paper in ((row, False, number), ("noise drawn once", True, Printed())):
             cells.append(
@@ -255,7 +255,7 @@ STEPS = (
     + "; ".join(f"{name} {', '.join(f'{step[n]:g}' for n in OVERLAPS[1:])}" for name, step in STEP.items())
     + f" for overlaps of {', '.join(f'{n:g}' for n in OVERLAPS[1:])}. λ is in neither it nor `normalize`."
 )
-OWN = (
+BASELINES = (
     "Ditto and FED-PUB have a model for every client; their numbers are the means over these on the global test. "
     "FED-PUB trains with Adam, learning rate .01. FCFL and FED-PUB take one local step a round, so FED-PUB's pull to "
     "the received weights has no effect."
@@ -277,8 +277,8 @@ FAIRGFL = Paper(
     "FairGFL (Zhou et al. 2026)",
     {3: _estimates(), 4: _bytes(), 5: _attack()},
     {
-        5: _compared("Utility", ACCURACY, LOSS),
-        6: _compared("Fairness", VARIANCE, ENTROPY),
+        5: _comparison("Utility", ACCURACY, LOSS),
+        6: _comparison("Fairness", VARIANCE, ENTROPY),
         7: _budgets(),
         8: _overlaps(),
         10: _encoders(),

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from fedweave.experiment.config import Document
-from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Printed, printed, printed_tables
+from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Printed, parse_numbers, printed_tables
 from fedweave.papers.quantities import best_on_test, summary_metric
 from fedweave.papers.reward_quantities import METHOD, QUALITIES, contribution, fairness, order_of_payoffs, payoff
 
@@ -101,11 +101,11 @@ def _numbers(table: Mapping[tuple[str, str], Printed], method: str) -> dict[str,
     return {column: table.get((method, column), NOTHING) for column in ("fairness", "global", "personalized")}
 
 
-def _compared() -> PaperTable:
+def _comparison() -> PaperTable:
     cells = []
     for split, seed in ((FIXED, 0), (REDRAWN, None)):
         for dataset, text in PRINTED[2].items():
-            paper = printed(text) if split == FIXED else {}
+            paper = parse_numbers(text) if split == FIXED else {}
             for method in METHODS:
                 document = experiment(dataset, method, {"split_seed": seed})
                 cells += _accuracy_cells(method, dataset + split, document, _numbers(paper, method))
@@ -115,14 +115,14 @@ def _compared() -> PaperTable:
 
 
 def _ablations() -> PaperTable:
-    cells, paper = [], printed(PRINTED[4])
+    cells, paper = [], parse_numbers(PRINTED[4])
     for name, changes in ABLATIONS.items():
         cells += _accuracy_cells(name, "PROTEINS", experiment("PROTEINS", **changes), _numbers(paper, name))
     return _table("FairGraphFL without each of its parts", cells, against=(METHOD,))
 
 
 def _large() -> PaperTable:
-    cells, paper = [], printed(PRINTED[5])
+    cells, paper = [], parse_numbers(PRINTED[5])
     for method in dict.fromkeys(row for row, _ in paper):
         document = experiment(LARGE, method)
         cells += _accuracy_cells(method, LARGE, document, _numbers(paper, method))
@@ -197,6 +197,6 @@ PERTURBED = (
 )
 FAIRGRAPHFL = Paper(
     "FairGraphFL (Pan et al. 2024)",
-    {2: _compared(), 4: _ablations(), 5: _large()},
+    {2: _comparison(), 4: _ablations(), 5: _large()},
     {1: _contributions(), 3: _payoffs()},
 )

@@ -4,7 +4,7 @@ distributed graph data".
 Every run makes 2,000 updates, in the number of rounds that this takes with Q local steps. The paper's text leaves open:
 
 - the split: here the published one, whose remaining nodes train too, and 60/20/20 % for the Heri-Graphs; the protocol
-`SCRIPT` has the split of the paper's scripts;
+`glasu_script.SCRIPT` has the split of the paper's scripts;
 - the width: here 192, from its grid 128 to 384;
 - the weight decay: here none;
 - whether Table 3 and Figure 3 use Q = 4: here they do, because the accuracy of GLASU in Table 3 equals GLASU-4's in
@@ -26,15 +26,11 @@ from fedweave.papers.paper import (
     PaperCell,
     PaperTable,
     Printed,
-    Protocol,
     Quantity,
-    Setting,
-    changed,
-    printed,
+    parse_numbers,
     printed_tables,
 )
 from fedweave.papers.quantities import (
-    client_accuracy,
     curve,
     first_accuracy_of,
     mean_accuracy,
@@ -119,7 +115,7 @@ def _accuracy(row: str, column: str, document: Document, paper: Printed) -> Pape
 
 def _comparison() -> PaperTable:
     cells = []
-    for (dataset, column), number in printed(PRINTED[2]).items():
+    for (dataset, column), number in parse_numbers(PRINTED[2]).items():
         method, _, steps = column.partition("-")
         cells.append(_accuracy(dataset, column, experiment(dataset, method, steps=int(steps or 1)), number))
     return _table("Test accuracy", cells)
@@ -147,7 +143,7 @@ def _lazy() -> PaperTable:
     cells = []
     for dataset, text in PRINTED[3].items():
         most = experiment(dataset, "GLASU", exchanges=4, steps=4)
-        for (row, column), number in printed(text).items():
+        for (row, column), number in parse_numbers(text).items():
             document = experiment(dataset, "GLASU", exchanges=int(column.removeprefix("K=")), steps=4)
             place = f"{dataset}, {row}", column
             if row == "Accuracy":
@@ -163,7 +159,7 @@ def _stale() -> PaperTable:
     cells = []
     for dataset, text in PRINTED[4].items():
         wanted = THRESHOLDS[dataset]
-        for (row, column), number in printed(text).items():
+        for (row, column), number in parse_numbers(text).items():
             document = experiment(dataset, "GLASU", steps=int(column.removeprefix("Q=")))
             if row == "Accuracy":
                 quantity = first_accuracy_of(wanted)
@@ -176,7 +172,7 @@ def _stale() -> PaperTable:
 def _clients() -> PaperTable:
     cells = []
     for dataset, text in PRINTED[5].items():
-        for (method, column), number in printed(text).items():
+        for (method, column), number in parse_numbers(text).items():
             clients = 3 if method == "Cent." else int(column.removeprefix("M="))
             steps = 4 if method == "GLASU" else 1
             document = experiment(dataset, method, clients, steps=steps)
@@ -214,99 +210,4 @@ GLASU = Paper(
     "GLASU (Zhang et al. 2023)",
     {2: _comparison(), 3: _lazy(), 4: _stale(), 5: _clients()},
     {3: _backbones()},
-)
-
-
-# ----------------------------------------------------------------------------------------------------
-# GLASU's experiments as the paper's released scripts make them (Zhang et al. 2023), as far as this version can. Each
-# setting is one of the partition or the algorithm, or says which client's accuracy it is. Left out is what `NOTES`
-# says.
-
-
-EXAMPLES = {"cora": 60, "citeseer": 84, "pubmed": 320}  # train nodes of each class
-NODES = {"cora": 2708, "citeseer": 3327, "pubmed": 19717}
-ROUNDS = 1024  # 32 outer iterations of 32
-LONGER = {"pubmed": 2048}
-SCRIPT_LOOK = 32  # an outer iteration
-# Learning rates where Q = 1, which makes the fewest updates: the best of 0.5 and 0.8 on validation nodes, seed 0.
-# CiteSeer keeps 0.5, as GLASU-4 does on both.
-SCRIPT_RATES = {"cora": 0.8}
-THIRD = client_accuracy(2)
-
-
-def _split(cell: PaperCell) -> PaperCell:
-    """PyG's random split: equally many nodes of each class train, 500 of the others validate, 1,000 test."""
-    data = cell.document["data"]["name"]
-    if data.capitalize() in HERITAGE:
-        return changed(cell, partition={"train": 0.2, "val": 0.3, "test": 0.5})
-    if data not in EXAMPLES:
-        return cell
-    shares = {"val": round(500 / NODES[data], 5), "test": round(1000 / NODES[data], 5)}
-    drawn = {"use_dataset_split": False, "train_on_rest": False, "train_per_class": EXAMPLES[data]}
-    return changed(cell, partition=drawn | shares)
-
-
-def _blocks(cell: PaperCell) -> PaperCell:
-    partition = cell.document["partition"]
-    return changed(cell, partition={"blocks": "random"}) if partition["name"] == "vertical" else cell
-
-
-def _rounds(cell: PaperCell) -> PaperCell:
-    return changed(cell, rounds=LONGER.get(cell.document["data"]["name"], ROUNDS))
-
-
-def _decay(cell: PaperCell) -> PaperCell:
-    """A quarter of the learning rate after every 12 of 32 outer iterations, where one party is alone after every 8."""
-    every = 8 if cell.document["algorithm"]["name"] == "standalone" else 12
-    return changed(cell, algorithm={"decay": 0.25, "decay_every": cell.document["rounds"] * every // 32})
-
-
-def _rates(cell: PaperCell) -> PaperCell:
-    rate = SCRIPT_RATES.get(cell.document["data"]["name"])
-    return changed(cell, algorithm={"lr": rate}) if rate and _in_step(cell) else cell
-
-
-def _exchanged(cell: PaperCell) -> PaperCell:
-    return changed(cell, algorithm={"backward": "exchanged"}) if _in_step(cell) else cell
-
-
-def _in_step(cell: PaperCell) -> bool:
-    """Whether parties exchange in every update."""
-    settings = cell.document["algorithm"]
-    result: bool = settings["name"] == "simulated_centralized" or (
-        settings["name"] == "glasu" and settings["steps"] == 1
-    )
-    return result
-
-
-def _third(cell: PaperCell) -> PaperCell:
-    standalone = cell.document["algorithm"]["name"] == "standalone"
-    return replace(cell, quantity=THIRD) if standalone else cell
-
-
-SETTINGS = {
-    "equally many train nodes of each class": Setting(_split),
-    "random feature blocks": Setting(_blocks),
-    "the same number of rounds for every Q": Setting(_rounds),
-    "learning rate quartered twice, of StAl. three times": Setting(_decay),
-    "a learning rate of its own where Q = 1": Setting(_rates),
-    "exchanged gradients where Q = 1": Setting(_exchanged),
-    "StAl. is the third client": Setting(_third),
-}
-NOTES = (
-    "Protocol of the paper's released scripts, with these differences: this version's GCNII instead of their residual "
-    "blocks with batch normalization, three sampled neighbors instead of two (Cent.: five), weights of the whole "
-    "graph's normalization instead of the sampled graph's, no weight decay, exact gradients where Q = 1 (theirs are "
-    "not divided by the number of parties), the parties' mean accuracy instead of the first party's, and scores of all "
-    "neighbors. "
-    "Learning rates are the tables', but on Cora 0.8 where Q = 1 (GLASU-1, Sim.), the best of 0.5 and 0.8 on "
-    "validation nodes with seed 0.",
-)
-SCRIPT = Protocol(
-    SETTINGS,
-    lambda cell: changed(cell, eval_every=SCRIPT_LOOK),
-    worth=tuple(it for it in GLASU.tables[2].cells if it.row in ("Cora", "CiteSeer", "PubMed")),
-    beside=(),
-    seeds=SEEDS,
-    notes=NOTES,
 )

@@ -112,7 +112,7 @@ class Paper:
     figures: Mapping[int, PaperTable]
 
 
-def printed(text: str) -> dict[tuple[str, str], Printed]:
+def parse_numbers(text: str) -> dict[tuple[str, str], Printed]:
     """{(row, column): number} of a table written with "|" between cells, its headings first; "±" precedes a deviation.
 
     Raises:
@@ -130,7 +130,7 @@ def printed(text: str) -> dict[tuple[str, str], Printed]:
 
 
 def printed_tables(paper: str) -> dict[int, Any]:
-    """The tables of a paper in `printed.toml` by their numbers: text for `printed`, or one text for each data set."""
+    """The tables of a paper in `printed.toml` by number: text for `parse_numbers`, or a text for each data set."""
     text = files("fedweave.papers").joinpath("printed.toml").read_text(encoding="utf-8")
     return {int(number): table for number, table in tomllib.loads(text)[paper].items()}
 
@@ -147,7 +147,7 @@ ALL = "everything on"
 Change = Callable[[PaperCell], PaperCell]
 
 
-def unchanged(cell: PaperCell) -> PaperCell:
+def keep(cell: PaperCell) -> PaperCell:
     """The cell as it is."""
     return cell
 
@@ -161,7 +161,7 @@ class Setting:
     """
 
     on: Change
-    off: Change = unchanged
+    off: Change = keep
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _row_name(cell: PaperCell, how: str) -> str:
     return f"{cell.row}, {how}"
 
 
-def changed(cell: PaperCell, **changes: object) -> PaperCell:
+def change(cell: PaperCell, **changes: object) -> PaperCell:
     """The cell with keys of its document's sections changed, or with other values outside of sections."""
     document: Document = dict(cell.document)
     for key, change in changes.items():

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.toml import check_name, quoted
-from fedweave.papers import fedego, glasu
+from fedweave.papers import fedego_script, glasu_script
 from fedweave.papers.f2gnn import F2GNN
 from fedweave.papers.fairgfl import FAIRGFL
 from fedweave.papers.fairgraphfl import FAIRGRAPHFL
@@ -27,8 +27,8 @@ PAPERS: dict[str, Paper] = {
 }
 
 PROTOCOLS: dict[str, dict[str, Protocol]] = {
-    "fedego": {"script": fedego.SCRIPT},
-    "glasu": {"script": glasu.SCRIPT},
+    "fedego": {"script": fedego_script.SCRIPT},
+    "glasu": {"script": glasu_script.SCRIPT},
 }
 
 
@@ -55,7 +55,7 @@ def tables(
         if protocol == CLEAN or table is not None or figure is not None:
             raise ConfigError("--one-off is a table of its own, of a protocol: give --protocol script, and no --table.")
         return [(f"{paper}-{protocol}-one-off", f"{about.title}, {protocol}", protocols[protocol].one_off())]
-    chosen = [*_numbered("table", table, about.tables), *_numbered("figure", figure, about.figures)]
+    chosen = [*_table_of_number("table", table, about.tables), *_table_of_number("figure", figure, about.figures)]
     if table is None and figure is None:
         chosen = [("table", n, it) for n, it in about.tables.items()]
         chosen += [("figure", n, it) for n, it in about.figures.items()]
@@ -75,9 +75,11 @@ def of_data(chosen: Chosen, data: str | None) -> Chosen:
     """
     if data is None:
         return chosen
-    there = {cell.document["data"]["name"] for _, _, table in chosen for cell in table.cells}
-    if data not in there:
-        raise ConfigError(f"--data: no table has {data!r}; choose one of {', '.join(sorted(there))}.")
+    data_sets: set[str] = set()
+    for _, _, table in chosen:
+        data_sets |= {cell.document["data"]["name"] for cell in table.cells}
+    if data not in data_sets:
+        raise ConfigError(f"--data: no table has {data!r}; choose one of {', '.join(sorted(data_sets))}.")
     return _cut(chosen, [data], lambda cell: cell.document["data"]["name"] == data)
 
 
@@ -107,10 +109,10 @@ def _cut(chosen: Chosen, names: Sequence[str], selected: Callable[[PaperCell], b
     suffix = "-".join(re.sub(r"[^a-z0-9+.]+", "-", name.lower()).strip("-") for name in names)
     tables = []
     for name, heading, table in chosen:
-        if cells := tuple(filter(selected, table.cells)):
-            tables.append(
-                (f"{name}-{suffix}", f"{heading}, {', '.join(map(quoted, names))}", replace(table, cells=cells))
-            )
+        cells = tuple(filter(selected, table.cells))
+        if cells:
+            selection_heading = f"{heading}, {', '.join(map(quoted, names))}"
+            tables.append((f"{name}-{suffix}", selection_heading, replace(table, cells=cells)))
     return tables
 
 
@@ -131,10 +133,12 @@ def seeds_of(text: str | None) -> Sequence[int] | None:
     return seeds
 
 
-def _numbered(kind: str, number: int | None, there: Mapping[int, PaperTable]) -> list[tuple[str, int, PaperTable]]:
+def _table_of_number(
+    kind: str, number: int | None, tables: Mapping[int, PaperTable]
+) -> list[tuple[str, int, PaperTable]]:
     if number is None:
         return []
-    if number not in there:
-        valid = ", ".join(map(str, there)) or "none, there are none"
+    if number not in tables:
+        valid = ", ".join(map(str, tables)) or "none, there are none"
         raise ConfigError(f"--{kind}: there is no {kind} {number}; choose one of {valid}.")
-    return [(kind, number, there[number])]
+    return [(kind, number, tables[number])]

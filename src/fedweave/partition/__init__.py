@@ -14,11 +14,12 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition, Partitioner, SaysExamples, TakesSplit, check
 from fedweave.partition.communities import Louvain
+from fedweave.partition.dirichlet import Dirichlet, Random
 from fedweave.partition.divided import Column, Divided, Folders
 from fedweave.partition.edges import EdgeGroups
 from fedweave.partition.ego_networks import EgoNetworks
 from fedweave.partition.graphs import GraphsIID, GraphSkew, Perturbed
-from fedweave.partition.label_skew import Dirichlet, LabelSkew, Random
+from fedweave.partition.label_skew import LabelSkew
 from fedweave.partition.metis import LouvainPlus, Metis, MetisPlus
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
@@ -91,9 +92,8 @@ def cut(partition: Partitioner, data: Dataset, seed: int) -> Partition:
     """
     fits = [name for name, kind in PARTITIONS.items() if data.example in _examples(kind)]
     if data.example not in _examples(type(partition)):
-        partition_name = next(
-            (name for name, kind in PARTITIONS.items() if kind is type(partition)), type(partition).__name__
-        )
+        names = {kind: name for name, kind in PARTITIONS.items()}
+        partition_name = names.get(type(partition), type(partition).__name__)
         raise ConfigError(
             f"partition.name = {partition_name!r} cuts {' and '.join(_examples(type(partition)))}s, but the "
             f"examples of {data.name!r} are {data.example}s; choose one of {', '.join(fits)}.",
@@ -116,11 +116,11 @@ def unused(partition: object, data: Dataset, result: Partition) -> list[str]:
 
 def repeats(data: Dataset, partition: Partition) -> list[str]:
     """Notes on test examples of any client, or of the global test set, that also train somewhere in another row."""
-    train, test = (
-        np.concatenate([part.examples[part.masks[split]] for part in partition.parts]) for split in (TRAIN, TEST)
-    )
-    common = [] if partition.test is None else [partition.test]
-    return molecules.repeats(data, np.unique(train), np.unique(np.concatenate([test, *common])))
+    train = [part.examples[part.masks[TRAIN]] for part in partition.parts]
+    test = [part.examples[part.masks[TEST]] for part in partition.parts]
+    if partition.test is not None:
+        test.append(partition.test)
+    return molecules.repeats(data, np.unique(np.concatenate(train)), np.unique(np.concatenate(test)))
 
 
 def _unused_ratios(partition: object, data: Dataset) -> list[str]:
@@ -135,26 +135,20 @@ def _unused_ratios(partition: object, data: Dataset) -> list[str]:
 
 def _unused_split(partition: object, data: Dataset, result: Partition) -> list[str]:
     public = data.public
-    if (
-        public is None
-        or (isinstance(partition, TakesSplit) and partition.use_dataset_split)
-        or _goes_by(public, result)
-    ):
+    takes_split = isinstance(partition, TakesSplit) and partition.use_dataset_split
+    if public is None or takes_split or _follows_split(public, result):
         return []
     counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, public.sum(1).tolist(), strict=True))
     if isinstance(partition, TakesSplit):
         remedy = "partition.use_dataset_split = true takes it"
     else:
-        fits = [
-            name
-            for name, kind in PARTITIONS.items()
-            if data.example in _examples(kind) and isinstance(kind, TakesSplit)
-        ]
+        kinds = {name: kind for name, kind in PARTITIONS.items() if data.example in _examples(kind)}
+        fits = [name for name, kind in kinds.items() if isinstance(kind, TakesSplit)]
         remedy = f"{', '.join(fits)} can take it, by use_dataset_split = true"
     return [f"the data's own split ({counts}) is not used: this partition draws its own; {remedy}"]
 
 
-def _goes_by(public: np.ndarray, result: Partition) -> bool:
+def _follows_split(public: np.ndarray, result: Partition) -> bool:
     """Whether all examples are used as the split bool [3, e] says; examples outside it may also train."""
     free = np.asarray(~public.any(0))
     for part in result.parts:

@@ -118,24 +118,25 @@ def _pairs(data: Dataset, links: Links, split_times: tuple[float, float] | None)
 
 def _outside(data: Dataset, links: Links, split_times: tuple[float, float] | None) -> KnownPairs:
     """The links that are in one member's file only, to nodes that some member holds."""
-    outside, place = data.outside, known_ends(data)
+    outside = data.outside
     if outside is None:
         raise ValueError(f"{data.name} has no edges to nodes elsewhere")
     inside = outside.edge_attrs.ends < data.nodes
-    ends = place[outside.edge_attrs.ends]
-    there = (ends >= 0).all(0) & (inside[0] != inside[1])
-    leads = inside[0, there].astype(np.int64)
-    source, target = ends[:, there]
-    relation = relation_of(outside.edge_attrs)[there] if links.relations else np.zeros(there.sum(), np.int64)
+    ends = known_ends(data)[outside.edge_attrs.ends]
+    known = (ends >= 0).all(0) & (inside[0] != inside[1])
+    leads = inside[0, known].astype(np.int64)
+    source, target = ends[:, known]
+    relation = relation_of(outside.edge_attrs)[known] if links.relations else np.zeros(known.sum(), np.int64)
     if split_times is not None and outside.edge_attrs.time is not None:
-        split = np.searchsorted(split_times, outside.edge_attrs.time[there])
+        split = np.searchsorted(split_times, outside.edge_attrs.time[known])
     elif outside.edge_attrs.split is not None and (outside.edge_attrs.split >= 0).any():
-        split = outside.edge_attrs.split[there]
+        split = outside.edge_attrs.split[known]
     else:
         hashes = hashes_of(data.node_ids)
         masks = split_of(pair_hashes(hashes[source], hashes[target], relation, links.seed), links.ratios)
         split = np.where(masks.any(0), masks.argmax(0), -1)
-    near, far = np.where(leads == 1, source, target), np.where(leads == 1, target, source)
+    near = np.where(leads == 1, source, target)
+    far = np.where(leads == 1, target, source)
     return KnownPairs(near, far, relation, leads, split)
 
 
@@ -145,13 +146,16 @@ class _Member:
     def __init__(self, links: Links, hashes: np.ndarray, nodes: np.ndarray, known: KnownPairs) -> None:
         _, first = np.unique(np.stack([known.near, known.far, known.relation, known.leads]), axis=1, return_index=True)
         self._known = KnownPairs(*(column[np.sort(first)] for column in known))
-        self._links, self._hashes, self._nodes = links, hashes, nodes
+        self._links = links
+        self._hashes = hashes
+        self._nodes = nodes
         self.foreign = np.unique(self._known.far)
 
     def arrays(self, room: np.ndarray) -> Precomputed:
         """All arrays that the steps read."""
         known, count = self._known, len(self._known.near)
-        near, slot = np.searchsorted(self._nodes, known.near), np.searchsorted(self.foreign, known.far)
+        near = np.searchsorted(self._nodes, known.near)
+        slot = np.searchsorted(self.foreign, known.far)
         codes = np.unique((known.relation * len(self._nodes) + near) * max(1, len(self.foreign)) + slot)
         rows = [np.stack([near, slot, known.relation, known.leads, known.split, np.full(count, LINK)], 1)]
         rows.append(self._no_links(rows[0], codes))
@@ -185,13 +189,13 @@ class _Member:
             self._links.seed + 1,
         )
         rows[:, 5] = NO_LINK
-        left = np.arange(len(rows))
+        at = np.arange(len(rows))  # the rows whose pair is still a link
         for attempt in range(TRIES):
-            if not len(left):
+            if not len(at):
                 break
             if not self._links.relations:
-                rows[left, 0] = words(keys[left], 8 + 2 * attempt) % len(self._nodes)
-            rows[left, 1] = ends[first[left] + words(keys[left], 9 + 2 * attempt) % size[left]]
-            code = (rows[left, 2] * len(self._nodes) + rows[left, 0]) * len(self.foreign) + rows[left, 1]
-            left = left[np.isin(code, codes)]
-        return np.delete(rows, left, 0)
+                rows[at, 0] = words(keys[at], 8 + 2 * attempt) % len(self._nodes)
+            rows[at, 1] = ends[first[at] + words(keys[at], 9 + 2 * attempt) % size[at]]
+            code = (rows[at, 2] * len(self._nodes) + rows[at, 0]) * len(self.foreign) + rows[at, 1]
+            at = at[np.isin(code, codes)]
+        return np.delete(rows, at, 0)

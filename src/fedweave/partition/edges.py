@@ -44,7 +44,8 @@ class EdgeGroups(Divided):
         holder, names = self._holders(data, seed)
         clients = self.clients if names is None else len(names)
         held = group(holder, clients)
-        if empty := sum(len(edges) == 0 for edges in held):
+        empty = sum(len(edges) == 0 for edges in held)
+        if empty:
             raise ConfigError(
                 f"partition.clients = {clients}: {empty} of them would hold no edge of {data.name!r} by {self.by}. "
                 "Lower clients, or cut the edges in another way (partition.by).",

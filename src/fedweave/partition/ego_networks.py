@@ -18,7 +18,7 @@ from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.splits import check_ratios, divide
 
-_FEW = 16  # binary search finds the nodes of a group below 1 / 16 of all; for larger groups a table is faster
+_SMALL_SHARE = 16  # binary search finds the nodes of a group below 1 / 16 of all; for larger groups a table is faster
 
 
 def induced_edges(data: Dataset, groups: list[np.ndarray], starts: np.ndarray | None = None) -> Iterator[np.ndarray]:
@@ -35,15 +35,19 @@ def induced_together(
     edges begin. nodes: of all groups, one after another, each sorted. sizes: int64 [P]. starts: `edge_starts` of the
     data. slots: `slots_of` all groups, if they share no nodes; the P groups are some of them.
     """
-    group, first = np.repeat(np.arange(len(sizes)), sizes), np.cumsum(sizes) - sizes
-    at, degree = starts[nodes], starts[nodes + 1] - starts[nodes]
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    first = np.cumsum(sizes) - sizes
+    at = starts[nodes]
+    degree = starts[nodes + 1] - at
     source = np.repeat(np.arange(len(nodes)), degree)
     before = np.cumsum(degree) - degree
     target = data.edges[1, np.arange(len(source)) + np.repeat(at - before, degree)]
     if slots is None:
-        codes, wanted = group * data.nodes + nodes, group[source] * data.nodes + target
-        position = np.searchsorted(codes, wanted).clip(max=max(len(codes) - 1, 0))
-        inside, place = codes[position] == wanted, position - first[group[source]]
+        codes = group * data.nodes + nodes
+        target_codes = group[source] * data.nodes + target
+        position = np.searchsorted(codes, target_codes).clip(max=max(len(codes) - 1, 0))
+        inside = codes[position] == target_codes
+        place = position - first[group[source]]
     else:  # a group's nodes have consecutive slots, so nothing needs a search
         begin = slots[nodes] - (np.arange(len(nodes)) - first[group])
         place = slots[target] - np.repeat(begin, degree)
@@ -101,11 +105,11 @@ def _induced(
 def crossing_edges(data: Dataset, groups: list[np.ndarray]) -> Iterator[np.ndarray]:
     """For each group of sorted node numbers, the edges from it to nodes that only other groups hold: int64 [2, C_i], a
     position within the group and a node number."""
-    held = np.zeros(data.nodes, bool)
+    in_groups = np.zeros(data.nodes, bool)
     for nodes in groups:
-        held[nodes] = True
+        in_groups[nodes] = True
     for source, target, place in _touching(data, groups):
-        yield np.stack([source, target])[:, (place < 0) & held[target]]
+        yield np.stack([source, target])[:, (place < 0) & in_groups[target]]
 
 
 def edge_starts(data: Dataset) -> np.ndarray:
@@ -127,17 +131,17 @@ def _touching(
         source = np.repeat(np.arange(len(nodes)), degree)
         before = np.cumsum(degree) - degree
         target = data.edges[1, np.arange(len(source)) + np.repeat(first - before, degree)]
-        yield source, target, _places(nodes, target, data.nodes)
+        yield source, target, _positions(nodes, target, data.nodes)
 
 
-def _places(nodes: np.ndarray, wanted: np.ndarray, total: int) -> np.ndarray:
-    """The positions of `wanted` nodes among sorted `nodes`, of `total` in all; -1 for nodes that are not there."""
-    if len(nodes) * _FEW > total:
+def _positions(nodes: np.ndarray, targets: np.ndarray, total: int) -> np.ndarray:
+    """The positions of the `targets` among sorted `nodes`, of `total` in all; -1 for nodes that are not there."""
+    if len(nodes) * _SMALL_SHARE > total:
         place = np.full(total, -1)
         place[nodes] = np.arange(len(nodes))
-        return np.asarray(place[wanted])
-    at = np.searchsorted(nodes, wanted).clip(max=max(len(nodes) - 1, 0))
-    position: np.ndarray = np.where(nodes[at] == wanted, at, -1)
+        return np.asarray(place[targets])
+    at = np.searchsorted(nodes, targets).clip(max=max(len(nodes) - 1, 0))
+    position: np.ndarray = np.where(nodes[at] == targets, at, -1)
     return position
 
 
@@ -146,9 +150,12 @@ def labels_of(data: Dataset, edges: np.ndarray) -> np.ndarray | None:
     if its edges have no labels."""
     if data.edge_labels is None:
         return None
-    known, wanted = (pairs[0] * data.nodes + pairs[1] for pairs in (data.edges, edges))
-    at = np.searchsorted(known, wanted).clip(max=max(len(known) - 1, 0))
-    return np.where(known[at] == wanted, data.edge_labels[at], -1) if len(known) else np.full(len(wanted), -1)
+    known = data.edges[0] * data.nodes + data.edges[1]
+    codes = edges[0] * data.nodes + edges[1]
+    if not len(known):
+        return np.full(len(codes), -1)
+    at = np.searchsorted(known, codes).clip(max=len(known) - 1)
+    return np.where(known[at] == codes, data.edge_labels[at], -1)
 
 
 @dataclass(frozen=True)

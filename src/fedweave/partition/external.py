@@ -67,35 +67,42 @@ class Appended(NamedTuple):
     words: int = 0
 
 
-def appended(data: Dataset, partition: Partition, how: str, least: int = 1) -> Appended:
+def with_external_columns(data: Dataset, partition: Partition, how: str, min_nodes: int = 1) -> Appended:
     """The data with columns derived from edges between the parts of a partition, and to nodes that the data lacks.
 
-    how: "features" or "exchange". least: the fewest nodes of a member whose sum it sends.
+    how: "features" or "exchange". min_nodes: the fewest nodes of a member whose sum it sends.
 
     Raises:
         ConfigError: the parts do not divide the nodes of one graph. DataError: two members hold one id.
     """
+    # 1. What members can compute from their own edges.
     holder = holders_of(data, partition)
-    every = _every(data, [part.split_times for part in partition.parts])
-    known = np.append(holder, np.full(0 if data.outside is None else len(data.outside.names), -1))
-    ends = ends_at(every, known)
-    columns, more = summary(data.nodes, every, known, ends)
-    x, names = append_columns(data.x, columns), (*columns_of(data), *more)
-    if how != "exchange":
-        return Appended(_with(data, x, names))
-    parts, ends = len(partition.parts), ends._replace(far=known_ends(data)[ends.far])
-    members = (holder >= 0) & (holder < parts)
-    shared_ends = ends.only((ends.far >= 0) & members[ends.near] & members[ends.far])
+    edges = _all_edges(data, [part.split_times for part in partition.parts])
+    outside_nodes = 0 if data.outside is None else len(data.outside.names)
+    known = np.append(holder, np.full(outside_nodes, -1))
+    ends = ends_at(edges, known)
+    columns, column_names = summary(data.nodes, edges, known, ends)
+    x = append_columns(data.x, columns)
+    names = (*columns_of(data), *column_names)
+    if how != EXCHANGE:
+        return Appended(replace(data, x=x, columns=names))
+
+    # 2. The sums that members send about their nodes to the holders of the other ends.
+    parts = len(partition.parts)
+    ends = ends._replace(far=known_ends(data)[ends.far])
+    is_member = (holder >= 0) & (holder < parts)
+    shared_ends = ends.only((ends.far >= 0) & is_member[ends.near] & is_member[ends.far])
     shared, slot = np.unique(shared_ends.far, return_inverse=True)
-    form = len(shared), len(ways(every.directed))
-    total = np.zeros((form[0], form[1] * (1 + data.features)), np.int64)
+    slots = len(shared)
+    directions = len(ways(edges.directed))
+    total = np.zeros((slots, directions * (1 + data.features)), np.int64)
     for part in range(parts):
-        mask = holder[shared_ends.near] == part
-        total += words(terms(data.x, shared_ends._replace(far=slot).only(mask), form, least), parts)
-    heard = np.zeros((data.nodes, total.shape[1]), np.float32)
-    heard[shared] = means(total, form[1])
-    more = exchanged_names(columns_of(data), every.directed)
-    return Appended(_with(data, append_columns(x, heard), (*names, *more)), *total.shape)
+        part_ends = shared_ends._replace(far=slot).only(holder[shared_ends.near] == part)
+        total += words(terms(data.x, part_ends, (slots, directions), min_nodes), parts)
+    exchanged = np.zeros((data.nodes, total.shape[1]), np.float32)
+    exchanged[shared] = means(total, directions)
+    names = (*names, *exchanged_names(columns_of(data), edges.directed))
+    return Appended(replace(data, x=append_columns(x, exchanged), columns=names), *total.shape)
 
 
 def check_inside(data: Dataset) -> None:
@@ -114,36 +121,38 @@ def check_inside(data: Dataset) -> None:
 def member_data(data: Dataset, how: str) -> Dataset:
     """A member's own data, with columns derived from its edges to nodes that it does not have; columns from an exchange
     are 0."""
-    ends = [None if data.edge_attrs is None else data.edge_attrs.split_times]
-    none = Outside(_both(data).select(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
-    outside = before(data.outside or none, data.nodes, _last(ends))
-    every = _every(replace(data, outside=outside), ends)
-    holder = own_holder(data.nodes, outside)
-    columns, more = summary(data.nodes, every, holder, ends_at(every, holder))
-    names = (*columns_of(data), *more)
+    split_times = [None if data.edge_attrs is None else data.edge_attrs.split_times]
+    empty = Outside(_with_outside(data).select(np.empty(0, np.int64), np.empty((2, 0), np.int64)), ())
+    outside = before(data.outside or empty, data.nodes, _training_end(split_times))
+    edges = _all_edges(replace(data, outside=outside), split_times)
+    holder = member_holder(data.nodes, outside)
+    columns, column_names = summary(data.nodes, edges, holder, ends_at(edges, holder))
+    names = (*columns_of(data), *column_names)
     if how == EXCHANGE:
-        sum_names = exchanged_names(columns_of(data), every.directed)
-        columns, names = np.pad(columns, ((0, 0), (0, len(sum_names)))), (*names, *sum_names)
-    return replace(_with(data, append_columns(data.x, columns), names), outside=outside)
+        sum_names = exchanged_names(columns_of(data), edges.directed)
+        columns = np.pad(columns, ((0, 0), (0, len(sum_names))))
+        names = (*names, *sum_names)
+    return replace(data, x=append_columns(data.x, columns), columns=names, outside=outside)
 
 
-def columns_told(data: Dataset) -> int:
+def sent_columns(data: Dataset) -> int:
     """For data that `member_data` made for an exchange: how many of its first columns enter the sums for others."""
-    none = np.empty(0, np.int64)
-    every = _every(data).select(none, np.empty((2, 0), np.int64))
-    many, width = len(ways(every.directed)), len(summary(0, every, none, Ends(none, none, none, none))[1])
-    return (data.features - width - many) // (1 + many)
+    empty = np.empty(0, np.int64)
+    edges = _all_edges(data).select(empty, np.empty((2, 0), np.int64))
+    directions = len(ways(edges.directed))
+    summary_names = summary(0, edges, empty, Ends(empty, empty, empty, empty))[1]
+    return (data.features - len(summary_names) - directions) // (1 + directions)
 
 
-def own_holder(nodes: int, outside: Outside) -> np.ndarray:
+def member_holder(nodes: int, outside: Outside) -> np.ndarray:
     """int64 [n + F]: 0 for a member's own nodes, -1 for nodes elsewhere."""
     return np.append(np.zeros(nodes, np.int64), np.full(len(outside.names), -1))
 
 
 def exchanged_names(names: Sequence[str], directed: bool) -> tuple[str, ...]:
     """The names of the columns that an exchange derives from the columns `names`."""
-    each = ("log neighbors", *(f"mean of {name}" for name in names))
-    return tuple(f"{EXCHANGED}{way} {name}".replace("  ", " ") for way in ways(directed) for name in each)
+    columns = ("log neighbors", *(f"mean of {name}" for name in names))
+    return tuple(f"{EXCHANGED}{way} {name}".replace("  ", " ") for way in ways(directed) for name in columns)
 
 
 def is_exchanged(name: str) -> bool:
@@ -151,41 +160,42 @@ def is_exchanged(name: str) -> bool:
     return name.startswith(EXCHANGED)
 
 
-def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], least: int) -> np.ndarray:
+def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], min_nodes: int) -> np.ndarray:
     """float64 [S, w (1 + d)]: for S nodes elsewhere and each of the w directions of an edge from their side, how many
-    nodes are joined to them, and the sum of these nodes' features; 0 where they are fewer than `least`.
+    nodes are joined to them, and the sum of these nodes' features; 0 where they are fewer than `min_nodes`.
 
     x: [n, d]. ends: of edges at a member's nodes, `far` the places of the other ends. form: S and w.
     """
-    slots, many = form
-    way = ends.way if many == 1 else 1 - ends.way  # an edge that leaves here arrives there
-    codes = np.unique((ends.far * many + way) * x.shape[0] + ends.near)  # a node counts once, with any number of edges
+    slots, directions = form
+    way = ends.way if directions == 1 else 1 - ends.way  # an edge that leaves here arrives there
+    codes = np.unique((ends.far * directions + way) * x.shape[0] + ends.near)  # a node counts once, with any edges
     row, near = np.divmod(codes, x.shape[0])
-    count = np.bincount(row, minlength=slots * many)
-    enough = count[row] >= least
-    adds = sp.csr_matrix((np.ones(enough.sum()), (row[enough], near[enough])), shape=(slots * many, x.shape[0]))
-    sums = adds @ x.astype(np.float64)
+    count = np.bincount(row, minlength=slots * directions)
+    enough = count[row] >= min_nodes
+    entries = np.ones(enough.sum()), (row[enough], near[enough])
+    sums = sp.csr_matrix(entries, shape=(slots * directions, x.shape[0])) @ x.astype(np.float64)
     sums = sums.toarray() if sp.issparse(sums) else sums
-    return np.concatenate([np.where(count >= least, count, 0)[:, None], sums], 1).reshape(
-        slots, many * (1 + x.shape[1])
-    )
+    counts = np.where(count >= min_nodes, count, 0)[:, None]
+    return np.concatenate([counts, sums], 1).reshape(slots, directions * (1 + x.shape[1]))
 
 
 def member_words(
-    x: "np.ndarray | sp.csr_matrix", outside: Outside, slot: np.ndarray, slots: int, least: int, members: int
+    x: "np.ndarray | sp.csr_matrix", outside: Outside, slot: np.ndarray, slots: int, min_nodes: int, members: int
 ) -> np.ndarray:
     """int64 [S, w (1 + d)]: a member's addend of an exchange, as integers.
 
     x: [n, d], features of the member's own nodes. outside: its edges to others' nodes. slot: int64 [F], the place among
-    `slots` of each of these; -1 is none. least: see `terms`. members: their number.
+    `slots` of each of these; -1 is none. min_nodes: see `terms`. members: their number.
 
     Raises:
         DataError: a value is too large.
     """
-    n, edges = x.shape[0], outside.edge_attrs
-    ends = ends_at(edges, own_holder(n, outside))
+    n = x.shape[0]
+    edges = outside.edge_attrs
+    ends = ends_at(edges, member_holder(n, outside))
     ends = ends._replace(far=slot[ends.far - n])
-    return words(terms(x, ends.only(ends.far >= 0), (slots, len(ways(edges.directed))), least), members)
+    form = slots, len(ways(edges.directed))
+    return words(terms(x, ends.only(ends.far >= 0), form, min_nodes), members)
 
 
 def words(values: np.ndarray, members: int) -> np.ndarray:
@@ -194,42 +204,45 @@ def words(values: np.ndarray, members: int) -> np.ndarray:
     Raises:
         DataError: a value is too large.
     """
-    most, tensor = ((1 << 62) - 1) // members, torch.from_numpy(values)
-    if WORDS.beyond(tensor, most):
-        bound = most * 2.0**-WORDS.fraction
+    limit = ((1 << 62) - 1) // members
+    tensor = torch.from_numpy(values)
+    if WORDS.beyond(tensor, limit):
+        bound = limit * 2.0**-WORDS.fraction
         raise DataError(
             f"data.external: sums of features beyond {bound:.3g} cannot be exchanged. Scale them by data.normalize."
         )
-    return WORDS.encode(tensor, float(most)).numpy()
+    return WORDS.encode(tensor, float(limit)).numpy()
 
 
-def means(total: np.ndarray, many: int) -> np.ndarray:
-    """float32 [S, w (1 + d)]: in each of `many` directions, log(1 + number) and means, from sums of integers
+def means(total: np.ndarray, directions: int) -> np.ndarray:
+    """float32 [S, w (1 + d)]: in each of w `directions`, log(1 + number) and means, from sums of integers
     int64 [S, w (1 + d)]."""
-    rows, wide = total.shape
-    result = WORDS.decode(torch.from_numpy(total), torch.float64).numpy().reshape(rows, many, wide // many)
+    rows, width = total.shape
+    result = WORDS.decode(torch.from_numpy(total), torch.float64).numpy()
+    result = result.reshape(rows, directions, width // directions)
     result[..., 1:] /= result[..., :1].clip(1)
     result[..., 0] = np.log1p(result[..., 0])
     return result.reshape(total.shape).astype(np.float32)
 
 
-def outsides(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
+def outside_edges(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
     """For each part, the edges between its nodes and all others, as its own files would name them."""
-    every = _every(data, [part.split_times for part in parts])
-    called = (*named(data).called, *(() if data.outside is None else data.outside.names))
-    place = np.full(len(called), -1)
+    edges = _all_edges(data, [part.split_times for part in parts])
+    names = (*with_ids(data).called, *(() if data.outside is None else data.outside.names))
+    place = np.full(len(names), -1)
     for part in parts:
         place[part.nodes] = np.arange(len(part.nodes))
-        held = place[every.ends] >= 0
-        edge = np.flatnonzero(held[0] != held[1])
-        ends, leaves = every.ends[:, edge], held[0, edge]
+        inside = place[edges.ends] >= 0  # [2, E]
+        crossing = np.flatnonzero(inside[0] != inside[1])
+        ends = edges.ends[:, crossing]
+        leaves = inside[0, crossing]
         far, at = np.unique(np.where(leaves, *ends[::-1]), return_inverse=True)
         pair = place[np.where(leaves, *ends)], len(part.nodes) + at
         place[part.nodes] = -1
-        yield Outside(every.select(edge, np.where(leaves, pair, pair[::-1])), tuple(called[i] for i in far))
+        yield Outside(edges.select(crossing, np.where(leaves, pair, pair[::-1])), tuple(names[i] for i in far))
 
 
-def named(data: Dataset) -> Dataset:
+def with_ids(data: Dataset) -> Dataset:
     """The data with ids, by which its members find their common ends."""
     if data.called:
         return data
@@ -250,7 +263,7 @@ def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
     """int64 [n]: the part that has each node, then the node set of the server (test or held); -1 is none.
 
     Raises:
-        ConfigError: see `appended`.
+        ConfigError: see `with_external_columns`.
     """
     parts = partition.parts
     if data.example == "graph" or any(part.columns is not None or part.edges is not None for part in parts):
@@ -271,31 +284,35 @@ def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
     return holder
 
 
-def _every(data: Dataset, split_times: Sequence[tuple[float, float] | None] = ()) -> EdgeAttributes:
+def _all_edges(data: Dataset, split_times: Sequence[tuple[float, float] | None] = ()) -> EdgeAttributes:
     """All edges: edges between the data's nodes, and edges to others, which have the numbers from n on; if
     `split_times` ends a training at a time (`Part.split_times`), only edges up to the first such time."""
-    every, limit = _both(data), _last(split_times)
-    return every if every.time is None or limit == np.inf else every.select(every.time <= limit)
+    edges = _with_outside(data)
+    limit = _training_end(split_times)
+    return edges if edges.time is None or limit == np.inf else edges.select(edges.time <= limit)
 
 
-def _last(split_times: Sequence[tuple[float, float] | None]) -> float:
+def _training_end(split_times: Sequence[tuple[float, float] | None]) -> float:
     """The first of the times at which training ends; infinity if none is set."""
     return min((ends[0] for ends in split_times if ends is not None), default=np.inf)
 
 
-def _both(data: Dataset) -> EdgeAttributes:
+def _with_outside(data: Dataset) -> EdgeAttributes:
+    """The edges between the data's nodes, followed by those to others."""
     attributes = data.edge_attrs
-    inside = (
-        plain_edges(data.edges)
-        if attributes is None
-        else attributes._replace(y=None, split=None, split_times=None, examples=False)
-    )
+    if attributes is None:
+        inside = plain_edges(data.edges)
+    else:
+        inside = attributes._replace(y=None, split=None, split_times=None, examples=False)
     if data.outside is None:
         return inside
-    both = [inside.arrays(), data.outside.edge_attrs.arrays()]
-    keys = [key for key in ("weight", "features", "time") if key in both[0]]
-    rows: Record = {key: np.concatenate([attributes[key] for attributes in both]) for key in keys}
-    return inside._replace(ends=np.concatenate([inside.ends, data.outside.edge_attrs.ends], 1), **rows)
+    inside_arrays = inside.arrays()
+    outside_arrays = data.outside.edge_attrs.arrays()
+    columns: Record = {}
+    for key in ("weight", "features", "time"):
+        if key in inside_arrays:
+            columns[key] = np.concatenate([inside_arrays[key], outside_arrays[key]])
+    return inside._replace(ends=np.concatenate([inside.ends, data.outside.edge_attrs.ends], 1), **columns)
 
 
 def known_ends(data: Dataset) -> np.ndarray:
@@ -307,8 +324,9 @@ def known_ends(data: Dataset) -> np.ndarray:
     nodes = np.arange(data.nodes)
     if data.outside is None or not data.outside.names:
         return nodes
-    of = ["" if data.owner is None else f"{data.owners[at]}/" for at in (nodes if data.owner is None else data.owner)]
-    ids = [name.removeprefix(member) for name, member in zip(named(data).called, of, strict=True)]
+    ids = list(with_ids(data).called)
+    if data.owner is not None:
+        ids = [name.removeprefix(f"{data.owners[at]}/") for name, at in zip(ids, data.owner, strict=True)]
     place = dict(zip(ids, nodes.tolist(), strict=True))
     if len(place) < len(ids):
         twice = next(name for at, name in enumerate(ids) if place[name] != at)
@@ -317,7 +335,3 @@ def known_ends(data: Dataset) -> np.ndarray:
             code="data.held-twice",
         )
     return np.append(nodes, np.array([place.get(name, -1) for name in data.outside.names], np.int64))
-
-
-def _with(data: Dataset, x: "np.ndarray | sp.csr_matrix", columns: tuple[str, ...]) -> Dataset:
-    return replace(data, x=x, columns=columns)

@@ -22,7 +22,7 @@ OVERLAPS = ("nodes", "links")  # the facts of pairs that follow from what client
 
 
 class Remaining(NamedTuple):
-    """Data and partition without what is forgotten. nodes: bool [n], and examples: bool [e], those that are left."""
+    """Data and partition without what is forgotten. nodes: bool [n], and examples: bool [e], the remaining ones."""
 
     data: Dataset
     partition: Partition
@@ -43,51 +43,55 @@ class Forget(Settings):
     clients: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
 
-    def applied(self, data: Dataset, partition: Partition) -> Remaining:
+    def apply(self, data: Dataset, partition: Partition) -> Remaining:
         """The data and the partition without the clients and the examples.
 
         Raises:
             ConfigError: there is no such client or example, nothing would be left of a client, or the partition is
                 vertical.
         """
-        names, evaluation = client_ids(len(partition.parts), partition.names), partition.evaluation_part
+        names = client_ids(len(partition.parts), partition.names)
+        evaluation = partition.evaluation_part
         self._check(data, partition, names)
-        gone = np.zeros(data.examples, bool)  # the examples of `ids`
-        gone[places(data, self.ids)] = True
-        stays = [at for at, name in enumerate(names) if name not in self.clients]
-        staying = [partition.parts[at] for at in stays]
-        leaving = [part for name, part in zip(names, partition.parts, strict=True) if name in self.clients]
+        forgotten = np.zeros(data.examples, bool)  # the examples of `ids`
+        forgotten[places(data, self.ids)] = True
+        staying = [at for at, name in enumerate(names) if name not in self.clients]
+        staying_parts = [partition.parts[at] for at in staying]
+        leaving_parts = [part for name, part in zip(names, partition.parts, strict=True) if name in self.clients]
         # 1. What leaves the data: the examples of `ids`, and what no other part than a leaving client's holds.
-        others = [*staying, *partition.held.values(), *([] if evaluation is None else [evaluation])]
+        other_parts = [*staying_parts, *partition.held.values(), *([] if evaluation is None else [evaluation])]
         test = np.zeros(0, np.int64) if partition.test is None else partition.test
-        held = [part.examples for part in leaving], [part.examples for part in others]
-        lost_examples = gone | _only(data.examples, *held, test)
-        held = [part.nodes for part in leaving], [part.nodes for part in others]
-        lost_nodes = _only(data.nodes, *held, data.nodes_of(test))
+        leaving_examples = [part.examples for part in leaving_parts]
+        other_examples = [*(part.examples for part in other_parts), test]
+        lost_examples = forgotten | _only_in_first(data.examples, leaving_examples, other_examples)
+        leaving_nodes = [part.nodes for part in leaving_parts]
+        other_nodes = [*(part.nodes for part in other_parts), data.nodes_of(test)]
+        lost_nodes = _only_in_first(data.nodes, leaving_nodes, other_nodes)
         if data.example != "edge":
-            lost_nodes |= gone if data.graph_of is None else gone[data.graph_of]
+            lost_nodes |= forgotten if data.graph_of is None else forgotten[data.graph_of]
         # 2. The parts that stay, without the examples of `ids`.
-        parts = tuple(_without(data, part, gone) for part in staying)
-        if empty := [names[at] for at, part in zip(stays, parts, strict=True) if not len(part.examples)]:
-            raise ConfigError(
-                f"forget.ids: nothing is left of {empty[0]}. Forget the client itself: forget.clients.",
-                code="forget.empty",
-            )
+        parts = tuple(_without(data, part, forgotten) for part in staying_parts)
+        for at, part in zip(staying, parts, strict=True):
+            if not len(part.examples):
+                raise ConfigError(
+                    f"forget.ids: nothing is left of {names[at]}. Forget the client itself: forget.clients.",
+                    code="forget.empty",
+                )
         # 3. The data and the partition of the rest.
         rest = _data_without(data, lost_nodes, lost_examples)
-        pairs = {name: matrix[np.ix_(stays, stays)] for name, matrix in partition.pairs.items()}
+        pairs = {name: matrix[np.ix_(staying, staying)] for name, matrix in partition.pairs.items()}
         if self.ids and pairs.keys() == {*OVERLAPS}:
             pairs = dict(zip(OVERLAPS, overlaps(rest, [part.nodes for part in parts]), strict=True))
-        again = replace(
+        rest_partition = replace(
             partition,
             parts=parts,
-            names=tuple(names[at] for at in stays),
-            test=None if partition.test is None else test[~gone[test]],
-            evaluation_part=None if evaluation is None else _without(data, evaluation, gone),
-            held={role: _without(data, part, gone) for role, part in partition.held.items()},
+            names=tuple(names[at] for at in staying),
+            test=None if partition.test is None else test[~forgotten[test]],
+            evaluation_part=None if evaluation is None else _without(data, evaluation, forgotten),
+            held={role: _without(data, part, forgotten) for role, part in partition.held.items()},
             pairs=pairs,
         )
-        return Remaining(rest, again, ~lost_nodes, ~lost_examples)
+        return Remaining(rest, rest_partition, ~lost_nodes, ~lost_examples)
 
     def _check(self, data: Dataset, partition: Partition, names: Sequence[str]) -> None:
         if any(part.columns is not None for part in partition.parts):
@@ -96,7 +100,8 @@ class Forget(Settings):
                 "rows from every party's tables, or the party's folder, and run again.",
                 code="forget.vertical",
             )
-        if unknown := [name for name in self.clients if name not in names]:
+        unknown = [name for name in self.clients if name not in names]
+        if unknown:
             raise ConfigError(
                 f"forget.clients: there is no client {unknown[0]!r}. Choose among {listed(names)}.",
                 code="forget.no-client",
@@ -124,7 +129,8 @@ def places(data: Dataset, ids: Sequence[str]) -> np.ndarray:
     """
     names = names_of(data)
     at = positions(ids, names)
-    if unknown := [name for name, place in zip(ids, at.tolist(), strict=True) if place < 0]:
+    unknown = [name for name, place in zip(ids, at.tolist(), strict=True) if place < 0]
+    if unknown:
         hint = look_alike(unknown[0], names)
         raise ConfigError(
             f"forget.ids: no {data.example} of {data.name!r} is called {unknown[0]!r}{hint}; {len(unknown) - 1:,} more "
@@ -136,7 +142,8 @@ def places(data: Dataset, ids: Sequence[str]) -> np.ndarray:
 
 def names_among(names: Sequence[str], ids: Sequence[str]) -> tuple[np.ndarray, int]:
     """bool [e], which of the examples' names are among the `ids`, and how many of the ids are no name."""
-    mask, at = np.zeros(len(names), bool), positions(ids, names)
+    at = positions(ids, names)
+    mask = np.zeros(len(names), bool)
     mask[at[at >= 0]] = True
     return mask, int((at < 0).sum())
 
@@ -154,7 +161,8 @@ def read_ids(path: Path, what: str) -> tuple[str, ...]:
         raise ConfigError(
             f"{what} = {path}: it {why}. Give a text file with an id per line.", code="forget.ids"
         ) from error
-    if not (names := tuple(dict.fromkeys(filter(None, lines)))):
+    names = tuple(dict.fromkeys(filter(None, lines)))
+    if not names:
         raise ConfigError(f"{what} = {path}: it has no id. Give an id per line.", code="forget.ids")
     return names
 
@@ -167,27 +175,28 @@ def without_ids(data: Dataset, ids: Sequence[str]) -> Dataset:
     """
     times = None if data.edge_attrs is None else data.edge_attrs.split_times
     whole = replace(Part.of(data, np.arange(data.examples), np.asarray(data.public)), split_times=times)
-    rest = Forget(ids=tuple(ids)).applied(data, Partition((whole,)))
+    rest = Forget(ids=tuple(ids)).apply(data, Partition((whole,)))
     [share] = shares(rest.data, rest.partition.parts)
     return share
 
 
-def _only(count: int, leaving: Sequence[np.ndarray], others: Sequence[np.ndarray], test: np.ndarray) -> np.ndarray:
-    """bool [count]: which numbers are among the `leaving` and not among the others."""
+def _only_in_first(count: int, first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> np.ndarray:
+    """bool [count]: which numbers are among the `first` and not among the `second`."""
     result = np.zeros(count, bool)
-    for numbers in leaving:
+    for numbers in first:
         result[numbers] = True
-    for numbers in (*others, test):
+    for numbers in second:
         result[numbers] = False
     return result
 
 
-def _without(data: Dataset, part: Part, gone: np.ndarray) -> Part:
-    """A part without the examples bool [e]."""
-    stays = ~gone[part.examples]
+def _without(data: Dataset, part: Part, forgotten: np.ndarray) -> Part:
+    """A part without the examples `forgotten` bool [e]."""
+    stays = ~forgotten[part.examples]
     if stays.all():
         return part
-    masks, rows = part.masks[:, stays], part.examples[stays]
+    masks = part.masks[:, stays]
+    rows = part.examples[stays]
     if data.example == "edge":
         ends = data.edge_attrs.ends[:, rows]  # type: ignore[union-attr]
         return replace(part, masks=masks, edge_rows=rows, edges=skeleton(ends, data.nodes))
@@ -195,7 +204,7 @@ def _without(data: Dataset, part: Part, gone: np.ndarray) -> Part:
         nodes = data.nodes_of(rows)
         edges = part.edges if part.edges is None else part.edges[:, np.isin(part.edges[0], nodes)]
         return replace(part, nodes=nodes, masks=masks, graphs=rows, edges=edges)
-    edges = part.edges if part.edges is None else part.edges[:, ~gone[part.edges].any(0)]
+    edges = part.edges if part.edges is None else part.edges[:, ~forgotten[part.edges].any(0)]
     return replace(part, nodes=rows, masks=masks, edges=edges)
 
 
@@ -206,7 +215,9 @@ def _data_without(data: Dataset, nodes: np.ndarray, examples: np.ndarray) -> Dat
         x.eliminate_zeros()
     else:
         x = np.where(nodes[:, None], np.float32(0), data.x)
-    inside, edge_attrs, outside = ~nodes[data.edges].any(0), data.edge_attrs, data.outside
+    inside = ~nodes[data.edges].any(0)
+    edge_attrs = data.edge_attrs
+    outside = data.outside
     if edge_attrs is not None and data.example != "edge":
         edge_attrs = edge_attrs.select(~nodes[edge_attrs.ends].any(0))
     if outside is not None:

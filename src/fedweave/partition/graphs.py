@@ -2,14 +2,13 @@
 by a property of the graphs (OpenFGL's feature and topology skew).
 """
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from fedweave.core.bounds import BelowOne, Clients, CountOrNone, Fraction, Share
-from fedweave.core.graph import VAL
+from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.plugins import noted
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
@@ -50,13 +49,14 @@ class GraphSkew(Settings):
         """
         check_enough(data.examples, self.clients, example=data.example)
         if self.by == "degree":
-            of_nodes = np.bincount(data.edges[0], minlength=data.nodes).astype(np.float64)
+            values = np.bincount(data.edges[0], minlength=data.nodes).astype(np.float64)  # [n]
         else:
-            of_nodes = np.asarray(data.x.mean(1), dtype=np.float64).ravel()
+            values = np.asarray(data.x.mean(1), dtype=np.float64).ravel()
         graph_of = np.asarray(data.graph_of)
-        means = np.bincount(graph_of, of_nodes) / np.bincount(graph_of)
-        held = [np.sort(graphs) for graphs in np.array_split(np.argsort(means, kind="stable"), self.clients)]
-        return Partition(divide(data, held, (self.train, self.val, self.test), self.use_dataset_split, seed))
+        means = np.bincount(graph_of, values) / np.bincount(graph_of)  # [e]
+        pieces = np.array_split(np.argsort(means, kind="stable"), self.clients)
+        graphs = [np.sort(piece) for piece in pieces]
+        return Partition(divide(data, graphs, (self.train, self.val, self.test), self.use_dataset_split, seed))
 
 
 _DEFAULTS = {"paper": (0.9, 0.0, 0.1), "script": (0.8, 0.1, 0.1)}  # train, val, test
@@ -107,11 +107,12 @@ class GraphsIID(Settings):
     @property
     def ratios(self) -> tuple[float, float, float]:
         """Train, val and test."""
-        shares = (self.train, self.val, self.test)
-        train, val, test = (
-            usual if share is None else share for share, usual in zip(shares, _DEFAULTS[self.protocol], strict=True)
+        train, val, test = _DEFAULTS[self.protocol]
+        return (
+            train if self.train is None else self.train,
+            val if self.val is None else self.val,
+            test if self.test is None else self.test,
         )
-        return train, val, test
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
@@ -125,23 +126,20 @@ class GraphsIID(Settings):
         if self.protocol == "script":
             check_enough(data.examples, self.clients, _SORTED, data.example)
             first = np.arange(self.clients * _SORTED).reshape(self.clients, _SORTED)
-            rest = rng.permutation(np.arange(first.size, data.examples))
-            held = [np.sort(np.concatenate(both)) for both in zip(first, self._shared(rest), strict=True)]
-            return Partition(_unstratified(data, held, self.ratios, rng))
-        labelled = rng.permutation(np.flatnonzero(data.labeled))
-        tested = np.sort(labelled[: round(self.global_test * len(labelled))])
-        validated = np.sort(labelled[len(tested) :][: round(self.server_val * len(labelled))])
-        rest = rng.permutation(np.setdiff1d(np.arange(data.examples), np.concatenate([tested, validated])))
-        check_enough(len(rest), self.clients, example=data.example)
-        held = [np.sort(graphs) for graphs in self._shared(rest)]
-        parts = divide(data, held, self.ratios, use_dataset_split=False, seed=seed)
-        masks = np.zeros((3, len(validated)), bool)
+            rest = np.array_split(rng.permutation(np.arange(first.size, data.examples)), self.clients)
+            graphs = [np.sort(np.concatenate(pair)) for pair in zip(first, rest, strict=True)]
+            return Partition(_split_unstratified(data, graphs, self.ratios, rng))
+        labeled = rng.permutation(np.flatnonzero(data.labeled))
+        test = np.sort(labeled[: round(self.global_test * len(labeled))])
+        val = np.sort(labeled[len(test) :][: round(self.server_val * len(labeled))])
+        clients_graphs = rng.permutation(np.setdiff1d(np.arange(data.examples), np.concatenate([test, val])))
+        check_enough(len(clients_graphs), self.clients, example=data.example)
+        graphs = [np.sort(piece) for piece in np.array_split(clients_graphs, self.clients)]
+        parts = divide(data, graphs, self.ratios, use_dataset_split=False, seed=seed)
+        masks = np.zeros((3, len(val)), bool)
         masks[VAL] = True
-        server = {"validation": Part.of(data, validated, masks)} if self.server_val else {}
-        return Partition(parts, tested if self.global_test else None, held=server)
-
-    def _shared(self, graphs: np.ndarray) -> list[np.ndarray]:
-        return np.array_split(graphs, self.clients)
+        server = {"validation": Part.of(data, val, masks)} if self.server_val else {}
+        return Partition(parts, test if self.global_test else None, held=server)
 
 
 @dataclass(frozen=True)
@@ -177,31 +175,37 @@ class Perturbed(GraphsIID):
         whole = super().cut(data, seed)
         rng = generator(seed if self.split_seed is None else self.split_seed, "partition/perturbed")
         high = self.clients - self.low - self.medium
-        kinds = [("low", 0.7, 1.0)] * self.low + [("medium", 0.3, 0.7)] * self.medium + [("high", 0.0, 0.3)] * high
-        parts = [
-            replace(part, edges=_flipped(data, part, rng.uniform(least, below), rng))
-            for part, (_, least, below) in zip(whole.parts, kinds, strict=True)
-        ]
-        names = (f"{kind}-{i}" for kind, count in Counter(kind for kind, *_ in kinds).items() for i in range(count))
+        parts: list[Part] = []
+        names = []
+        for quality, count, low, below in (
+            ("low", self.low, 0.7, 1.0),
+            ("medium", self.medium, 0.3, 0.7),
+            ("high", high, 0.0, 0.3),
+        ):
+            for number in range(count):
+                part = whole.parts[len(parts)]
+                parts.append(replace(part, edges=_flip_edges(data, part, rng.uniform(low, below), rng)))
+                names.append(f"{quality}-{number}")
         return replace(whole, parts=tuple(parts), names=tuple(names))
 
 
-def _unstratified(
-    data: Dataset, held: list[np.ndarray], ratios: tuple[float, float, float], rng: np.random.Generator
+def _split_unstratified(
+    data: Dataset, graphs: list[np.ndarray], ratios: tuple[float, float, float], rng: np.random.Generator
 ) -> tuple[Part, ...]:
-    """Parts over `held` whose labeled examples take their roles at random."""
+    """Parts of the sorted `graphs` of each client, whose labeled ones are split at random."""
     parts = []
-    for graphs in held:
-        known = rng.permutation(np.flatnonzero(data.labeled[graphs]))
-        ends = np.cumsum(split_sizes(np.array([len(known)]), ratios)[0])
-        masks = np.zeros((3, len(graphs)), bool)
-        for mask, chosen in zip(masks, np.split(known, ends), strict=False):
-            mask[chosen] = True
-        parts.append(Part.of(data, graphs, masks))
+    for client_graphs in graphs:
+        labeled = rng.permutation(np.flatnonzero(data.labeled[client_graphs]))
+        train_end, val_end, test_end = np.cumsum(split_sizes(np.array([len(labeled)]), ratios)[0])
+        masks = np.zeros((3, len(client_graphs)), bool)
+        masks[TRAIN, labeled[:train_end]] = True
+        masks[VAL, labeled[train_end:val_end]] = True
+        masks[TEST, labeled[val_end:test_end]] = True
+        parts.append(Part.of(data, client_graphs, masks))
     return tuple(parts)
 
 
-def _flipped(data: Dataset, part: Part, ratio: float, rng: np.random.Generator) -> np.ndarray:
+def _flip_edges(data: Dataset, part: Part, ratio: float, rng: np.random.Generator) -> np.ndarray:
     """int64 [2, E]: the part's edges, both directions, sorted; the edges of its training graphs are flipped."""
     graph_of = np.asarray(data.graph_of)
     bounds = np.searchsorted(graph_of, np.arange(data.examples + 1))  # each graph's first node
@@ -209,15 +213,19 @@ def _flipped(data: Dataset, part: Part, ratio: float, rng: np.random.Generator) 
     ends = np.searchsorted(one_way[0], bounds)  # each graph's first edge
     pieces = []
     for graph, trains in zip(part.examples, part.masks[0], strict=True):
-        edges, first = one_way[:, ends[graph] : ends[graph + 1]], bounds[graph]
-        pieces.append(_flip(edges - first, bounds[graph + 1] - first, ratio, rng) + first if trains else edges)
+        edges = one_way[:, ends[graph] : ends[graph + 1]]
+        if trains:
+            first = bounds[graph]
+            edges = _flip(edges - first, bounds[graph + 1] - first, ratio, rng) + first
+        pieces.append(edges)
     source, target = np.concatenate(pieces, 1)
     return undirected(source, target, data.nodes)
 
 
 def _flip(edges: np.ndarray, nodes: int, ratio: float, rng: np.random.Generator) -> np.ndarray:
     """Edges int64 [2, m], first end below the second, sorted; round(ratio m) are replaced by pairs without an edge."""
-    m, pairs = edges.shape[1], nodes * (nodes - 1) // 2
+    m = edges.shape[1]
+    pairs = nodes * (nodes - 1) // 2
     count = round(ratio * m)
     remaining = np.sort(rng.choice(m, m - count, replace=False))
     before = np.arange(nodes) * (2 * nodes - np.arange(nodes) - 1) // 2  # pairs whose first end is a lower node

@@ -1,10 +1,9 @@
 """The label-skew partition of FedEgo: every client prefers a few labels."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from fedweave.core.bounds import Clients, Count, CountOrNone, Fraction, Share
 from fedweave.core.graph import TEST, TRAIN, VAL
@@ -14,8 +13,7 @@ from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.divided import Divided
-from fedweave.partition.splits import check_classes, check_enough, dataset_split, group, stratify
+from fedweave.partition.splits import check_classes, dataset_split, stratify
 
 _DRAWS = 1000  # on Cora one draw of major labels in four is rejected
 
@@ -91,42 +89,45 @@ class LabelSkew(Settings):
         """
         check_classes(data, "label_skew deals each client a few classes")
         rng = generator(seed, "partition/label_skew")
-        labelled = rng.permutation(np.flatnonzero(data.y >= 0))
-        tested, size = (round(rate * len(labelled)) for rate in (self.global_test, self.share))
-        self._roles(size)  # raises an error for sizes that cannot work, before any draw
-        rest = np.sort(labelled[tested:])
-        parts = (
-            self._reserving(data, rest, size, rng, seed) if self.reserved else self._alike(data, rest, size, rng, seed)
-        )
-        return Partition(_exclusive(parts) if self.exclusive else parts, np.sort(labelled[:tested]))
+        labeled = rng.permutation(np.flatnonzero(data.y >= 0))
+        test_size = round(self.global_test * len(labeled))
+        size = round(self.share * len(labeled))
+        self._split_sizes(size)  # raises an error for sizes that cannot work, before any draw
+        rest = np.sort(labeled[test_size:])
+        if self.reserved:
+            parts = self._draw_in_turn(data, rest, size, rng, seed)
+        else:
+            parts = self._draw_all(data, rest, size, rng, seed)
+        return Partition(_exclude_evaluated(parts) if self.exclusive else parts, np.sort(labeled[:test_size]))
 
-    def _alike(
+    def _draw_all(
         self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator, seed: int
     ) -> tuple[Part, ...]:
         """The clients' parts, all drawn from the same nodes."""
-        held = [self._held(data, rest, size, rng) for _ in range(self.clients)]
+        client_nodes = [self._client_nodes(data, rest, size, rng) for _ in range(self.clients)]
         if self.use_dataset_split:
-            return dataset_split(data, held)
-        return stratify(data, held, np.stack([self._roles(len(nodes)) for nodes in held]), seed)
+            return dataset_split(data, client_nodes)
+        sizes = np.stack([self._split_sizes(len(nodes)) for nodes in client_nodes])  # [P, 3]
+        return stratify(data, client_nodes, sizes, seed)
 
-    def _reserving(
+    def _draw_in_turn(
         self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator, seed: int
     ) -> tuple[Part, ...]:
         """The clients' parts, one after another from the nodes that no earlier client tests on."""
         parts: list[Part] = []
         for client in range(self.clients):
-            nodes = self._held(data, rest, size, rng)
-            [part] = stratify(data, [nodes], self._roles(len(nodes))[None], seed, f"partition/split/{client}")
+            nodes = self._client_nodes(data, rest, size, rng)
+            [part] = stratify(data, [nodes], self._split_sizes(len(nodes))[None], seed, f"partition/split/{client}")
             rest = np.setdiff1d(rest, nodes[part.masks[TEST]])
             parts.append(part)
         return tuple(parts)
 
-    def _held(self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    def _client_nodes(self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """One client's nodes, sorted."""
         nodes = np.sort(self._draw(rest, data.y[rest], size, rng))
-        return _linked(data, nodes) if self.isolated == "drop" else nodes
+        return _with_edges(data, nodes) if self.isolated == "drop" else nodes
 
-    def _roles(self, size: int) -> np.ndarray:
+    def _split_sizes(self, size: int) -> np.ndarray:
         """int64 [3]: train, val and test nodes of a client with `size` nodes."""
         val = round(self.val * size)
         if size < 1 or (not self.use_dataset_split and size - val - self.test_nodes < 1):
@@ -140,33 +141,33 @@ class LabelSkew(Settings):
 
     def _draw(self, nodes: np.ndarray, labels: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
         """One client's `size` nodes from `nodes`, whose labels are `labels`; fewer if "fill" has no more."""
-        wanted = major = round(self.major_rate * size)
+        target = major = round(self.major_rate * size)
         present = np.unique(labels)
         for _ in range(_DRAWS if self.majors <= len(present) else 0):
-            mine = np.isin(labels, rng.choice(present, self.majors, replace=False))
+            is_major = np.isin(labels, rng.choice(present, self.majors, replace=False))
             if self.short == "fill":
-                major = min(wanted, int(mine.sum()))
-            pool = len(nodes) - major if self.rest == "all" else int((~mine).sum())
+                major = min(target, int(is_major.sum()))
+            pool = len(nodes) - major if self.rest == "all" else int((~is_major).sum())
             other = min(size - major, pool) if self.short == "fill" else size - major
-            if mine.sum() >= major and pool >= other:
-                first = rng.choice(nodes[mine], major, replace=False)
-                left = ~mine if self.rest == "others" else ~np.isin(nodes, first)
-                return np.concatenate([first, rng.choice(nodes[left], other, replace=False)])
+            if is_major.sum() >= major and pool >= other:
+                major_nodes = rng.choice(nodes[is_major], major, replace=False)
+                candidates = ~is_major if self.rest == "others" else ~np.isin(nodes, major_nodes)
+                return np.concatenate([major_nodes, rng.choice(nodes[candidates], other, replace=False)])
         raise ConfigError(
-            f"partition.majors = {self.majors}: no choice among the {len(present)} labels has {wanted} nodes and "
-            f"{size - wanted} of others (major_rate = {self.major_rate} of share = {self.share}) among the "
+            f"partition.majors = {self.majors}: no choice among the {len(present)} labels has {target} nodes and "
+            f"{size - target} of others (major_rate = {self.major_rate} of share = {self.share}) among the "
             f"{len(nodes)} outside the global test. Lower share or global_test, or change majors or major_rate.",
             code="config.majors",
         )
 
 
-def _linked(data: Dataset, nodes: np.ndarray) -> np.ndarray:
+def _with_edges(data: Dataset, nodes: np.ndarray) -> np.ndarray:
     """The sorted `nodes` that have an edge to another one of `nodes`."""
     inside = np.isin(data.edges, nodes).all(0)
     return nodes[np.isin(nodes, data.edges[0, inside])]
 
 
-def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _exclude_evaluated(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """The parts, changed so that no client trains on a validation or test node of another."""
     evaluated = np.concatenate([part.nodes[part.masks[[VAL, TEST]].any(0)] for part in parts])
     result = []
@@ -181,88 +182,3 @@ def _exclusive(parts: tuple[Part, ...]) -> tuple[Part, ...]:
             )
         result.append(replace(part, masks=masks))
     return tuple(result)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Nodes or small graphs dealt to clients at random: uniformly, or each class in shares of its own.
-
-
-@dataclass(frozen=True)
-class Random(Divided):
-    """Uniformly random disjoint clients whose sizes differ by at most one node, or small graph.
-
-    clients:          number of clients, P.
-    """
-
-    examples: ClassVar[tuple[str, ...]] = ("node", "graph", "edge")
-    clients: Clients = 10
-
-    @noted
-    def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer examples than clients, or no published split although the settings ask for one.
-        """
-        check_enough(data.dealt, self.clients, example=data.dealt_as)
-        order = generator(seed, "partition/random").permutation(data.dealt)
-        held = [np.sort(examples) for examples in np.array_split(order, self.clients)]
-        return Partition(self.divide_nodes(data, held, seed))
-
-
-_DIRICHLET_DRAWS = 100  # settings that fail this often are too improbable
-_MOST_ALPHA = 1e9  # far above this concentration all shares are equal, and some are NaN
-
-
-@dataclass(frozen=True)
-class Dirichlet(Divided):
-    """Disjoint clients; each label's nodes, or small graphs, spread over them in proportions ~ Dirichlet(alpha).
-
-    The partition of Hsu, Qi and Brown (2019, "Measuring the effects of non-identical data distribution") in the
-    per-label form of Li et al. (2022, "Federated learning on non-IID data silos"). Unlabeled examples are spread
-    uniformly.
-
-    alpha:            concentration, > 0; small is heterogeneous, large approaches equal shares.
-    min_nodes:        smallest number of examples per client; proportions that give a client fewer are drawn again, at
-                      most 100 times.
-    clients:          number of clients, P.
-    """
-
-    examples: ClassVar[tuple[str, ...]] = ("node", "graph")
-    clients: Clients = 10
-    alpha: Annotated[float, Field(gt=0, le=_MOST_ALPHA)] = 0.5
-    min_nodes: Count = 5
-
-    @noted
-    def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: too few examples; no draw gave every client `min_nodes`; no published split.
-        """
-        check_classes(data, "dirichlet deals each class in shares of its own")
-        check_enough(data.examples, self.clients, self.min_nodes, data.example)
-        rng = generator(seed, "partition/dirichlet")
-        counts = self._counts(np.bincount(data.y + 1, minlength=data.classes + 1), rng)
-        order = rng.permutation(data.examples)
-        order = order[np.argsort(data.y[order], kind="stable")]
-        owner = np.empty(data.examples, dtype=np.int64)
-        owner[order] = np.repeat(np.tile(np.arange(self.clients), len(counts)), counts.ravel())
-        held = group(owner, self.clients)
-        return Partition(self.divide_nodes(data, held, seed))
-
-    def _counts(self, sizes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """int64 [1 + c, P]: examples of each label per client; `sizes` int64 [1 + c], the unlabeled first."""
-        for _ in range(_DIRICHLET_DRAWS):
-            shares = rng.dirichlet(np.full(self.clients, self.alpha), size=len(sizes))
-            shares[0] = 1 / self.clients
-            ends = np.rint(shares.cumsum(axis=1) * sizes[:, None]).astype(np.int64)
-            ends[:, -1] = sizes
-            counts: np.ndarray = np.diff(ends, axis=1, prepend=0)
-            if counts.sum(axis=0).min() >= self.min_nodes:
-                return counts
-        raise ConfigError(
-            f"partition.alpha = {self.alpha}: none of {_DIRICHLET_DRAWS} draws gave each of {self.clients} clients "
-            f"min_nodes = {self.min_nodes} of {sizes.sum()}. Raise alpha, or lower min_nodes or clients.",
-            code="config.draws",
-        )

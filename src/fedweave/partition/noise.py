@@ -46,8 +46,8 @@ class Noise(Settings):
                 code="config.value",
             )
 
-    def applied(self, data: Dataset, partition: Partition, seed: int) -> tuple[Dataset, Partition]:
-        """The data with noise for the clients of `partition`, and the partition with the labels that are left.
+    def apply(self, data: Dataset, partition: Partition, seed: int) -> tuple[Dataset, Partition]:
+        """The data with noise for the clients of `partition`, and the partition with the remaining labels.
 
         Raises:
             ConfigError: the noise would change edges with attributes, clients' own edges or columns, or the labels of a
@@ -64,16 +64,16 @@ class Noise(Settings):
     def _features(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
         if any(part.columns is not None for part in partition.parts):
             raise ConfigError(f"noise.features = {self.features}: does not work with columns per client. Leave it out.")
-        nodes = _held(data, partition)
+        nodes = _client_nodes(data, partition)
         if self.features_by == "gauss":
             x: np.ndarray = sp.csr_matrix(data.x).toarray()
             x[nodes] += self.features * x.std(0) * rng.standard_normal((len(nodes), data.features), dtype=x.dtype)
             return x
         matrix = sp.csr_matrix(data.x, copy=True)
-        of_held = np.zeros(data.nodes, bool)
-        of_held[nodes] = True
-        entries = np.flatnonzero(np.repeat(of_held, np.diff(matrix.indptr)))
-        matrix.data[_chosen(entries, self.features, rng)] = 0
+        is_client_node = np.zeros(data.nodes, bool)
+        is_client_node[nodes] = True
+        entries = np.flatnonzero(np.repeat(is_client_node, np.diff(matrix.indptr)))
+        matrix.data[_sample(entries, self.features, rng)] = 0
         matrix.eliminate_zeros()
         return matrix if sp.issparse(data.x) else matrix.toarray()
 
@@ -90,23 +90,24 @@ class Noise(Settings):
                 "time. Leave it out.",
                 code="config.noise-edges",
             )
-        held = [part.nodes for part in partition.parts]
-        if self.edges_by == "rewire" and len(np.unique(np.concatenate(held))) < sum(map(len, held)):
+        client_nodes = [part.nodes for part in partition.parts]
+        shared = len(np.unique(np.concatenate(client_nodes))) < sum(map(len, client_nodes))
+        if self.edges_by == "rewire" and shared:
             raise ConfigError(
                 'noise.edges_by = "rewire": needs clients that share no nodes, because edges stay in one client. Take '
                 '"drop".',
                 code="config.rewire",
             )
         inner = np.zeros(data.edges.shape[1], bool)
-        for nodes, index in zip(held, induced_edges(data, held), strict=True):
+        for nodes, index in zip(client_nodes, induced_edges(data, client_nodes), strict=True):
             inner |= _among(data, nodes[index])
         one_way = np.flatnonzero(inner & (data.edges[0] < data.edges[1]))
-        changed = _chosen(one_way, self.edges, rng)
+        changed = _sample(one_way, self.edges, rng)
         remaining = np.setdiff1d(np.flatnonzero(data.edges[0] < data.edges[1]), changed)
         source, target = data.edges[:, remaining]
         if self.edges_by == "rewire":
             ends = np.where(rng.random(len(changed)) < 0.5, data.edges[:, changed], data.edges[::-1, changed])
-            end, other = _rewired(ends, _groups(data, partition), rng)
+            end, other = _rewire(ends, _groups(data, partition), rng)
             source, target = np.append(source, end), np.append(target, other)
         edges = undirected(source, target, data.nodes)
         return replace(data, edges=edges, edge_labels=labels_of(data, edges))
@@ -127,23 +128,26 @@ class Noise(Settings):
         changed = np.zeros(data.examples, bool)
         for part in partition.parts:
             train = part.examples[part.masks[TRAIN]]
-            mine = train[~evaluated[train]]
-            left = round(self.labels * len(mine)) - int(changed[mine].sum())  # another client may have changed some
-            changed[rng.choice(mine[~changed[mine]], max(0, left), replace=False)] = True
-        y, at = data.y.copy(), np.flatnonzero(changed)
+            candidates = train[~evaluated[train]]
+            already = int(changed[candidates].sum())  # another client may have changed some
+            count = max(0, round(self.labels * len(candidates)) - already)
+            changed[rng.choice(candidates[~changed[candidates]], count, replace=False)] = True
+        y = data.y.copy()
+        at = np.flatnonzero(changed)
         if self.labels_by == "flip":
             y[at] = (y[at] + rng.integers(1, data.classes, len(at))) % data.classes
             return replace(data, y=y), partition
         y[at] = missing_like(y[at])
-        return replace(data, y=y), replace(partition, parts=tuple(_without(part, changed) for part in partition.parts))
+        parts = tuple(_without(part, changed) for part in partition.parts)
+        return replace(data, y=y), replace(partition, parts=parts)
 
 
-def _chosen(places: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
+def _sample(places: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
     """A share `rate` of the places at random, rounded, sorted."""
     return np.sort(rng.choice(places, round(rate * len(places)), replace=False))
 
 
-def _held(data: Dataset, partition: Partition) -> np.ndarray:
+def _client_nodes(data: Dataset, partition: Partition) -> np.ndarray:
     mask = np.zeros(data.nodes, bool)
     for part in partition.parts:
         mask[part.nodes] = True
@@ -169,7 +173,7 @@ def _groups(data: Dataset, partition: Partition) -> np.ndarray:
     return group
 
 
-def _rewired(edges: np.ndarray, group: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _rewire(edges: np.ndarray, group: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Each edge's first end, and a random other node of its group; a group of one keeps its edge."""
     order = np.argsort(group, kind="stable")
     starts = np.searchsorted(group[order], np.arange(-1, group.max() + 2))

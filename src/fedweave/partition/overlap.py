@@ -16,6 +16,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.splits import check_classes, stratify
+from fedweave.partition.statistics import incidence
 
 NONE, LOW, HIGH = 0, 1, 2  # the groups of clients, by how much they share
 
@@ -61,10 +62,10 @@ class Overlap(Settings):
                 f"public = {self.public}: with global_test = {self.global_test} must be below 1 in all.",
                 code="config.value",
             )
-        if self.overlap > self._most:
+        if self.overlap > self._max_overlap:
             raise ConfigError(
-                f"overlap = {self.overlap}: must be at most {self._most:.3g} with {self.clients} clients and generator "
-                f"= {self.generator!r}.",
+                f"overlap = {self.overlap}: must be at most {self._max_overlap:.3g} with {self.clients} clients and "
+                f"generator = {self.generator!r}.",
                 code="config.value",
             )
 
@@ -75,15 +76,15 @@ class Overlap(Settings):
         return np.repeat([NONE, LOW, HIGH], [third, self.clients - 2 * third, third])
 
     @property
-    def _sharing(self) -> int:
+    def _sharing_clients(self) -> int:
         return int((self.groups > NONE).sum())
 
     @property
-    def _most(self) -> float:
+    def _max_overlap(self) -> float:
         """The largest 𝐍; with "exact", the one where the high group holds the whole pool."""
         if self.generator == "as_printed":
             return 0.49  # at .5 the scale 2𝐍 / (r − 2𝐍 r) is infinite
-        return (self._sharing - 1) / (2 * max(self.clients - 1, 1))
+        return (self._sharing_clients - 1) / (2 * max(self.clients - 1, 1))
 
     @noted
     def cut(self, data: Dataset, seed: int) -> Partition:
@@ -94,29 +95,24 @@ class Overlap(Settings):
         """
         check_classes(data, "overlap deals each class in shares of its own")
         rng = generator(seed, "partition/overlap")
-        aside, rest = self._aside(data, seed)
-        draw = self._exact if self.generator == "exact" else self._as_printed
-        held = [np.sort(nodes) for nodes in draw(data.y, rest, rng)]
-        if min(map(len, held)) < 2:
+        [whole] = _stratified_masks(data, np.arange(data.nodes), (self.global_test, self.public), seed)
+        test, public = (whole.nodes[mask] for mask in whole.masks[:2])
+        rest = whole.nodes[~whole.masks.any(0)]
+        draw = self._draw_exact if self.generator == "exact" else self._draw_as_printed
+        client_nodes = [np.sort(nodes) for nodes in draw(data.y, rest, rng)]
+        if min(map(len, client_nodes)) < 2:
             raise ConfigError(
                 f"partition.clients = {self.clients}, overlap = {self.overlap}: a client gets fewer than 2 of "
                 f"{len(rest)} nodes. Take fewer clients, more overlap or a larger dataset.",
                 code="config.overlap",
             )
-        [roles] = _masked(data, rest, (1 - self.val, self.val), seed)
-        parts = tuple(_part(data, nodes, rest, roles.masks) for nodes in held)
-        test, public = aside
+        [split] = _stratified_masks(data, rest, (1 - self.val, self.val), seed)
+        parts = tuple(_part(data, nodes, rest, split.masks) for nodes in client_nodes)
         server = {"public": Part.of(data, public, np.zeros((3, len(public)), bool))} if len(public) else {}
-        nodes, links = overlaps(data, held)
+        nodes, links = overlaps(data, client_nodes)
         return Partition(parts, test, held=server, pairs={"nodes": nodes, "links": links})
 
-    def _aside(self, data: Dataset, seed: int) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-        """The test nodes and the public ones, and the nodes that are left for clients."""
-        [whole] = _masked(data, np.arange(data.nodes), (self.global_test, self.public), seed)
-        test, public = (whole.nodes[mask] for mask in whole.masks[:2])
-        return (test, public), whole.nodes[~whole.masks.any(0)]
-
-    def _exact(self, y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    def _draw_exact(self, y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
         """The nodes of every client.
 
         Each of the h sharing clients draws m nodes, a share f of the pool, so that two of them have f m in common. This
@@ -124,33 +120,36 @@ class Overlap(Settings):
         h − 1 of them share. The P − h clients without overlap and the low ones, h together, have m other nodes each.
         """
         if self.overlap == 0:
-            return self._disjoint(y, nodes, np.full(self.clients, len(nodes) // self.clients), rng)
-        h = self._sharing
+            return self._draw_disjoint(y, nodes, np.full(self.clients, len(nodes) // self.clients), rng)
+        h = self._sharing_clients
         f = 2 * self.overlap * (self.clients - 1) / (h - 1)
         pool, others = _split(nodes, round(len(nodes) / (1 + h * f)), rng)
         m = round(f * len(pool))
         size = np.where(self.groups == HIGH, 0, min(m, len(others) // h))
         shared = [rng.choice(pool, m * (group > NONE), replace=False) for group in self.groups]
-        return [np.concatenate(both) for both in zip(shared, self._disjoint(y, others, size, rng), strict=True)]
+        unshared = self._draw_disjoint(y, others, size, rng)
+        return [np.concatenate(pair) for pair in zip(shared, unshared, strict=True)]
 
-    def _disjoint(
+    def _draw_disjoint(
         self, y: np.ndarray, nodes: np.ndarray, size: np.ndarray, rng: np.random.Generator
     ) -> list[np.ndarray]:
         """`size` int64 [P] of `nodes` for every client, disjoint; labels ~ Dirichlet(alpha) as long as they last."""
         if not size.any():
             return [np.empty(0, np.int64)] * len(size)
         label = np.unique(y[nodes], return_inverse=True)[1]
-        liking = rng.dirichlet(np.full(label.max() + 1, self.alpha), self.clients)
-        left = [list(rng.permutation(nodes[label == kind])) for kind in range(label.max() + 1)]
-        owned: list[list[int]] = [[] for _ in size]
+        shares = rng.dirichlet(np.full(label.max() + 1, self.alpha), self.clients)  # [P, c]
+        remaining = [list(rng.permutation(nodes[label == kind])) for kind in range(label.max() + 1)]
+        chosen_nodes: list[list[int]] = [[] for _ in size]
         for client in rng.permutation(np.repeat(np.arange(len(size)), size)):
-            stock = np.array([len(of_kind) for of_kind in left])
-            wish = liking[client] * (stock > 0)
-            wish = wish if wish.sum() > 1e-12 else stock
-            owned[client].append(left[rng.choice(len(stock), p=wish / wish.sum())].pop())
-        return [np.array(mine, dtype=np.int64) for mine in owned]
+            stock = np.array([len(of_label) for of_label in remaining])
+            weight = shares[client] * (stock > 0)
+            if weight.sum() <= 1e-12:  # the client's labels are used up
+                weight = stock
+            kind = rng.choice(len(stock), p=weight / weight.sum())
+            chosen_nodes[client].append(remaining[kind].pop())
+        return [np.array(numbers, dtype=np.int64) for numbers in chosen_nodes]
 
-    def _as_printed(self, y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    def _draw_as_printed(self, y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
         """The nodes of every client."""
         pool, others = _split(nodes, round(self.pool * len(nodes)), rng)
         kinds = np.unique(y[nodes])
@@ -159,26 +158,24 @@ class Overlap(Settings):
             at = rng.permutation(np.flatnonzero(y[others] == kind))
             ends = np.rint(rng.dirichlet(np.full(self.clients, self.alpha)).cumsum() * len(at)).astype(np.int64)
             owner[at] = np.searchsorted(ends, np.arange(len(at)), side="right").clip(max=self.clients - 1)
-        held = []
+        client_nodes = []
         for client, group in enumerate(self.groups):
             n = group * self.overlap  # 0, 𝐍 or 2𝐍
-            wanted = rng.dirichlet(np.full(len(kinds), self.pool_alpha)) * n / (self.pool - n * self.pool) * len(pool)
-            stock = [pool[y[pool] == kind] for kind in kinds]
-            mine = [
-                rng.choice(candidates, min(round(w), len(candidates)), replace=False)
-                for candidates, w in zip(stock, wanted, strict=True)
-            ]
-            held.append(np.concatenate([*mine, others[owner == client]]))
-        return held
+            shares = rng.dirichlet(np.full(len(kinds), self.pool_alpha))
+            counts = shares * n / (self.pool - n * self.pool) * len(pool)  # of each label
+            pieces = []
+            for kind, count in zip(kinds, counts, strict=True):
+                candidates = pool[y[pool] == kind]
+                pieces.append(rng.choice(candidates, min(round(count), len(candidates)), replace=False))
+            client_nodes.append(np.concatenate([*pieces, others[owner == client]]))
+        return client_nodes
 
 
-def overlaps(data: Dataset, held: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def overlaps(data: Dataset, client_nodes: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """How much clients share, float64 [P, P] each: the share of client i's nodes, and of its links, that client k has
-    too (definitions III.4 and III.5). They hold the sorted nodes `held` and all edges among them. 0 on the diagonal,
-    and where i has no link."""
-    clients = np.repeat(np.arange(len(held)), [len(numbers) for numbers in held])
-    ones = np.ones(len(clients), np.int64)
-    nodes = sp.csr_matrix((ones, (np.concatenate(held), clients)), shape=(data.nodes, len(held)))
+    too (definitions III.4 and III.5). Clients have the sorted `client_nodes` and all edges among them. 0 on the
+    diagonal, and where i has no link."""
+    nodes = incidence(client_nodes, data.nodes)  # [n, P]
     first, second = data.edges[:, data.edges[0] < data.edges[1]]
     return _shares(nodes), _shares(nodes[first].multiply(nodes[second]).tocsr())
 
@@ -196,15 +193,16 @@ def _split(nodes: np.ndarray, first: int, rng: np.random.Generator) -> tuple[np.
     return order[:first], order[first:]
 
 
-def _masked(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
+def _stratified_masks(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
     """`nodes` as one part with two disjoint masks of these shares of its labeled nodes, stratified by label."""
-    labelled = int(data.labeled[nodes].sum())
-    first, second = (round(ratio * labelled) for ratio in ratios)
-    return stratify(data, [nodes], np.array([[first, min(second, labelled - first), 0]]), seed)
+    labeled = int(data.labeled[nodes].sum())
+    first = round(ratios[0] * labeled)
+    second = min(round(ratios[1] * labeled), labeled - first)
+    return stratify(data, [nodes], np.array([[first, second, 0]]), seed)
 
 
-def _part(data: Dataset, nodes: np.ndarray, rest: np.ndarray, roles: np.ndarray) -> Part:
-    """A client's part; `roles` bool [3, len(rest)] are the masks over all clients' nodes."""
+def _part(data: Dataset, nodes: np.ndarray, rest: np.ndarray, rest_masks: np.ndarray) -> Part:
+    """A client's part; `rest_masks` bool [3, len(rest)] are the masks over all clients' nodes."""
     masks = np.zeros((3, len(nodes)), bool)
-    masks[[TRAIN, VAL]] = roles[:2, np.searchsorted(rest, nodes)]
+    masks[[TRAIN, VAL]] = rest_masks[:2, np.searchsorted(rest, nodes)]
     return Part.of(data, nodes, masks)

@@ -12,8 +12,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import scaffolds_of
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
+from fedweave.partition.dirichlet import Dirichlet
 from fedweave.partition.divided import Divided, largest_first
-from fedweave.partition.label_skew import Dirichlet
 from fedweave.partition.splits import check_enough, group
 
 _DRAWS = 100

@@ -62,7 +62,7 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     test_groups_class1: of its test examples of class 1.
     """
     parts = partition.parts
-    holders = _incidence([part.nodes for part in parts], data.nodes)  # [n, P]
+    holders = incidence([part.nodes for part in parts], data.nodes)  # [n, P]
     edges_kept = np.asarray(_edge_holders(data, partition, holders).sum(axis=0)).ravel()  # [P]
     masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)  # [P, 3]
     columns: dict[str, list[Any]] = {"client": list(range(len(parts)))}
@@ -111,7 +111,7 @@ def _label_counts(data: Dataset, parts: Sequence[Any]) -> list[list[int]]:
         rows, targets = np.nonzero(data.y == 1 if data.target == LABELS else where_known(data.y))
     ones = np.ones(len(rows), np.int64)
     labels = sp.csr_matrix((ones, (rows, targets)), shape=(data.examples, data.outputs))
-    holders = _incidence([part.examples for part in parts], data.examples)
+    holders = incidence([part.examples for part in parts], data.examples)
     sees_labels = np.array([[part.labels] for part in parts])  # [P, 1]
     counts: list[list[int]] = ((holders.T @ labels).toarray() * sees_labels).tolist()
     return counts
@@ -160,7 +160,7 @@ def totals(data: Dataset, partition: Cut) -> dict[str, int]:
     groups, so that statistical parity is not defined there; without_eo: none of class 1 of one (equal opportunity).
     """
     parts = partition.parts
-    holders = _incidence([part.nodes for part in parts], data.nodes)
+    holders = incidence([part.nodes for part in parts], data.nodes)
     edges_kept = int(np.count_nonzero(np.diff(_edge_holders(data, partition, holders).indptr)))
     edges = data.edges.shape[1] // 2
     numbers = {"nodes": data.nodes}
@@ -185,7 +185,7 @@ def mean_overlap(pairs: np.ndarray) -> np.ndarray:
     return result
 
 
-def _incidence(numbers: list[np.ndarray], count: int) -> sp.csr_matrix:
+def incidence(numbers: list[np.ndarray], count: int) -> sp.csr_matrix:
     """int64 [count, P]: 1 where `numbers` of the client has that one of `count` nodes, edges or examples."""
     clients = np.repeat(np.arange(len(numbers)), [len(one) for one in numbers])
     ones = np.ones(len(clients), dtype=np.int64)
@@ -210,7 +210,7 @@ def _edge_holders(data: Dataset, partition: Cut, holders: sp.csr_matrix) -> sp.c
             at = np.searchsorted(codes, client_codes).clip(max=max(len(codes) - 1, 0))
             # edges that the dataset does not have are left out
             rows.append(at[codes[at] == client_codes] if len(codes) else at[:0])
-    return _incidence(rows, len(codes))
+    return incidence(rows, len(codes))
 
 
 def summary(columns: Mapping[str, Sequence[Any]], whole: Mapping[str, int], classes: Sequence[str] = ()) -> str:

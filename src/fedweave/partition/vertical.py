@@ -78,15 +78,11 @@ class Vertical(Settings):
         order = np.arange(data.features)
         if self.blocks == "random":
             order = generator(seed, "partition/vertical/columns").permutation(order)
-        parts = [
-            replace(
-                whole,
-                columns=np.sort(order[places]),
-                edges=_sample(data.edges, self.edges, generator(seed, f"partition/vertical/{client}")),
-                labels=self.labels == "all" or client == 0,
-            )
-            for client, places in enumerate(_blocks(data.features, self.widths or (1.0,) * self.clients))
-        ]
+        parts = []
+        for client, places in enumerate(_blocks(data.features, self.widths or (1.0,) * self.clients)):
+            edges = _sample(data.edges, self.edges, generator(seed, f"partition/vertical/{client}"))
+            labels = self.labels == "all" or client == 0
+            parts.append(replace(whole, columns=np.sort(order[places]), edges=edges, labels=labels))
         return Partition(tuple(parts))
 
 
@@ -145,16 +141,10 @@ class Parties(Settings):
         if self.split == "hash":
             key = generator(seed, "partition/hash").bytes(32)
             whole = replace(whole, masks=split_by_hash(data.ids, ratios, key) & data.labeled)
-        parts = [
-            replace(
-                whole,
-                columns=party.columns,
-                edges=party.edges,
-                labels=self.labels == "all" or party.labels,
-                groups=party.groups,
-            )
-            for party in data.parties
-        ]
+        parts = []
+        for party in data.parties:
+            labels = self.labels == "all" or party.labels
+            parts.append(replace(whole, columns=party.columns, edges=party.edges, labels=labels, groups=party.groups))
         return Partition(tuple(parts), names=tuple(party.name for party in data.parties))
 
 

@@ -321,7 +321,7 @@ MAX_MEANS_GAP = 0.25  # of the typical deviation: members' means may differ by t
 def unit_notes(gap: float | None) -> dict[str, str]:
     """A note where members' own units of a number differ much, so that one model learns another target from each.
 
-    gap: see `partition.client_data.targets_apart`.
+    gap: see `partition.scaling.distance_of_targets`.
     """
     if gap is None or gap <= MAX_MEANS_GAP:
         return {}

@@ -1,4 +1,6 @@
-"""Ego-graphs of a fixed shape as a `Graph`, so that any layer with a mean aggregator runs on them unchanged.
+"""Sampled ego-graphs, mini-batches of them, and training on them (Zhang et al. 2023, FedEgo, sections 3.1 and 4.1).
+
+They have a fixed shape and are a `Graph`, so that any layer with a mean aggregator runs on them unchanged.
 
 An ego of k hops and fan-out f has 1 + f + … + f^k positions: position 0 is the center, and the children of position v
 are f v + 1, …, f v + f. A batch of b egos is stored position by position, [positions · b, …]: then every ring of all
@@ -37,7 +39,8 @@ class EgoEdges:
     shrinks = True
 
     def __init__(self, batch: int, fan_out: int) -> None:
-        self.batch, self.fan_out = batch, fan_out
+        self.batch = batch
+        self.fan_out = fan_out
 
     def inner(self, h: Tensor) -> int:
         """Number of positions of h [positions · b, k] that have children.
@@ -156,18 +159,14 @@ def compact(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
 class _Compact(Constant):
     @staticmethod
     def forward(nodes: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        seen = nodes.new_zeros(len(nodes), count).scatter_(1, nodes, 1)
-        distinct, rank = nonzero_columns(seen, nodes.new_zeros(len(nodes), 1), max_count=nodes.shape[1])
+        present = nodes.new_zeros(len(nodes), count).scatter_(1, nodes, 1)
+        distinct, rank = nonzero_columns(present, nodes.new_zeros(len(nodes), 1), max_count=nodes.shape[1])
         return distinct.contiguous(), rank.gather(1, nodes) - 1
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, nodes: Tensor, count: int) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
         rows = nodes.movedim(in_dims[0], 0)
         return tuple(out.unflatten(0, rows.shape[:2]) for out in _Compact.apply(rows.flatten(0, 1), count)), (0, 0)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Sampled ego-graphs: mini-batches of them, and training on them (Zhang et al. 2023, FedEgo, sections 3.1 and 4.1).
 
 
 @dataclass(frozen=True)
@@ -217,10 +216,10 @@ class Egos:
         ends = torch.arange(each + 1, device=key.device) * count // each
         place = ends[:-1, None] + torch.arange(self.batch, device=key.device)
         real = place < ends[1:, None]
-        chosen = nodes[:, torch.where(real, place, 0).reshape(-1)].reshape(steps, self.batch)
-        return chosen, real.expand(self.epochs, *real.shape).reshape(steps, self.batch)
+        centers = nodes[:, torch.where(real, place, 0).reshape(-1)].reshape(steps, self.batch)
+        return centers, real.expand(self.epochs, *real.shape).reshape(steps, self.batch)
 
-    def least(self, graph: Graph, steps: int) -> int:
+    def min_examples(self, graph: Graph, steps: int) -> int:
         """The fewest train nodes in any of `steps` mini-batches that has train nodes. Waits for the graph's device, so
         call it between steps."""
         if not self.epochs:
@@ -231,16 +230,17 @@ class Egos:
 
     def epoch(self, graph: Graph) -> Tensor:
         """Number of train nodes in an epoch: int64 scalar."""
-        wanted = (self.share * graph.real.sum().double()).floor().long()
-        return torch.minimum(wanted, graph.masks[TRAIN].sum())
+        size = (self.share * graph.real.sum().double()).floor().long()
+        return torch.minimum(size, graph.masks[TRAIN].sum())
 
-    def needed(self, graph: Graph) -> Tensor:
+    def batches_per_epoch(self, graph: Graph) -> Tensor:
         """Number of mini-batches in an epoch: int64 scalar."""
         return -(-self.epoch(graph) // self.batch)
 
     def around(self, graph: Graph, key: Tensor, centers: Tensor) -> Tensor:
         """Nodes at all positions of the egos around `centers` int64 [m]: int64 [positions, m] (see `positions`)."""
-        rings, neighbors = [centers[None]], graph.whole_edges.neighbors
+        rings = [centers[None]]
+        neighbors = graph.whole_edges.neighbors
         for hop in range(self.hops):
             parents = rings[-1]
             uniforms = random.uniform(random.fold(key, "hop", hop), (*parents.shape, self.fan_out))
@@ -260,27 +260,29 @@ class Egos:
         distinct, place = compact(nodes, len(graph.y))
         return minibatch | {"nodes": distinct, "place": place}
 
-    def mixed(self, graph: Graph, key: Tensor, uploads: int, least: int, mixup: bool) -> tuple[Tensor, Tensor]:
-        """The train nodes in random batches to be mixed: int64 [uploads, batch + least - 1], and their weights. The
+    def mixtures(
+        self, graph: Graph, key: Tensor, uploads: int, min_size: int, mixup: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The train nodes in random batches to be mixed: int64 [uploads, batch + min_size - 1], and their weights. The
         weights sum to 1 in a batch that is uploaded, else to 0. Without `mixup` only one node of each batch counts."""
         train = graph.masks[TRAIN]
         order = random.order(key, train).argsort()
         count = train.sum()
-        sizes = uploads, self.batch + least - 1
-        batch, place = (torch.arange(size, device=train.device) for size in sizes)
-        batch = batch[:, None]
-        rank = batch * self.batch + place
-        last = batch == self.filled(count, least) - 1
-        inside = (rank < count) & (last | (place < self.batch)) & (batch < self.filled(count, least))
+        batch = torch.arange(uploads, device=train.device)[:, None]
+        place = torch.arange(self.batch + min_size - 1, device=train.device)
+        rank = batch * self.batch + place  # [uploads, batch + min_size - 1]
+        full = self.full_batches(count, min_size)
+        last = batch == full - 1
+        inside = (rank < count) & (last | (place < self.batch)) & (batch < full)
         if not mixup:
             inside = inside & (place == 0)
         weight = inside.to(graph.x.dtype)
         nodes = order.gather(0, torch.where(inside, rank, 0).reshape(-1)).view(inside.shape)
         return nodes, weight / weight.sum(-1, keepdim=True).clamp(min=1)
 
-    def filled(self, count: Tensor, least: int) -> Tensor:
-        """Number of batches that `count` train nodes fill; fewer than `least` remaining nodes join the last batch."""
-        return count // self.batch + (count % self.batch >= least)
+    def full_batches(self, count: Tensor, min_size: int) -> Tensor:
+        """Number of batches that `count` train nodes fill; fewer than `min_size` further nodes join the last batch."""
+        return count // self.batch + (count % self.batch >= min_size)
 
     def loss(self, w: Tree, model: Model, graph: Graph, key: Tensor, minibatch: Tree, how: Criterion = PLAIN) -> Tensor:
         """Mean cross-entropy (eq. 2 with the minus sign that it lacks) of one mini-batch's centers, each seen through

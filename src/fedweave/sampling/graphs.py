@@ -59,12 +59,12 @@ class GraphBatches:
         real = place < train.sum()
         return torch.where(real, chosen, 0), real
 
-    def least(self, graph: Graph, steps: int) -> int:
+    def min_examples(self, graph: Graph, steps: int) -> int:
         """The fewest training graphs in any of `steps` mini-batches; an epoch's last batch has the remaining graphs.
         Waits for the graph's device, so call it between steps."""
         count = int(graph.masks[TRAIN].sum())
-        left = count % self.batch
-        return left if left and steps * self.batch >= count else min(self.batch, count)
+        remaining = count % self.batch
+        return remaining if remaining and steps * self.batch >= count else min(self.batch, count)
 
     def batches(self, graph: Graph, key: Tensor, steps: int) -> Tree:
         """Mini-batches for `fit(…, batches=…)`, all leaves [steps, …].
@@ -78,9 +78,9 @@ class GraphBatches:
         owner = torch.where(graph.graph_of < 0, len(graph.y), graph.graph_of)
         size = torch.zeros(len(graph.y) + 1, dtype=torch.int64, device=owner.device)
         size = size.scatter_add(0, owner, torch.ones_like(owner))[:-1]
-        tables, cache = (size, *graph.whole_edges.neighbors), graph.whole_edges.cache
-        laid_out = partial(_laid_out, cache.padded_size, cache.largest(self.batch))
-        layout = _Layout.apply(laid_out, *tables, chosen, real)
+        cache = graph.whole_edges.cache
+        lay_out = partial(_lay_out, cache.padded_size, cache.largest(self.batch))
+        layout = _Layout.apply(lay_out, size, *graph.whole_edges.neighbors, chosen, real)
         target = graph.truth_at(chosen)
         columns = dict(zip(("first", "nodes", "slot", "starts", "columns"), layout, strict=True))
         return {"target": target, "weight": real.to(graph.x.dtype), **columns}
@@ -111,7 +111,9 @@ class BatchEdges:
     shrinks = False
 
     def __init__(self, minibatch: Tree, dtype: torch.dtype, whole: Edges) -> None:
-        self.minibatch, self.dtype, self.whole = minibatch, dtype, whole
+        self.minibatch = minibatch
+        self.dtype = dtype
+        self.whole = whole
 
     def operator(self, kind: str) -> Operator:
         """One of the matrices of `core.edges.Edges.operator`.
@@ -196,20 +198,20 @@ class _Layout(Constant):
     """The layout of mini-batches, and the batching rule that pads P clients' layouts to the same size."""
 
     @staticmethod
-    def forward(laid_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(out[0] for out in laid_out(*(tensor[None] for tensor in tensors)))
+    def forward(lay_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(out[0] for out in lay_out(*(tensor[None] for tensor in tensors)))
 
     @staticmethod
     def vmap(
-        info: Batch, in_dims: Dims, laid_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor
+        info: Batch, in_dims: Dims, lay_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        out = laid_out(*over_clients(info.batch_size, in_dims[1:], *tensors))
+        out = lay_out(*over_clients(info.batch_size, in_dims[1:], *tensors))
         return out, (0,) * len(out)
 
 
-def _laid_out(
+def _lay_out(
     padded_size: Callable[[str, int], int],
-    most: tuple[int, int],
+    bounds: tuple[int, int],
     size: Tensor,
     begin: Tensor,
     degree: Tensor,
@@ -219,19 +221,19 @@ def _laid_out(
 ) -> tuple[Tensor, ...]:
     """The layout (see `GraphBatches.batches`) of P clients' mini-batches, all [P, steps, …].
 
-    most: upper bounds of a mini-batch's rows and edges.
+    bounds: upper bounds of a mini-batch's rows and edges.
     size int64 [P, e] counts the nodes of each graph, which stand one graph after the other; begin and degree [P, n] and
     columns [P, …] are the tables of neighbors; chosen int64 and real bool [P, steps, b].
     """
     batch = chosen.shape[2]
     first = _starts(torch.where(real, _at(size, chosen), 0))
-    slot = _owners(first, padded_size("rows of a mini-batch", common_length(first[..., -1], most[0])))
+    slot = _owners(first, padded_size("rows of a mini-batch", common_length(first[..., -1], bounds[0])))
     inside = slot < batch
     graph = chosen.gather(2, slot.clamp(max=batch - 1))
     row = torch.arange(slot.shape[2], device=slot.device)
     nodes = torch.where(inside, _at(size.cumsum(1) - size, graph) + row - first.gather(2, slot), 0)
     starts = _starts(torch.where(inside, _at(degree, nodes), 0))
-    owner = _owners(starts, padded_size("edges of a mini-batch", common_length(starts[..., -1], most[1])))
+    owner = _owners(starts, padded_size("edges of a mini-batch", common_length(starts[..., -1], bounds[1])))
     end = owner.clamp(max=len(row) - 1)
     end_node = nodes.gather(2, end)
     entry = _at(begin, end_node) + torch.arange(owner.shape[2], device=owner.device) - starts.gather(2, end)

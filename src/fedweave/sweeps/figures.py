@@ -73,8 +73,12 @@ def save_charts(charts: Sequence[Chart], folder: Path) -> list[Path]:
             contents["tex"] = _latex_figure(chart).encode()
             for kind, content in contents.items():
                 files.append(folder / f"{chart.name}.{kind}")
-                write(files[-1], lambda file, content=content: file.write(content))
+                _save(files[-1], content)
     return files
+
+
+def _save(path: Path, content: bytes) -> None:
+    write(path, lambda file: file.write(content))
 
 
 def _picture(chart: Chart, kind: str) -> bytes:

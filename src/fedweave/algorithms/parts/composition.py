@@ -43,7 +43,7 @@ from fedweave.core.tree import Tree, not_finite
 from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
 from fedweave.learn import Fit
 from fedweave.ops.tape import untaped
-from fedweave.partition.client_data import Precompute
+from fedweave.partition.precompute import Precompute
 from fedweave.sampling.graphs import GraphBatches
 
 UPDATE = "change of the model weights by local training"

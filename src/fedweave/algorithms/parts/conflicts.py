@@ -17,7 +17,7 @@ from fedweave.algorithms.parts.part import KINDS, ChangesData, JoinsSum, OwnCoun
 from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, Mechanism
-from fedweave.partition.client_data import Precompute
+from fedweave.partition.precompute import Precompute
 
 Parts = Mapping[str, Part]  # in their order
 

@@ -6,7 +6,7 @@ from typing import Literal
 from fedweave.algorithms.parts.training import OptimizerName
 from fedweave.core.mechanism import Mechanism
 from fedweave.core.settings import Settings
-from fedweave.partition.client_data import Precompute
+from fedweave.partition.precompute import Precompute
 
 # The code and the reason of an error if clients' models have different widths, see `Needs.models`.
 WIDTHS = "model.width"

@@ -205,7 +205,7 @@ class BatchCrossEntropy(CrossEntropy):
 
     def least_examples(self, graph: Graph, steps: int) -> int:
         """The size of the smallest mini-batch."""
-        return GraphBatches(self.batch).least(graph, steps)
+        return GraphBatches(self.batch).min_examples(graph, steps)
 
     def objective(self, outputs: Outputs) -> Tensor:
         """Scalar; 0 at a client without training examples."""

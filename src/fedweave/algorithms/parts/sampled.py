@@ -59,7 +59,7 @@ class EgoCrossEntropy(Part):
 
     def least_examples(self, graph: Graph, steps: int) -> int:
         """The size of the smallest mini-batch."""
-        return self.egos.least(graph, steps)
+        return self.egos.min_examples(graph, steps)
 
     def objective(self, outputs: Outputs) -> Tensor:
         """The loss on one mini-batch, scalar."""
@@ -96,7 +96,7 @@ class GraphCrossEntropy(Part):
 
     def least_examples(self, graph: Graph, steps: int) -> int:
         """The size of the smallest mini-batch."""
-        return self.sampler.least(graph, steps)
+        return self.sampler.min_examples(graph, steps)
 
     def objective(self, outputs: Outputs) -> Tensor:
         """The loss on one mini-batch, scalar."""

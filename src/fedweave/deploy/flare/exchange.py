@@ -32,9 +32,9 @@ from fedweave.partition.external import (
     SUMS,
     TELLERS,
     TOTALS,
-    columns_told,
     means,
     member_words,
+    sent_columns,
 )
 from fedweave.privacy.identity import read_identity
 from fedweave.privacy.intersection import IntersectionParty
@@ -181,7 +181,7 @@ def make_exchange(
     """
     identity, key = read_identity(folder, rules.members), read_ids_key(folder)
     meeting = IntersectionParty(name, identity, request.run, tuple(request.sites), key)
-    return Exchange(whole, columns_told(whole), meeting, min_exchange_nodes(rules), site, scaling)
+    return Exchange(whole, sent_columns(whole), meeting, min_exchange_nodes(rules), site, scaling)
 
 
 def match_nodes(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str, torch.Tensor]]:

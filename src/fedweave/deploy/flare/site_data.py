@@ -29,11 +29,11 @@ from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.runs.data_form import DataForm, form_of
 from fedweave.export.source import HANDED_OUT
 from fedweave.partition.base import Part
-from fedweave.partition.client_data import target_scale_of
 from fedweave.partition.divided import Divided
 from fedweave.partition.external import check_inside
 from fedweave.partition.forgetting import names_among, names_of, read_ids, without_ids
 from fedweave.partition.preparation import with_external_columns, with_scaled_edges, with_scaled_nodes
+from fedweave.partition.scaling import target_scale_of
 
 HASH = "hash"  # a value of `SiteData.split`
 

@@ -35,7 +35,7 @@ from fedweave.experiment.runs.run import RunObserver
 from fedweave.experiment.runs.saving import Ready
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.client_data import global_test_part, shares
-from fedweave.partition.external import named, outsides
+from fedweave.partition.external import outside_edges, with_ids
 
 DATA, TEST = "data.npz", "test.npz"
 
@@ -114,13 +114,13 @@ def hand_out(
     features: Record = {}
     if config is not None and config.learned:  # the sites number these columns themselves
         features = {"features": LEARNED}
-        data = replace(named(data), x=sp.csr_matrix((data.nodes, 1), dtype=np.float32))
+        data = replace(with_ids(data), x=sp.csr_matrix((data.nodes, 1), dtype=np.float32))
     site_parts, whole = shares(data, partition.parts), data
     policy: Record = {"measures": list(FINE)}  # all that a simulation measures
     across: Record = {"normalize": scaling}
     if config is not None and external != REFUSE:
-        data = named(data)
-        pairs = zip(shares(data, partition.parts), outsides(data, partition.parts), strict=True)
+        data = with_ids(data)
+        pairs = zip(shares(data, partition.parts), outside_edges(data, partition.parts), strict=True)
         site_parts = (replace(share, outside=outside) for share, outside in pairs)
         whole = replace(ready(data, partition, config), scaling="none")
         across = {"external": external, "normalize": config.data.values.get("normalize", "none")}

@@ -37,8 +37,8 @@ from fedweave.experiment.build import cut_as, prepared, seen_by
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
 from fedweave.partition.base import Partition
-from fedweave.partition.client_data import of_typical
 from fedweave.partition.preparation import ModelData, model_data, numbers_of
+from fedweave.partition.scaling import of_typical
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
 _FACTS = ("numbered", "kinds")  # of a `DataForm`
@@ -145,7 +145,7 @@ def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
         return prepared(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalize": "none"}
     if config.forget is not None:
-        rest = config.forget.applied(*cut_as(replace(config, forget=None), raw))
+        rest = config.forget.apply(*cut_as(replace(config, forget=None), raw))
         return rest.data.x[rest.nodes]
     return datasets.read(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 

@@ -43,7 +43,7 @@ from fedweave.models.blocks import BARE
 from fedweave.models.module import OwnModule
 from fedweave.partition import Column, Partition
 from fedweave.partition.base import Part, Partitioner, client_ids
-from fedweave.partition.client_data import meter_scaling
+from fedweave.partition.scaling import meter_scaling
 
 _LOG = logging.getLogger(__name__)
 

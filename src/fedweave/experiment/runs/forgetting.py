@@ -284,7 +284,7 @@ def _lost(run: Trained, clients: Sequence[str], ids: Sequence[str]) -> Lost:
     """What leaves the run."""
     partition, data = run.built.partition, run.built.data
     names = client_ids(len(partition.parts), partition.names)
-    Forget(tuple(clients), tuple(ids)).applied(data, partition)  # refuses what there is not
+    Forget(tuple(clients), tuple(ids)).apply(data, partition)  # refuses what there is not
     gone = np.zeros(data.examples, bool)
     gone[places(data, ids)] = True
     rows, count, training = dict[str, tuple[np.ndarray, np.ndarray]](), set[int](), 0

@@ -45,8 +45,9 @@ from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import HALF, THRESHOLD, Flagging, chooses, flagging, of_best
 from fedweave.partition.base import Part
-from fedweave.partition.client_data import global_test_part, of_part, target_scale_of
+from fedweave.partition.client_data import global_test_part
 from fedweave.partition.preparation import with_scaled_nodes
+from fedweave.partition.scaling import of_part, target_scale_of
 
 _LOG = logging.getLogger(__name__)
 

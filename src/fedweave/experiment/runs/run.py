@@ -67,7 +67,7 @@ from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.selection import TARGETS_APART, Judging
-from fedweave.partition.client_data import targets_apart
+from fedweave.partition.scaling import distance_of_targets
 from fedweave.privacy.accountant import bounds
 
 _LOG = logging.getLogger(__name__)
@@ -295,7 +295,7 @@ def _train(
                 plain = link_references(built)
             else:
                 plain = without_graph(built, judging, config.evaluation.features, summary)
-                apart = targets_apart(built.data, built.partition) if len(built.fed.clients) > 1 else None
+                apart = distance_of_targets(built.data, built.partition) if len(built.fed.clients) > 1 else None
                 plain |= {} if apart is None else {TARGETS_APART: apart}
             files.add(rows_of(step.round, plain), step.last)
             summary = summary | plain
