@@ -179,7 +179,8 @@ def report(*runs: RunPath | Sequence[RunPath], embeddings: str = "") -> ReportPa
     read = read_runs(_directories(runs))
     groups = grouped(read)
     pictures = figures_of(groups)
-    if embeddings and (figure := picture(groups[0].first, embeddings)) is not None:
+    figure = picture(groups[0].first, embeddings) if embeddings else None
+    if figure is not None:
         pictures["embeddings"] = Picture(str(figure_html(figure, "embeddings")))
     return ReportPage(
         table_of(groups), figures=pictures, clients=clients_of(groups), page=render(read, embeddings=embeddings)
@@ -209,9 +210,10 @@ def check_comparable(groups: Sequence[Group]) -> None:
     Raises:
         UserError: explains which runs to give instead.
     """
-    if why := incomparability(groups):
+    reason = incomparability(groups)
+    if reason:
         raise UserError(
-            f"{why}. A difference between them does not answer the question of the runs.", code="user.comparing"
+            f"{reason}. A difference between them does not answer the question of the runs.", code="user.comparing"
         )
     if not comparison_table(groups).rows:
         raise UserError(
@@ -271,20 +273,25 @@ def figures_of(groups: Sequence[Group]) -> dict[str, Picture]:
         "bytes": partial(accuracy_over_bytes, groups),
         "traffic": partial(traffic, groups),
     }
-    pictures = {name: figure for name, make in draw.items() if (figure := make()) is not None}
-    return {name: Picture(str(figure_html(figure, name))) for name, figure in pictures.items()}
+    pictures = {}
+    for name, make in draw.items():
+        figure = make()
+        if figure is not None:
+            pictures[name] = Picture(str(figure_html(figure, name)))
+    return pictures
 
 
-def html_of(table: pa.Table, most: int = 20, wide: int = 12) -> str:
+def html_of(table: pa.Table, max_rows: int = 20, max_columns: int = 12) -> str:
     """The first rows and columns of a table as HTML."""
-    names = table.column_names[:wide]
+    names = table.column_names[:max_columns]
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(
-        f"<tr>{''.join(f'<td>{escape(_text(row[name]))}</td>' for name in names)}</tr>"
-        for row in table.slice(0, most).to_pylist()
-    )
-    left = f"{len(table):,} rows, {table.num_columns} columns" if len(table) > most or table.num_columns > wide else ""
-    return f"<table><tr>{head}</tr>{body}</table><p>{left}</p>"
+    body = ""
+    for row in table.slice(0, max_rows).to_pylist():
+        cells = "".join(f"<td>{escape(_text(row[name]))}</td>" for name in names)
+        body += f"<tr>{cells}</tr>"
+    is_cut = len(table) > max_rows or table.num_columns > max_columns
+    size = f"{len(table):,} rows, {table.num_columns} columns" if is_cut else ""
+    return f"<table><tr>{head}</tr>{body}</table><p>{size}</p>"
 
 
 def _text(value: object) -> str:
