@@ -168,7 +168,8 @@ class FedAvg(LocalTraining, SumsScores):
             check_exchange(by_name(self.composed))
         check_links(by_name(self.objective.parts), self.model)  # `objective` checks that the model can be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
-        if (teller := self.composed.teller) and (self.scores == "sum" or not self._same_model):
+        teller = self.composed.teller
+        if teller and (self.scores == "sum" or not self._same_model):
             raise ConfigError(
                 f"parts: {teller} compares the embeddings of one global model at different clients, each with its "
                 "own scores. Leave out parts that give clients different models or change data, and scores = 'sum'.",
@@ -294,7 +295,7 @@ class FedAvg(LocalTraining, SumsScores):
             raise ConfigError(
                 f"share: {missing!r} names no weight of the model; it has {', '.join(paths)}.", code="config.share"
             )
-        state: Tree = {"parts": self.composed.begun(fed, w)}
+        state: Tree = {"parts": self.composed.init(fed, w)}
         self._exchange(w, fed)
         if self._own_weights:
             state["init"] = fed.key("init")
@@ -388,7 +389,7 @@ class FedAvg(LocalTraining, SumsScores):
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
         ctx, keeps_optimizer = self._context(client, message), self.optimizer_state == "kept"
-        fitted = self.composed.trained(ctx)
+        fitted = self.composed.train(ctx)
         w = keep_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
         client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
@@ -437,7 +438,7 @@ class FedAvg(LocalTraining, SumsScores):
     def hear(self, client: Client, message: Tree) -> Tree:
         """Keep the peers' messages."""
         received = [message["received"][str(at)] for at in range(len(message["received"]))]
-        self.composed.heard(Context(client, self.objective, message), received, message["present"])
+        self.composed.hear(Context(client, self.objective, message), received, message["present"])
         return {}
 
     # --- evaluation --------------------------------------------------------------------------------------------------

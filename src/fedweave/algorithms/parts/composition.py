@@ -85,11 +85,11 @@ class Composition(dict[str, Part]):
         teachers = [part for part in parts if part.needs.supervised]
         links = models.example(model) == "link"
         whole: Part = LinkPrediction() if links else CrossEntropy()
-        usual = (GraphCrossEntropy if GraphBatches.suits(model) else BatchCrossEntropy)(batch) if batch else whole
+        default = (GraphCrossEntropy if GraphBatches.suits(model) else BatchCrossEntropy)(batch) if batch else whole
         if batch and (teachers or links):
             name = part_name((*teachers, whole)[0])
             raise ValueError(f"batch_size is {batch}, but {name} decides the examples of a step; leave batch_size out")
-        supervised = () if teachers else (usual,)
+        supervised = () if teachers else (default,)
         missing = [part for hook, part in defaults.items() if not any(has(other, hook) for other in parts)]
         return cls((*supervised, *missing, *parts))
 
@@ -97,7 +97,7 @@ class Composition(dict[str, Part]):
         """The name of the part that decides `hook`, "" if none does."""
         return next((name for name, part in self.items() if has(part, hook)), "")
 
-    def begun(self, fed: Federation, w: Tree) -> Tree:
+    def init(self, fed: Federation, w: Tree) -> Tree:
         """{part: its state} before the first round.
 
         Raises:
@@ -105,18 +105,17 @@ class Composition(dict[str, Part]):
         """
         return {name: objective.state_of(f"{name}.init", part.init(fed, w)) for name, part in self.items()}
 
-    def remembered(self, hook: Literal["observe", "update"], memory: Tree, round: Round) -> Tree:
+    def advance(self, hook: Literal["observe", "update"], memory: Tree, round: Round) -> Tree:
         """{part: its state} after a hook of the server; memory: the states before.
 
         Raises:
             ConfigError: a part returns no tree.
         """
-        return {
-            name: objective.state_of(
-                f"{name}.{hook}", (part.observe if hook == "observe" else part.update)(memory[name], round)
-            )
-            for name, part in self.items()
-        }
+        states = Tree()
+        for name, part in self.items():
+            run = part.observe if hook == "observe" else part.update
+            states[name] = objective.state_of(f"{name}.{hook}", run(memory[name], round))
+        return states
 
     def joint(self, memory: Tree, round: Round) -> Tree:
         """The joint update, from the owner of `aggregate` or as the weighted sum; {} if no weights are shared.
@@ -126,7 +125,8 @@ class Composition(dict[str, Part]):
         """
         if not round.w:
             return {}
-        if not (owner := self.owner("aggregate")):
+        owner = self.owner("aggregate")
+        if not owner:
             weighted: Tree = round.weighted()
             return weighted
         update = self[owner].aggregate(memory[owner], round)
@@ -138,7 +138,8 @@ class Composition(dict[str, Part]):
         Raises:
             ConfigError: its owner returns something else.
         """
-        if not (owner := self.owner("value")):
+        owner = self.owner("value")
+        if not owner:
             return None
         return objective.numbers(f"{owner}.value", self[owner].value(memory[owner], round), len(round.at), REPLIED)
 
@@ -150,9 +151,11 @@ class Composition(dict[str, Part]):
             FedweaveError: a client sent values that are not finite. ConfigError: the weights are no finite numbers of
                 that shape.
         """
-        if self.sums or not (owner := self.owner("weigh")):
+        owner = self.owner("weigh")
+        if self.sums or not owner:  # with secure aggregation the weights are inside the sum
             return None
-        weights, count = self[owner].weigh(memory[owner], round), len(round.at)
+        weights = self[owner].weigh(memory[owner], round)
+        count = len(round.at)
         if weights is None and self.owner("aggregate"):
             return None
         if not isinstance(weights, Tensor) or weights.shape not in ((count,), (count, count)):
@@ -204,19 +207,21 @@ class Composition(dict[str, Part]):
         self, hook: Literal["receive", "start", "personalize"], ctx: Context, default: Callable[[Context], Tree]
     ) -> Tree:
         """The weights from the owner of a hook at the client, or from `default`."""
-        if not (owner := self.owner(hook)):
+        owner = self.owner(hook)
+        if not owner:
             return default(ctx)
         part = self[owner]
         return {"receive": part.receive, "start": part.start, "personalize": part.personalize}[hook](ctx.at(owner))
 
-    def trained(self, ctx: Context) -> Fit:
+    def train(self, ctx: Context) -> Fit:
         """The result of local training, by the owner of `train` or with `local_steps` steps.
 
         Raises:
             ConfigError: its owner returns something else.
         """
         owner = self.owner("train")
-        if not isinstance(part := self.get(owner), Trains):
+        part = self.get(owner)
+        if not isinstance(part, Trains):
             inputs, state = ctx.sent, ctx.optimizer_state
             return ctx.objective.fit(ctx.start, ctx.client, ctx.client.key, inputs, anchor=ctx.received, state=state)
         result = part.train(ctx.at(owner))
@@ -319,7 +324,8 @@ class Composition(dict[str, Part]):
             ConfigError: a part does; the message contains both.
         """
         forgetful = next((name for name, part in self.items() if part.protection.stateless), None)
-        if forgetful and (keeps := [name for name in self if name in state]):
+        keeps = [name for name in self if name in state]
+        if forgetful and keeps:
             raise ConfigError(
                 f"parts: {part_name(self[keeps[0]])} keeps values at clients, but {part_name(self[forgetful])} with "
                 "require_all = false needs updates from the present message only; set require_all = true"
@@ -349,9 +355,10 @@ class Composition(dict[str, Part]):
         part = self[self.teller]
         return part.tell(ctx.at(self.teller), model, w) if isinstance(part, SendsToPeers) else {}
 
-    def heard(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
+    def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
         """Let the part keep the peers' messages."""
-        if isinstance(part := self[self.teller], SendsToPeers):
+        part = self[self.teller]
+        if isinstance(part, SendsToPeers):
             part.hear(ctx.at(self.teller), received, present)
 
     @property
@@ -391,9 +398,9 @@ class Composition(dict[str, Part]):
     def warnings(self, memory: Tree) -> list[str]:
         """The parts' warnings after a round; waits for the device once."""
         parts = {name: part for name, part in self.items() if isinstance(part, Warns)}
-        flags = {
-            sentence: applies for name, part in parts.items() for sentence, applies in part.warns(memory[name]).items()
-        }
+        flags = dict[str, Tensor]()
+        for name, part in parts.items():
+            flags |= part.warns(memory[name])
         applied = torch.stack([*flags.values()]).tolist() if flags else ()
         return [sentence for sentence, applies in zip(flags, applied, strict=True) if applies]
 

@@ -72,13 +72,13 @@ class ServerHooks:
         round = Round(replies, at, w, self.model)
         if fed is not None:
             round = replace(round, held=fed.held, selection=fed.selection)
-        memory = parts.remembered("observe", memory, round)
+        memory = parts.advance("observe", memory, round)
         round = replace(round, factors=parts.factors(memory, round))
         round = replace(round, weights=parts.weights(memory, round), opened=parts.opened(memory, round))
         if not parts.personal:
             round = replace(round, delta=parts.joint(memory, round))
         round = replace(round, value=parts.value(memory, round))
-        memory = parts.remembered("update", memory, round)
+        memory = parts.advance("update", memory, round)
         if try_out is not None:
             memory = parts.tried(memory, round, try_out)
         after, memory = self._stepped(state, round, memory)
