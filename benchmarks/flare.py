@@ -76,6 +76,7 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
     return SimpleNamespace(
         algorithm=Mirror(),
         run=RUN,
+        folder=folder,
         ready=True,
         pin="",
         order=SimpleNamespace(admit=lambda *call: None, purpose=TRAINING),

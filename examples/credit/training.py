@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import TEST, TRAIN
-from fedweave.core.ledger import FRAMING
+from fedweave.core.types import FRAMING
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import measure, train

@@ -33,7 +33,7 @@ def smallest(tmp_path: Path) -> Path:
     (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
     config = tmp_path / "c.toml"
     data = f'[data]\nname = "folder"\npath = "{tmp_path}"\nlabels = ["a", "b"]\n'
-    config.write_text(f'rounds = 1\n{data}[partition]\nname = "random"\nclients = 1\npublic_split = true\n')
+    config.write_text(f'rounds = 1\n{data}[partition]\nname = "random"\nclients = 1\nuse_dataset_split = true\n')
     return config
 
 

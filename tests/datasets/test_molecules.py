@@ -165,9 +165,9 @@ class TestSmiles:
         assert other.columns[len(ELEMENTS) :] == ATOM
 
     def test_a_site_reads_its_own_table(self, tmp_path: Path) -> None:
-        holdings = pytest.importorskip("fedweave.deploy.flare.holdings", reason="needs NVFlare")
+        site_data = pytest.importorskip("fedweave.deploy.flare.site_data", reason="needs NVFlare")
         rows = [line + end for line, end in zip(CSV.splitlines(), (",split", *[",train"] * 4), strict=True)]
-        data = holdings.read_graph(table(tmp_path, "\n".join(rows) + "\n"), holdings.SiteData(path="data"))
+        data = site_data.read_graph(table(tmp_path, "\n".join(rows) + "\n"), site_data.SiteData(path="data"))
         assert (data.examples, data.columns[0], data.smiles[0]) == (4, "label = C", "CCO")
 
     def test_molecules_have_numbers_or_several_assays(self) -> None:

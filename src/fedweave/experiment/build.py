@@ -98,7 +98,7 @@ def tables_of(config: Config) -> Dataset:
     data, _, _ = prepared(config, with_scaling=False)
     if data.edge_attrs is None or config.data.values.get("edge_normalize", "none") == "none":
         return data
-    raw = {name: "none" for name in ("normalize", "edge_normalize") if name in config.data.values}
+    raw: Values = {name: "none" for name in ("normalize", "edge_normalize") if name in config.data.values}
     return replace(data, edge_attrs=cut_as(config, {**config.data.values, **raw})[0].edge_attrs)
 
 

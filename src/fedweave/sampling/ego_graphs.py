@@ -260,9 +260,7 @@ class Egos:
         distinct, place = compact(nodes, len(graph.y))
         return minibatch | {"nodes": distinct, "place": place}
 
-    def mixtures(
-        self, graph: Graph, key: Tensor, uploads: int, min_size: int, mixup: bool
-    ) -> tuple[Tensor, Tensor]:
+    def mixtures(self, graph: Graph, key: Tensor, uploads: int, min_size: int, mixup: bool) -> tuple[Tensor, Tensor]:
         """The train nodes in random batches to be mixed: int64 [uploads, batch + min_size - 1], and their weights. The
         weights sum to 1 in a batch that is uploaded, else to 0. Without `mixup` only one node of each batch counts."""
         train = graph.masks[TRAIN]
