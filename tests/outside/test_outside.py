@@ -358,7 +358,7 @@ def test_a_law_whose_settings_an_algorithm_refuses_ends_no_other(monkeypatch: py
         exemptions: ClassVar[dict[str, str]] = {}
         refuses = False
 
-        def made(self) -> None:
+        def build(self) -> None:
             if self.refuses:
                 raise ConfigError("lr is -1")
 

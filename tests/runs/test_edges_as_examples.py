@@ -16,7 +16,6 @@ from fedweave.core import edge_attributes, random
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.federation import Client
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.graph_arrays import graph_tree, tree_graph
 from fedweave.core.replies import Replies, ReplyBatch
@@ -188,7 +187,7 @@ def test_models_are_tried_on_test_examples_with_the_messages_that_these_are_judg
         return int(((logits.argmax(1) == graph.y) & graph.masks[TEST]).sum())
 
     with torch.no_grad():
-        found = scoring.hits(net, many, Client(graph, {}, random.key(0), random.key(0)))["tried"].tolist()
+        found = scoring.tried_pairs(net, many, graph)["accuracy"][:, 0].tolist()
         assert found == [right(models.infer(net, w, graph)) for w in each]
         assert found != [right(models.apply(net, w, graph)) for w in each]
 
@@ -202,8 +201,8 @@ def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighborho
         return int(((models.infer(net, w, graph).argmax(1) == graph.y) & graph.masks[TEST]).sum())
 
     with torch.no_grad():
-        client = Client(graphs[0], {}, random.key(0), random.key(0))
-        found = scoring.hits(net, map_leaves(lambda leaf: leaf[None], first), client)["tried"].tolist()
+        one = map_leaves(lambda leaf: leaf[None], first)
+        found = scoring.tried_pairs(net, one, graphs[0])["accuracy"][:, 0].tolist()
         assert found == [right(first, graphs[0])]
         update = ReplyBatch((0, 1), {"update": map_leaves(lambda a, b, c: torch.stack([b - a, c - a]), first, *others)})
         replies, share = Replies(("east", "west"), [update], {}), torch.tensor([0.5, 0.5], dtype=torch.float64)
