@@ -127,5 +127,5 @@ def test_every_algorithm_with_a_cross_entropy_weighs_classes_alike_for_one_clien
     plain = subject.run(1, 1, mode="loop", dtype=torch.float64)
     one = subject.run(1, 1, WEIGHED, mode="loop", dtype=torch.float64)
     together = subject.run(1, 1, WEIGHED, mode="vmap", record="always", dtype=torch.float64)
-    assert distance(one.left, together.left) < 1e-9
-    assert distance(one.left["clients"], plain.left["clients"]) > 1e-9
+    assert distance(one.final, together.final) < 1e-9
+    assert distance(one.final["clients"], plain.final["clients"]) > 1e-9

@@ -169,9 +169,9 @@ def _raised(tree: ast.Module, texts: Mapping[str, str]) -> Iterator[tuple[str, s
         elif isinstance(node, ast.Call):
             called = node.func.id if isinstance(node.func, ast.Name) else ""
             given = {keyword.arg: keyword.value for keyword in node.keywords}
-            if called == "Requirement":  # code, when it applies, when it holds, message
+            if called == "Requirement":  # stage, code, when it applies, when it holds, message
                 message = node.args[-1].body if isinstance(node.args[-1], ast.Lambda) else node.args[-1]
-                yield from ((one, names.message(message)) for one in names.codes(node.args[0]))
+                yield from ((one, names.message(message)) for one in names.codes(node.args[1]))
             elif called in _RAISE:
                 prefix, place, usual, said = _RAISE[called]
                 rest = given.get("code", node.args[place] if len(node.args) > place else ast.Constant(usual))

@@ -17,7 +17,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.cli import app
 from fedweave.core.tree import encode, map_leaves, with_digest
 from fedweave.experiment.config import dumps
-from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.checkpoint import FORMAT, Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY
 from fedweave.experiment.runs.warm import Earlier
 from tests.refusals import refusal
@@ -64,7 +64,8 @@ def headed(size: int) -> bytes:
 
 def nested(depth: int) -> bytes:
     """A file whose structure is that deep."""
-    return with_digest(encode({"structure": '{"a":' * depth + "null" + "}" * depth}))
+    structure = '{"a":' * depth + "null" + "}" * depth
+    return with_digest(encode({"structure": structure, "format": FORMAT}))
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_scores_of_what_was_trained_on_labels_as_they_are_do_not_leave_with_a_bo
         ("dfedgnn", {}, ()),
         ("adafgl", {}, ()),
         ("glasu", {}, ()),
-        ("glasu", {"label_epsilon": 2.0}, ("own", "trained", "global_test")),
+        ("glasu", {"label_epsilon": 2.0}, ("own", "trained", "global_test", "tried")),
     ],
 )
 def test_a_bound_of_scores_lets_hits_leave_of_models_that_know_labels_by_a_draw(
@@ -274,7 +274,7 @@ def test_a_bound_of_scores_lets_hits_leave_of_models_that_know_labels_by_a_draw(
     scoring = scoring_of(Rules(score_epsilon=1.0), ALGORITHMS[name](network, **settings).calls(3), True)
     assert scoring.bounded == bounded
     pairs = torch.tensor([[16.0, 30.0]] * 3)
-    left = scoring.redact({key: {"accuracy": pairs} for key in ("own", "trained", "global_test")}, 3)
+    left = scoring.redact({key: {"accuracy": pairs} for key in ("own", "trained", "global_test", "tried")}, 3)
     assert {key for key, own in left.items() if own["accuracy"].any()} == {*bounded}
 
 

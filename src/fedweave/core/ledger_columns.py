@@ -152,7 +152,7 @@ def table_of(entries: Iterable[Entry], columns: Sequence[LedgerColumn] = COLUMNS
 
 
 def with_absent(table: pa.Table, columns: Sequence[LedgerColumn] = COLUMNS) -> pa.Table:
-    """The table with empty columns in the place of optional ones that it lacks."""
+    """The table, with an empty column for each optional one that it lacks."""
     for column in columns:
         if column.optional and column.name not in table.column_names:
             table = table.append_column(column.name, pa.nulls(len(table), column.type))

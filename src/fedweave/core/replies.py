@@ -413,7 +413,7 @@ class Replies:
         return any(f"{path}/".startswith(f"{key}/") for key in self._sums)
 
     def _paths(self, key: str, secret: bool = False) -> list[str]:
-        """The leaves at or under `key`. secret: also those of which the server learns only the sum."""
+        """The leaves at or under `key`. secret: also those whose sum alone the server learns."""
         paths = [path for path in self.paths if path == key or path.startswith(f"{key}/")]
         if not secret and any(map(self._hidden, paths)):
             raise FedweaveError(

@@ -175,7 +175,9 @@ class EdgeIndex:
         return DenseMatrix(scale[:, None] * far * scale)
 
     def _pooling(self, kind: str) -> Operator:
-        batch = torch.zeros(self.nodes, dtype=torch.int64) if self.batch is None else self.batch
+        batch = self.batch
+        if batch is None:
+            batch = torch.zeros(self.nodes, dtype=torch.int64, device=self.edge_index.device)
         graphs = batch.max().item() + 1  # int() would make the exporter look for a constant
         torch._check(graphs >= 1)
         share = torch.ones(graphs, device=batch.device)  # type: ignore[arg-type]

@@ -140,7 +140,7 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
 
 
 def split_by_hash(ids: Sequence[str], ratios: tuple[float, float, float], key: bytes) -> np.ndarray:
-    """Masks bool [3, n] by a keyed hash of each id only. Whoever has the key and an id computes the same split, which
+    """Masks bool [3, n] by a keyed hash of each id only. With the key and an id one computes the same split, which
     reveals nothing about labels. About `ratios` are in train, val and test (HMAC-SHA256 as a number in [0, 1))."""
     digests = [hmac.digest(key, b"fedweave split\0" + name.encode(), "sha256")[:8] for name in ids]
     places = np.array([int.from_bytes(digest, "big") for digest in digests], np.float64) / 2.0**64  # [n]

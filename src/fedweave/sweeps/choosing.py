@@ -224,7 +224,7 @@ def table(choices: Sequence[ChosenSetting], columns: Mapping[str, str]) -> Resul
 
 
 def metrics_with_values(groups: Sequence[Group], columns: Mapping[str, str]) -> list[str]:
-    """The metrics of the columns of which some group has a value."""
+    """The metrics of the columns in which some group has a value."""
     return [metric for metric in columns if any(_has_value(group, metric) for group in groups)]
 
 

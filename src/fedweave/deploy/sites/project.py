@@ -45,7 +45,7 @@ class Project:
 
 
 def read_project(directory: Path) -> Project:
-    """Read what `Project.save` wrote, or somebody has sent.
+    """Read what `Project.save` wrote, or a file from elsewhere.
 
     Raises:
         UserError: `directory` is no project, or a site or the server's machine has a name that is not allowed.

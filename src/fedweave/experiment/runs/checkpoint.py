@@ -112,13 +112,13 @@ class Checkpoint:
         blob = read(path)
         try:
             tree = decode(blob, filled=0)
-            written = tree.get("format"), tree.get("release", "0.11 or earlier")
-            if written[0] == FORMAT and not has_its_digest(blob):
+            if not has_its_digest(blob):
                 raise ReplyRefused("its content does not match its digest")
-            if written[0] != FORMAT:
+            if tree.get("format") != FORMAT:
+                release = tree.get("release", "an earlier version")
                 raise UserError(
-                    f"{path} was written by fedweave {written[1]}, and {version('fedweave')} does not read its format. "
-                    "Read the run with that version, or run the experiment again.",
+                    f"{path} is of format {tree.get('format', 'none')}, by fedweave {release}; this one, "
+                    f"{version('fedweave')}, reads format {FORMAT}. Run the experiment again, or take that version.",
                     code="run.format",
                 )
             tree = _arranged(json.loads(tree["structure"]), tree)

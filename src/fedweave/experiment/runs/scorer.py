@@ -46,7 +46,7 @@ from fedweave.experiment.runs.predictions import (
 )
 from fedweave.experiment.runs.trained import Trained, check_finite, finished, trained
 from fedweave.metrics.measured import GLOBAL
-from fedweave.metrics.selection import Flagging
+from fedweave.metrics.selection import HALF, Flagging
 from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_of_form
 
@@ -321,8 +321,11 @@ def choose_model(run: Trained, model: str | None, client: str | None) -> ChosenM
     w, config = run.model_of(which, whose), run.config.of_member(whose, run.built.fed.clients)
     form = read_form(run.directory) or form_of_config(config, data, run.built.partition)
     form = form if client is None else form_of_client(run, form, client)
-    alarms = flagging_of(run, {client: w} if client else {})
-    alarm = alarms.get(client or "") if isinstance(alarms, Mapping) else alarms
+    alarm = flagging_of(run, {whose: w})
+    if isinstance(alarm, Mapping):
+        alarm = alarm[whose]
+        if client is None:  # the threshold of one client's validation examples is not the global model's
+            alarm = alarm._replace(threshold=HALF)
     return ChosenModel(which, client, config, deployable(run.built.algorithm_of(whose)), w, form, alarm)
 
 
