@@ -32,24 +32,24 @@ from fedweave.core.federation import Client, Sends, on_client, step_info
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.core.types import TRAINING
-from fedweave.deploy.flare.accounts import Accounts
-from fedweave.deploy.flare.federation import Flare, Link
-from fedweave.deploy.flare.holdings import Holdings
-from fedweave.deploy.flare.journal import Journal, journal_path
-from fedweave.deploy.flare.link import CollabLink
-from fedweave.deploy.flare.masking import Masking
-from fedweave.deploy.flare.memory import Memory
-from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.flare.requests import Open
-from fedweave.deploy.flare.scores import Scoring
-from fedweave.deploy.flare.server import RESULT
-from fedweave.deploy.flare.site import Site
-from fedweave.deploy.flare.sitefile import Rules
-from fedweave.deploy.sites.processes import free_port, members, wait_until_open
-from fedweave.deploy.sites.project import Project, administer, read_project
 from fedweave.engines.calls import Keys
 from fedweave.engines.messages import LastReceived
 from fedweave.privacy.secure_sum import FixedPoint
+from fedweave.sites.flare.accounts import Accounts
+from fedweave.sites.flare.federation import Flare, Link
+from fedweave.sites.flare.holdings import Holdings
+from fedweave.sites.flare.journal import Journal, journal_path
+from fedweave.sites.flare.link import CollabLink
+from fedweave.sites.flare.masking import Masking
+from fedweave.sites.flare.memory import Memory
+from fedweave.sites.flare.provision import provision
+from fedweave.sites.flare.requests import Open
+from fedweave.sites.flare.scores import Scoring
+from fedweave.sites.flare.server import RESULT
+from fedweave.sites.flare.site import Site
+from fedweave.sites.flare.sitefile import Rules
+from fedweave.sites.operation.processes import free_port, members, wait_until_open
+from fedweave.sites.operation.project import Project, administer, read_project
 
 ROOT = Path(__file__).parents[1]
 RUN = "bench"

@@ -22,16 +22,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.flare import ROOT, started
-from fedweave.deploy.flare.journal import entries, journal_path
-from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.sites.experiments import hand_out, split
-from fedweave.deploy.sites.processes import SiteProcess, descendants, free_port
-from fedweave.deploy.sites.project import Project
-from fedweave.deploy.sites.running import RUN, run
 from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, read, resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.files import LEDGER, METRICS, read_table
+from fedweave.sites.flare.journal import entries, journal_path
+from fedweave.sites.flare.provision import provision
+from fedweave.sites.operation.experiments import hand_out, split
+from fedweave.sites.operation.processes import SiteProcess, descendants, free_port
+from fedweave.sites.operation.project import Project
+from fedweave.sites.operation.running import RUN, run
 
 SITES, STEP = ("bank-a", "bank-b", "bank-c"), "FedAvg.train"
 ENGINE = {"name": "flare", "threads": 1, "quorum": 0.6, "rejoin_seconds": 0.0}

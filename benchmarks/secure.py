@@ -19,10 +19,10 @@ import torch
 
 from benchmarks.flare import RUN, Mirror, taking_part
 from fedweave.core.ledger import Ledger
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.member import Member
-from fedweave.deploy.flare.provision import provision
-from fedweave.deploy.flare.requests import Answer
+from fedweave.sites.flare.federation import Flare
+from fedweave.sites.flare.member import Member
+from fedweave.sites.flare.provision import provision
+from fedweave.sites.flare.requests import Answer
 
 
 class Here:

@@ -28,7 +28,7 @@ PRESETS_OWE = ("it_runs_the_steps_that_it_declares",)
 OTHERS_OWE = ("clients_in_batches_give_the_loops_numbers", *PRESETS_OWE)
 SPECIAL_OWE = (*OTHERS_OWE, "recorded_steps_give_the_same_bits", "a_resumed_run_gives_the_same")
 SHARDED = ("ditto", "fairgfl", "scaffold")  # of them also in shards: states of one's own, of pairs, and both sides'
-OF_SITES = ("tests/deploy/test_sites.py", "tests/deploy/test_project.py")  # whose tests start and share real processes
+OF_SITES = ("tests/sites/test_sites.py", "tests/sites/test_project.py")  # whose tests start and share real processes
 
 
 def group(nodeid: str) -> str:

@@ -17,6 +17,6 @@ def keys() -> Iterator[None]:
 
     once = cache(load_pem_private_key)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedweave.deploy.sites.issuing.load_pem_private_key", once)
-        patch.setattr("fedweave.privacy.identity.load_pem_private_key", once)
+        patch.setattr("fedweave.sites.operation.issuing.load_pem_private_key", once)
+        patch.setattr("fedweave.sites.protocols.identity.load_pem_private_key", once)
         yield

@@ -12,15 +12,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedweave.accounts.contributions import _check_repeated, _heard, left_out, measured, over_rounds, withheld
 from fedweave.cli import app
 from fedweave.core import model as models
 from fedweave.core.tree import map_leaves
 from fedweave.errors import UserError
 from fedweave.experiment import config
 from fedweave.experiment.build import build
+from fedweave.experiment.runs.reading import read_run
 from fedweave.incentives.shapley import copies, worth
-from fedweave.payments.contributions import _check_repeated, _heard, left_out, measured, over_rounds, withheld
-from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 
 ROUNDS = 3
@@ -333,7 +333,7 @@ def test_copies_are_found_by_hand() -> None:
 def test_who_sends_a_copy_is_named_with_whose_it_is(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "a copy?" not in fedweave("contributions", finished, "--rounds", "all")
     monkeypatch.setattr(
-        "fedweave.payments.contributions.copies", lambda updates, last: [(0, 2), *[(1, -1)][last is None :]]
+        "fedweave.accounts.contributions.copies", lambda updates, last: [(0, 2), *[(1, -1)][last is None :]]
     )
     shown = fedweave("contributions", finished, "--rounds", "all")
     assert "client-2 sent nearly the update of client-0 in 3 rounds: a copy?" in shown

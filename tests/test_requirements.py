@@ -269,8 +269,8 @@ def in_python(config: Config) -> object:
 def at_site(config: Config) -> object:
     """What a site does with it, whose data is the first client's."""
     pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
-    from fedweave.deploy.flare.admission import make_algorithm
-    from fedweave.deploy.sites.experiments import check_experiment, for_sites
+    from fedweave.sites.flare.admission import make_algorithm
+    from fedweave.sites.operation.experiments import check_experiment, for_sites
 
     config = for_sites(config.plain())
     data, cut, _ = prepared(config)
@@ -343,7 +343,7 @@ def test_no_client_trains_without_a_labeled_example(places: Mapping[str, Path], 
 def test_one_more_entry_is_met_at_every_door(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, places: Mapping[str, Path]
 ) -> None:
-    """Nothing else has to be written for a new requirement; `tests/deploy/test_checking.py` has the doors of sites."""
+    """Nothing else has to be written for a new requirement; `tests/sites/test_checking.py` has the doors of sites."""
     more = Requirement(
         Loaded, "config.even", lambda f: f.data.nodes > 0, lambda f: False, lambda f: "data: odd. Add one."
     )

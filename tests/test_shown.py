@@ -13,11 +13,11 @@ import pytest
 import typer
 
 from fedweave.cli import app
-from fedweave.deploy.flare.sitefile import read_site_file
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES
 from fedweave.experiment.config.toml import override
 from fedweave.export.card import CardSettings, read_card
+from fedweave.sites.flare.sitefile import read_site_file
 from tests.shown import ROOT, Block, Shown, blocks, commands
 
 try:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedweave.accounts.contributions import _heard
 from fedweave.algorithms import PARTS
 from fedweave.core.replies import Replies
 from fedweave.experiment.build import build
@@ -14,7 +15,6 @@ from fedweave.experiment.rounds import train
 from fedweave.incentives.payoffs import impartial
 from fedweave.incentives.shapley import COPIED, exact, judging, leave_one_out, measured_by, worth
 from fedweave.metrics.selection import Judging
-from fedweave.payments.contributions import _heard
 from tests.algorithms import cheats
 from tests.refusals import refusal
 

@@ -8,6 +8,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from fedweave.accounts.compliance import disclose
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.parts import Clip, Composition, Context, MemberNoise, Uniform
 from fedweave.core import random
@@ -16,11 +17,10 @@ from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.core.tree import Tree, leaves, norm, ravel, sub
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.run import run
 from fedweave.privacy.accountant import bounds
 from fedweave.privacy.mechanisms import epsilon, noise, noise_multiplier
-from fedweave.reports.compliance import disclose
-from fedweave.reports.reading import read_run
 from tests.contract.federations import distance, federation, graphs, model
 from tests.refusals import refusal
 

@@ -7,11 +7,11 @@ from fedweave.algorithms.vertical.aggregation import RowRelease
 from fedweave.core.federation import Federation, StepInfo, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, SecureSum, read_applied
 from fedweave.core.replies import Replies, ReplyBatch
-from fedweave.deploy.flare.policy import PolicyViolation, Spent, check_reply
-from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.rounds import train
 from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import FixedPoint, cut_counts, even_share, update_tally
+from fedweave.sites.flare.policy import PolicyViolation, Spent, check_reply
+from fedweave.sites.flare.sitefile import Rules
 from tests.algorithms.test_glasu import federation, gap, made, outcome, parties, rows
 from tests.refusals import refusal
 

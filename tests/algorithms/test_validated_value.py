@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from fedweave.accounts.contributions import _heard
+from fedweave.accounts.statements import account
 from fedweave.algorithms import PARTS
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
@@ -15,11 +17,9 @@ from fedweave.core.tree import add, leaves, nest
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.reading import read_run
 from fedweave.incentives.payoffs import impartial
 from fedweave.incentives.shapley import COPIED, measured_by
-from fedweave.payments.contributions import _heard
-from fedweave.payments.statements import account
-from fedweave.reports.reading import read_run
 from tests.algorithms.adversaries import AGENT
 from tests.algorithms.values_of_lies import CHEATS, prepared, rounds, share
 from tests.incentives.test_pay import run as paid_run

@@ -8,9 +8,9 @@ import torch
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from benchmarks.flare import Mirror, serving, taking_part
-from tests.deploy.projects import SITES, InProcess
 from tests.privacy.authority import write_kits
 from tests.security.cheating import make_sites
+from tests.sites.projects import SITES, InProcess
 
 
 def test_what_was_sent_comes_back_plain_and_in_a_secure_sum(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from fedweave.datasets import from_frames, from_networkx, from_pyg, load, npz
 from fedweave.datasets.base import Dataset, undirected
 from fedweave.datasets.contents import content
 from fedweave.datasets.edges import without_reverses
-from fedweave.deploy.flare.site_data import read_graph
-from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.sites.flare.site_data import read_graph
+from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 NODES = pd.DataFrame({"id": list("abcd"), "label": [0, 1, 1, 0], "f": [0.5, 2, 1, 3]})

@@ -10,9 +10,9 @@ import pytest
 from fedweave.core.settings import meanings
 from fedweave.datasets import DATASETS
 from fedweave.datasets.settings import DataSettings
-from fedweave.deploy.flare.site_data import check_meant
-from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.experiment.config.plugins import own_parameters
+from fedweave.sites.flare.site_data import check_meant
+from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 OWN = ("folder", "members", "graphs", "parties", "npz", "tu")  # sources of users' own data

@@ -14,8 +14,8 @@ from torch_geometric.data import Data
 from fedweave import datasets
 from fedweave.datasets import Dataset, from_frames, load
 from fedweave.datasets.features import apply_scaling, normalize, scaling
-from fedweave.deploy.flare.site_data import read_graph
-from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.sites.flare.site_data import read_graph
+from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 ENDS = [("a", "b"), ("c", "d"), ("b", "a"), ("d", "c")]

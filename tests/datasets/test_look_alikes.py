@@ -16,9 +16,9 @@ from torch_geometric.data import Data
 from fedweave.datasets import from_frames, from_graph_frames, from_networkx, from_pyg, load
 from fedweave.datasets.name_matching import difference, look_alikes, plain
 from fedweave.datasets.notes import name_notes
-from fedweave.deploy.flare.site_data import read_graph
-from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.partition.divided import Column
+from fedweave.sites.flare.site_data import read_graph
+from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 LONG = 9_100_000_000_000_000  # above 2^53, where odd numbers are no floats

@@ -165,7 +165,7 @@ class TestSmiles:
         assert other.columns[len(ELEMENTS) :] == ATOM
 
     def test_a_site_reads_its_own_table(self, tmp_path: Path) -> None:
-        site_data = pytest.importorskip("fedweave.deploy.flare.site_data", reason="needs NVFlare")
+        site_data = pytest.importorskip("fedweave.sites.flare.site_data", reason="needs NVFlare")
         rows = [line + end for line, end in zip(CSV.splitlines(), (",split", *[",train"] * 4), strict=True)]
         data = site_data.read_graph(table(tmp_path, "\n".join(rows) + "\n"), site_data.SiteData(path="data"))
         assert (data.examples, data.columns[0], data.smiles[0]) == (4, "label = C", "CCO")

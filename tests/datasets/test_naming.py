@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.datasets import from_frames, load
-from fedweave.deploy.flare.site_data import read_graph
-from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ConfigError, DataError
+from fedweave.sites.flare.site_data import read_graph
+from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 OWN = "patient,diagnosis,sex,age,name\np1,ill,f,0.5,Ann\np2,well,m,0.25,Ben\np3,,f,1.5,Cem\n"

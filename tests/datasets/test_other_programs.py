@@ -12,9 +12,9 @@ import pytest
 
 from fedweave.core.arrow_types import plain
 from fedweave.datasets import from_frames, load
-from fedweave.deploy.flare.site_data import read_graph
-from fedweave.deploy.flare.sitefile import SiteData, read_site_file
 from fedweave.experiment.config.toml import load as load_toml
+from fedweave.sites.flare.site_data import read_graph
+from fedweave.sites.flare.sitefile import SiteData, read_site_file
 from tests.datasets import test_graph_folder
 from tests.refusals import refusal
 

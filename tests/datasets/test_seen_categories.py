@@ -10,8 +10,8 @@ import scipy.sparse as sp
 
 from fedweave import datasets
 from fedweave.datasets import from_frames, from_graph_frames, load
-from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.errors import ConfigError
+from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 from tests.test_cli import fedweave
 

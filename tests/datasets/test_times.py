@@ -16,9 +16,9 @@ from fedweave.datasets import from_frames, from_networkx, load
 from fedweave.datasets.edge_tables import times_of
 from fedweave.datasets.notes import time_notes
 from fedweave.datasets.table import Table
-from fedweave.deploy.flare.site_data import read_graph
-from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.partition.divided import Column
+from fedweave.sites.flare.site_data import read_graph
+from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 NANOSECONDS = 1711843200123456789

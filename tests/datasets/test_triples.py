@@ -12,8 +12,8 @@ import scipy.sparse as sp
 from fedweave import datasets
 from fedweave.datasets.synthetic import Synthetic
 from fedweave.datasets.triples import KNOWLEDGE, learned
-from fedweave.deploy.flare.site_data import check_meant, training_graph
-from fedweave.deploy.flare.sitefile import SiteData
+from fedweave.sites.flare.site_data import check_meant, training_graph
+from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 ROWS = [("cat", "is a", "animal"), ("dog", "is a", "animal"), ("cat", "fears", "dog"), ("dog", "likes", "dog")]

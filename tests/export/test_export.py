@@ -11,21 +11,21 @@ from typer.testing import CliRunner
 
 import fedweave
 from fedweave import datasets
+from fedweave.apply.predictions import probabilities
+from fedweave.apply.scorer import Scorer
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
 from fedweave.datasets import features
-from fedweave.deploy.sites.experiments import for_sites
 from fedweave.errors import DiskFull, FedweaveError
 from fedweave.experiment import config
 from fedweave.experiment.config import config_hash
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.predictions import probabilities
-from fedweave.experiment.runs.scorer import Scorer
+from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.export import source
 from fedweave.export import source as card
 from fedweave.privacy.accountant import bounds
-from fedweave.reports.reading import read_run
+from fedweave.sites.operation.experiments import for_sites
 from tests.runs.test_edges_as_examples import DATA as OF_EDGES
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_predictions import COLUMNS, SYNTHETIC, bank, columns, made

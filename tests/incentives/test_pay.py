@@ -11,13 +11,13 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedweave.accounts.statements import account
 from fedweave.cli import app
 from fedweave.experiment.build import build
 from fedweave.experiment.config import dumps, resolve
+from fedweave.experiment.runs.reading import read_run
 from fedweave.incentives.payoffs import capped
 from fedweave.incentives.rules import PAYOFF, RULES
-from fedweave.payments.statements import account
-from fedweave.reports.reading import read_run
 from tests.algorithms import cheats
 from tests.refusals import refusal
 

@@ -135,15 +135,15 @@ def test_references_stand_in_the_summary(run: tuple[Path, set[tuple[str, str]]])
 
 
 def test_a_page_shows_the_references(run: tuple[Path, set[tuple[str, str]]]) -> None:
+    from fedweave.experiment.runs.reading import read_runs
     from fedweave.reports.html import render
-    from fedweave.reports.reading import read_runs
 
     assert "Reference common neighbors Hits@10" in render(read_runs([run[0]]))
 
 
 def test_an_attack_infers_what_was_trained_on(run: tuple[Path, set[tuple[str, str]]]) -> None:
     """The attack with all messages goes by the probabilities that predictions have."""
-    from fedweave.experiment.runs.link_attack import inferred
+    from fedweave.apply.link_attack import inferred
     from fedweave.experiment.runs.trained import finished, trained
 
     scores, model = inferred(trained(run[0], finished(run[0]), ""))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedweave.apply.reasons import Reason, explain
 from fedweave.cli import app
 from fedweave.cli.predict import Asked, predictions
 from fedweave.core import model as models
@@ -18,7 +19,6 @@ from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import TEST
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
-from fedweave.experiment.runs.reasons import Reason, explain
 from fedweave.experiment.runs.trained import finished, trained
 from fedweave.python.training import load_run
 from tests.refusals import refusal

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from fedweave.core.types import CLASS, LABELS, NUMBER
-from fedweave.deploy.flare.sitefile import FINE
 from fedweave.metrics import classification, labels, numbers
 from fedweave.metrics.kinds import means
 from fedweave.metrics.selection import METRICS, OF_RANKS, OF_SCORES, PLAIN, RMSE_OF_MEAN, measured_of
 from fedweave.reports.result_names import RESULTS, better, entry
+from fedweave.sites.flare.sitefile import FINE
 
 MASKS = torch.ones(3, 40, dtype=torch.bool)
 PAIRS = {

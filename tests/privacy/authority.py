@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from fedweave.privacy import identity
-from fedweave.privacy.identity import Identity
+from fedweave.sites.protocols import identity
+from fedweave.sites.protocols.identity import Identity
 
 
 class Authority:

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("cryptography", reason='needs cryptography: pip install "fedweave[flare]"')
 
 from fedweave.errors import CallRefused
-from fedweave.privacy.identity import Identity
-from fedweave.privacy.intersection import (
+from fedweave.sites.protocols.identity import Identity
+from fedweave.sites.protocols.intersection import (
     WIDTH,
     IntersectionParty,
     Opening,

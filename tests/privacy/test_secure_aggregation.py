@@ -13,9 +13,9 @@ pytest.importorskip("Crypto", reason='needs pycryptodome: pip install "fedweave[
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedweave.errors import CallRefused, FedweaveError
-from fedweave.privacy.aggregation import Advert, Answers, Participant, SumGroup, Use, subtract_masks
-from fedweave.privacy.identity import Identity
-from fedweave.privacy.pads import add_pad
+from fedweave.sites.protocols.aggregation import Advert, Answers, Participant, SumGroup, Use, subtract_masks
+from fedweave.sites.protocols.identity import Identity
+from fedweave.sites.protocols.pads import add_pad
 from tests.privacy.authority import Authority
 from tests.refusals import refusal
 

@@ -13,12 +13,12 @@ from rich.console import Console
 from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.runs.files import METRICS
+from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.reports.absences import absent, faults, mostly
 from fedweave.reports.html import render
 from fedweave.reports.notes import fairest_notes, notes
-from fedweave.reports.reading import read_run
 from fedweave.reports.terminal import Terminal, screen, show_result
 from tests.report.test_terminal import SUMMARY
 

@@ -20,18 +20,18 @@ import pytest
 from rich.filesize import decimal
 from typer.testing import CliRunner
 
+from fedweave.accounts.checks import check_same
+from fedweave.accounts.compliance import of_run
+from fedweave.accounts.documents import document, money
+from fedweave.accounts.statements import account
 from fedweave.cli import app
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import write_csv, write_table
+from fedweave.experiment.runs.reading import grouped, read_run
 from fedweave.incentives.payoffs import Terms, chained, digest, hashes
-from fedweave.payments.checks import check_same
-from fedweave.payments.documents import document, money
-from fedweave.payments.statements import account
 from fedweave.reports import tables
-from fedweave.reports.compliance import of_run
 from fedweave.reports.html import render
 from fedweave.reports.motifs import Kinds, kinds_of, motif_drawing
-from fedweave.reports.reading import grouped, read_run
 from tests.refusals import refusal
 
 ROUNDS = 5

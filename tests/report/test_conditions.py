@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy.stats import friedmanchisquare, ttest_rel, wilcoxon
 
+from fedweave.experiment.runs.reading import Run, grouped, read_run
 from fedweave.reports.compare import over_conditions
 from fedweave.reports.conditions import Condition, conditions, overview
 from fedweave.reports.effects import UNDECIDED
 from fedweave.reports.html import render
 from fedweave.reports.ranks import rank_means, ranks
-from fedweave.reports.reading import Run, grouped, read_run
 from tests.report.test_report import Page, fedweave
 from tests.report.test_report import runs as runs
 

@@ -21,11 +21,11 @@ from rich.filesize import decimal
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP
+from fedweave.experiment.runs.reading import Group, Run
 from fedweave.reports import colors, drawing, figures
 from fedweave.reports.drawing import Axis
 from fedweave.reports.pages import STYLE
 from fedweave.reports.panels import Bars, Dots, Heat, LineSeries, Panel, percent
-from fedweave.reports.reading import Group, Run
 
 LIGHT, DARK = colors.PAPER
 ADVANCE = 0.56  # of a letter to the size of its text: the mean of sans-serif fonts' digits and letters

@@ -12,9 +12,9 @@ from sklearn.decomposition import PCA
 
 import fedweave
 from fedweave.experiment.runs.files import write_table
+from fedweave.experiment.runs.reading import Run, read_run
 from fedweave.reports import drawing, panels
 from fedweave.reports.embeddings import MOST, picture
-from fedweave.reports.reading import Run, read_run
 from tests.refusals import refusal
 
 DOCUMENT: dict[str, Any] = {

@@ -16,6 +16,8 @@ from rich.console import Console
 from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
+from fedweave.accounts.compliance import sent
+from fedweave.accounts.ledger import flows, of_member, period, show_ledger
 from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
@@ -25,8 +27,6 @@ from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.accountant import of_members
 from fedweave.privacy.mechanisms import epsilon
-from fedweave.reports.compliance import sent
-from fedweave.reports.ledger import flows, of_member, period, show_ledger
 from tests.refusals import refusal
 
 SENT = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(0.5, 2.0))), "n": "a count"})

@@ -12,12 +12,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.experiment.runs.reading import grouped, read_run, read_runs
 from fedweave.reports import terminal
 from fedweave.reports.cells import signed
 from fedweave.reports.group_fairness import fairness_table, names_sentence
 from fedweave.reports.html import render
 from fedweave.reports.notes import fairest_notes
-from fedweave.reports.reading import grouped, read_run, read_runs
 
 PEOPLE = """
 rounds = 3

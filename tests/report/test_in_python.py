@@ -14,10 +14,10 @@ import fedweave
 from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.preset import Preset
 from fedweave.errors import FedweaveError, UserError
+from fedweave.experiment.runs.reading import grouped, read_runs
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 from fedweave.python.comparing import Comparison, ReportPage, rows_of
-from fedweave.reports.reading import grouped, read_runs
 from fedweave.reports.tables import by_client, item_title
 from fedweave.sweeps import scheduler
 from fedweave.sweeps.in_python import Sweep

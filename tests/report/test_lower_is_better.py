@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedweave.metrics.selection import METRICS, OF_POSITIVE, rank
+from fedweave.metrics.selection import METRICS, OF_POSITIVE, headline, rank
 from fedweave.reports.cells import Cell, direction, mark_best
 from fedweave.reports.effects import ranking
-from fedweave.reports.notes import headline, intervals, notes
+from fedweave.reports.notes import intervals, notes
 from fedweave.reports.paired import paired_tests
 
 SEEDS = (0, 1, 2, 3)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedweave.reports.document import Document, Section, grid
+from fedweave.accounts.document import Document, Section, grid
 from fedweave.reports.pages import html
 from tests import commands
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedweave.accounts.compliance import disclose
 from fedweave.cli import app
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.runs.files import PAIRS, read_pairs
+from fedweave.experiment.runs.reading import Run, read_run
 from fedweave.reports import figures
-from fedweave.reports.compliance import disclose
 from fedweave.reports.html import render
-from fedweave.reports.reading import Run, read_run
 from tests.refusals import refusal
 
 SMALL = """

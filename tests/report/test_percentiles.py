@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedweave.experiment.runs.reading import Run, grouped, read_run
 from fedweave.reports import gains as gain
 from fedweave.reports import tables
 from fedweave.reports.html import render
 from fedweave.reports.panels import LineSeries, Panel
 from fedweave.reports.percentiles import count_beyond_noise, difference_sign
-from fedweave.reports.reading import Run, grouped, read_run
 from tests.report.test_report import Page
 from tests.report.test_report import runs as runs
 

@@ -21,6 +21,8 @@ import torch
 from scipy.stats import ttest_1samp, ttest_rel
 from typer.testing import CliRunner
 
+from fedweave.accounts.compliance import SENSITIVE, disclose
+from fedweave.accounts.ledger import POOLED
 from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
@@ -28,6 +30,7 @@ from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.core.text import printable
 from fedweave.core.types import PREDICTION
 from fedweave.experiment.config import dumps
+from fedweave.experiment.runs.reading import Group, Run, grouped, read_run, read_runs, spread
 from fedweave.privacy.accountant import bounds, over_rounds, states_bound
 from fedweave.privacy.mechanisms import epsilon
 from fedweave.python.comparing import paired_of
@@ -36,13 +39,11 @@ from fedweave.reports import gains as gain
 from fedweave.reports.cells import Cell, mark_best, mean_cell, number, signed
 from fedweave.reports.compare import comparison_table as compared_groups
 from fedweave.reports.compare import tradeoff
-from fedweave.reports.compliance import SENSITIVE, disclose, spent
+from fedweave.reports.disclosure import privacy_table
 from fedweave.reports.effects import UNDECIDED, comparison_sentence, effect, ranking, three_digits
 from fedweave.reports.html import render
-from fedweave.reports.ledger import POOLED
 from fedweave.reports.paired import paired_test, paired_tests
 from fedweave.reports.panels import Dots, Panel
-from fedweave.reports.reading import Group, Run, grouped, read_run, read_runs, spread
 from fedweave.reports.recipes import recipe, training_differences
 from fedweave.reports.result_names import RESULTS, better, readable
 from tests.commands import SMALL
@@ -962,7 +963,7 @@ def test_thousands_of_members_make_a_small_page(runs: dict[str, Path]) -> None:
     split = pa.Table.from_pylist(rows, run.partition.schema) if run.partition is not None else None
     many = replace(run, ledger=made.table(), partition=split, summary=run.summary | {"clients": count})
     found = disclose(many)
-    assert [row[0].text for row in spent(found).rows] == ["each member"]
+    assert [row[0].text for row in privacy_table(found).rows] == ["each member"]
     shown = tables.clients(many).rows
     assert len(shown) < 100
     assert (shown[0][0].text, shown[-1][0].text) == (names[-1], names[0])

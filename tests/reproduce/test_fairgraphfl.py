@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedweave.accounts.contributions import measured
 from fedweave.datasets import DATASETS
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
+from fedweave.experiment.runs.reading import read_run
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.papers import fairgraphfl, grid
 from fedweave.papers.fairgraphfl import ABLATIONS, FAIRGRAPHFL, METHOD, METHODS, experiment
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable
 from fedweave.papers.reward_quantities import LEFT_OUT, contribution, fairness
 from fedweave.papers.table import assemble
-from fedweave.payments.contributions import measured
 from fedweave.python.training import Silent
-from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 from tests.report.test_accounts import write_graphs
 

@@ -12,10 +12,10 @@ from fedweave.core.tree import leaves
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
+from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.run import run
 from fedweave.export.source import card, source
 from fedweave.python.training import Silent
-from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 
 

@@ -7,10 +7,10 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.core import plugins
-from fedweave.deploy.sites.experiments import for_sites
-from fedweave.deploy.sites.project import Project
 from fedweave.experiment.config import read, written
 from fedweave.python.training import load_run
+from fedweave.sites.operation.experiments import for_sites
+from fedweave.sites.operation.project import Project
 from tests.refusals import refusal
 
 MODEL = """

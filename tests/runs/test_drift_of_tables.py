@@ -11,10 +11,10 @@ import pytest
 from scipy.stats import ks_2samp
 from typer.testing import CliRunner
 
+from fedweave.apply.drift import Reference, drift
+from fedweave.apply.scorer import scorer_at
 from fedweave.cli import app
-from fedweave.experiment.runs.drift import Reference, drift
 from fedweave.experiment.runs.files import HISTOGRAMS, SCORER
-from fedweave.experiment.runs.scorer import scorer_at
 from fedweave.metrics.drift import (
     BINS,
     by_chance,

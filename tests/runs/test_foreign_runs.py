@@ -15,15 +15,15 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave import datasets
+from fedweave.apply.predictions import Predicted, predictions_table
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
 from fedweave.core.tree import Tree, decode, encode, with_digest
 from fedweave.errors import FedweaveError
-from fedweave.experiment.runs.predictions import Predicted, predictions_table
+from fedweave.experiment.runs.reading import read_run
 from fedweave.export.source import card, source
 from fedweave.python.training import load_run
 from fedweave.reports.html import render
-from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 
 SMALL = """

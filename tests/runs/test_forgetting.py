@@ -16,25 +16,25 @@ from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
 import fedweave
+from fedweave.apply.forgetting import RECORD, digest, forget
 from fedweave.cli import app
 from fedweave.core.tree import leaves
-from fedweave.deploy.flare.compliance import read_report
 from fedweave.errors import UserError
 from fedweave.experiment.build import build, ingredients
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.data_form import form_of_config
-from fedweave.experiment.runs.forgetting import RECORD, digest, forget
 from fedweave.experiment.runs.trained import finished, trained
 from fedweave.partition import Dirichlet
 from fedweave.partition.forgetting import Forget
 from fedweave.privacy.attacks import separation
+from fedweave.sites.flare.compliance import read_report
 from tests.contract.federations import state_after
-from tests.deploy.projects import make_project
 from tests.partition.test_field_partitions import rings
 from tests.refusals import refusal
 from tests.runs.test_edges_as_examples import tables
 from tests.runs.test_scoring import customers
 from tests.runs.test_target_files import graphs_folder
+from tests.sites.projects import make_project
 
 DOCUMENT: dict[str, Any] = {
     "rounds": 4,
@@ -314,7 +314,7 @@ def test_a_refused_training_leaves_no_folder(run: Any, tmp_path: Path, monkeypat
     def refuse(*arguments: object) -> None:
         raise UserError("forget.clients: no client is left.", code="forget.empty")
 
-    monkeypatch.setattr("fedweave.experiment.runs.forgetting.runs.run", refuse)
+    monkeypatch.setattr("fedweave.apply.forgetting.runs.run", refuse)
     with refusal("forget.empty"):
         forget(run.directory, ["client-0"], out=tmp_path / "new")
     assert not (tmp_path / "new").exists()

@@ -9,6 +9,7 @@ import torch
 import fedweave
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.deployment import deployable
+from fedweave.apply import predictions
 from fedweave.core import model as models
 from fedweave.core.tree import leaves
 from fedweave.engines.engine import LocalEngine
@@ -17,7 +18,6 @@ from fedweave.errors import ConfigError
 from fedweave.experiment import build, requirements
 from fedweave.experiment.config import Config, dumps, resolve
 from fedweave.experiment.rounds import train
-from fedweave.experiment.runs import predictions
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import finished, trained
 from fedweave.experiment.runs.warm import begin

@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from fedweave.apply.reasons import explain
 from fedweave.cli.predict import Asked, predictions
 from fedweave.datasets import load
-from fedweave.deploy.flare.holdings import Forgotten
-from fedweave.deploy.flare.site_data import training_graph
-from fedweave.deploy.flare.sitefile import SiteData
 from fedweave.experiment.config import resolve
-from fedweave.experiment.runs.reasons import explain
 from fedweave.experiment.runs.run import run as run_experiment
 from fedweave.partition.dirichlet import Dirichlet
 from fedweave.partition.forgetting import Forget, places
 from fedweave.python.training import Silent
+from fedweave.sites.flare.holdings import Forgotten
+from fedweave.sites.flare.site_data import training_graph
+from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
 
 UUID = "0000000c-9f2c-9cd0-4674-edea4000"

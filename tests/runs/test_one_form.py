@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from fedweave.apply.drift import drift
+from fedweave.apply.predictions import NOT_GIVEN
+from fedweave.apply.reasons import explain
+from fedweave.apply.scorer import scorer_at
 from fedweave.cli.predict import predictions
 from fedweave.core.edge_attributes import format_date
 from fedweave.experiment.config import resolve
-from fedweave.experiment.runs.drift import drift
-from fedweave.experiment.runs.predictions import NOT_GIVEN
-from fedweave.experiment.runs.reasons import explain
 from fedweave.experiment.runs.run import run
-from fedweave.experiment.runs.scorer import scorer_at
 from fedweave.export.serving import answer
 from fedweave.python.training import Silent
 from tests.one_form import MEMBERS, NODES, OTHERS, combinations, members, settings

@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import fedweave
+from fedweave.apply.predictions import function, measured
 from fedweave.cli import app
 from fedweave.errors import UserError
-from fedweave.experiment.runs.predictions import function, measured
 from fedweave.sweeps import scheduler
 from tests.refusals import refusal
 from tests.sweep.test_sweep import SMALL, in_process

@@ -11,15 +11,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedweave.apply import reasons
+from fedweave.apply.predictions import probabilities
+from fedweave.apply.reasons import METHODS, Explanation, Reason, explain
+from fedweave.apply.scorer import Scorer, scorer_at
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
 from fedweave.core.tree import leaves, nest
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs import reasons
 from fedweave.experiment.runs.files import SCORER
-from fedweave.experiment.runs.predictions import probabilities
-from fedweave.experiment.runs.reasons import METHODS, Explanation, Reason, explain
-from fedweave.experiment.runs.scorer import Scorer, scorer_at
 from fedweave.experiment.runs.trained import finished
 from fedweave.python.training import load_run
 from tests.refusals import refusal

@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from fedweave.apply.scorer import Scorer, check_alone, scorer_at
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
 from fedweave.core.tree import decode, encode, with_digest
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.files import SCORER
-from fedweave.experiment.runs.scorer import Scorer, check_alone, scorer_at
 from tests.refusals import refusal
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_external_runs import member
@@ -109,7 +109,7 @@ def test_a_runs_folder_scores_with_the_model_that_is_asked_for(bank: Path) -> No
     for asked in (("global", None), ("personal", "client-0")):
         same(scorer_at(bank / "run", *asked).score(bank / "new"), predictions(bank / "run", bank / "new", *asked))
     from fedweave.experiment.config import config_hash
-    from fedweave.reports.reading import read_run
+    from fedweave.experiment.runs.reading import read_run
 
     assert scorer_at(bank / "alone").run == config_hash(read_run(bank / "run").config)
 

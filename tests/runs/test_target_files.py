@@ -10,11 +10,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from fedweave.apply.predictions import error_of, measured
 from fedweave.cli import app
 from fedweave.cli.predict import predictions
 from fedweave.datasets import load
 from fedweave.experiment.runs.data_form import read_form
-from fedweave.experiment.runs.predictions import error_of, measured
 from tests.export.test_export import loaded
 from tests.refusals import refusal
 from tests.runs.test_predictions import columns, made

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 import fedweave
+from fedweave.accounts.contributions import left_out
 from fedweave.algorithms import FedAvg, Local
 from fedweave.algorithms.parts import GraphCrossEntropy, SampledCrossEntropy
 from fedweave.contract.subject import ShardedRecorder
 from fedweave.core import model as models
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.reading import read_runs
 from fedweave.incentives.shapley import GAINS_IN
 from fedweave.metrics.intervals import BIN_ERROR
 from fedweave.metrics.selection import Judging
@@ -24,10 +26,8 @@ from fedweave.models.gin import GIN
 from fedweave.models.gine import GINE
 from fedweave.models.sage import SAGE
 from fedweave.partition.scaling import distance_of_targets
-from fedweave.payments.contributions import left_out
 from fedweave.reports.html import render
 from fedweave.reports.notes import notes
-from fedweave.reports.reading import read_runs
 from tests.refusals import refusal
 from tests.targets import numbers, several_labels, split
 

@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import fedweave
+from fedweave.accounts.compliance import disclose
 from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
 from fedweave.core.tree import Tree, leaves
@@ -18,11 +19,10 @@ from fedweave.datasets import Dataset
 from fedweave.errors import UserError
 from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.files import CHECKPOINT
+from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.warm import Earlier, begin, earlier_ledgers
 from fedweave.models import GCN
 from fedweave.partition import Random
-from fedweave.reports.compliance import disclose
-from fedweave.reports.reading import read_run
 from tests.refusals import refusal
 
 NOISED = {"name": "dp", "clip": 4.0, "epsilon": 8.0, "delta": 1e-5, "target_rounds": 2}

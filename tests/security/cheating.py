@@ -9,11 +9,11 @@ import torch
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.deploy.flare.journal import Records, journal_path, read_journal
-from fedweave.deploy.flare.requests import Answer, versions
-from fedweave.deploy.sites.experiments import hand_out, split
 from fedweave.experiment.config import Config
-from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
+from fedweave.sites.flare.journal import Records, journal_path, read_journal
+from fedweave.sites.flare.requests import Answer, versions
+from fedweave.sites.operation.experiments import hand_out, split
+from tests.sites.projects import SITES, InProcess, call_request, experiment, join_request
 
 SITE = "bank-b"
 DATA = {"name": "synthetic", "nodes": 240, "classes": 3, "features": 8}

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.cli import app
-from fedweave.deploy.flare import member
+from fedweave.sites.flare import member
 from tests.security.cheating import SITE, Cheat, reply, set_policy
 
 

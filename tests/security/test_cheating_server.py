@@ -20,23 +20,23 @@ from fedweave.core import random
 from fedweave.core.mechanism import LDP
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.npz import SPLIT
-from fedweave.deploy.flare.alignment import opening_tree, read_openings
-from fedweave.deploy.flare.masking import tensor
-from fedweave.deploy.flare.order import Order
-from fedweave.deploy.flare.policy import check_batches
-from fedweave.deploy.flare.requests import Answer, pin, versions
-from fedweave.deploy.flare.sitefile import Rules
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import resolve
 from fedweave.ops.touched import Sparsified
-from fedweave.privacy.identity import read_identity
-from fedweave.privacy.intersection import IntersectionParty, digest
+from fedweave.sites.flare.alignment import opening_tree, read_openings
+from fedweave.sites.flare.masking import tensor
+from fedweave.sites.flare.order import Order
+from fedweave.sites.flare.policy import check_batches
+from fedweave.sites.flare.requests import Answer, pin, versions
+from fedweave.sites.flare.sitefile import Rules
+from fedweave.sites.protocols.identity import read_identity
+from fedweave.sites.protocols.intersection import IntersectionParty, digest
 from tests.contract.federations import algorithm
-from tests.deploy.projects import SITES, bring, experiment, join_request, tables
 from tests.privacy.authority import write_kits
 from tests.random_graphs import random_graph
 from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
+from tests.sites.projects import SITES, bring, experiment, join_request, tables
 
 Plan = list[tuple[str, int, int]]  # step, round, occurrence
 

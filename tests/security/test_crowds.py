@@ -12,13 +12,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.ledger import Ledger
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.sitefile import starting
 from fedweave.errors import ClientsMissing
-from tests.deploy.projects import SITES, InProcess
+from fedweave.sites.flare.federation import Flare
+from fedweave.sites.flare.sitefile import starting
 from tests.privacy.authority import write_kits
 from tests.refusals import refusal
 from tests.security.cheating import Cheat, agreed, set_policy
+from tests.sites.projects import SITES, InProcess
 
 SUMMED = agreed(algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
 VICTIM, ACCOMPLICE = "bank-b", "bank-a"

@@ -14,10 +14,10 @@ import scipy.sparse as sp
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.deploy.flare.accounts import Exclusion
-from fedweave.deploy.flare.admission import check_exclusion
-from fedweave.deploy.flare.requests import MISTAKEN
-from fedweave.deploy.flare.sitefile import SITE_FILE, Rules
+from fedweave.sites.flare.accounts import Exclusion
+from fedweave.sites.flare.admission import check_exclusion
+from fedweave.sites.flare.requests import MISTAKEN
+from fedweave.sites.flare.sitefile import SITE_FILE, Rules
 from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.core.ledger import Ledger
-from fedweave.deploy.flare.audit import audit, caps
-from fedweave.deploy.flare.chain import HEADS, Heads
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.journal import journal_path, read_journal
 from fedweave.errors import ClientsMissing
-from tests.deploy.projects import SITES, InProcess
+from fedweave.sites.flare.audit import audit, caps
+from fedweave.sites.flare.chain import HEADS, Heads
+from fedweave.sites.flare.federation import Flare
+from fedweave.sites.flare.journal import journal_path, read_journal
 from tests.security.cheating import SITE, agreed, set_policy
+from tests.sites.projects import SITES, InProcess
 
 NOISY = agreed("dp_fedavg", rounds=1, algorithm_settings={"clip": 0.5, "sigma": 8.0})
 

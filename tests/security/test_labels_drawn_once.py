@@ -10,14 +10,14 @@ import torch
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.core.federation import Client
-from fedweave.deploy.flare.holdings import hold
-from fedweave.deploy.flare.journal import entries, journals
-from fedweave.deploy.flare.policy import Spent
-from fedweave.deploy.flare.policy_names import read_checked
-from fedweave.deploy.flare.scores import Scoring
-from fedweave.deploy.flare.sitefile import SITE_FILE
-from fedweave.deploy.flare.steps import label_secrets
 from fedweave.ops import hashing
+from fedweave.sites.flare.holdings import hold
+from fedweave.sites.flare.journal import entries, journals
+from fedweave.sites.flare.policy import Spent
+from fedweave.sites.flare.policy_names import read_checked
+from fedweave.sites.flare.scores import Scoring
+from fedweave.sites.flare.sitefile import SITE_FILE
+from fedweave.sites.flare.steps import label_secrets
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 from tests.security.test_few_left_out import forget_named, others, remove, reverse_rows
 

@@ -15,14 +15,14 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core import random
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, encode
-from fedweave.deploy.flare.journal import entries, journals
-from fedweave.deploy.flare.policy import Spent
 from fedweave.privacy.attacks import labels_from_gradient
 from fedweave.privacy.mechanisms import keep_probability
-from tests.deploy.projects import SITES, InProcess, call_request, experiment, join_request
-from tests.deploy.test_in_process import cut_again
+from fedweave.sites.flare.journal import entries, journals
+from fedweave.sites.flare.policy import Spent
 from tests.security.cheating import make_sites
 from tests.security.cheating import reply as told
+from tests.sites.projects import SITES, InProcess, call_request, experiment, join_request
+from tests.sites.test_in_process import cut_again
 
 HOLDER = SITES[0]
 ALLOWED = ["ids", "own", "h", "nodes", "masks", "labels"]

@@ -11,20 +11,20 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import Tree, norm
-from fedweave.deploy.flare.audit import compare
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.journal import entries, journals
-from fedweave.deploy.flare.member import Member
-from fedweave.deploy.flare.participation import MOST_RETURNS
-from fedweave.deploy.flare.policy import Spent
-from fedweave.deploy.flare.requests import pin
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.privacy.mechanisms import epsilon
+from fedweave.sites.flare.audit import compare
+from fedweave.sites.flare.federation import Flare
+from fedweave.sites.flare.journal import entries, journals
+from fedweave.sites.flare.member import Member
+from fedweave.sites.flare.participation import MOST_RETURNS
+from fedweave.sites.flare.policy import Spent
+from fedweave.sites.flare.requests import pin
 from tests.contract.federations import distance
-from tests.deploy.projects import SITES, InProcess
 from tests.privacy.authority import write_kits
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
+from tests.sites.projects import SITES, InProcess
 
 SCORED = 'unbounded = ["own", "trained"]'  # of which no ε holds
 

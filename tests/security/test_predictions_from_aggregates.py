@@ -154,8 +154,8 @@ def test_who_trains_alone_tells_nobody() -> None:
 def test_a_policy_forbids_predictions_and_lets_representations_leave() -> None:
     pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
     from fedweave.core.algorithm import calls_of
-    from fedweave.deploy.flare.foresight import check_declared
-    from fedweave.deploy.flare.sitefile import Rules
+    from fedweave.sites.flare.foresight import check_declared
+    from fedweave.sites.flare.sitefile import Rules
 
     for model, key, refused in (
         ("gcn", PREDICTIONS, True),

@@ -16,14 +16,14 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, map_leaves
-from fedweave.deploy.flare.policy_names import read_checked
-from fedweave.deploy.flare.requests import Answer
-from fedweave.deploy.flare.scores import Scoring, scoring_of
-from fedweave.deploy.flare.sitefile import FINE, SITE_FILE, Rules
 from fedweave.experiment.config import resolve
 from fedweave.metrics import classification, groups, ranking
 from fedweave.models import MODELS
 from fedweave.privacy.mechanisms import keep_probability
+from fedweave.sites.flare.policy_names import read_checked
+from fedweave.sites.flare.requests import Answer
+from fedweave.sites.flare.scores import Scoring, scoring_of
+from fedweave.sites.flare.sitefile import FINE, SITE_FILE, Rules
 from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
 from tests.security.test_labels_without_gradients import Server

@@ -11,20 +11,20 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 from fedweave.algorithms import FedAvg
 from fedweave.core.tree import Tree, decode, encode, map_leaves
-from fedweave.deploy.flare import sums
-from fedweave.deploy.flare.masking import advert_tree
-from fedweave.deploy.flare.requests import Answer, pin
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.privacy.aggregation import Participant, SumGroup
+from fedweave.sites.flare import sums
+from fedweave.sites.flare.masking import advert_tree
+from fedweave.sites.flare.requests import Answer, pin
+from fedweave.sites.protocols.aggregation import Participant, SumGroup
 from tests.contract.federations import distance
-from tests.deploy.projects import SITES, InProcess, call_request, join_request
-from tests.deploy.test_in_process import cut_again, joined, simulated
-from tests.deploy.test_secure_sums import lose
 from tests.privacy.authority import Authority, write_kits
 from tests.refusals import refusal
 from tests.security.cheating import agreed, reply, set_policy
+from tests.sites.projects import SITES, InProcess, call_request, join_request
+from tests.sites.test_in_process import cut_again, joined, simulated
+from tests.sites.test_secure_sums import lose
 
 EVERYONE = agreed(algorithm_settings={"parts": ["secure_sum"], "local_steps": 1})
 SOME = {"name": "secure_sum", "require_all": False, "accomplices": 0}  # goes on with two of three

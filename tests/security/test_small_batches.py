@@ -12,9 +12,9 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN
-from fedweave.deploy.flare.policy import check_batches
-from fedweave.deploy.flare.sitefile import Rules
 from fedweave.experiment.config import resolve
+from fedweave.sites.flare.policy import check_batches
+from fedweave.sites.flare.sitefile import Rules
 from tests.contract.federations import algorithm
 from tests.models.test_gin import small_graphs
 from tests.refusals import refusal

@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
+from fedweave.accounts.ledger import as_csv, as_rows
 from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
 from fedweave.cli.sites import Teller
@@ -34,23 +35,22 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.ledger_columns import Entry, Line
 from fedweave.core.text import printable
 from fedweave.datasets import npz, table_files, tu_files
-from fedweave.deploy.flare.folder import log_to
-from fedweave.deploy.flare.journal import entries
-from fedweave.deploy.flare.memory import Store
-from fedweave.deploy.flare.policy_names import read_checked, reply_fields
-from fedweave.deploy.sites import processes
-from fedweave.deploy.sites.certificates import certificate
-from fedweave.deploy.sites.processes import SiteProcess
-from fedweave.deploy.sites.project import Project
 from fedweave.errors import ConfigError, DataError, FedweaveError, UserError
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.runs import files
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.reports.ledger import as_csv, as_rows
-from tests.deploy.projects import SITES, call_request
+from fedweave.sites.flare.folder import log_to
+from fedweave.sites.flare.journal import entries
+from fedweave.sites.flare.memory import Store
+from fedweave.sites.flare.policy_names import read_checked, reply_fields
+from fedweave.sites.operation import processes
+from fedweave.sites.operation.certificates import certificate
+from fedweave.sites.operation.processes import SiteProcess
+from fedweave.sites.operation.project import Project
 from tests.refusals import refusal
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 from tests.security.fuzzing import limit
+from tests.sites.projects import SITES, call_request
 
 ROOT = Path(__file__).parents[2]
 runner = CliRunner()

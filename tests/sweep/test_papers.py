@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import read, resolve
+from fedweave.experiment.runs.reading import Group
 from fedweave.reports.conditions import settings_text
 from fedweave.reports.pictures import Point
-from fedweave.reports.reading import Group
 from fedweave.sweeps import charts, choosing, results, scheduler
 from fedweave.sweeps.captions import caption
 from fedweave.sweeps.comparison import rank_algorithms, rows_by_condition

@@ -4,8 +4,15 @@ from pathlib import Path
 
 import typer
 
+from fedweave.accounts.document import Document, Section, grid, unmarked
+from fedweave.accounts.ledger import flow_table, row
 from fedweave.core.text import counted
-from fedweave.deploy.flare.audit import (
+from fedweave.errors import UserError
+from fedweave.experiment.config import load_saved
+from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, read_table
+from fedweave.reports.pages import check_page, write_document
+from fedweave.reports.terminal import screen
+from fedweave.sites.flare.audit import (
     Audit,
     caps,
     compare,
@@ -14,15 +21,8 @@ from fedweave.deploy.flare.audit import (
     refusal_lines,
     same_configuration,
 )
-from fedweave.deploy.flare.audit import audit as read_audit
-from fedweave.deploy.flare.journal import journal_path, read_journal
-from fedweave.errors import UserError
-from fedweave.experiment.config import load_saved
-from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, read_table
-from fedweave.reports.document import Document, Section, grid, unmarked
-from fedweave.reports.ledger import flow_table, row
-from fedweave.reports.pages import check_page, write_document
-from fedweave.reports.terminal import screen
+from fedweave.sites.flare.audit import audit as read_audit
+from fedweave.sites.flare.journal import journal_path, read_journal
 
 _SHOWN = 20  # messages that are printed one by one
 _WORDS = ("what for", "to", "call and key", "what the receiver learns", "mechanism", "first, last (UTC)")
@@ -81,7 +81,7 @@ def _document(directory: Path, account: Audit) -> Document:
 
 def _compare(directory: Path, run: Path) -> None:
     """Print the differences between a site's journal and a run's ledger."""
-    from fedweave.deploy.sites.running import number_of
+    from fedweave.sites.operation.running import number_of
 
     if not (run / RUN).exists():
         raise UserError(
@@ -108,7 +108,7 @@ def _compare(directory: Path, run: Path) -> None:
 
 def _same_configuration(directory: Path, run: Path, number: str) -> bool | None:
     """Print whether the run's configuration is the one that the site joined with; None if that cannot be compared."""
-    from fedweave.deploy.sites.running import sites_of
+    from fedweave.sites.operation.running import sites_of
 
     sites = sites_of(run)
     same = same_configuration(directory, number, load_saved(run / CONFIG), sites) if sites else None

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fedweave.accounts.document import Document
 from fedweave.errors import UserError
-from fedweave.reports.document import Document
 
 STEM = "compliance"
 
@@ -47,12 +47,12 @@ def compliance(
     A site's own report is signed with the site's key. With the JSON as DIR, anyone can check it, sign it, and write the
     page again.
     """
-    from fedweave.deploy.flare.compliance import Report, certificate_name, of_site, read_report, write_report
-    from fedweave.deploy.flare.journal import now
+    from fedweave.accounts.compliance import of_run
     from fedweave.experiment.runs.files import LEDGER
-    from fedweave.reports.compliance import of_run
+    from fedweave.experiment.runs.reading import read_run
     from fedweave.reports.pages import check_page, write_document
-    from fedweave.reports.reading import read_run
+    from fedweave.sites.flare.compliance import Report, certificate_name, of_site, read_report, write_report
+    from fedweave.sites.flare.journal import now
 
     page = out or (directory.with_suffix(".html") if directory.is_file() else directory / f"{STEM}.html")
     check_page(page)

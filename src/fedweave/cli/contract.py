@@ -11,6 +11,7 @@ from rich.table import Table
 
 import fedweave
 from fedweave.algorithms.parts.part import Attackable, Attacked
+from fedweave.apply.link_attack import Inferred, inferred
 from fedweave.contract.laws import LAWS, Broken
 from fedweave.contract.subject import Subject
 from fedweave.core import random
@@ -20,7 +21,6 @@ from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, check_name, load, override, read, resolve
 from fedweave.experiment.runs.files import CONFIG
-from fedweave.experiment.runs.link_attack import Inferred, inferred
 from fedweave.experiment.runs.trained import finished, trained
 from fedweave.reports.terminal import screen
 

@@ -8,9 +8,9 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from fedweave.accounts.document import unmarked
 from fedweave.cli.options import Chosen, ModelRound, When
 from fedweave.errors import UserError
-from fedweave.reports.document import unmarked
 
 MOVED = 3  # exit code
 TOP = 10  # columns on a terminal
@@ -43,7 +43,7 @@ def drift(
     and lists new values of text. It needs no labels and no server, and nothing leaves the machine. The exit code is 3
     if a column moved beyond the threshold and beyond chance, else 0.
     """
-    from fedweave.experiment.runs.drift import drift as drift_of
+    from fedweave.apply.drift import drift as drift_of
     from fedweave.experiment.runs.files import write, write_page
     from fedweave.reports.drift import document, headline, notes, row
     from fedweave.reports.pages import html

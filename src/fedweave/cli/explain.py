@@ -63,8 +63,8 @@ def explain(
     The command leaves each of them out in turn and asks the model again. It computes on your machine, needs no server,
     and sends nothing.
     """
+    from fedweave.apply.reasons import explain as reasons_of
     from fedweave.experiment.runs.files import write, write_page
-    from fedweave.experiment.runs.reasons import explain as reasons_of
     from fedweave.reports.explanation import show, written
     from fedweave.reports.terminal import screen
 

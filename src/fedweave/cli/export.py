@@ -7,17 +7,17 @@ from pathlib import Path
 import typer
 from safetensors.torch import save
 
+from fedweave.apply.drift import Reference
 from fedweave.cli.options import Format, ModelName, ModelRound
 from fedweave.core.tree import Tree, leaves
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-from fedweave.experiment.runs.drift import Reference
 from fedweave.experiment.runs.files import EXPORT, HISTOGRAMS, SCORER, plain_errors, write
+from fedweave.experiment.runs.reading import read_run
 from fedweave.export.card import CardSettings, read_card
 from fedweave.export.programs import check_onnx, onnx_graph, torch_program, usage
 from fedweave.export.source import AT_SITES, Source, card, source
 from fedweave.models.exported import MODEL, WEIGHTS
-from fedweave.reports.reading import read_run
 
 
 def export_run(
@@ -52,7 +52,7 @@ def _histograms(
     Raises:
         UserError: the export has no scorer, or that of another model.
     """
-    from fedweave.experiment.runs.drift import reference_of_run
+    from fedweave.apply.drift import reference_of_run
     from fedweave.experiment.runs.trained import finished, trained
 
     where = "A site keeps them next to its scorer; take that folder."

@@ -8,9 +8,9 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedweave.deploy.flare.folder import SITE_FILE
+from fedweave.accounts.document import unmarked
 from fedweave.errors import UserError
-from fedweave.reports.document import unmarked
+from fedweave.sites.flare.folder import SITE_FILE
 
 PAGE, SIGNED = "forgetting.html", "forgetting-signed.json"
 
@@ -55,14 +55,14 @@ def forget(
     Of a run between sites, `fedweave sites forget` trains. With a site's folder this command writes the site's report,
     signed with its key.
     """
-    from fedweave.deploy.flare import forgetting as at_site
-    from fedweave.deploy.flare.compliance import Report, certificate_name, write_report
-    from fedweave.experiment.runs import forgetting
+    from fedweave.apply import forgetting
     from fedweave.experiment.runs.files import write_page
     from fedweave.partition.forgetting import read_ids
     from fedweave.reports.forgetting import document, headline, inference, quality, verdict
     from fedweave.reports.pages import html
     from fedweave.reports.terminal import Terminal, screen
+    from fedweave.sites.flare import forgetting as at_site
+    from fedweave.sites.flare.compliance import Report, certificate_name, write_report
 
     if (directory / SITE_FILE).is_file():
         if odd := [

@@ -24,8 +24,8 @@ def ledger(
     A site's own ledger shows what has left the site, over all runs; `fedweave audit` shows the same run by run, with
     all requests and rejections.
     """
-    from fedweave.reports import ledger as shown
-    from fedweave.reports.ledger import members
+    from fedweave.accounts import ledger as shown
+    from fedweave.accounts.ledger import members
     from fedweave.reports.terminal import screen
 
     if as_csv and as_json:
@@ -48,15 +48,15 @@ def _lost(directory: Path) -> list[str]:
 
     if (directory / LEDGER).exists():
         return []
-    from fedweave.deploy.flare.audit import audit
+    from fedweave.sites.flare.audit import audit
 
     return [lost] if (lost := audit(directory).lost) else []
 
 
 def _of_data(directory: Path, everyone: int) -> list[str]:
     """Data that was pooled without a message: all of it if one place trains on several members' data."""
+    from fedweave.accounts.ledger import pooled
     from fedweave.experiment.runs.files import CONFIG, PARTITION, read_table
-    from fedweave.reports.ledger import pooled
 
     if not (directory / CONFIG).exists():
         return []
@@ -75,7 +75,7 @@ def read(directory: Path) -> pa.Table:
     if (directory / LEDGER).exists():
         return read_table(directory, LEDGER)
     if (directory / "ledgers").is_dir():
-        from fedweave.deploy.flare.audit import audit
+        from fedweave.sites.flare.audit import audit
 
         return audit(directory).ledger
     raise UserError(

@@ -32,7 +32,7 @@ Passphrase = Annotated[
 
 def asking(file: Path | None) -> Callable[[Path], bytes]:
     """Where the passphrase of the authority's key comes from: a file, or the terminal."""
-    from fedweave.deploy.sites.issuing import passphrase_from, prompt
+    from fedweave.sites.operation.issuing import passphrase_from, prompt
 
     return prompt if file is None else lambda authority: passphrase_from(file)
 
@@ -48,8 +48,8 @@ def add(
 ) -> None:
     """Add a site to a project: its folder, with a certificate of the project's authority. It takes part from the next
     run on; a run that has begun, and its --resume, go on with the sites that they have."""
-    from fedweave.deploy.flare.sitefile import IDS_KEY
-    from fedweave.deploy.sites.membership import add as added
+    from fedweave.sites.flare.sitefile import IDS_KEY
+    from fedweave.sites.operation.membership import add as added
 
     new = added(directory, name, authority, vertical, asking(passphrase))
     count, folder = len(new.project.sites), directory / name
@@ -74,8 +74,8 @@ def add(
 
 def remove(directory: Directory, name: SiteName, authority: Authority = None, passphrase: Passphrase = None) -> None:
     """Remove a site from a project: revoke its certificates, and set its folder aside. Refused while a job runs."""
-    from fedweave.deploy.flare.sitefile import IDS_KEY
-    from fedweave.deploy.sites.membership import remove as taken_off
+    from fedweave.sites.flare.sitefile import IDS_KEY
+    from fedweave.sites.operation.membership import remove as taken_off
 
     done = taken_off(directory, name, authority, asking(passphrase))
     if done.unseen:
@@ -102,7 +102,7 @@ def remove(directory: Directory, name: SiteName, authority: Authority = None, pa
 
 def request(site: SiteFolder) -> None:
     """Make a new key at a site or server, and a request for its certificate; the old key is used until `accept`."""
-    from fedweave.deploy.sites.issuing import request as asked
+    from fedweave.sites.operation.issuing import request as asked
 
     path, fingerprint = asked(site)
     typer.echo(f"{path}: send it to the authority, and give its owner the key's fingerprint over another channel")
@@ -119,7 +119,7 @@ def sign(
     passphrase: Passphrase = None,
 ) -> None:
     """Sign a request with the authority's key; no private key of the site is needed."""
-    from fedweave.deploy.sites.issuing import sign as signed
+    from fedweave.sites.operation.issuing import sign as signed
 
     name, certificate, fingerprint = signed(authority, asked, whose, asking(passphrase))
     path = out or Path(f"{name}.crt")
@@ -134,7 +134,7 @@ def accept(
 ) -> None:
     """Install the authority's file: the certificate of the key that `request` made, a list of revoked certificates, or
     the authority's own new certificate. A process uses it from its next start on."""
-    from fedweave.deploy.sites.issuing import accept as accepted
+    from fedweave.sites.operation.issuing import accept as accepted
 
     change = accepted(site, file)
     typer.echo(f"{site}: {file} is in use from the next `fedweave sites start` on")
@@ -158,7 +158,7 @@ def revoke(
     passphrase: Passphrase = None,
 ) -> None:
     """Revoke all certificates that a member has had so far; writes the signed list for `accept` at server and sites."""
-    from fedweave.deploy.sites.issuing import revoke as revoked
+    from fedweave.sites.operation.issuing import revoke as revoked
 
     count, revocation_list = revoked(authority, name, shown, asking(passphrase))
     path = out or Path("revoked.pem")
@@ -175,7 +175,7 @@ def renew(
     passphrase: Passphrase = None,
 ) -> None:
     """Renew the authority's own certificate, with its present key, so that all its signatures stay valid."""
-    from fedweave.deploy.sites.issuing import renew as renewed
+    from fedweave.sites.operation.issuing import renew as renewed
 
     certificate, expiry = renewed(authority, asking(passphrase))
     path = out or Path("rootCA.pem")
@@ -193,8 +193,8 @@ def encrypt(
     passphrase: Passphrase = None,
 ) -> None:
     """Encrypt the authority's key with a passphrase. From then on sign, revoke, renew, add and remove ask for it."""
-    from fedweave.deploy.sites.issuing import encrypt as encrypted
-    from fedweave.deploy.sites.issuing import passphrase_from
+    from fedweave.sites.operation.issuing import encrypt as encrypted
+    from fedweave.sites.operation.issuing import passphrase_from
 
     typed = "" if new is not None else typer.prompt("new passphrase", hide_input=True, confirmation_prompt=True)
     encrypted(authority, typed.encode() if new is None else passphrase_from(new), asking(passphrase))

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedweave.reports.document import unmarked
+from fedweave.accounts.document import unmarked
 
 Experiment = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")]
 Settings = Annotated[

@@ -8,6 +8,22 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from fedweave.apply.link_predictions import of_node, of_pairs
+from fedweave.apply.predictions import (
+    Metric,
+    Predicted,
+    SplitScores,
+    embeddings_of_run,
+    error_of,
+    flagging_of,
+    function,
+    measured,
+    of_new,
+    of_own,
+    of_own_links,
+    predictions_table,
+    right,
+)
 from fedweave.cli.options import ModelName, ModelRound
 from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
@@ -26,22 +42,6 @@ from fedweave.experiment.runs.files import (
     read_table,
     write_csv,
     write_table,
-)
-from fedweave.experiment.runs.link_predictions import of_node, of_pairs
-from fedweave.experiment.runs.predictions import (
-    Metric,
-    Predicted,
-    SplitScores,
-    embeddings_of_run,
-    error_of,
-    flagging_of,
-    function,
-    measured,
-    of_new,
-    of_own,
-    of_own_links,
-    predictions_table,
-    right,
 )
 from fedweave.experiment.runs.trained import Trained, finished, here, trained
 from fedweave.reports.terminal import screen

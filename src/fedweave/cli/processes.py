@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from fedweave.deploy.sites.alive import chosen, process
 from fedweave.experiment.config.experiment import MOST_THREADS
+from fedweave.sites.operation.alive import chosen, process
 
 
 class LogFormat(StrEnum):
@@ -39,10 +39,10 @@ def start(
     ] = LogFormat.text,
 ) -> None:
     """Start the server and the sites whose folders are on this machine."""
-    from fedweave.deploy.flare.policy_names import read_checked
-    from fedweave.deploy.flare.sitefile import SITE_FILE
-    from fedweave.deploy.sites.certificates import check_startup
-    from fedweave.deploy.sites.processes import (
+    from fedweave.sites.flare.policy_names import read_checked
+    from fedweave.sites.flare.sitefile import SITE_FILE
+    from fedweave.sites.operation.certificates import check_startup
+    from fedweave.sites.operation.processes import (
         attend,
         check_alive,
         check_metrics_port,
@@ -50,7 +50,7 @@ def start(
         members,
         wait_until_open,
     )
-    from fedweave.deploy.sites.project import Closed, greet, read_project
+    from fedweave.sites.operation.project import Closed, greet, read_project
 
     project, here = read_project(directory), members(directory, tuple(only or ()))
     for member in here:  # before any of them is started
@@ -76,7 +76,7 @@ def start(
 
 def stop(directory: Directory, only: Only = None) -> None:
     """Stop the server and the sites on this machine."""
-    from fedweave.deploy.sites.processes import members
+    from fedweave.sites.operation.processes import members
 
     for member in reversed(members(directory, tuple(only or ()))):
         typer.echo(f"{member.folder.name}: {'stopped' if member.stop() else 'was not running'}")
@@ -90,8 +90,8 @@ def status(
     """Show the processes of this machine, the progress of the run that is watched here, and the sites that answer the
     server. It usually takes about two seconds, at most --seconds. Exit code 1 if the server or a site does not answer,
     or does not run on the machine that has its folder."""
-    from fedweave.deploy.sites.project import read_project
-    from fedweave.deploy.sites.status import standing
+    from fedweave.sites.operation.project import read_project
+    from fedweave.sites.operation.status import standing
 
     shown = sys.stdout  # NVFlare's client, which may still run in another thread, has its own output hidden
     now = standing(directory, read_project(directory), seconds)
@@ -124,7 +124,7 @@ def jobs(
 ) -> None:
     """List the server's last 20 jobs: start, run, state, and for running jobs the round and the missing sites. An
     experiment has several jobs if sites were lost and came back."""
-    from fedweave.deploy.sites.jobs import jobs as listed
+    from fedweave.sites.operation.jobs import jobs as listed
 
     for job in listed(directory, results):
         typer.echo(job.line())
@@ -138,7 +138,7 @@ def abort(
 ) -> None:
     """End a run's job at once, also a job that no command follows any more. Ctrl-C in `fedweave sites run` lets it
     finish the round before; `--resume` there continues after the last saved round."""
-    from fedweave.deploy.sites.jobs import abort as aborted
+    from fedweave.sites.operation.jobs import abort as aborted
 
     for job in aborted(directory, named):
         typer.echo(f"run {job.run}: job {job.job} is ended")

@@ -21,9 +21,9 @@ def report(
     """Write a report about one or several runs: results, clients, fairness, partition, and what leaves a client."""
     from fedweave.experiment.runs.checkpoint import Checkpoint
     from fedweave.experiment.runs.files import CHECKPOINT, write_page
+    from fedweave.experiment.runs.reading import read_runs
     from fedweave.reports.embeddings import check as check_embeddings
     from fedweave.reports.html import render
-    from fedweave.reports.reading import read_runs
 
     if embeddings:
         check_embeddings(embeddings)
@@ -44,12 +44,12 @@ def compare(
 
     Runs on several data sets or partitions are compared within each of these conditions, and ranked over all.
     """
+    from fedweave.experiment.runs.reading import grouped, read_runs
     from fedweave.python.comparing import check_comparable, check_several
     from fedweave.reports.compare import NOTE, comparison_table, headlines, over_conditions
     from fedweave.reports.conditions import conditions
     from fedweave.reports.gains import gains
     from fedweave.reports.paired_examples import EXAMPLES_NOTE, example_differences
-    from fedweave.reports.reading import grouped, read_runs
     from fedweave.reports.recipes import training_differences
     from fedweave.reports.terminal import screen, show_cells
 

@@ -48,8 +48,8 @@ def score(
     columns as training did, and rejects tables of another form. Every row of the result has the score, the flag, the
     threshold, the model, the hash of the run and the time.
     """
+    from fedweave.apply.scorer import scorer_at
     from fedweave.experiment.runs.files import write_csv, write_table
-    from fedweave.experiment.runs.scorer import scorer_at
     from fedweave.reports.terminal import screen
 
     if out.exists():
@@ -95,7 +95,7 @@ def serve(
     It listens on loopback, where every user of the machine can ask; elsewhere only with a token. Put a proxy with TLS
     before it if requests come over a network.
     """
-    from fedweave.experiment.runs.scorer import scorer_at
+    from fedweave.apply.scorer import scorer_at
     from fedweave.export import serving
 
     serving.check_installed()

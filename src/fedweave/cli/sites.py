@@ -27,10 +27,10 @@ from fedweave.cli.options import (
 from fedweave.cli.processes import Directory, abort, alive, jobs, start, status, stop
 from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
-from fedweave.deploy.flare import require_nvflare
 from fedweave.errors import UserError
 from fedweave.experiment.config import read
-from fedweave.reports.notes import headline
+from fedweave.metrics.selection import headline
+from fedweave.sites.flare import require_nvflare
 
 sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
 
@@ -80,13 +80,13 @@ def init(
 ) -> None:
     """Provision a project: server, sites and administrator with their certificates."""
     from fedweave.datasets.features import OVER_NODES
-    from fedweave.deploy.flare.provision import provision
-    from fedweave.deploy.flare.sitefile import SITE_FILE, starting, write_site_file
-    from fedweave.deploy.sites.experiments import hand_out, unknown_to_server
-    from fedweave.deploy.sites.experiments import split as cut
-    from fedweave.deploy.sites.issuing import company_root
-    from fedweave.deploy.sites.processes import free_port
-    from fedweave.deploy.sites.project import Project
+    from fedweave.sites.flare.provision import provision
+    from fedweave.sites.flare.sitefile import SITE_FILE, starting, write_site_file
+    from fedweave.sites.operation.experiments import hand_out, unknown_to_server
+    from fedweave.sites.operation.experiments import split as cut
+    from fedweave.sites.operation.issuing import company_root
+    from fedweave.sites.operation.processes import free_port
+    from fedweave.sites.operation.project import Project
 
     if vertical and split is not None:
         raise UserError(
@@ -141,9 +141,9 @@ def check(
 ) -> None:
     """Look for faults on this machine before anything is started: data, splits, policies, certificates, secrets, the
     server's port and address; exit code 2 if there are any."""
-    from fedweave.deploy.sites.checking import examine, versions
-    from fedweave.deploy.sites.experiments import with_engine
-    from fedweave.deploy.sites.project import read_project
+    from fedweave.sites.operation.checking import examine, versions
+    from fedweave.sites.operation.experiments import with_engine
+    from fedweave.sites.operation.project import read_project
 
     project = read_project(directory)
     if config is not None:
@@ -181,8 +181,11 @@ def run(
     ] = None,
 ) -> None:
     """Run an experiment at the sites and bring its files back."""
-    from fedweave.deploy.sites import running
-    from fedweave.deploy.sites.experiments import (
+    from fedweave.experiment.runs.resuming import terminable
+    from fedweave.reports.terminal import screen, show_result
+    from fedweave.reports.tracking import tracked
+    from fedweave.sites.operation import running
+    from fedweave.sites.operation.experiments import (
         Observed,
         check_experiment,
         for_sites,
@@ -190,12 +193,9 @@ def run(
         with_engine,
         with_start_run,
     )
-    from fedweave.deploy.sites.processes import local_reasons
-    from fedweave.deploy.sites.project import read_project
-    from fedweave.deploy.sites.running import sites_of
-    from fedweave.experiment.runs.resuming import terminable
-    from fedweave.reports.terminal import screen, show_result
-    from fedweave.reports.tracking import tracked
+    from fedweave.sites.operation.processes import local_reasons
+    from fedweave.sites.operation.project import read_project
+    from fedweave.sites.operation.running import sites_of
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
@@ -241,8 +241,8 @@ def predict(
     leaves it. The parties of a vertical run predict jointly. The predictions stay in the sites' folders, in a vertical
     run in the folders of sites with labels.
     """
-    from fedweave.deploy.sites import running
-    from fedweave.deploy.sites.processes import local_reasons
+    from fedweave.sites.operation import running
+    from fedweave.sites.operation.processes import local_reasons
 
     with local_reasons(project):
         paths = running.predict(project, directory, Teller(), "" if model is None else str(model), when=when.value)
@@ -268,9 +268,9 @@ def forget(
     Each site leaves out what its own site.toml lists (data.forget); the ids do not leave it. Then the owner of a site
     writes its signed report: `fedweave forget SITE`.
     """
-    from fedweave.deploy.sites.forgetting import rerun
-    from fedweave.deploy.sites.processes import local_reasons
     from fedweave.experiment.runs.resuming import terminable
+    from fedweave.sites.operation.forgetting import rerun
+    from fedweave.sites.operation.processes import local_reasons
 
     with local_reasons(project), terminable():
         result = rerun(project, directory, tuple(client or ()), rounds, out, Teller)
@@ -294,11 +294,11 @@ def export(
     and the scaling, of a site's own tables. Only these names and numbers leave the site's folder.
     """
     from fedweave.cli.export import free, write_export
-    from fedweave.deploy.flare.predicted import before_of
-    from fedweave.deploy.sites.running import number_of
     from fedweave.experiment.runs.files import RUN
     from fedweave.export.card import read_card
     from fedweave.export.source import exportable, source
+    from fedweave.sites.flare.predicted import before_of
+    from fedweave.sites.operation.running import number_of
 
     exportable(directory)  # checked first: otherwise the error would name a site's tables for a fault of the run
     folder, settings = free(directory, out, form), read_card(card_file)
@@ -314,7 +314,7 @@ class Teller:
         self._began, self._waited, self._shown = time.monotonic(), tuple[str, ...](), -1
 
     def __call__(self, now: Record) -> None:
-        """Receive `now` (`deploy.flare.server.Progress`, or a message on the sites)."""
+        """Receive `now` (`sites.flare.server.Progress`, or a message on the sites)."""
         new = {key: value for key, value in now.items() if key != "waiting"}
         if new != self._last:
             self._continued(now)

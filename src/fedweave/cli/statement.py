@@ -13,9 +13,9 @@ import pyarrow as pa
 import typer
 from rich.table import Table
 
+from fedweave.accounts.document import unmarked
 from fedweave.core.text import counted
 from fedweave.errors import UserError
-from fedweave.reports.document import unmarked
 
 
 def statement(
@@ -59,8 +59,8 @@ def statement(
 ) -> None:
     """State what each member of a run contributed, received, and is owed or fined, round by round or for the whole run:
     CSV, Parquet, and a page to print and sign."""
+    from fedweave.accounts.checks import check_same
     from fedweave.experiment.runs.files import STATEMENT
-    from fedweave.payments.checks import check_same
 
     if compare:
         typer.echo(check_same(compare))
@@ -81,7 +81,7 @@ def statement(
 
 def _show(totals: pa.Table) -> None:
     """Print what each member is owed and fined over all rounds."""
-    from fedweave.payments.documents import money
+    from fedweave.accounts.documents import money
     from fedweave.reports.terminal import screen
 
     table = Table(box=None, header_style="dim")
@@ -102,16 +102,16 @@ def write_statement(
     pdf: whether the page is also written as PDF. sign: folders of a project whose keys sign the page.
 
     Raises:
-        UserError: see `payments.statements.account` and `payments.checks.check_free`; or the member has no lines.
+        UserError: see `accounts.statements.account` and `accounts.checks.check_free`; or the member has no lines.
     """
-    from fedweave.deploy.flare.compliance import Report, certificate_name, write_report
+    from fedweave.accounts.checks import SEAL, check_free, write_copy
+    from fedweave.accounts.documents import document
+    from fedweave.accounts.statements import account
     from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
+    from fedweave.experiment.runs.reading import read_run
     from fedweave.incentives.payoffs import of_member
-    from fedweave.payments.checks import SEAL, check_free, write_copy
-    from fedweave.payments.documents import document
-    from fedweave.payments.statements import account
     from fedweave.reports.pages import check_page, write_document
-    from fedweave.reports.reading import read_run
+    from fedweave.sites.flare.compliance import Report, certificate_name, write_report
 
     if pdf:
         check_page(out / "statement.pdf")
@@ -149,10 +149,10 @@ def write_statement(
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     """Check a statement; return the results in words."""
+    from fedweave.accounts.checks import check_copy, check_in_run, read_seal
     from fedweave.experiment.runs.files import LEDGER, RUN, read_table
+    from fedweave.experiment.runs.reading import read_run
     from fedweave.incentives.payoffs import of_member
-    from fedweave.payments.checks import check_copy, check_in_run, read_seal
-    from fedweave.reports.reading import read_run
 
     if not member:
         raise UserError("--check needs --member NAME: the member whose ledger is in the directory.")
@@ -213,11 +213,11 @@ def contributions(
     They are measured on the global test set or, without one, on all clients' test examples. docs/contributions.md
     explains each column.
     """
+    from fedweave.accounts.contributions import COPIES, measured, over_rounds, withheld
+    from fedweave.accounts.statements import one_class
     from fedweave.experiment.runs.files import CONTRIBUTIONS, locked, write_table
+    from fedweave.experiment.runs.reading import read_run
     from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
-    from fedweave.payments.contributions import COPIES, measured, over_rounds, withheld
-    from fedweave.payments.statements import one_class
-    from fedweave.reports.reading import read_run
     from fedweave.reports.terminal import screen
 
     with locked(directory) if directory.is_dir() else nullcontext():  # no other run may replace it meanwhile

@@ -9,15 +9,15 @@ from typing import Annotated
 import pyarrow.compute as pc
 from pydantic import Field
 
+from fedweave.accounts.ledger import period
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config import config_hash, load, own_parameters
 from fedweave.experiment.config.plugins import checked_values
 from fedweave.experiment.config.toml import check_keys
+from fedweave.experiment.runs.reading import Run
 from fedweave.metrics.selection import lower, of_members, selection_metric_of, title_of
 from fedweave.privacy.accountant import bounds, remarks
-from fedweave.reports.ledger import period
-from fedweave.reports.reading import Run
 from fedweave.reports.result_names import GAPS
 
 Words = Annotated[str, Field(max_length=10_000)]

@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+from fedweave.apply.scorer import FORMAT, Scorer
 from fedweave.core.loopback import LOOPBACK, is_loopback, name_in
 from fedweave.core.types import Record
 from fedweave.datasets.column_names import OF_EDGES
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import write_table
-from fedweave.experiment.runs.scorer import FORMAT, Scorer
 
 TABLES = ("nodes", "edges", "graphs")
 CONSTANT = ("model", "run", "scored_at")  # columns that are the same in every row

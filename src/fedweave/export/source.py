@@ -9,7 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedweave.accounts.compliance import disclose
 from fedweave.algorithms.deployment import Deployable
+from fedweave.apply.scorer import Scorer, choose_model, plain_weights, scorer_of, scorer_of_run
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
@@ -25,7 +27,7 @@ from fedweave.experiment.config import Config, load
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import Before, DataForm
 from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
-from fedweave.experiment.runs.scorer import Scorer, choose_model, plain_weights, scorer_of, scorer_of_run
+from fedweave.experiment.runs.reading import Run
 from fedweave.experiment.runs.trained import finished, joint, trained
 from fedweave.export.card import CardSettings, data, gaps, limits, origin, privacy, use
 from fedweave.metrics.measured import GLOBAL
@@ -34,9 +36,7 @@ from fedweave.models.blocks import has_ports
 from fedweave.models.edges import model_of_form
 from fedweave.models.exported import ExportedModel
 from fedweave.models.registry import MODELS
-from fedweave.reports.compliance import disclose
 from fedweave.reports.notes import RunFacts, notes
-from fedweave.reports.reading import Run
 
 AT_SITES = "sites"  # scaling of features that each site reads on its own
 HANDED_OUT = "handed out"  # scaling of features that `sites init --split` wrote

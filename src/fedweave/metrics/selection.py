@@ -373,3 +373,11 @@ def positive_of(metrics: Mapping[str, float | None]) -> int | None:
     """The number of the class that the selection metric describes; None where it describes none."""
     number = metrics.get(f"{VERDICT}/{selection_metric_of(metrics)}")
     return None if number is None or number < 0 else int(number)
+
+
+def headline(metrics: Mapping[str, float | None]) -> str:
+    """ "accuracy global 0.8123, local 0.7912" of an evaluation, by its selection metric; "" without this metric."""
+    name = selection_metric_of(metrics)
+    values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
+    texts = [f"{kind} {value:.4f}" for kind, value in values.items() if value is not None]
+    return f"{title_of(name)} {', '.join(texts)}" if texts else ""

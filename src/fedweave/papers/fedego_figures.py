@@ -11,6 +11,7 @@ from pathlib import Path
 from fedweave import datasets
 from fedweave.experiment.config import Document
 from fedweave.experiment.runs.files import PARTITION, read_table
+from fedweave.experiment.runs.reading import Run, read_run
 from fedweave.papers.fedego_experiments import (
     CLIENTS,
     COMMUNITIES,
@@ -24,7 +25,6 @@ from fedweave.papers.fedego_experiments import (
 )
 from fedweave.papers.paper import PaperCell, PaperTable, Quantity, parse_numbers
 from fedweave.papers.quantities import accuracy, summary
-from fedweave.reports.reading import Run, read_run
 
 PARTITION_SETTINGS = {"global test share": "global_test", "client share": "share"}  # of the partition
 

@@ -7,10 +7,10 @@ from typing import Literal
 import pyarrow.compute as pc
 
 from fedweave.experiment.runs.files import METRICS, read_table
+from fedweave.experiment.runs.reading import values_of
 from fedweave.metrics.best_rounds import FAIREST
 from fedweave.papers.paper import Quantity
 from fedweave.papers.quantities import summary
-from fedweave.reports.reading import values_of
 
 When = Literal["fairest", "last"]
 

@@ -13,12 +13,12 @@ from scipy.stats import mannwhitneyu, spearmanr
 from fedweave.core import random
 from fedweave.errors import UserError
 from fedweave.experiment.config import Document
+from fedweave.experiment.runs.reading import read_run
 from fedweave.papers.paper import Quantity
 from fedweave.papers.quantities import sent
 from fedweave.partition.overlap import Overlap
 from fedweave.privacy.attacks import majority_accuracy, repeated_query_accuracy
 from fedweave.privacy.mechanisms import flip_probability
-from fedweave.reports.reading import read_run
 
 TRUE, ESTIMATED = "nodes", "nodes_estimated"
 PAIRS = 10_000  # whose links are asked for, as in appendix F-A

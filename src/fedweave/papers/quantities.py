@@ -13,9 +13,9 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.types import Record
 from fedweave.experiment.config import Document
 from fedweave.experiment.runs.files import LEDGER, METRICS, SUMMARY, read_summary, read_table
+from fedweave.experiment.runs.reading import means, read_run, values_of
 from fedweave.metrics.measured import GLOBAL
 from fedweave.papers.paper import Quantity
-from fedweave.reports.reading import means, read_run, values_of
 
 
 def _evaluation_steps() -> frozenset[str]:

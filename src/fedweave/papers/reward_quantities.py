@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from fedweave.accounts.contributions import left_out
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import read_table, write_table
+from fedweave.experiment.runs.reading import Run, read_run
 from fedweave.incentives.payoffs import data_volume, shares
 from fedweave.metrics.client_fairness import pearson, per_group
 from fedweave.papers.paper import Quantity
-from fedweave.payments.contributions import left_out
-from fedweave.reports.reading import Run, read_run
 
 QUALITIES = ("low", "medium", "high")
 LEFT_OUT = "leave_one_out.parquet"  # in a run's directory: its accuracies' gains by round and client

@@ -7,7 +7,7 @@ end that it does not hold. Secure aggregation adds up the members' sums, and eac
 the end. So the member whose records name an edge decides what it sends about its nodes, and the holder of the other end
 gets it.
 
-Here the partition knows all edges. Between organizations a private set intersection (`deploy.flare.parties.exchange`)
+Here the partition knows all edges. Between organizations a private set intersection (`sites.flare.parties.exchange`)
 matches the ends, with the same sums and the same rounding.
 """
 

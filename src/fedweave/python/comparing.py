@@ -16,6 +16,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import write, write_page
+from fedweave.experiment.runs.reading import Group, Run, grouped, read_runs
 from fedweave.python.training import SavedRun
 from fedweave.reports.compare import NOTE, comparison_table, headlines, metrics_compared, over_conditions, verdicts
 from fedweave.reports.conditions import conditions, incomparability
@@ -26,7 +27,6 @@ from fedweave.reports.gains import gains
 from fedweave.reports.html import figure_html, render
 from fedweave.reports.paired import interval
 from fedweave.reports.panels import Figure
-from fedweave.reports.reading import Group, Run, grouped, read_runs
 from fedweave.reports.recipes import training_differences
 
 if TYPE_CHECKING:

@@ -30,9 +30,9 @@ from fedweave.reports.terminal import Terminal, screen
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedweave.experiment.runs.forgetting import Forgetting
-    from fedweave.experiment.runs.predictions import Metric, SplitScores
-    from fedweave.experiment.runs.reasons import Explanation, Method
+    from fedweave.apply.forgetting import Forgetting
+    from fedweave.apply.predictions import Metric, SplitScores
+    from fedweave.apply.reasons import Explanation, Method
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,7 +97,7 @@ class SavedRun(Shown):
             UserError: the run is not finished, was made between sites or of parties, or has no such model or split; the
                 function fails or returns no number.
         """
-        from fedweave.experiment.runs.predictions import of_run
+        from fedweave.apply.predictions import of_run
 
         return of_run(self.directory, metric, split, model)
 
@@ -111,7 +111,7 @@ class SavedRun(Shown):
             UserError: the run is not finished, was made between sites or of parties, or has no such model or client, or
                 the model has no embeddings.
         """
-        from fedweave.experiment.runs.predictions import embeddings_of_run
+        from fedweave.apply.predictions import embeddings_of_run
 
         return embeddings_of_run(self.directory, model, client)
 
@@ -135,7 +135,7 @@ class SavedRun(Shown):
         Raises:
             UserError: there is no such client, example or target, or the run's models cannot be explained.
         """
-        from fedweave.experiment.runs.reasons import explain
+        from fedweave.apply.reasons import explain
 
         where = None if tables is None else Path(tables).expanduser()
         example = str(name) if isinstance(name, str | int) else tuple(map(str, name))
@@ -160,7 +160,7 @@ class SavedRun(Shown):
             UserError: there is no such client or example, the run was made between sites, is vertical or on links, or
                 `out` is used.
         """
-        from fedweave.experiment.runs.forgetting import forget
+        from fedweave.apply.forgetting import forget
 
         clients = (client,) if isinstance(client, str) else tuple(client)
         where = None if out is None else Path(out).expanduser()

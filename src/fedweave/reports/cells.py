@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fedweave.experiment.runs.reading import spread
 from fedweave.metrics.selection import BEST, CROSSING, OF_POSITIVE, PLAIN, REFERENCE, WITHOUT_GRAPH
 from fedweave.reports.paired import significantly_above
-from fedweave.reports.reading import spread
 from fedweave.reports.result_names import better, note
 
 NONE = "-"

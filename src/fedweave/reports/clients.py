@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedweave.accounts.document import unmarked
 from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted, printable
 from fedweave.core.types import PREDICT, Values
@@ -25,7 +26,6 @@ from fedweave.models.blocks import unused as unused_of_edges
 from fedweave.partition import repeats, unused
 from fedweave.partition.base import client_ids
 from fedweave.partition.statistics import mean_cells, statistics, target_cells, totals
-from fedweave.reports.document import unmarked
 
 _ROWS = 20
 _NAMES = 60  # letters of all classes' names that a heading has room for

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from fedweave.core.text import counted
 from fedweave.errors import listed
+from fedweave.experiment.runs.reading import Group, common_selection_metric, spread
 from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, lower, of_members, title_of
 from fedweave.reports.cells import NONE, Cell, ResultTable, direction, interval_text, signed
 from fedweave.reports.conditions import Condition, incomparability, overview
@@ -19,7 +20,6 @@ from fedweave.reports.notes import WHOSE, RunFacts, hits
 from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences, paired_test, paired_tests
 from fedweave.reports.paired_examples import difference_cell
 from fedweave.reports.ranks import ranks
-from fedweave.reports.reading import Group, common_selection_metric, spread
 from fedweave.reports.result_names import readable
 
 MARKS = {1: "★ ", -1: "▽ ", 0: ""}

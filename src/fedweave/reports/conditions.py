@@ -7,13 +7,13 @@ from functools import cached_property
 
 from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
+from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, grouped, spread
 from fedweave.metrics.selection import BEST, rank, title_of
 from fedweave.reports.cells import NONE, Cell, ResultTable, mean_cell, number, signed
 from fedweave.reports.colors import run_tone
 from fedweave.reports.effects import effect, three_digits
 from fedweave.reports.paired import paired_differences, paired_tests
 from fedweave.reports.panels import Dots, Figure, Panel
-from fedweave.reports.reading import Group, Run, common_selection_metric, distinct, grouped, spread
 
 _SECTIONS = ("data", "partition", "noise")  # sections of a configuration that determine the examples of a run
 

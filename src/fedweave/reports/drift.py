@@ -1,9 +1,9 @@
 """The page about how far new tables moved from what a model was trained on."""
 
+from fedweave.accounts.document import Document, Section, grid
+from fedweave.apply.drift import Shift, TableDrift
 from fedweave.core.text import counted
-from fedweave.experiment.runs.drift import Shift, TableDrift
 from fedweave.reports.cells import NONE
-from fedweave.reports.document import Document, Section, grid
 
 MOST = 200  # columns on a page
 OF = {"node": "column of nodes", "edge": "column of edges", "score": "score"}

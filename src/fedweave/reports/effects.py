@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from fedweave.core.text import counted
 from fedweave.errors import listed
+from fedweave.experiment.runs.reading import Group, spread
 from fedweave.metrics.selection import BEST, PLAIN, rank, title_of
 from fedweave.reports.cells import signed
 from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences
-from fedweave.reports.reading import Group, spread
 
 UNDECIDED = "No significant difference"
 TOO_FEW = f"an interval needs {MIN_SEEDS} seeds"

@@ -10,9 +10,9 @@ from fedweave.core.settings import nearest
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import EMBEDDINGS, read_table
+from fedweave.experiment.runs.reading import Run
 from fedweave.reports import colors, drawing
 from fedweave.reports.panels import Cloud, Figure, Panel, legend_of
-from fedweave.reports.reading import Run
 
 MOST = 1000  # examples that are drawn
 _SYMBOLS = tuple(drawing.CLOUD_SYMBOLS)
@@ -64,7 +64,7 @@ def picture(run: Run, way: str) -> Figure | None:
     if (run.directory / EMBEDDINGS).is_file():
         table = read_table(run.directory, EMBEDDINGS)
     else:
-        from fedweave.experiment.runs.predictions import embeddings_of_run  # with models, which other pages do without
+        from fedweave.apply.predictions import embeddings_of_run  # with models, which other pages do without
 
         table = embeddings_of_run(run.directory)
     if "split" in table.column_names and len(tested := table.filter(pc.field("split") == "test")):

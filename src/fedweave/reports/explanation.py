@@ -8,11 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from scipy.sparse.csgraph import shortest_path
 
+from fedweave.accounts.document import unmarked
+from fedweave.apply.reasons import Explanation, Reason, SmallGraph
 from fedweave.core.types import Record
 from fedweave.datasets.molecules import coordinates
-from fedweave.experiment.runs.reasons import Explanation, Reason, SmallGraph
 from fedweave.reports.colors import tone
-from fedweave.reports.document import unmarked
 from fedweave.reports.pages import rendered
 from fedweave.reports.terminal import screen
 

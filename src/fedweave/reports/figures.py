@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.filesize import decimal
 
+from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, spread
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import PLAIN, RMSE, RMSE_OF_MEAN, title_of
 from fedweave.privacy.accountant import over_rounds
 from fedweave.reports import colors
 from fedweave.reports.colors import CLASSES, DASHES
 from fedweave.reports.panels import Bars, Dots, Figure, Heat, Key, LineSeries, Panel, legend_of, percent
-from fedweave.reports.reading import Group, Run, common_selection_metric, spread
 
 _DIRECTIONS = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
 SENT = "sent by all clients in training"  # the axis of bytes

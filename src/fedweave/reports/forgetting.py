@@ -2,13 +2,13 @@
 
 from rich.filesize import decimal
 
+from fedweave.accounts.document import Document, Section, grid
+from fedweave.apply.forgetting import EXACT, RECORD
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import listed
-from fedweave.experiment.runs.forgetting import EXACT, RECORD
 from fedweave.metrics.selection import lower, title_of
 from fedweave.reports.cells import NONE
-from fedweave.reports.document import Document, Section, grid
 
 
 def headline(record: Record) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
+from fedweave.experiment.runs.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.metrics.selection import lower, rank, title_of
 from fedweave.reports.cells import NONE, Cell, ResultTable, signed
 from fedweave.reports.colors import DASHES, run_tone
@@ -15,7 +16,6 @@ from fedweave.reports.effects import TOO_FEW, UNDECIDED, Effect, effect, orient,
 from fedweave.reports.figures import MAX_NAMES
 from fedweave.reports.panels import Dots, Figure, LineSeries, Panel, legend_of
 from fedweave.reports.percentiles import MANY, PERCENTILE_HEADS, count_beyond_noise, percentile_cells
-from fedweave.reports.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.reports.recipes import other_settings
 
 ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes

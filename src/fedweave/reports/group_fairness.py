@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fedweave.experiment.runs.reading import Group, spread
 from fedweave.metrics.selection import near_constant
 from fedweave.reports.cells import Cell, ResultTable, mark_best, mean_cell, number, signed
 from fedweave.reports.notes import people_sentence
-from fedweave.reports.reading import Group, spread
 from fedweave.reports.result_names import GAPS, GROUPS, note
 from fedweave.reports.tables import comparable, heads
 

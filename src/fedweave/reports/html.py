@@ -7,15 +7,16 @@ from functools import partial
 
 from markupsafe import Markup
 
+from fedweave.accounts.compliance import disclose
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config import written
+from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, grouped
 from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, lower, selection_metric_of, title_of
 from fedweave.reports import figures, gains, tables
 from fedweave.reports.absences import absent, mostly
 from fedweave.reports.cells import ResultTable, is_main
 from fedweave.reports.compare import NOTE, comparison_table, headlines, tradeoff
-from fedweave.reports.compliance import disclose, ledger, spent
 from fedweave.reports.conditions import (
     Condition,
     conditions,
@@ -24,6 +25,7 @@ from fedweave.reports.conditions import (
     overview,
     rounds_text,
 )
+from fedweave.reports.disclosure import flow_table, privacy_table
 from fedweave.reports.embeddings import picture as embeddings_figure
 from fedweave.reports.group_fairness import fairness_table, favorable_class, names_sentence
 from fedweave.reports.motifs import NUMBERS, kinds_of, motif_drawing
@@ -32,7 +34,6 @@ from fedweave.reports.pages import rendered
 from fedweave.reports.panels import Figure
 from fedweave.reports.percentiles import NOISE_NOTE
 from fedweave.reports.ranks import ranks
-from fedweave.reports.reading import Group, Run, common_selection_metric, distinct, grouped
 from fedweave.reports.recipes import training_differences
 
 GroupRun = tuple[Group, Run]  # a run and its group
@@ -344,8 +345,8 @@ def _disclosures(group_runs: Sequence[GroupRun]) -> list[Record]:
                 "whose": _whose([group_run for group_run, _ in same]),
                 "sentences": disclosure.sentences,
                 "members": disclosure.members,
-                "spent": spent(disclosure),
-                "table": ledger(disclosure, times=len(same) == 1),
+                "spent": privacy_table(disclosure),
+                "table": flow_table(disclosure, times=len(same) == 1),
             }
         )
     return sections

@@ -96,14 +96,6 @@ def people_sentence(names: Sequence[str]) -> str:
     return f"{sentence}."
 
 
-def headline(metrics: Mapping[str, float | None]) -> str:
-    """ "accuracy global 0.8123, local 0.7912" of an evaluation, by its selection metric; "" without this metric."""
-    name = selection_metric_of(metrics)
-    values = {kind: metrics.get(f"{kind}/{name}") for kind in ("global", "local")}
-    texts = [f"{kind} {value:.4f}" for kind, value in values.items() if value is not None]
-    return f"{title_of(name)} {', '.join(texts)}" if texts else ""
-
-
 def alerts_clause(metrics: Mapping[str, float | None], classes: Sequence[str] = ()) -> str:
     """ "caught at 1 % of alerts: 7 of 24 “fraud” among 24 alerts (0.292), all members together; …".
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from fedweave.accounts.document import Document
 from fedweave.core.text import printable
 from fedweave.errors import UserError, listed
 from fedweave.experiment.runs.files import write_page
 from fedweave.reports import drawing
-from fedweave.reports.document import Document
 
 STYLE = files("fedweave.reports").joinpath("templates/style.css").read_text("utf-8")
 

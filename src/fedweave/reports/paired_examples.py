@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from fedweave.experiment.runs.reading import Group
 from fedweave.reports.cells import Cell, ResultTable, interval_text, signed
 from fedweave.reports.paired import interval
-from fedweave.reports.reading import Group
 
 _PLACES = ("id", "node", "graph", "edge")  # columns that name an example
 _MIN_PROBABILITY = 1e-12  # whose logarithm is taken

@@ -14,9 +14,9 @@ from reportlab.pdfbase.ttfonts import TTFont
 from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import CondPageBreak, Flowable, Paragraph, SimpleDocTemplate, Table
 
+from fedweave.accounts.document import Document, Grid, Section
 from fedweave.core.text import printable
 from fedweave.core.types import Record
-from fedweave.reports.document import Document, Grid, Section
 
 _PLAIN, _BOLD, _FIXED = "DejaVuSans", "DejaVuSans-Bold", "DejaVuSansMono"
 _MARGIN, _PAD = 45.0, 3.5  # points

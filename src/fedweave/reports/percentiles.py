@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedweave.experiment.runs.reading import Run
 from fedweave.metrics.selection import PLAIN
 from fedweave.reports.cells import MAX_ROWS, Cell, number, signed
-from fedweave.reports.reading import Run
 
 PERCENTS = (5, 10, 50, 90)
 PERCENTILE_HEADS = tuple(f"{percent} %" for percent in PERCENTS)

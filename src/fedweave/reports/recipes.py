@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from fedweave.core.types import Record
 from fedweave.experiment.config import differences, flat
+from fedweave.experiment.runs.reading import Group, Run
 from fedweave.reports.cells import NONE
-from fedweave.reports.reading import Group, Run
 
 _UNEQUAL_TRAINING = (
     "The algorithms do not train in the same way: {ways}. A difference between them may come from the learning rate or "

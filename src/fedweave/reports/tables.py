@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from rich.filesize import decimal
 
+from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, spread
 from fedweave.metrics.client_fairness import pearson, per_group
 from fedweave.metrics.selection import lower, title_of
 from fedweave.reports.cells import (
@@ -27,7 +28,6 @@ from fedweave.reports.cells import (
 from fedweave.reports.conditions import incomparability, rounds_text
 from fedweave.reports.gains import local_run
 from fedweave.reports.percentiles import MANY, PERCENTILE_HEADS, percentile_cells
-from fedweave.reports.reading import Group, Run, common_selection_metric, spread
 from fedweave.reports.recipes import recipe
 from fedweave.reports.result_names import note, readable, whole
 

@@ -13,6 +13,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedweave.accounts.document import unmarked
 from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.experiment.config import Config
@@ -29,12 +30,12 @@ from fedweave.metrics.selection import (
     RMSE,
     RMSE_OF_MEAN,
     WITHOUT_GRAPH,
+    headline,
     of_members,
     selection_metric_of,
     title_of,
 )
 from fedweave.reports.absences import absent, mostly
-from fedweave.reports.document import unmarked
 from fedweave.reports.notes import (
     RunFacts,
     alerts_clause,
@@ -42,7 +43,6 @@ from fedweave.reports.notes import (
     fallback_reason,
     gap_notes,
     global_test_title,
-    headline,
     hits,
     intervals,
     members_clause,

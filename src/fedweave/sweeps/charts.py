@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedweave.experiment.runs.reading import spread
 from fedweave.metrics.selection import title_of
 from fedweave.reports.conditions import settings_text
 from fedweave.reports.figures import mean_sent
 from fedweave.reports.pictures import Point, curves, mean_curve, save_picture
-from fedweave.reports.reading import spread
 from fedweave.sweeps.captions import WHEN, axis_label, caption
 from fedweave.sweeps.choosing import ChosenSetting, is_number
 from fedweave.sweeps.comparison import choices_by_condition

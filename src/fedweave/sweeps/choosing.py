@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TypeGuard
 
 from fedweave.core.types import Values
+from fedweave.experiment.runs.reading import Group, common_selection_metric, spread
 from fedweave.metrics.selection import BEST, PLAIN, RMSE, RMSE_OF_MEAN, lower, rank
 from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
 from fedweave.reports.conditions import setting_values, settings_text, short_name
-from fedweave.reports.reading import Group, common_selection_metric, spread
 from fedweave.sweeps.plan import algorithm_grid, range_of
 
 NEAR = 0.05  # share of a range's length (or of its logarithm) that counts as an end

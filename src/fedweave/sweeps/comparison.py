@@ -4,12 +4,12 @@ import math
 from collections.abc import Sequence
 
 from fedweave.core.types import Record
+from fedweave.experiment.runs.reading import spread
 from fedweave.metrics.selection import rank
 from fedweave.reports.conditions import settings_text
 from fedweave.reports.effects import effect
 from fedweave.reports.paired import paired_differences, paired_tests
 from fedweave.reports.ranks import Ranks, rank_means
-from fedweave.reports.reading import spread
 from fedweave.sweeps.choosing import ChosenSetting
 
 

@@ -11,9 +11,9 @@ from fedweave.errors import UserError
 from fedweave.experiment.config import Config, Document, dumps
 from fedweave.experiment.config.toml import flat, inline
 from fedweave.experiment.runs.files import write
+from fedweave.experiment.runs.reading import Run, grouped
 from fedweave.python.comparing import Results, clients_of, figures_of, rows_of, table_of
 from fedweave.reports.conditions import conditions
-from fedweave.reports.reading import Run, grouped
 from fedweave.reports.terminal import screen
 from fedweave.sweeps import choosing, figures, plan
 from fedweave.sweeps.comparison import rows_by_condition

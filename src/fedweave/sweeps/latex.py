@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from fedweave.core.types import NUMBER, Values
+from fedweave.experiment.runs.reading import spread
 from fedweave.metrics.selection import METRICS, PLAIN, title_of
 from fedweave.reports.cells import Cell, mark_best
 from fedweave.reports.conditions import settings_text
 from fedweave.reports.paired import MIN_SEEDS
-from fedweave.reports.reading import spread
 from fedweave.sweeps.captions import WHEN, caption
 from fedweave.sweeps.choosing import ChosenSetting
 from fedweave.sweeps.comparison import rank_algorithms

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedweave.apply.predictions import function, of_run
 from fedweave.core.text import counted, markdown_table
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config, flat
 from fedweave.experiment.runs.files import write
-from fedweave.experiment.runs.predictions import function, of_run
+from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, grouped, read_runs
 from fedweave.metrics import selection
 from fedweave.metrics.selection import PLAIN, title_of
 from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
@@ -23,7 +24,6 @@ from fedweave.reports.compare import headlines, over_conditions
 from fedweave.reports.conditions import Condition, conditions, settings_text
 from fedweave.reports.gains import gains
 from fedweave.reports.html import SelectedRuns, render
-from fedweave.reports.reading import Group, Run, common_selection_metric, grouped, read_runs
 from fedweave.reports.recipes import training_differences
 from fedweave.reports.terminal import show_cells
 from fedweave.sweeps import choosing, figures

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from fedweave.core.settings import nearest
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
+from fedweave.experiment.runs.reading import common_selection_metric, grouped, read_runs, spread
 from fedweave.metrics.selection import BEST, rank
-from fedweave.reports.reading import common_selection_metric, grouped, read_runs, spread
 from fedweave.sweeps.choosing import conditions
 from fedweave.sweeps.plan import (
     algorithm_documents,

@@ -16,20 +16,20 @@ from fedweave.datasets import npz
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.parties import read_party
-from fedweave.deploy.flare.federation import Flare
-from fedweave.deploy.flare.member import Member
-from fedweave.deploy.flare.peers import Receipt, read_faults, read_version
-from fedweave.deploy.flare.policy_names import read_checked
-from fedweave.deploy.flare.requests import Answer
 from fedweave.errors import StepFailed
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, read_pairs
 from fedweave.experiment.runs.resuming import examine
-from tests.deploy.projects import SITES, call_request, join_request
+from fedweave.sites.flare.federation import Flare
+from fedweave.sites.flare.member import Member
+from fedweave.sites.flare.peers import Receipt, read_faults, read_version
+from fedweave.sites.flare.policy_names import read_checked
+from fedweave.sites.flare.requests import Answer
 from tests.security.cheating import SITE, agreed
 from tests.security.fuzzing.damage import Random, damaged, grafted, message, request, spoilt, twisted
 from tests.security.fuzzing.stock import Stock, weights
+from tests.sites.projects import SITES, call_request, join_request
 
 
 def configuration(rng: Random, stock: Stock, scratch: Path) -> None:

@@ -10,8 +10,8 @@ from fedweave.core.tree import Tree, encode
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run
 from fedweave.python.training import Silent
-from tests.deploy.projects import SITES, InProcess, call_request, join_request, tables
 from tests.security.cheating import SITE, agreed, make_sites
+from tests.sites.projects import SITES, InProcess, call_request, join_request, tables
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Described(Protocol):
 
 
 class Ready(Protocol):
-    """An algorithm on its federation, about to train: `experiment.build.Built`, or `deploy.flare`'s `Joined`."""
+    """An algorithm on its federation, about to train: `experiment.build.Built`, or `sites.flare`'s `Joined`."""
 
     @property
     def algorithm(self) -> Algorithm:

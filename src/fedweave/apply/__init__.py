@@ -1,0 +1,1 @@
+"""What runs and tables give after training: scores, reasons, drift, and a model that forgets."""

@@ -1,0 +1,349 @@
+"""A site's compliance report, for the person who is responsible for its data.
+
+It shows what left, for whom, for which purpose and under which rules. Sites, the server and administrators sign such
+reports with the keys of their certificates. The signatures are kept as JSON."""
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedweave.accounts.compliance import FOOT, moved, sent
+from fedweave.accounts.document import Document, Section, grid
+from fedweave.accounts.ledger import SERVER, flows, period
+from fedweave.core.settings import meanings
+from fedweave.core.text import counted
+from fedweave.core.types import Record
+from fedweave.errors import CallRefused, UserError, listed
+from fedweave.experiment.runs.files import read, write
+from fedweave.sites.flare.audit import Audit, SiteRun, audit, changes, free, job, refusal_lines
+from fedweave.sites.flare.folder import SITE_FILE
+from fedweave.sites.flare.journal import now
+from fedweave.sites.flare.machine import About, read_about
+from fedweave.sites.flare.policy import replies_of
+from fedweave.sites.flare.sitefile import Rules
+
+if TYPE_CHECKING:
+    from fedweave.sites.protocols.identity import Authority, Identity
+
+
+KIND = "fedweave compliance report"
+
+
+_HOW_TO_CHECK = (
+    "Each signature is of the SHA-256 of this report's contents, by the key of the certificate whose fingerprint is "
+    "shown. fedweave compliance REPORT.json checks that, and with --authority that the project's authority issued the "
+    "certificate to that member. Without it, compare fingerprints with those that owners name."
+)
+
+
+@dataclass(frozen=True)
+class Signature:
+    """A signature: the signer's name and certificate (DER), the time, and the signature itself; bytes in base64."""
+
+    name: str
+    certificate: str
+    at: str
+    signature: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A document with its signatures."""
+
+    document: Document
+    signatures: tuple[Signature, ...] = ()
+    kind: str = KIND
+
+    def sign(self, folder: Path) -> "Report":
+        """A copy of the report with a signature by the key in a `folder` of a project. It replaces an earlier signature
+        of the same signer.
+
+        Raises:
+            ConfigError: the folder has no certificate and key.
+        """
+        from fedweave.sites.protocols.identity import read_identity
+
+        identity, at = read_identity(folder), now()
+        name = identity.name
+        signature = identity.sign(_message_to_sign(self.document, name, at))
+        entry = Signature(name, _text(identity.certificate), at, _text(signature))
+        for other in self.signatures:
+            _check(other, self.document, identity)
+        return replace(self, signatures=(*(one for one in self.signatures if one.name != name), entry))
+
+    def with_signatures(self) -> Document:
+        """The document with its number, digest and signatures."""
+        digest = self.document.digest
+        number = f"CR-{digest[:12].upper()}"
+        rows = [
+            {
+                "who": one.name,
+                "when (UTC)": one.at[:16].replace("T", " "),
+                "certificate, SHA-256": sha256(_bytes(one.certificate)).hexdigest(),
+                "signature, first digits": _bytes(one.signature).hex()[:32],
+            }
+            for one in self.signatures
+        ]
+        unsigned = "This report has no signature. Sign it with the key in a folder: --sign FOLDER."
+        text = (_HOW_TO_CHECK if rows else unsigned,)
+        signer = self.document.signer
+        unknown = bool(signer) and bool(rows) and signer not in {one.name for one in self.signatures}
+        warnings = (f"{signer}, whose report this is, has not signed it: others could have changed it.",) * unknown
+        table = grid(rows, tuple(rows[0]) if rows else ())
+        last = Section("Signatures", text, warnings, table, (f"SHA-256 {digest}",))
+        signed_by = (("report of", signer),) if signer else ()
+        facts = (("number", number), *signed_by, *self.document.facts)
+        return replace(self.document, number=number, facts=facts, sections=(*self.document.sections, last))
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write a report as JSON. The file may replace only an earlier report.
+
+    Raises:
+        UserError: the file exists and is no report.
+    """
+    if path.exists():
+        _parse(path)
+    text = json.dumps(asdict(report), indent=1)
+    write(path, lambda file: file.write(text.encode() + b"\n"))
+
+
+def read_report(path: Path, authority: Path | None = None, by: str = "") -> Report:
+    """Read a report and check its signatures.
+
+    authority: a folder with the certificate of the authority that must have issued the signers' certificates
+    (rootCA.pem), and with its list of revoked ones if there is one (revoked.pem). With it, the report's own signer
+    (`Document.signer`) has to have signed it, and so has `by`; a report that names no signer needs `by`.
+
+    Raises:
+        UserError: the file is no report; a signature does not fit the report, or its certificate is not from that
+            authority; or an `authority` is given and a signature is missing.
+    """
+    from fedweave.sites.protocols.identity import read_root
+
+    report, root = _parse(path), None if authority is None else read_root(authority)
+    required = sorted({report.document.signer, by} - {""})
+    signers = {one.name for one in report.signatures}
+    missing = [name for name in required if name not in signers]
+    if root is not None and not required:
+        raise UserError(
+            f"{path} names no site whose report it is, so that any member of {authority} could have written it. Give "
+            "--by NAME: the member who has to have signed it.",
+            code="report.no-signer",
+        )
+    if root is not None and missing:
+        raise UserError(
+            f"{path} has no signature of {listed(missing)}, so that others could have changed it. Ask for the "
+            "report that was signed there.",
+            code="report.unsigned",
+        )
+    for one in report.signatures:
+        _check(one, report.document, root)
+    return report
+
+
+def _parse(path: Path) -> Report:
+    try:
+        report: Report = TypeAdapter(Report).validate_json(read(path))
+        if report.kind != KIND:
+            raise ValueError("it says to be of another kind")
+    except (ValidationError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is no report that `fedweave compliance` wrote ({type(error).__name__}).") from error
+    return report
+
+
+def _check(one: Signature, document: Document, by: "Identity | Authority | None") -> None:
+    """Raise an error unless the signature fits the document and its certificate was valid when it was made."""
+    from fedweave.sites.protocols.identity import CHANGED, Identity, check_signed
+
+    try:
+        signature, certificate, at = _bytes(one.signature), _bytes(one.certificate), datetime.fromisoformat(one.at)
+        arguments = one.name, certificate, signature, _message_to_sign(document, one.name, one.at)
+        by.check(*arguments, at) if isinstance(by, Identity) else check_signed(*arguments, by, at)
+    except (CallRefused, ValueError) as error:
+        changed = not isinstance(error, CallRefused) or error.code == CHANGED
+        why = f": the report was changed after {one.name} had signed it" if changed else ""
+        raise UserError(f"{error}{why}; ask for it again.") from error
+
+
+def _message_to_sign(document: Document, name: str, at: str) -> bytes:
+    return json.dumps([KIND, document.digest, name, at]).encode()
+
+
+def _text(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_ALWAYS = ("epsilon", "bytes", "min_nodes", "min_sites")  # rules that the report shows even with default values
+
+
+_STATED = ("requester", "purpose", "submitter")
+
+
+def of_site(folder: Path, run: str = "") -> Document:
+    """The report of the site in `folder`, on all its runs or on one `run`.
+
+    Raises:
+        UserError: the site took part in no run, or not in this one (see `audit.audit`).
+    """
+    summary = audit(folder)
+    about = read_about(folder / SITE_FILE) if (folder / SITE_FILE).exists() else About()
+    runs = [one for one in summary.runs if not run or one.name == run]
+    if not runs:
+        raise UserError(
+            f"{folder} took no part in a run {run!r}; it did in {listed([one.name for one in summary.runs])}."
+        )
+    ledger = runs[0].ledger if run else summary.ledger
+    kinds, name = flows(ledger), folder.resolve().name
+    notes = list(chain.from_iterable(one.joined for one in runs))
+    begun = [one for one in runs if one.joined or one.flows]
+    times = [str(note["at"]) for note in (*notes, *chain.from_iterable(one.refused for one in runs))]
+    sites = chain.from_iterable(note.get("sites", ()) for note in notes)
+    peers = sorted({str(site) for site in sites} - {name})
+    called = {who: about.parties[who] for who in (*peers, SERVER) if who in about.parties}
+    size = moved(kinds)
+    readers = set[str]()
+    for kind in kinds:
+        if kind.direction != "down":
+            readers |= {*kind.receivers}
+    names = [called.get(who, f"the {who}" if who == SERVER else who) for who in sorted(readers)]
+    return Document(
+        title=f"What left {about.legal_name or name}",
+        facts=tuple(_facts(name, about, called, peers, notes, period(ledger, times), run).items()),
+        lead=(
+            f"{size} left the site in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}, to "
+            f"{listed(names)}, and to no one "
+            "else: the site's own journals, written before anything is sent, show no other message."
+            if size
+            else "Nothing has left the site.",
+        ),
+        sections=(
+            sent(kinds, len(peers) + 1, called),
+            _requests(runs),
+            _spent(summary),
+            _policy(summary.rules),
+            _changes(runs),
+            _refusals(runs),
+        ),
+        foot=FOOT,
+        signer=certificate_name(folder) or name,
+    )
+
+
+def certificate_name(folder: Path) -> str:
+    """The name in the certificate of the site in `folder`; "" without a certificate."""
+    from fedweave.sites.protocols.identity import read_identity
+
+    return read_identity(folder).name if (folder / "startup").is_dir() else ""
+
+
+def _facts(
+    name: str, about: About, called: Record, peers: list[str], notes: list[Record], period: str, run: str
+) -> dict[str, str]:
+    """The site and its owner, the runs, the period, and who asked for which purpose."""
+    stated = dict[str, str]()
+    for key in _STATED:
+        stated[key] = listed(sorted({str(note[key]) for note in notes if note.get(key)}))
+    by = [stated["requester"] or "not stated"]
+    if stated["submitter"]:
+        by.append(f"as the server says, with the certificate of {stated['submitter']}")
+    owner = f"{about.legal_name} (site {name})" if about.legal_name else f"site {name}; its site.toml has no legal_name"
+    parties = [f"{called[SERVER]} (the server)"] if SERVER in called else []
+    parties += [f"{called[one]} (site {one})" if one in called else one for one in peers]
+    return {
+        "of": owner,
+        **({"contact": about.contact} if about.contact else {}),
+        "run": run or "all runs of the site",
+        "period": period,
+        "asked by": "; ".join(by),
+        "purpose": stated["purpose"] or "not stated",
+        "other parties": listed(parties) or "not noted",
+    }
+
+
+def _requests(runs: list[SiteRun]) -> Section:
+    rows = list[dict[str, str]]()
+    for run in runs:
+        for note in run.joined:
+            row = {
+                "when (UTC)": str(note["at"])[:16].replace("T", " "),
+                "run": run.name,
+                "what": f"{job(note)}, {note.get('algorithm')}",
+                "asked by": str(note.get("requester") or "not stated"),
+                "purpose": str(note.get("purpose") or "not stated"),
+                "configuration": str(note.get("pin"))[:12],
+                "software": f"fedweave {note.get('fedweave')}, torch {note.get('torch')}",
+            }
+            rows.append(row)
+    text = (
+        "The configuration is named by the first digits of its SHA-256, software by its version and its files' digest."
+    )
+    return Section("What was asked", (text,), grid=grid(rows, tuple(rows[0]) if rows else ()))
+
+
+def _spent(summary: Audit) -> Section:
+    """What all runs together have spent, and what the policy still allows."""
+    rules, spent, cost = summary.rules, summary.spent, summary.spent.account.cost
+    epsilon, form = spent.epsilon(rules.delta), "{:.4g}".format
+    rows = [_row(f"ε at δ = {rules.delta:g}", epsilon, rules.epsilon, form), _row("bytes", spent.bytes, rules.bytes)]
+    rows.append(_row("evaluations whose scores left", spent.evaluations, rules.evaluations))
+    rows += [_row(f"replies of {step}", replies_of(spent, step), limit) for step, limit in rules.calls.items()]
+    if cost.unbounded and not epsilon:
+        rows[0]["spent"] = "none holds"
+    text = "Over all runs of the site, as its policy counts."
+    if cost.unbounded:
+        exempt = free(summary) if rules.epsilon is not None else ""
+        text += f" The ε covers what left with noise; nothing limits what the rest reveals{exempt}."
+    if summary.lost:
+        text = f"{summary.lost[0].upper()}{summary.lost[1:]}. {text}"
+    return Section("What it cost, and what is left", (text,), grid=grid(rows, ("what",)))
+
+
+def _row(what: str, spent: float, limit: float | None, form: Callable[[float], str] = "{:,}".format) -> dict[str, str]:
+    if limit is None:
+        return {"what": what, "spent": form(spent), "allowed": "no cap", "left": "no cap"}
+    return {"what": what, "spent": form(spent), "allowed": form(limit), "left": form(max(0, limit - spent))}
+
+
+def _policy(rules: Rules) -> Section:
+    """The rules in force."""
+    values, texts = {name: vars(rules)[name] for name in _ALWAYS} | rules.plain(), meanings(Rules.__mro__)
+    rows = list[dict[str, str]]()
+    for name, value in values.items():
+        meaning = re.sub(r" \(?`[^`]*`\)?", "", texts[name])  # without names of the program
+        rows.append({"rule": name, "value": _value(value), "what it means": meaning})
+    digest = sha256(json.dumps(rules.plain(), sort_keys=True).encode()).hexdigest()
+    text = f"Enforced by the site itself before anything is sent. SHA-256 of what is set: {digest}."
+    return Section("Policy in force", (text,), grid=grid(rows, ("rule", "value", "what it means")))
+
+
+def _value(setting: object) -> str:
+    if isinstance(setting, dict):
+        return ", ".join(f"{key} = {value}" for key, value in setting.items())
+    if isinstance(setting, list | tuple):
+        return ", ".join(map(str, setting))
+    return "not set" if setting is None else f"{setting:,}"
+
+
+def _changes(runs: list[SiteRun]) -> Section:
+    rows = [{"when (UTC)": at[:16].replace("T", " "), "what": change} for at, change in changes(runs)]
+    text = () if rows else ("The journals note no change of the policy.",)
+    return Section("Changes of the policy", text, grid=grid(rows, ("when (UTC)", "what")))
+
+
+def _refusals(runs: list[SiteRun]) -> Section:
+    lines = tuple(chain.from_iterable(map(refusal_lines, runs)))
+    return Section("What was refused", () if lines else ("Nothing was refused.",), lines)

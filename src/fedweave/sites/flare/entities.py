@@ -1,0 +1,165 @@
+"""Before training, the sites agree on numbers of the entities whose vectors they learn ([data] features = "learned").
+
+Each site reports its number of entities, rounded up to whole blocks, and sends a table of their keyed hashes as its
+term of a secure aggregation of all sites (`privacy.union`). The server opens the sum, reads all hashes from it, and
+sends this list to every site. The place of an entity's hash on the list is the entity's number. So the server learns
+how many entities there are and how many sites have each of them. Without `ids.key` it cannot tell which entity a hash
+stands for, and neither the server nor a site learns which site has which entity. A site that does not find one of its
+entities on the list goes on, with a line in its own log: if it refused, a server that left an entity out would learn
+whose it is.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedweave.core.federation import Declaration, Sends, StepInfo
+from fedweave.core.mechanism import SecureSum
+from fedweave.core.ranges import Whole
+from fedweave.core.sizes import padded_rows
+from fedweave.core.tree import Tree
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import refuse
+from fedweave.datasets.triples import learned
+from fedweave.errors import CallRefused, FedweaveError, UserError
+from fedweave.experiment.runs.files import write
+from fedweave.privacy import union
+from fedweave.sites.flare.sitefile import read_ids_key
+
+UNITE = "unite"  # the name of the step that adds up the tables
+ENTITIES, CELLS = "entities", "cells"
+NUMBERED = "entities.npz"  # in a run's folder at a site: how it numbers its entities
+MOST = 1 << 22  # rows of a table
+COUNTING: Declaration = {ENTITIES: Sends("how many entities the site has, in whole blocks", within=Whole(-1, MOST))}
+UNITING: Declaration = {
+    CELLS: Sends(
+        "nothing by itself; with the others' a keyed hash of each entity that some site has, and how many sites have "
+        "it",
+        SecureSum(everyone=True, bits=64, fraction=0),
+    )
+}
+HEARS = {
+    "rows": "how many entities all sites have together, one that several have counted by each",
+    "listed": "keyed hashes of all entities that some site has",
+}
+INFO = StepInfo.of(UNITING, True, hears=HEARS)
+
+
+@dataclass(frozen=True)
+class Entities:
+    """A site's part in numbering the entities.
+
+    data: the site's data. hashes: int64 [n, 2], a keyed hash of each of its nodes.
+    """
+
+    data: Dataset
+    hashes: np.ndarray
+
+    @classmethod
+    def of(cls, data: Dataset, folder: Path) -> "Entities":
+        """The entities of a site's `data`, hashed with the key in its `folder`.
+
+        Raises:
+            DataError: the nodes have no ids. ConfigError: there is no key.
+        """
+        if not data.called:
+            refuse(folder, "its nodes have no ids, by which sites number them alike", "Give ids, or take tables.")
+        return cls(data, union.hashes(data.called, read_ids_key(folder)))
+
+    def greeting(self) -> Tree:
+        """The site's report of how many entities it has (`COUNTING`)."""
+        return {ENTITIES: padded_rows(len(self.hashes))}
+
+    def table(self, message: Tree) -> Tree:
+        """The site's term of the sum, with the number of rows in the server's `message`.
+
+        Raises:
+            CallRefused: the message has no valid number of rows.
+        """
+        rows = message.get("rows")
+        if type(rows) is not int or not union.PLACES <= rows <= MOST or rows % union.PLACES:
+            raise CallRefused(f"entities: the server asks for a table of {rows!r} rows")
+        return {CELLS: torch.from_numpy(union.table(self.hashes, rows))}
+
+    def assign_numbers(self, message: Tree, path: Path, log: logging.Logger) -> Dataset:
+        """The data with the columns of its entities by the list in the server's `message`; also writes these to `path`.
+
+        Raises:
+            CallRefused: the message has no valid list.
+        """
+        listed = message.get("listed")
+        if (
+            not isinstance(listed, Tensor)
+            or listed.dtype != torch.int64
+            or listed.dim() != 2
+            or listed.shape[1:] != (2,)
+        ):
+            raise CallRefused("entities: the server sends no list of hashes")
+        rows = listed.numpy()
+        if not 0 < len(rows) <= MOST or not (_order(rows[1:]) > _order(rows[:-1])).all():
+            raise CallRefused("entities: the server's list is empty, too long, or not in order")
+        columns = union.places(self.hashes, rows)
+        lost = int((columns < 0).sum())
+        if lost > 0:
+            log.warning(
+                "%d of the site's %d entities are not on the server's list: they learn nothing", lost, len(columns)
+            )
+        archive = BytesIO()
+        np.savez(archive, hashes=self.hashes, columns=columns, width=np.array(len(rows)))
+        write(path, lambda file: file.write(archive.getvalue()))
+        return learned(self.data, columns, len(rows))
+
+    def with_saved_numbers(self, path: Path) -> Dataset:
+        """The data with the columns that its entities had when the run began. Entities that are new since then have
+        none.
+
+        Raises:
+            FedweaveError: the file `path` of these columns is absent.
+        """
+        if not path.exists():
+            raise FedweaveError(
+                f"{path} is not there: the run did not begin at this site. Restore the file, or start a new run."
+            )
+        with np.load(path) as archive:
+            known = dict(zip(map(tuple, archive["hashes"].tolist()), archive["columns"].tolist(), strict=True))
+            columns = np.array([known.get(tuple(one), -1) for one in self.hashes.tolist()], np.int64)
+            return learned(self.data, columns, int(archive["width"]))
+
+
+def _order(rows: np.ndarray) -> np.ndarray:
+    """One comparable number for each hash int64 [n, 2]."""
+    result: np.ndarray = rows[:, 0].astype(object) * (1 << union.BITS) + rows[:, 1]
+    return result
+
+
+def read_union(total: Tensor, sites: int) -> Tensor:
+    """The list of all entities, int64 [F, 2], from the sum of the tables of all sites. sites: their number."""
+    return torch.from_numpy(union.union(total.numpy(), sites))
+
+
+def rows_of(replies: Mapping[str, Tree]) -> int:
+    """The number of rows of every site's table, from the numbers of entities that the sites report.
+
+    Raises:
+        UserError: a site withholds its number, or there are too many entities.
+    """
+    counts = {site: reply[ENTITIES] for site, reply in replies.items()}
+    silent = [site for site, count in counts.items() if count < 0]
+    if silent:
+        raise UserError(
+            f"{', '.join(silent)}: the policy keeps back `{ENTITIES}`, without which entities cannot be numbered. "
+            "Allow it."
+        )
+    rows = union.rows_for(sum(counts.values()))
+    if rows > MOST:
+        raise UserError(
+            f"the sites have {sum(counts.values()):,} entities, and {MOST // 2:,} can be numbered. Train on fewer.",
+            code="user.entities",
+        )
+    return rows

@@ -1,0 +1,402 @@
+"""A site's side of a job: its data, state, secret and policy. This module does not depend on how calls travel."""
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from fedweave.algorithms.parts.context import KEEP
+from fedweave.algorithms.scoring import TRIED
+from fedweave.core import random
+from fedweave.core.algorithm import capabilities
+from fedweave.core.federation import Declaration, StepInfo, step_info
+from fedweave.core.tree import Tree, decode, encode, leaves, to
+from fedweave.core.types import PREDICTION, SETUP, TRAINING
+from fedweave.engines.calls import carry_out, check_declared, check_way, find_step, of_client
+from fedweave.engines.devices import CPU, chosen
+from fedweave.engines.messages import INFO, fingerprint
+from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
+from fedweave.experiment.graphs import graph_of
+from fedweave.sites.flare.accounts import CallLog
+from fedweave.sites.flare.admission import admit, check_exchange, check_forget, check_sites, check_task
+from fedweave.sites.flare.alignment import MEETING, PartyData, read_party_data
+from fedweave.sites.flare.chain import report_heads
+from fedweave.sites.flare.entities import COUNTING, ENTITIES, NUMBERED, Entities
+from fedweave.sites.flare.entities import INFO as UNITING
+from fedweave.sites.flare.exchange import CLAIMING, make_exchange
+from fedweave.sites.flare.federation import JOIN
+from fedweave.sites.flare.folder import LOG, SITE_FILE, fields
+from fedweave.sites.flare.foresight import check_fields, check_target
+from fedweave.sites.flare.holdings import Holdings, exclusion_of, hold, marks
+from fedweave.sites.flare.joining import (
+    FORM,
+    JOINING,
+    describe,
+    private_fields,
+    site_lengths,
+    withhold,
+    withhold_sends,
+)
+from fedweave.sites.flare.machine import read_about
+from fedweave.sites.flare.participation import BEFORE, Participation
+from fedweave.sites.flare.peers import HEARD, REPEATED, WRITTEN, Post, Receipt, resend_info
+from fedweave.sites.flare.policy import (
+    PolicyViolation,
+    check_calls,
+    check_reply,
+)
+from fedweave.sites.flare.policy_changes import PolicyFile
+from fedweave.sites.flare.policy_names import read_checked
+from fedweave.sites.flare.predicted import (
+    form_of_run,
+    keep_model,
+    note_form,
+    read_flags,
+    rename_predictions,
+    write_predictions,
+)
+from fedweave.sites.flare.preparation import prepare, sum_term
+from fedweave.sites.flare.requests import (
+    FORBIDDEN,
+    MISTAKEN,
+    Add,
+    Agree,
+    Answer,
+    Join,
+    Open,
+    Request,
+    StepRequest,
+    check_versions,
+    describe_request,
+    read_request,
+)
+from fedweave.sites.flare.scores import models_scored, models_tried
+from fedweave.sites.flare.site_data import nodes_scaling
+from fedweave.sites.flare.sitefile import SECRET, Rules, SiteData
+from fedweave.sites.flare.states import StateFile
+from fedweave.sites.flare.steps import client_on, is_noised, read_received, with_fingerprints
+
+_WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # {kind of a request: the way of its step}
+_OWNER = f"its owner finds the reason in {LOG} in the site's folder"
+
+
+class Member:
+    """Answers the server's requests, one at a time, and accepts parcels of other sites at any time.
+
+    folder: the site's folder. post: sends the site's parcels to other sites. submitter: the name in the certificate
+    that submitted the job, by the server. The owner's log has every request and every error. The server gets the reason
+    of an error only if it reveals nothing about the data.
+    """
+
+    def __init__(self, folder: Path, name: str, post: Post, submitter: str = "") -> None:
+        self._folder, self._name, self._submitter = folder, name, submitter
+        self._post, self._lock = post, threading.Lock()
+        self._job: Participation | None = None
+        self._joined, self._stopped = False, ""
+        self._states: StateFile | None = None
+        self._flags = read_flags({})
+        self._calls = CallLog(name, submitter)
+        self._log = self._calls.log
+
+    def answer(self, request: str, blob: bytes) -> Answer:
+        """Do what `request` asks for (`requests`)."""
+        with self._lock:
+            began = time.perf_counter()
+            if self._stopped:
+                return Answer(refusal=self._stopped, final=True)
+            task: Request | None = None
+            try:
+                task = read_request(request)
+                reply, note = self._reply(task, blob)
+                self._calls.log_answer(self._run_of(task), task)
+                return Answer(reply, time.perf_counter() - began, note=note, heads=self._heads(task))
+            except PolicyViolation as error:
+                self._stopped = f"{FORBIDDEN}: {error}"
+                return self._refuse(task, error)
+            except CallRefused as error:
+                self._stopped = f"the site refuses it: {error}"
+                return self._refuse(task, error)
+            except Exception as error:  # a fault here stops only this site, and its text may contain data
+                reason = error.__cause__ if isinstance(error, StepFailed) else error
+                known = isinstance(reason, FedweaveError) and not isinstance(reason, DiskFull)
+                self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
+                return self._refuse(task, error)
+
+    def end(self) -> None:
+        """Log that the job is over."""
+        self._calls.log_end(self._run_of(None), self._stopped)
+        if self._states is not None and not self._stopped:
+            whole = self._states.now.round >= self._states.now.rounds
+            self._states.end("done" if whole else "stopped")
+
+    def _run_of(self, request: Request | None) -> str:
+        if isinstance(request, Join):
+            return request.run
+        return "" if self._job is None else self._job.run
+
+    def _heads(self, request: Request) -> str:
+        job = self._job
+        return report_heads(self._folder, self._name, job.accounts.chain.head, request) if job else ""
+
+    def accept(self, sender: str, label: str, blob: bytes) -> str:
+        """Keep a parcel of the site `sender` until a step needs it; returns "", or why the site rejects it.
+
+        It does not use the lock of `answer`: two sites that send to each other would wait for each other.
+        """
+        try:
+            call, job = json.loads(label), self._job
+            if job is None or job.run != call["run"]:
+                raise FedweaveError("the site takes no part in that run")
+            find_step(job.algorithm, call["step"])
+            job.inbox.put(sender, call["step"], (int(call["round"]), int(call["again"])), blob)
+        except Exception as error:  # a bad parcel must not stop this site
+            self._log.error("refused what %s sent: %s", sender, error, extra=fields("parcel-refused", peer=sender))
+            return "it was refused"
+        return ""
+
+    def _reply(self, request: Request, blob: bytes) -> tuple[bytes, str]:
+        if isinstance(request, Join):
+            return self._join(request, blob), ""
+        if self._job is None:
+            raise CallRefused(f"{describe_request(request)} was asked for before the site had joined the job")
+        if request.pin != self._job.pin:
+            raise CallRefused(
+                f"{describe_request(request)} carries another configuration than the one that the site has joined"
+                f"{self._job.other_release}"
+            )
+        self._job.renew()
+        message = decode(blob, self._job.limit)
+        if isinstance(request, Agree | Open):
+            return self._prepare(self._job, request, message), ""
+        if isinstance(request, Add):
+            return self._add(self._job, request, message)
+        if not isinstance(request, StepRequest):
+            return self._tell(request.round, *prepare(self._job, request, message, self._log)), ""
+        return self._step(request, message)
+
+    def _refuse(self, request: Request | None, error: Exception) -> Answer:
+        """Log for the owner why the site takes no further part in the job."""
+        self._calls.log_refusal(self._folder, self._run_of(request), request, error)
+        if self._states is not None:
+            self._states.end("failed")
+        return Answer(refusal=self._stopped, final=True)
+
+    def _join(self, request: Join, blob: bytes) -> bytes:
+        if self._joined:
+            raise CallRefused("a job joins once")
+        self._joined, self._states = True, StateFile(self._folder, request.run)
+        rename_predictions(self._folder, request.run)
+        policy = PolicyFile(self._folder)  # before reading it: a change while the data is loaded is noticed later
+        data, rules = read_checked(self._folder / SITE_FILE)
+        check_versions(request, {}, rules.releases)  # another release's document could mean something else
+        device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
+        config = admit(rules, request.document)
+        self._states.write(state="running", round=max(request.round, 0), rounds=config.general.rounds)
+        released = check_versions(request, request.document, rules.releases)  # the policy allows reading these files
+        if config.engine.name != "flare":
+            raise CallRefused("the server names another engine than `flare`")
+        check_sites(rules, self._name, request.sites)
+        if config.engine.values["threads"]:
+            torch.set_num_threads(config.engine.values["threads"])
+        vertical = capabilities(config.algorithm.kind).vertical
+        check_exchange(rules, data, config, len(request.sites))
+        check_task(data, config)
+        check_forget(data, config)
+        holdings: Holdings | PartyData
+        if vertical:
+            holdings = read_party_data(data, self._folder, request.run, request.sites, self._name, rules.members)
+        else:
+            holdings = hold(data, self._folder, config, form_of_run(request, self._folder))
+        who = data.random_id or self._name, self._name, self._submitter
+        job = self._job = Participation(self._folder, request, config, holdings, rules, policy, released, device, *who)
+        self._warn(job)
+        self._flags = read_flags(decode(blob, job.limit)) if request.predict and blob else None
+        job.go_back()
+        job.check_version(request.data[self._name].version if self._name in request.data else 0)
+        if isinstance(holdings, PartyData):  # it finds the common nodes before it describes its data
+            return self._tell(request.round, JOIN, withhold(holdings.greeting(), private_fields(rules)), MEETING)
+        return self._join_with_data(job, request, data, holdings)
+
+    def _join_with_data(self, job: Participation, request: Join, site: SiteData, holdings: Holdings) -> bytes:
+        """Check the data against earlier runs, make the algorithm, and report the data's form to the server."""
+        forgotten, learned = holdings.forgotten, job.experiment.learned
+        if forgotten is not None:
+            count, more = len(forgotten.ids), fields("left-out", run=request.run, examples=len(forgotten.ids))
+            text = "%d examples are left out (data.forget); the data lacks %d"
+            self._log.info(text, count, forgotten.absent, extra=more)
+        known = marks(holdings.data, site.normalize) | ({"features": "learned"} if learned else {})
+        job.check_marks(known, partial(exclusion_of, site, self._folder, forgotten, job.accounts))
+        note_form(request, self._folder, holdings.form)
+        if learned:
+            return self._join_learned(job, request, holdings)
+        if holdings.whole is not None:
+            scaling = nodes_scaling(site, form_of_run(request, self._folder))
+            job.exchange = make_exchange(self._folder, request, self._name, job.rules, holdings.whole, site, scaling)
+        job.begin(holdings, holdings.features, site.normalize)
+        denied = private_fields(job.rules)
+        reply = describe(holdings, denied) | withhold(site_lengths(job.list_lengths), denied)
+        if request.predict:  # the number of new records does not leave the site
+            reply = {key: reply[key] for key in FORM if key in reply}
+        if job.exchange is None:
+            return self._tell(request.round, JOIN, reply, JOINING)
+        reply |= withhold(job.exchange.greeting(), denied)
+        return self._tell(request.round, JOIN, reply, {**JOINING, **CLAIMING})
+
+    def _join_learned(self, job: Participation, request: Join, holdings: Holdings) -> bytes:
+        """Report the number of entities, which the sites then number together; or go on with the numbers from
+        before."""
+        entities = Entities.of(holdings.data, self._folder)
+        if request.round < 0 and not request.predict:
+            check_fields(job.rules, UNITING, len(request.sites))
+            job.join_crowd()
+            job.entities = entities
+            return self._tell(request.round, JOIN, entities.greeting(), COUNTING)
+        job.entities, listed = None, entities.with_saved_numbers(job.run_folder / NUMBERED)
+        graph = graph_of(listed, listed.features, job.dtype)
+        job.begin(replace(holdings, graph=graph, data=listed), listed.features)
+        reply = describe(job.holdings if isinstance(job.holdings, Holdings) else holdings, private_fields(job.rules))
+        reply |= withhold(site_lengths(job.list_lengths), private_fields(job.rules))
+        if request.predict:
+            reply = {key: reply[key] for key in FORM if key in reply}
+        return self._tell(request.round, JOIN, reply, JOINING)
+
+    def _warn(self, job: Participation) -> None:
+        """Log which journals have damaged lines."""
+        for name, lines in job.accounts.damaged.items():
+            more = fields("ledger-damaged", run=job.run, ledger=name, lines=lines)
+            self._log.warning("ledgers/%s: damaged lines: %d; the accounts do not count them", name, lines, extra=more)
+
+    def _prepare(self, job: Participation, request: Agree | Open, message: Tree) -> bytes:
+        """Answer a request for keys, shares or signatures of a secure aggregation; no rule of the policy applies to
+        them."""
+        if request.round and job.ledger.purpose == SETUP:  # before the first step of training
+            job.ledger.purpose = TRAINING
+        info, reply = INFO[request.kind], job.prepare_sum(request, message)
+        return self._send(request.round, f"({request.kind})", reply, info, job.rules.exempt(info.sends))
+
+    def _add(self, job: Participation, request: Add, message: Tree) -> tuple[bytes, str]:
+        """Send the site's masked term of an exchange over edges (`exchange.Exchange`), or of the table of entities."""
+        if request.step not in BEFORE:
+            raise CallRefused(f"{request.step} is no sum before the first step")
+        info, reply, digest = BEFORE[request.step], sum_term(job, request, message), fingerprint(message)
+        reply = job.masking.mask_reply(request, info, digest, reply)
+        return self._send(request.round, f"({request.step})", reply, info), json.dumps({HEARD: digest})
+
+    def _tell(self, round: int, name: str, reply: Tree, sends: Declaration) -> bytes:
+        """Send a report about the site's data, from which the caller has removed what the policy denies."""
+        if self._job is None:
+            raise CallRefused("nothing may leave before the site has joined a job")
+        self._job.ledger.purpose = PREDICTION if self._job.request.predict else SETUP
+        denied_keys = private_fields(self._job.rules)
+        free = self._job.rules.exempt((*FORM, ENTITIES, "signed", "signature", *denied_keys))
+        return self._send(round, name, reply, StepInfo.of(withhold_sends(sends, denied_keys), ragged=True), free)
+
+    def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:
+        """Run a step; returns the reply to the server and the note with it."""
+        job = self._job
+        if job is None or not job.ready or not isinstance(job.holdings, Holdings):
+            raise CallRefused(f"{describe_request(request)} was asked for before the site had joined the job")
+        step = find_step(job.algorithm, request.step)
+        info = step_info(step)
+        check_way(request.step, info, _WAYS[request.kind])
+        job.order.admit(request.step, request.round, request.again)
+        if self._states is not None:
+            self._states.reach(request.round)
+        job.ledger.purpose = job.order.purpose
+        message = job.last.whole(payload)
+        job.enter(request, message)
+        job.keys.begin(request.round)
+        call = job.keys.step(request.step, request.again)
+        key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
+        state = job.memory.state_for(info)
+        client = client_on(job, state, key, self._folder / SECRET)
+        alone = replace(client, state=to(job.memory.state_for(info), job.device)) if job.ends_with(step) else None
+        received, faults = read_received(job, request, self._name, self._log)
+        scoring = job.scoring_of(step)
+        draws = scoring.show(client, job.classes)
+        # The server gets the reason of a CallRefused, and that a step wrote into the data reveals nothing about it.
+        run = partial(carry_out, step, request.step, info, whose="this site", known=FedweaveError, written=CallRefused)
+        name = job.noised.name(request, message | received, state, job.data_mark) if is_noised(info) else ""
+        before = job.noised.read(name) if name else None
+        if before is None:
+            reply, graph = run(client, to(message | received, job.device))
+        else:
+            reply, client.state, graph = before.reply, before.state, None
+        reply, client.state, draws = (to(tree, CPU) for tree in (reply, client.state, draws))
+        if name and before is None:
+            job.noised.keep(name, reply, client.state)
+        if job.request.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
+            raise CallRefused(f"{describe_request(request)}: where a finished run's models predict, nothing is sent")
+        reply, info, facts = scoring.prepare(reply, info, job.classes)
+        info = with_fingerprints(request.step, info, reply, client.state | draws)
+        resent = before is not None and before.sent and request.kind != "send"  # peers' parcels count each time
+        info = resend_info(info) if resent else info
+        digest = job.message_digest(request, info, message)
+        facts |= {REPEATED: True} if resent else {}
+        facts |= faults | (job.replace(graph, request, info.columns) if info.replaces_data else {})
+        if info.sums:
+            facts[HEARD] = digest
+            reply = job.masking.mask_reply(request, info, digest, reply)
+        if request.kind == "send":
+            sent, note = self._deliver(job, request, reply, info)
+        else:
+            sent, note = self._send(request.round, request.step, reply, info, resent=resent), ""
+        if name:
+            job.noised.mark_sent(name)
+        if write_predictions(job, self._name, client.state, self._log, self._flags):
+            facts[WRITTEN] = True
+        if alone is not None:  # the same step once more, for the site alone: nothing of it is sent
+            score_alone = partial(run, alone, to(message | received | {KEEP: 1}, job.device))
+            keep_model(job, self._name, score_alone, alone, self._log)
+        job.memory.keep(client.state, digest, info)
+        return sent, note or json.dumps(facts)
+
+    def _deliver(self, job: Participation, request: StepRequest, reply: Tree, info: StepInfo) -> tuple[bytes, str]:
+        """Send the reply to the peers that the server named. The server gets an empty reply with a receipt."""
+        name, peers = request.step, request.to[self._name]
+        if not set(peers) <= set(job.request.sites) - {self._name}:
+            raise CallRefused(f"{describe_request(request)} names peers that are no other sites of the run")
+        blob = self._send(request.round, name, reply, info, to=peers)
+        receipt = Receipt.of(job.ledger.last, {})
+        job.inbox.note_reply(name, (request.round, request.again), decode(blob, job.limit))
+        if peers:
+            label = json.dumps({"run": job.run, "step": name, "round": request.round, "again": request.again})
+            receipt = receipt._replace(lost=self._post(peers, label, blob, job.patience))
+        return self._send(request.round, name, {}, info), receipt.note()
+
+    def _send(
+        self,
+        round: int,
+        name: str,
+        reply: Tree,
+        info: StepInfo,
+        rules: Rules | None = None,
+        to: Sequence[str] | None = None,
+        resent: bool = False,
+    ) -> bytes:
+        """Check a reply to the server or to peers, enter it into the site's ledger, and return its bytes.
+
+        info: the declaration of the site's own algorithm; no part of it comes from the request. resent: whether the
+        reply has left before, with the same noise.
+        """
+        check_declared(name, info, (path for path, _ in leaves(reply)))
+        job, blob = self._job, encode(reply)
+        if job is None:
+            raise CallRefused("nothing may leave before the site has joined a job")
+        copies, direction = (1, "up") if to is None else (len(to), "peer")
+        with job.accounts.open(job.ledger):
+            check_calls(job.rules, job.accounts.spent, name, models_scored(info, reply))
+            if TRIED in reply:
+                job.order.count_tried(models_tried(reply))
+            if name in job.target:
+                check_target(job.rules, job.target, job.accounts.replies_under(job.counted), int(not resent))
+            check_reply(rules or job.rules, job.accounts.spent, reply, copies * len(blob), info)
+            job.ledger.record(round, 0, name, (self._name,) * copies, direction, reply, 0.0, info, to or ())
+            job.accounts.count(job.ledger)
+        self._calls.note_sent(reply, copies * len(blob), to or ())
+        return blob

@@ -1,0 +1,453 @@
+"""A site's data, state and accounts while it takes part in a run."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
+from fedweave.core.federation import Step, StepInfo, step_info, step_name
+from fedweave.core.graph import Graph
+from fedweave.core.graph_arrays import DTYPES
+from fedweave.core.operators import Precomputed
+from fedweave.core.tree import Tree
+from fedweave.core.types import CLASS, EVALUATION, Record
+from fedweave.engines.calls import Keys, find_step
+from fedweave.engines.data import ClientData
+from fedweave.engines.messages import LastReceived
+from fedweave.errors import CallRefused, FedweaveError
+from fedweave.experiment.config import Config
+from fedweave.experiment.graphs import graph_of
+from fedweave.experiment.runs.files import write
+from fedweave.partition.external import ADD
+from fedweave.sites.flare.accounts import CROWD, DATA, Accounts, Exclusion
+from fedweave.sites.flare.admission import admit, check_difference, check_exclusion, check_sites, make_algorithm
+from fedweave.sites.flare.alignment import PartyData
+from fedweave.sites.flare.downloads import Downloads
+from fedweave.sites.flare.entities import INFO as UNITING
+from fedweave.sites.flare.entities import UNITE, Entities
+from fedweave.sites.flare.exchange import INFO as SHARING
+from fedweave.sites.flare.exchange import Exchange
+from fedweave.sites.flare.folder import private_folder
+from fedweave.sites.flare.foresight import (
+    check_declared,
+    conditions,
+    models_tried,
+    needs_all,
+    overspending,
+    target_replies,
+)
+from fedweave.sites.flare.holdings import Holdings, LabelVersion, check_as_before, fitting
+from fedweave.sites.flare.joining import read_lengths
+from fedweave.sites.flare.journal import Journal, journal_path
+from fedweave.sites.flare.masking import Masking
+from fedweave.sites.flare.memory import Memory, NoisedReplies, Store
+from fedweave.sites.flare.order import Order
+from fedweave.sites.flare.peers import VERSION, Inbox
+from fedweave.sites.flare.policy import PolicyViolation, check_batches, check_crowd
+from fedweave.sites.flare.policy_changes import PolicyFile, rule_changes, stricter
+from fedweave.sites.flare.requests import Agree, Join, Open, StepRequest, pin, release, versions
+from fedweave.sites.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps, trying_steps
+from fedweave.sites.flare.sitefile import Rules
+
+RUNS, MARKS = "runs", "marks.json"
+BEFORE = {ADD: SHARING, UNITE: UNITING}  # the secure aggregations before the first step
+# The limit in bytes of a message with its sparse leaves filled in, even if the server's `engine.reply_mb` is larger.
+MOST_FILLED = 1 << 30
+MOST_RETURNS = 10  # how often a run goes back to one round
+
+
+class Participation:
+    """A site's part in one job of a run: data, state, ledger and progress.
+
+    policy: the policy file, whose state was noted before `rules` were read from it. released: the server's versions
+    (`requests.check_versions`). device: where steps run.
+    holdings: the site's data in the run; with a `PartyData`, no step can run until `begin`. pin: the fingerprint that
+    every request must have (`requests.pin`). limit: the largest size in bytes of a peer's parcel, and of a message with
+    its sparse leaves filled in.
+    """
+
+    algorithm: Algorithm | None = None
+    ready = False  # for steps
+    _digest: str = ""  # of the data that the run is trained on, with what it leaves out
+    data_mark: str = ""  # of the data that the run is trained on
+    _calls: Calls | None = None
+    exchange: Exchange | None = None  # over edges between sites, until it is done
+    entities: Entities | None = None  # until the sites have numbered them
+    target: Mapping[str, int] = MappingProxyType({})  # see `foresight.target_replies`
+
+    def __init__(
+        self,
+        folder: Path,
+        request: Join,
+        config: Config,
+        holdings: Holdings | PartyData,
+        rules: Rules,
+        policy: PolicyFile,
+        released: dict[str, str],
+        device: torch.device,
+        random_id: str,
+        name: str,
+        submitter: str = "",
+    ) -> None:
+        engine = config.engine.values
+        run_folder = folder / RUNS / request.run
+        self.dtype = DTYPES[engine["dtype"]]
+        self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
+        self.request, self.run, self.inbox = request, request.run, Inbox(self.limit)
+        # Half of the server's timeout, so that an unreachable peer does not make its senders late.
+        self.patience = engine["timeout"] / 2
+        self.experiment = config  # of all members
+        self.config = config.of_member(name, request.sites)
+        self.holdings, self.rules, self.random_id = holdings, rules, random_id
+        self.keys, self.pin = Keys(config.general.seed), pin(config.plain(), request.sites, released)
+        self._server = released["fedweave"]
+        # With the site's own versions: a server could otherwise begin a configuration anew under another release.
+        self.counted = pin(config.plain(), request.sites)
+        self.accounts = Accounts(folder, rules.lost)
+        self.folder, self.device = folder, device
+        self._policy, self._name = policy, name
+        self._waiting: tuple[Holdings, Precomputed] | None = None
+        with self.accounts.open():
+            self.accounts.chain.check(request.heads.get(name, ""))
+            self.ledger = Journal(journal_path(folder, request.run))
+            self.ledger.chain = self.accounts.chain
+            self._saved = self._check_history()
+            facts = {"algorithm": config.algorithm.name, "after": request.round, "predict": request.predict}
+            facts |= {"sites": request.sites, "policy": rules.plain()}
+            general = config.general
+            provenance = {"requester": general.requester, "purpose": general.purpose, "submitter": submitter}
+            facts |= {key: word for key, word in provenance.items() if word}
+            if self._server != release():
+                facts |= {"server_release": self._server, "counted": self.counted}
+            self.ledger.note("joined", **facts, pin=self.pin, **versions({}))
+            self.accounts.skip(self.ledger)
+            self.accounts.pins[self.ledger.path.name] = self.counted
+        self.masking = Masking(folder, name, request.run, request.sites, self.ledger, rules.members)
+        private_folder(run_folder.parent)
+        persistent = not request.predict
+        self.noised = NoisedReplies(run_folder)
+        self.memory = Memory(run_folder, persistent)
+        self._replaced = Store(run_folder, "data", "data-before-", persistent)
+        per_step = capabilities(config.algorithm.kind).vertical
+        self.downloads = Downloads(run_folder, rules.max_change, per_step, persistent)
+        self.last = LastReceived(engine["resend"])
+
+    def renew(self) -> None:
+        """Apply the rules that the owner has tightened since the last request. Loosened rules wait for the next job.
+
+        Raises:
+            PolicyViolation: the job may not go on under these rules. ConfigError: the site's file is not valid any
+                more.
+        """
+        now = self._policy.news()
+        if now is None:
+            return
+        tightened, loosened = rule_changes(self.rules, now)
+        self.rules = stricter(self.rules, now)
+        with self.accounts.open(self.ledger):
+            self.ledger.note("policy", tightened=tightened, loosened=loosened)
+        admit(now, self.request.document)
+        check_sites(now, self._name, self.request.sites)
+        self.downloads.tighten(self.rules.max_change)
+        self.masking.members = now.members or self.masking.members
+        if self._calls is not None:
+            labels = bool(self.holdings.data.labeled.any())
+            self._scoring = scoring_of(self.rules, self._calls, labels)
+            if not self.request.predict:
+                check_declared(self.rules, self._calls, labels, len(self.request.sites))
+
+    def _check_history(self) -> int:
+        """The round of the last checkpoint that the server has reported to the site.
+
+        Raises:
+            CallRefused: the run began with another configuration, or the server wants to go on from a round whose state
+                the site does not keep any more.
+        """
+        joined = [note for note in self.ledger.notes if note["note"] == "joined"]
+        repeats = [note for note in joined if not note.get("predict") and note.get("after") == self.request.round]
+        if len(repeats) > MOST_RETURNS and not self.request.predict:
+            raise CallRefused(
+                f"the run {self.run} has gone on from round {self.request.round} {len(repeats)} times and got no "
+                "further; start a new run"
+            )
+        if joined and joined[0].get("pin") != self.pin:
+            raise CallRefused(
+                f"the run {self.run} was begun with another configuration, other sites, other files of plug-ins or "
+                "other versions of fedweave or torch; start a new run"
+            )
+        saved = max((note["round"] for note in self.ledger.notes if note["note"] == "saved"), default=-1)
+        if self.request.round < saved:
+            raise CallRefused(
+                f"the run {self.run} is to go on from round {self.request.round}, but its server has said that it "
+                f"holds a checkpoint of round {saved}, and the site keeps no state from before; start a new run"
+            )
+        return int(saved)
+
+    @property
+    def run_folder(self) -> Path:
+        """The folder with the site's files of the run."""
+        return self.folder / RUNS / self.run
+
+    @property
+    def other_release(self) -> str:
+        """A sentence on the server's release of fedweave if it is not the site's; otherwise ""."""
+        if self._server == release():
+            return ""
+        return (
+            f". The site has fedweave {release()[:40]}, the server {self._server[:40]}: their settings differ. Install "
+            "the same files, whatever policy.releases allows"
+        )
+
+    @property
+    def position(self) -> tuple[int, bool]:
+        """The round after which the job goes on, and whether it predicts, from the server's request to join."""
+        return self.request.round, self.request.predict
+
+    def go_back(self) -> None:
+        """Continue from the state and the data after the round that the server names."""
+        round = self.request.round
+        self.memory.go_back(round)
+        self._replaced.go_back(round)
+
+    def check_version(self, known: int) -> None:
+        """Refuse to go on with data older than the version that the server knows (`known`).
+
+        Raises:
+            FedweaveError: the data is older.
+        """
+        version = self._replaced.tree.get("version", 0)
+        if version < known:
+            raise FedweaveError(
+                f"the site's data in the run {self.run} is of version {version}, but was of "
+                f"version {known} after round {self.request.round}. Restore its folder {RUNS}/{self.run}, or start a "
+                "new run."
+            )
+
+    def check_marks(self, marks: Record, exclusion: Callable[[], Exclusion]) -> None:
+        """Note the `marks` of the training data when a run begins. When a run resumes, check that the data is the same;
+        when its models predict, check that the data fits them. exclusion: computes what is left out of the data.
+
+        Raises:
+            FedweaveError: the data does not fit, or the run has no models at this site; or see
+                `admission.check_exclusion`.
+        """
+        path, self.data_mark = self.run_folder / MARKS, json.dumps(marks, sort_keys=True)
+        resumes = self.request.round >= 0 and path.exists()
+        if self.request.predict or resumes:
+            if not path.exists():
+                raise FedweaveError(
+                    f"{path.parent} holds no models of this site: the run {self.run} was not trained here."
+                )
+            check_as_before(path, self.run, marks if not self.request.predict else fitting(marks))
+        if self.request.predict:
+            return
+        self._note_exclusion(exclusion())
+        if not resumes:
+            write(path, lambda file: file.write(json.dumps(marks).encode()))
+
+    def _note_exclusion(self, now: Exclusion) -> None:
+        """Note which examples the run leaves out, and compare them with those that earlier runs left out. The note has
+        keyed hashes of their ids. A run that begins again before its first checkpoint may leave out others."""
+        journal = self.ledger.path.name
+        with self.accounts.open(self.ledger):
+            known, whole = self.accounts.exclusions, self.accounts.of_whole(now)
+            check_exclusion(self.rules, whole, self.accounts.earlier(whole))
+            self._digest = whole.data
+            if now not in known[journal]:
+                known[journal].append(now)
+                marks = {"left_out": sorted(now.examples), "training": sorted(now.training)}
+                marks["seen"] = sorted(now.digests)
+                start_run = self.config.general.init_from or ""
+                self.ledger.note(DATA, data=now.data, rest=now.rest, init_from=start_run, key=now.key, **marks)
+
+    def begin(self, holdings: Holdings, width: int, scaling: str = "none") -> None:
+        """Make the model and the algorithm, and precompute what the algorithm needs of the data. If the sites must
+        still agree on lengths of lists (`list_lengths`), no step can run until `pad`.
+
+        width: number of feature columns. scaling: how the features are scaled (`datasets.features`).
+
+        Raises:
+            ConfigError, DataError: algorithm or model does not fit the data. PolicyViolation: the policy would end the
+                run.
+        """
+        sites, predicts = self.request.sites, bool(self.request.predict)
+        algorithm = make_algorithm(self.experiment, self._name, sites, holdings.data, width, scaling, predicts)
+        self.algorithm = algorithm
+        calls = calls_of(algorithm, self.config.algorithm.name, len(self.request.sites))
+        if not self.request.predict:
+            self._foresee(algorithm, calls, bool(holdings.data.labeled.any()))
+            if any(step_info(step).sums for step in calls.all):
+                self.join_crowd()
+        self._calls = calls
+        self._scores = {step.__name__ for step in (*scoring_steps(calls), *trying_steps(calls))}
+        self._scoring = scoring_of(self.rules, calls, bool(holdings.data.labeled.any()))
+        if self._scoring.epsilon is not None and (holdings.data.target != CLASS or holdings.data.links is not None):
+            raise PolicyViolation(
+                "policy.score_epsilon: supports only classes, and the site predicts links, numbers or several labels"
+            )
+        self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
+        self.memory.labelled = frozenset(map(step_name, calls.labelled))
+        general = self.config.general
+        max_models = partial(models_tried, algorithm, len(self.request.sites))
+        after, predict = self.request.round, self.request.predict
+        self.order = Order(calls, after, general.rounds, predict, general.eval_every, max_models)
+        self.holdings = holdings
+        finders = () if self.request.predict else algorithm.finders
+        if finders:
+            extra = Precomputed.merge([finder.alone(holdings.data, self.folder) for finder in finders])
+            self._waiting = holdings, extra
+        else:
+            self.take_up(holdings)
+            self.ready = self.exchange is None
+
+    def _foresee(self, algorithm: Algorithm, calls: Calls, labels: bool) -> None:
+        """Refuse a run that the policy would stop before its end, before any data of it leaves.
+
+        Raises:
+            PolicyViolation: states the reason.
+        """
+        sites, done, spent = len(self.request.sites), self.request.round, self.accounts.spent
+        answered = max(done, self.noised.last_round())  # these replies are not noised again, and cost nothing more
+        check_declared(self.rules, calls, labels, sites)
+        self.target = target_replies(algorithm, calls)
+        replied = self.accounts.replies_under(self.counted)
+        for condition in conditions(self.rules, self.config, algorithm, calls, sites, spent, replied, done, answered):
+            condition()
+        why = overspending(self.rules, spent, calls, self.config.general, answered, labels)
+        if why and needs_all(self.config, algorithm):
+            raise PolicyViolation(f"{why}, and could not end without it")
+
+    def join_crowd(self) -> None:
+        """Note the sites of the run's secure aggregations, and compare them with the sites of earlier runs.
+
+        Raises:
+            PolicyViolation: see `admission.check_difference`.
+        """
+        journal, sites = self.ledger.path.name, tuple(sorted(self.request.sites))
+        with self.accounts.open(self.ledger):
+            known = self.accounts.crowds
+            earlier = [crowd for crowd, data in known.values() if data == self._digest]
+            check_difference(self.rules, sites, earlier)
+            if journal not in known:
+                known[journal] = sites, self._digest
+                self.ledger.note(CROWD, sites=list(sites), data=self._digest)
+
+    @property
+    def list_lengths(self) -> dict[str, int]:
+        """{list that all sites pad to one length: its length at this site}, until the sites have agreed on lengths."""
+        return {} if self._waiting is None else self._waiting[1].lists
+
+    def pad(self, message: Tree) -> None:
+        """Pad the lists to the lengths in the server's `message`.
+
+        Raises:
+            CallRefused: the lengths are not valid, or there are no lists to pad, or they are padded already.
+        """
+        if self._waiting is None:
+            raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
+        holdings, extra = self._waiting
+        sizes = read_lengths(message, self.list_lengths)
+        graph = graph_of(holdings.data, holdings.features, self.dtype, extra=extra.pad(sizes))
+        self._waiting = None
+        self.take_up(replace(holdings, graph=graph))
+
+    def take_up(self, holdings: Holdings) -> None:
+        """Use these data, or the data by which the run has replaced them; a prediction uses the loaded data."""
+        self.holdings, self.ready = holdings, True
+        self._data = ClientData({self.random_id: holdings.graph}, holdings.classes, self.device)
+        if self._replaced.tree and not self.request.predict:
+            self._data.load({self.random_id: self._replaced.tree})
+        self._check_numbers({})
+
+    def enter(self, call: StepRequest, message: Tree) -> None:
+        """Check that the site may answer a request with this `message`, and keep the state from before its round.
+
+        Raises:
+            CallRefused, PolicyViolation: it may not.
+        """
+        self._check_numbers(message)
+        if not self._saved <= call.saved <= call.round:
+            raise CallRefused(
+                f"the server says that its last checkpoint is of round {call.saved}; it was of round {self._saved}, "
+                f"and the call is of round {call.round}"
+            )
+        if call.saved > self._saved and not self.request.predict:
+            with self.accounts.open(self.ledger):
+                self.ledger.note("saved", round=call.saved)
+            self._saved = call.saved
+        self.downloads.check(call.step, message)
+        self.memory.enter(call.round, call.saved)
+        if not self.request.predict:
+            self.noised.drop(call.saved)
+
+    def _check_numbers(self, message: Tree) -> None:
+        """Raise a PolicyViolation if replies would depend on too few examples of the present data."""
+        check_crowd(self.rules, self.graph)
+        if self.algorithm is not None and not self.request.predict:  # a prediction does not train
+            check_batches(self.rules, self.algorithm, self.graph, message)
+
+    def message_digest(self, request: StepRequest, info: StepInfo, message: Tree) -> str:
+        """The fingerprint of all messages on which the step's reply depends (`Memory.message_digest`).
+
+        Raises:
+            CallRefused: the step is stateless, and an earlier step has changed the site's data.
+        """
+        if info.stateless and self._replaced.tree:
+            raise CallRefused("secure sum: a step has changed the site's data; such a sum is of all clients alone")
+        return self.memory.message_digest(request.step, message, info)
+
+    def prepare_sum(self, request: Agree | Open, message: Tree) -> Tree:
+        """The reply to a request for keys, shares or signatures of a secure aggregation (`masking.Masking`)."""
+        if isinstance(request, Open):
+            return self.masking.open(request, message)
+        if self.algorithm is None and not (isinstance(request, Agree) and request.step in BEFORE):
+            raise CallRefused("secure sum: keys were asked for before the site knew the job's algorithm")
+        info = BEFORE[request.step] if request.step in BEFORE else step_info(find_step(self.algorithm, request.step))
+        with self.accounts.open(self.ledger):
+            return self.masking.agree(request, info, message)
+
+    def scoring_of(self, step: Step) -> Scoring:
+        """How the scores of a step leave the site; unchanged for a step without scores."""
+        return self._scoring if step.__name__ in self._scores else AS_THEY_ARE
+
+    def ends_with(self, step: Step) -> bool:
+        """Whether `step`, the last admitted one, evaluates a model with which the run may end."""
+        general = self.config.general
+        last = self.order.round == general.rounds or self.config.evaluation.patience > 0
+        return last and self.order.purpose == EVALUATION and step.__name__ in self._scores
+
+    @property
+    def labels(self) -> LabelVersion | None:
+        """The version of the site's present labels, which a step may have changed."""
+        version = self.holdings.version if isinstance(self.holdings, Holdings) else None
+        return LabelVersion.of_rows(self.graph.y.numpy(), self.classes) if self._replaced.tree else version
+
+    @property
+    def classes(self) -> int:
+        """The number of classes of the whole federation."""
+        return self.holdings.data.classes
+
+    @property
+    def graph(self) -> Graph:
+        """The site's present data."""
+        return self._data.graphs[self.random_id]
+
+    @property
+    def graph_on_device(self) -> Graph:
+        """The site's present data on the device of steps."""
+        return self._data.on_device(self.random_id)
+
+    def replace(self, new: object, call: StepRequest, columns: int) -> dict[str, int]:
+        """Keep the `new` data of a step, if it made any; returns the note for the server with their version.
+
+        columns: number of feature columns that the step adds.
+        """
+        self._data.replace(self.random_id, new, f"the graph that {call.step} made", columns)
+        self._replaced.enter(call.round, call.saved)
+        self._replaced.keep(self._data.dump()[self.random_id])
+        return {VERSION: self._data.versions[self.random_id]}

@@ -1,0 +1,236 @@
+"""A site's files of a run for its owner only: the form of its data, with the names and scaling of columns and classes,
+and the predictions of a finished run's models. Also checks that all sites have written their predictions.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from torch import Tensor
+
+from fedweave.algorithms.deployment import deployable
+from fedweave.apply.drift import Values, columns_of, reference
+from fedweave.apply.link_predictions import read_pairs, scored
+from fedweave.apply.predictions import Predicted, ends_of, links_table, predictions_table, probabilities
+from fedweave.apply.scorer import Scorer, scorer_of
+from fedweave.core.algorithm import capabilities
+from fedweave.core.federation import Client
+from fedweave.core.graph import TEST, VAL
+from fedweave.core.text import counted
+from fedweave.core.tree import Tree, to
+from fedweave.datasets.base import Dataset
+from fedweave.engines.devices import CPU
+from fedweave.errors import CallRefused, FedweaveError, UserError
+from fedweave.experiment.runs.data_form import Before, DataForm, read_form, write_form
+from fedweave.experiment.runs.files import EARLIER, HISTOGRAMS, PAIRS_SCORED, PREDICTIONS, SCORER, write_table
+from fedweave.metrics.ranking import by_validation
+from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
+from fedweave.sites.flare.folder import fields
+from fedweave.sites.flare.holdings import Holdings
+from fedweave.sites.flare.joining import FLAGS
+from fedweave.sites.flare.participation import RUNS, Participation
+from fedweave.sites.flare.policy_names import read_checked
+from fedweave.sites.flare.requests import Join, mendable
+from fedweave.sites.flare.site_data import form_at, load_tables, load_unscaled
+from fedweave.sites.flare.sitefile import SITE_FILE, SiteData
+
+_MAX_THRESHOLD = math.nextafter(1, 2)  # a threshold that flags nothing
+
+
+def note_form(request: Join, folder: Path, form: DataForm | None) -> None:
+    """Write the `form` of a site's training data into the run's folder. Data to predict must have the same form, so a
+    prediction writes nothing."""
+    if not request.predict and form is not None:
+        write_form(folder / RUNS / request.run, form)
+
+
+def form_of_run(request: Join, folder: Path) -> DataForm | None:
+    """The form that `note_form` wrote, if the job predicts; else None."""
+    return read_form(folder / RUNS / request.run) if request.predict else None
+
+
+def before_of(site: Path, run: str = "") -> Before:
+    """How to turn the tables of the site in a folder into its training data. The form is the one that the site noted
+    for the `run`, or the present one.
+
+    Raises:
+        ConfigError: there is no valid `site.toml`. DataError: the site noted no form, and the data is absent or
+            invalid.
+    """
+    about, _ = read_checked(site / SITE_FILE)
+    form = read_form(site / RUNS / run) if run else None
+    return _before(about, form or form_at(about, load_unscaled(about, site)))
+
+
+def _before(site: SiteData, form: DataForm, ports: bool = False) -> Before:
+    return Before.noted(asdict(site), site.external, form, ports)
+
+
+def rename_predictions(folder: Path, run: str) -> None:
+    """Rename earlier predictions of the `run` at the site in `folder`. The model or the data is about to change, and
+    the owner must not mistake the old file for a new one if the job fails."""
+    for path in (folder / RUNS / run / name for name in (PREDICTIONS, PAIRS_SCORED)):
+        if path.exists():
+            path.replace(path.with_name(EARLIER.replace(PREDICTIONS, path.name)))
+
+
+def write_predictions(
+    job: Participation, site: str, state: Tree, log: logging.Logger, flags: Flagging | None = None
+) -> bool:
+    """Remove the "prediction" or "model" that a step left in a client's state for the owner, and write the predictions
+    into the run's folder. Returns whether there were any. flags: the class and threshold of all sites, if known."""
+    probs: Tensor | None = state.pop("prediction", None)
+    model = state.pop("model", None)
+    if model is not None:
+        probs = probabilities(deployable(job.algorithm).net, model, job.graph)
+    if probs is None:
+        return False
+    path, data = job.folder / RUNS / job.run / PREDICTIONS, job.holdings.data
+    used = None if data.public is None else np.asarray(data.public) & data.labeled  # only labeled examples
+    if data.links is not None:
+        return _write_link_predictions(job, site, probs, model, log)
+    result = Predicted(site, probs, np.arange(data.examples), used)
+    flagging = flags or local_flagging(job.config.evaluation, data, probs)
+    named = data.ids, data.labels, data.example
+    write_table(path, predictions_table([result], *named, data.y, flagging, ends_of(data), data.targets))
+    unaligned = job.holdings.unaligned if isinstance(job.holdings, Holdings) else 0
+    without = f"; {note_unscored(unaligned, data.examples + unaligned)}" if unaligned else ""
+    more = fields("predictions", run=job.run, rows=data.examples)
+    log.info("%d predictions: %s%s", data.examples, path, without, extra=more)
+    if model is not None:
+        _keep_scorer(job, site, model, flagging, log)
+    return True
+
+
+def keep_model(job: Participation, site: str, score: Callable[[], object], client: Client, log: logging.Logger) -> None:
+    """Write a scorer with the model of a run's last evaluation for the owner, so that the site can score on its own.
+    `score` leaves the model in the state of `client`. The threshold is from the site's own validation examples. If no
+    scorer can be written, the log states why and the run goes on."""
+    data = job.holdings.data
+    if data.links is not None:
+        return
+    try:
+        score()
+        w = to(client.state, CPU).get("model")
+        if w is not None:
+            p = probabilities(deployable(job.algorithm).net, w, job.graph)
+            _keep_scorer(job, site, w, local_flagging(job.config.evaluation, data, p), log)
+    except FedweaveError as error:
+        log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
+
+
+def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None, log: logging.Logger) -> None:
+    """Write the scorer of a model into the run's folder; if that is not possible, the log states why."""
+    about, form = read_checked(job.folder / SITE_FILE)[0], read_form(job.run_folder)
+    try:
+        if form is None:
+            raise UserError("the site noted no form of its data for this run", code="score.alone")
+        named = site, max(job.order.round, 0), job.request.document, flags
+        scorer = scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), *named)
+        scorer.save(job.run_folder / SCORER)
+    except FedweaveError as error:
+        log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
+        return
+    if job.request.predict:  # perhaps of other data than the model was trained on
+        return
+    try:
+        _keep_histograms(job, scorer, columns_of(load_tables(about, job.folder), scorer.form))
+    except Exception as error:  # the run goes on without them
+        more = fields("no-histograms", run=job.run, error=type(error).__name__)
+        log.info("no %s is written: %s: %s", HISTOGRAMS, type(error).__name__, error, extra=more)
+
+
+def _keep_histograms(job: Participation, scorer: Scorer, columns: Iterable[Values]) -> None:
+    """Write histograms of the columns of the site's tables, and of its scores, next to the scorer, for `fedweave
+    drift`."""
+    data = job.holdings.data
+    table = scorer.predicted(data)
+    used = None if data.public is None else np.asarray(data.public)
+    unseen = None if used is None else used[VAL] | used[TEST]
+    reference(scorer.name, [*columns], table, unseen, data.examples).save(job.run_folder / HISTOGRAMS)
+
+
+def _write_link_predictions(
+    job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger
+) -> bool:
+    """Write the predictions for a site's links, and for its owner's table of pairs."""
+    folder, data = job.folder / RUNS / job.run, job.holdings.data
+    called = np.array(data.node_ids)
+    table = links_table(site, probability, job.graph, called, data.links.relations if data.links is not None else ())
+    write_table(folder / PREDICTIONS, table)
+    more = fields("predictions", run=job.run, rows=table.num_rows)
+    log.info("%d predictions: %s", table.num_rows, folder / PREDICTIONS, extra=more)
+    if w is None or data.links is None or not isinstance(job.holdings, Holdings) or job.holdings.pairs is None:
+        return True
+    pairs = read_pairs(job.holdings.pairs, data.links)
+    at, numbers = pairs.among(called)
+    scores = scored(site, deployable(job.algorithm).net, w, job.graph, called, data.links, numbers)
+    absent = np.isin(np.arange(len(pairs.relation)), at, invert=True)
+    table = pa.concat_tables([scores, pairs.unscored(absent, data.links, scores.schema)])
+    write_table(folder / PAIRS_SCORED, table)
+    log.info("%d pairs: %s", table.num_rows, folder / PAIRS_SCORED, extra=fields("pairs", run=job.run))
+    return True
+
+
+def note_unscored(unaligned: int, nodes: int, of: str = "") -> str:
+    """A sentence that `unaligned` of a party's `nodes` get no score, and why. of: " of SITE", or ""."""
+    return f"{unaligned:,} of {nodes:,} nodes{of} get no score: not all parties have them (ids must be written alike)"
+
+
+def read_flags(message: Tree) -> Flagging | None:
+    """The class and threshold of all sites in the server's `message`; None if it has none.
+
+    Raises:
+        CallRefused: the class is not one of two, or the threshold is no probability.
+    """
+    if isinstance(message, dict) and not message:
+        return None
+    if not isinstance(message, dict) or not message.keys() >= FLAGS.keys():
+        raise CallRefused("the server sends a class or a threshold by which nothing can be flagged")
+    positive, threshold = message["positive"], message["threshold"]
+    known = type(positive) is int and type(threshold) is float
+    if not known or not (0 <= positive <= 1 and 0 <= threshold <= _MAX_THRESHOLD):
+        raise CallRefused("the server sends a class or a threshold by which nothing can be flagged")
+    return Flagging(positive, threshold)
+
+
+def local_flagging(judging: Judging, data: Dataset, probs: Tensor) -> Flagging | None:
+    """The class and threshold by which a site flags its examples, from its own validation examples, for use without a
+    common threshold of all sites (`Flare.join`). None if no class is looked for.
+
+    probs: probabilities [e, 2].
+    """
+    wants_flags = judging.metric in OF_POSITIVE or judging.positive is not None or judging.threshold != "auto"
+    if data.classes != 2 or not wants_flags:
+        return None
+    val, p = np.asarray(data.public)[VAL], probs[: data.examples].cpu().numpy()
+    return by_validation(judging.of(data.labels, data.classes), {}, p[val], data.y[val])
+
+
+def predicting_sites(algorithm: object, state: Tree, sites: Sequence[str]) -> list[str]:
+    """The `sites` that predict with a finished run: all sites or, in a vertical run, the parties with labels."""
+    return [site for site in sites if not capabilities(algorithm).predicts or state["holders"][site]]
+
+
+def check_written(sites: Sequence[str], lacking: Mapping[str, str]) -> None:
+    """Raise an error unless all `sites` have written their predictions.
+
+    lacking: {site: why} for the sites that have not (`Flare.unwritten`).
+
+    Raises:
+        UserError: the user who started the job, or a site's owner, can correct it. FedweaveError: they cannot.
+    """
+    if not lacking:
+        return
+    untrained = "it never trained, and has no such model"
+    named = "; ".join(f"{site}: {why.removesuffix('.') or untrained}" for site, why in lacking.items())
+    successful = ", ".join(site for site in sites if site not in lacking)
+    kind = UserError if mendable(lacking.values()) or "" in lacking.values() else FedweaveError
+    raise kind(
+        f"{len(lacking)} of {counted(len(sites), 'site')} wrote no predictions. {named}. "
+        f"{f'The predictions of {successful} are written. ' if successful else ''}Correct this and predict again."
+    )

@@ -1,0 +1,1 @@
+"""Cryptographic protocols between sites: secure aggregation, set intersection, certificates and pads."""
