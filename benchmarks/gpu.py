@@ -30,7 +30,7 @@ from fedweave.algorithms import FedAvg
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
 from fedweave.engines import vectorized
-from fedweave.engines.devices import chosen, named
+from fedweave.engines.devices import choose_device, device_name
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config
 from fedweave.experiment.build import build
@@ -184,10 +184,10 @@ def main() -> None:
     parser.add_argument("--host", action="store_true", help="on the CPU, without captured kernels")
     parser.add_argument("--profile", action="store_true", help="with --host: what the time goes into")
     given = parser.parse_args()
-    device = chosen("cpu" if given.host else given.device)
+    device = choose_device("cpu" if given.host else given.device)
     rounds = min(given.rounds, 2) if given.small else given.rounds
     runs = workloads(given.small)
-    print(f"{named(device)}, torch {torch.__version__}, commit {commit()}\n")
+    print(f"{device_name(device)}, torch {torch.__version__}, commit {commit()}\n")
     print("| workload | s per round | PyG loop, s | times as fast | GiB at peak |\n| --- | --- | --- | --- | --- |")
     for run in [runs[name] for name in given.only or runs]:
         row = host(partial(run, device, rounds), given.profile) if given.host else run(device, rounds)

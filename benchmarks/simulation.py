@@ -33,7 +33,7 @@ from fedweave import datasets
 from fedweave.algorithms import FedAvg
 from fedweave.core.graph import Graph
 from fedweave.datasets.base import Dataset
-from fedweave.engines.devices import chosen
+from fedweave.engines.devices import choose_device
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import build
 from fedweave.experiment.rounds import train
@@ -154,7 +154,7 @@ def main() -> None:
     parser.add_argument("--scale", type=int, nargs="*", default=[1000, 10000], help="synthetic clients; none to skip")
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    device = chosen(given.device)
+    device = choose_device(given.device)
     torch.set_num_threads(1)
     for clients in given.clients:
         compare(clients, given.rounds, given.turns, device)

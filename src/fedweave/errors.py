@@ -196,7 +196,7 @@ def _reasons(missing: Mapping[str, str]) -> str:
     return listed([f"{listed(clients)} ({len(clients):,}): {reason}" for reason, clients in alike.items()], "; ")
 
 
-def raised_at(error: BaseException) -> str:
+def error_place(error: BaseException) -> str:
     """ " (file.py, line 12)" of the algorithm, part or model in which an error was raised; "" if it was in none."""
     import sysconfig  # with the next one takes as long as the rest of this module, which every command imports
     import traceback
@@ -219,12 +219,12 @@ def out_of_memory(error: BaseException) -> bool:
     return matches or isinstance(error, MemoryError)
 
 
-def told_diverged(what: str) -> str:
+def diverged_message(what: str) -> str:
     """The message where `what` holds numbers that are not finite."""
     return f"training diverged: {what} {NOT_FINITE}. {_CALMER}"
 
 
-def told_of_part(name: str, what: str) -> str:
+def part_diverged_message(name: str, what: str) -> str:
     """The message for a part `name` whose `what` is not finite, while all weights are finite."""
     return f"part {name!r}: {what} {NOT_FINITE}, and the weights are finite. Put right what {name} computes."
 

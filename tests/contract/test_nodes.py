@@ -143,13 +143,13 @@ def test_resumed_equals_uninterrupted(mode: str, specified: Tree) -> None:
 @pytest.mark.often("vmap")
 @pytest.mark.parametrize("mode", ["loop", "vmap"])
 def test_results_do_not_depend_on_the_padding(mode: str, specified: Tree) -> None:
-    roomy = outcome(mode=mode, clients=clients(rows=[len(graph.y) + 32 for graph in clients().values()]))
-    assert distance(roomy["server"], specified["server"]) == 0
+    empty_rows = outcome(mode=mode, clients=clients(rows=[len(graph.y) + 32 for graph in clients().values()]))
+    assert distance(empty_rows["server"], specified["server"]) == 0
     for client, state in specified["clients"].items():
         rows = len(state["codes"])
         for name, kept in state.items():
-            assert torch.equal(roomy["clients"][client][name][:rows], kept)
-            assert not roomy["clients"][client][name][rows:].any()
+            assert torch.equal(empty_rows["clients"][client][name][:rows], kept)
+            assert not empty_rows["clients"][client][name][rows:].any()
 
 
 def test_noise_is_drawn_for_every_node() -> None:

@@ -93,7 +93,7 @@ def test_what_was_asked_of_replies_comes_with_the_next(name: str, values: dict[s
         if reached.round == 3:
             fed.requests.clear()
     asked = Counter(fed.requests)
-    steps, judged = asked.pop("run"), asked.pop("evaluated_examples", 0)
+    steps, judged = asked.pop("run"), asked.pop("example_outputs", 0)
     assert sorted(asked) == besides
     assert judged == (0 if name == "dfedgnn" else 2)  # scores of all examples together, after the last round
     assert steps == 2 * 2 * len(fed.ran[5])

@@ -32,9 +32,9 @@ def machine(patch: pytest.MonkeyPatch, gpus: int, said: str = "", built: str | N
 def test_devices_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 2)
     for name, found in {"cpu": "cpu", "auto": "cuda:0", "cuda": "cuda:0", "cuda:1": "cuda:1"}.items():
-        assert devices.chosen(name) == torch.device(found)
-    assert devices.chosen("auto", together=False) == torch.device("cpu")
-    assert devices.at_hand() == "Here: cpu, cuda:0 (card 0), cuda:1 (card 1)."
+        assert devices.choose_device(name) == torch.device(found)
+    assert devices.choose_device("auto", together=False) == torch.device("cpu")
+    assert devices.describe_devices() == "Here: cpu, cuda:0 (card 0), cuda:1 (card 1)."
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_devices_that_there_are_not(
     machine(monkeypatch, gpus, said, built)
     monkeypatch.setattr(torch.version, "hip", None)
     with refusal("config.device", told) as refused:
-        devices.chosen(wanted)
+        devices.choose_device(wanted)
     assert str(refused.value).startswith(f"engine.device: {wanted!r}")
     assert not devices.usable(wanted)
-    assert devices.chosen("auto").type == ("cuda" if gpus else "cpu")
+    assert devices.choose_device("auto").type == ("cuda" if gpus else "cpu")
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "CUDA", "meta", ""])

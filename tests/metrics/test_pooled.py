@@ -34,7 +34,7 @@ def test_all_members_examples_are_compared_with_each_other() -> None:
     graphs = fed.graphs.values()
     logits = torch.cat([models.apply(algorithm.net, last.state["w"], graph) for graph in graphs])
     y = torch.cat([graph.y for graph in graphs]).numpy()
-    found = pooled_examples(fed.evaluated_examples(algorithm.net, last.state["w"], fed.clients))["pooled/auc"]
+    found = pooled_examples(fed.example_outputs(algorithm.net, last.state["w"], fed.clients))["pooled/auc"]
     for at in range(len(SPLITS)):
         mask = torch.cat([graph.masks[at] for graph in graphs]).numpy()
         score = torch.softmax(logits.double(), -1).numpy()[mask]
@@ -99,7 +99,7 @@ def test_a_batch_of_clients_says_of_their_examples_what_each_alone_says(sizes: t
     net = MODELS["gcn"](hidden=4).build(3, 2)
     w = models.init(net, random.key(0), torch.float32)
     alone, together = (Simulation(graphs, classes=2, mode=mode) for mode in ("loop", "vmap"))
-    one, other = (fed.evaluated_examples(net, w, ["client-2", "client-0", "client-1"]) for fed in (alone, together))
+    one, other = (fed.example_outputs(net, w, ["client-2", "client-0", "client-1"]) for fed in (alone, together))
     assert len(one) == len(other) == 3
     for client, said in zip(one, other, strict=True):
         assert client.keys() == said.keys()

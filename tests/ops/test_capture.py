@@ -11,7 +11,7 @@ from fedweave.contract.subject import Subject, distance, everything
 from fedweave.engines import vectorized
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
-from fedweave.ops.recording import Recordings, StableOperands, _Copies, traced
+from fedweave.ops.recording import Recordings, StableOperands, _Copies, record_or_play
 from tests.contract.federations import on_device
 from tests.stand_in import DEVICE, Replays, present
 
@@ -22,7 +22,7 @@ REFUSES_NOTHING |= {"cgsv", "dw", "eu", "fedtgp", "rffl"}
 
 def runs(recordings: Recordings, function: Any, name: int, *operands: Tensor) -> Any:
     with recordings.used():
-        return traced(function, (function,), ("x", "w"), (), operands, StableOperands(name, frozenset({0})))
+        return record_or_play(function, (function,), ("x", "w"), (), operands, StableOperands(name, frozenset({0})))
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.ops import recording
-from fedweave.ops.recording import Recordings, traced
+from fedweave.ops.recording import Recordings, record_or_play
 from fedweave.ops.tape import Recording, derived, kernel
 
 
 def call(recordings: Recordings, function: Callable[..., Any], *operands: Any, roots: tuple[Any, ...] = ()) -> Any:
     with recordings.used(), torch.no_grad():
-        return traced(function, (function,), (), roots, operands)
+        return record_or_play(function, (function,), (), roots, operands)
 
 
 def inputs(seed: int) -> tuple[Tensor, Tensor]:
@@ -338,7 +338,7 @@ def test_what_is_derived_is_that_of_the_batch_it_is_played_on() -> None:
         owner, plain = Owner(*rows), Owner(*rows)
 
         with recordings.used():
-            found = traced(partial(from_owner, owner), (from_owner,), (), (owner,), (a,))
+            found = record_or_play(partial(from_owner, owner), (from_owner,), (), (owner,), (a,))
         assert torch.equal(found, from_owner(plain, a))
     assert (recordings.recorded, recordings.played) == (2, 3)  # one of two rows, one of three
 
@@ -349,7 +349,7 @@ def test_a_batch_is_not_kept_alive() -> None:
     def used() -> list[weakref.ref[Any]]:
         owner = Owner(1.0, 2.0)
         with recordings.used():
-            traced(partial(from_owner, owner), (from_owner,), (), (owner,), (torch.ones(4, 6),))
+            record_or_play(partial(from_owner, owner), (from_owner,), (), (owner,), (torch.ones(4, 6),))
         return [weakref.ref(thing) for thing in (owner, owner.matrix, *owner.below)]
 
     gone = used()
@@ -363,7 +363,7 @@ def test_a_recorded_part_is_one_call_of_the_whole() -> None:
 
     def whole(a: Tensor, b: Tensor) -> Tensor:
         for _ in range(3):
-            a = a - traced(gradient, (gradient,), (), (), (a, b))
+            a = a - record_or_play(gradient, (gradient,), (), (), (a, b))
         return a
 
     for seed in range(4):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.ops.recording import Recordings, traced
+from fedweave.ops.recording import Recordings, record_or_play
 from fedweave.ops.rows import gather_rows, weighted_gather
 
 CLIENTS, NODES, PICKED, WIDTH, MEMBERS = 3, 5, 8, 4, 6
@@ -126,7 +126,7 @@ def test_a_recording_picks_the_rows_that_it_is_given_later() -> None:
     recordings = Recordings("always")
     for seed in (0, 1):
         with recordings.used():
-            given = traced(step, (step,), (), (), inputs(seed))
+            given = record_or_play(step, (step,), (), (), inputs(seed))
         for found, expected in zip(given, step(*inputs(seed)), strict=True):
             assert torch.equal(found, expected)
     assert recordings.played == 1

@@ -182,9 +182,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = [f"[fedweave.{group}]\nshop_{group} = shop_plugins:{name}\n" for group, name in groups.items()]
     (info / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.syspath_prepend(str(tmp_path))
-    plugins.announced.cache_clear()
+    plugins.entry_point_plugins.cache_clear()
     yield info
-    plugins.announced.cache_clear()
+    plugins.entry_point_plugins.cache_clear()
     sys.modules.pop("shop_plugins", None)
 
 
@@ -196,10 +196,10 @@ def test_installed_packages_announce_plugins(installed: Path, tmp_path: Path) ->
     found = config.resolve(document | {"partition": {"name": "shop_partitions"}})
     assert config.resolve(found.plain()) == found
     (installed / "entry_points.txt").write_text("[fedweave.algorithms]\nfedavg = shop_plugins:FedAvgM\n")
-    plugins.announced.cache_clear()
+    plugins.entry_point_plugins.cache_clear()
     assert "announces 'fedavg', which is fedweave's" in run("list", "algorithms", code=2)
     (installed / "entry_points.txt").write_text("[fedweave.algorithms]\nbroken = shop_plugins:Missing\n")
-    plugins.announced.cache_clear()
+    plugins.entry_point_plugins.cache_clear()
     assert "'broken' of shop cannot be loaded" in run("list", "algorithms", code=2)
 
 

@@ -38,13 +38,13 @@ def there(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """A machine on which "cuda" is the stand-in; what was asked for."""
     asked: list[str] = []
 
-    def chosen(wanted: str, *more: Any) -> torch.device:
+    def choose_device(wanted: str, *more: Any) -> torch.device:
         asked.append(wanted)
         return DEVICE if wanted == "cuda" else torch.device("cpu")
 
     with present():
-        monkeypatch.setattr(building, "chosen", chosen)
-        monkeypatch.setattr(devices, "chosen", chosen)
+        monkeypatch.setattr(building, "choose_device", choose_device)
+        monkeypatch.setattr(devices, "choose_device", choose_device)
         yield asked
 
 
@@ -112,7 +112,7 @@ def test_a_checkpoint_is_read_on_any_device(after: str, tmp_path: Path, there: l
 
 def test_a_run_from_a_machine_with_a_gpu_is_used_on_one_without(tmp_path: Path) -> None:
     with present(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(building, "chosen", lambda wanted, *more: DEVICE)
+        patch.setattr(building, "choose_device", lambda wanted, *more: DEVICE)
         on("cuda", tmp_path, document(tmp_path, "fedavg"))
     where = tmp_path / "run-cuda"
     assert 'device = "cuda"' in (where / "config.toml").read_text()

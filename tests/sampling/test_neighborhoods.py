@@ -94,10 +94,10 @@ def test_layers_grow_from_each_other() -> None:
 def test_padding_changes_nothing_before_it() -> None:
     """Sources that count stand where they stand, are each named once, and no place points behind them."""
     key, five = random.key(3), torch.tensor(5)
-    tight, roomy = graph(), graph()
-    roomy.edges.cache.padded_size((4, 5), 100)
+    tight, empty_rows = graph(), graph()
+    empty_rows.edges.cache.padded_size((4, 5), 100)
     a, few, hops = grow(tight, TARGETS, five, key, [4, 2], 3)
-    b, many, more = grow(roomy, TARGETS, five, key, [4, 2], 3)
+    b, many, more = grow(empty_rows, TARGETS, five, key, [4, 2], 3)
     assert len(more["2"]["gcn"]) == 128 > len(hops["2"]["gcn"]) == 32
     assert few == many
     assert torch.equal(a[:few], b[:few])

@@ -188,7 +188,7 @@ class FedAvg(LocalTraining, SumsScores):
         """`capabilities`, and what the parts need."""
         parts = [part.needs for part in self.composed.values()]
         measures = tuple(name for needs in parts for name in needs.measures)
-        return replace(self.capabilities.asked(word for needs in parts for word in needs.data), measures=measures)
+        return replace(self.capabilities.with_data(word for needs in parts for word in needs.data), measures=measures)
 
     @property
     def rounds_vary(self) -> bool:
@@ -287,7 +287,7 @@ class FedAvg(LocalTraining, SumsScores):
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
         whole = models.init(self.trained, fed.key("init"), fed.dtype)
-        w, paths = fed.started(self._shared(whole)), [path for path, _ in leaves(whole)]
+        w, paths = fed.start_weights(self._shared(whole)), [path for path, _ in leaves(whole)]
         matches = partial(models.matches, self.net)
         vain = [pattern for pattern in self.share if not any(matches(path, [pattern]) for path in paths)]
         if whole and (vain or (self.share and not w)):
@@ -302,7 +302,7 @@ class FedAvg(LocalTraining, SumsScores):
         if not self.composed.personal:
             state["w"] = w
         elif not self.composed.owner("receive"):
-            state["own"] = fed.started(w, fed.clients)
+            state["own"] = fed.start_weights(w, fed.clients)
         return state
 
     def round(self, state: Tree, fed: Federation) -> Tree:

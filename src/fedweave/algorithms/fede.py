@@ -69,7 +69,7 @@ def held_counts(ctx: Context, count: Count) -> Tree:
     sizes = {rows[path]: len(leaf) for path, leaf in leaves(ctx.message["w"]) if path in rows}
     nodes, x, train = counted_nodes(graph, count), graph.x, trained_links(graph)
     if "features" in sizes:
-        by_column = x.transposed(nodes[:, None]) if isinstance(x, Sparse) else x.mT @ nodes[:, None]
+        by_column = x.transpose_matmul(nodes[:, None]) if isinstance(x, Sparse) else x.mT @ nodes[:, None]
         counts["features"] = by_column[:, 0]
     if "relations" in sizes and graph.pairs is not None:
         of = graph.pairs[RELATION].clamp(min=0)
@@ -88,7 +88,7 @@ def columns_of(graph: Graph, items: bool) -> Tensor:
         none = torch.zeros_like(graph.real, dtype=torch.int64)
         is_item = none.index_add(0, listed.clamp(min=0), (listed >= 0).long()) > 0
     nodes = (graph.real & (is_item == items)).to(graph.x.dtype)[:, None]
-    by_column = graph.x.transposed(nodes) if isinstance(graph.x, Sparse) else graph.x.mT @ nodes
+    by_column = graph.x.transpose_matmul(nodes) if isinstance(graph.x, Sparse) else graph.x.mT @ nodes
     return by_column[:, 0] > 0
 
 

@@ -76,7 +76,7 @@ class Local(LocalTraining):
     @property
     def needs(self) -> Capabilities:
         """`capabilities`, and what the parts need."""
-        return self.capabilities.asked(word for part in self.parts for word in part.needs.data)
+        return self.capabilities.with_data(word for part in self.parts for word in part.needs.data)
 
     @cached_property
     def objective(self) -> Objective:

@@ -530,7 +530,7 @@ def function(name: str) -> Metric:
     if plugins.is_file(name):
         value = plugins.load(name)
     else:
-        functions = plugins.announced("metric")
+        functions = plugins.entry_point_plugins("metric")
         if name not in functions:
             raise ConfigError(
                 f"--metric {name}: write file.py:function, or the name of one that an installed package announces "

@@ -98,9 +98,9 @@ def list_(
     if not (verbose or name):
         console.print(f"  settings of one: fedweave list {kind} NAME", highlight=False, markup=False, soft_wrap=True)
     elif kind is Listing.engines:
-        from fedweave.engines.devices import at_hand  # imports torch
+        from fedweave.engines.devices import describe_devices  # imports torch
 
-        console.print(at_hand(), highlight=False, markup=False, soft_wrap=True)
+        console.print(describe_devices(), highlight=False, markup=False, soft_wrap=True)
 
 
 def _rows(kind: Listing, section: str, name: str | None) -> Iterator[Row]:

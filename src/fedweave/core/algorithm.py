@@ -78,7 +78,7 @@ class Capabilities:
     evaluation: tuple[str, ...] = ("score",)
     measures: tuple[str, ...] = ()
 
-    def asked(self, data: Iterable[str]) -> "Capabilities":
+    def with_data(self, data: Iterable[str]) -> "Capabilities":
         """These capabilities, and what parts need of the data (`algorithms.parts.Needs.data`)."""
         words: dict[str, Any] = dict.fromkeys(data, True)
         return replace(self, **words)
@@ -395,7 +395,7 @@ class Round:
         """w + Δ_i, the shared weights of each client after its update: leaves [P, …]."""
         return nest({path: leaf + self.update(path) for path, leaf in leaves(self.w)})
 
-    def mixed(self, weights_of_all: Tree) -> Tree:
+    def mix(self, weights_of_all: Tree) -> Tree:
         """Every client's weights, leaves [N, …], after the round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P
         clients."""
         trained = dict(leaves(self.trained))
@@ -466,7 +466,7 @@ class Engine(Federation):
         elsewhere. No algorithm may read it."""
         return None
 
-    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
         """The outputs of the model with weights `w` for each example (`engines.engine.Executor`) in a simulation; None
         between organizations, where no process may know it."""
         return None

@@ -11,12 +11,12 @@ from pydantic import Field
 
 LARGEST_WIDTH = 1 << 20  # columns of a layer: a server must not be able to fill a site's memory
 LARGEST_DEPTH = 1 << 12  # layers
-MOST_STEPS = 1_000_000_000  # of a round: more take years, and a list of them more memory than there is
+MAX_STEPS = 1_000_000_000  # of a round: more take years, and a list of them more memory than there is
 
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 CountOrNone: TypeAlias = Annotated[int, Field(ge=0)]  # 0 for none, or for all
-Steps: TypeAlias = Annotated[int, Field(ge=1, le=MOST_STEPS)]
-StepsOrNone: TypeAlias = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+Steps: TypeAlias = Annotated[int, Field(ge=1, le=MAX_STEPS)]
+StepsOrNone: TypeAlias = Annotated[int, Field(ge=0, le=MAX_STEPS)]
 Width: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_WIDTH)]
 WidthOrNone: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_WIDTH)]
 Depth: TypeAlias = Annotated[int, Field(ge=1, le=LARGEST_DEPTH)]

@@ -72,7 +72,6 @@ class BatchCache:
 
     @property
     def depends_on_split(self) -> bool:
-        """See `EdgeList.depends_on_split`."""
         return not isinstance(self.members, EdgeLists) and any(member.depends_on_split for member in self.members)
 
     @property
@@ -84,7 +83,6 @@ class BatchCache:
 
     @derived
     def operator(self, kind: str, split: int = 0) -> StackedCsr:
-        """See `Edges.operator`."""
         return stack_operators(self.members, kind, split, self.device)
 
     @derived
@@ -104,19 +102,16 @@ class BatchCache:
 
     @derived
     def incoming(self, way: str, split: int) -> Incoming:
-        """See `Edges.incoming`, [P, …]."""
         tables = [member.at(split).messages.incoming(way) for member in self.members]
         return Incoming(*(_stack(parts).to(self.device) for parts in zip(*tables, strict=True)))
 
     @derived
     def of_edges(self, split: int | None) -> OfEdges:
-        """See `Edges.of_edges`, [P, …]."""
         tables = [member.messages.inputs for member in self._members_at(split)]
         return OfEdges(*(_stack(parts).to(self.device) for parts in zip(*tables, strict=True)))
 
     @derived
     def feature_offsets(self, split: int | None) -> Tensor:
-        """See `Edges.feature_offsets`, [P, k]."""
         return _stack([member.messages.offset_and_rest[0] for member in self._members_at(split)]).to(self.device)
 
     def _members_at(self, split: int | None) -> list[EdgeList]:

@@ -21,7 +21,7 @@ from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.errors import FedweaveError
 
 
-class Lasting(NamedTuple):
+class LabelNoise(NamedTuple):
     """The secrets from which a client draws noise on its labels, the same in every run.
 
     key:     a secret one (`ops.hashing`).
@@ -48,8 +48,8 @@ class Client:
     test:   the global test graph that every client holds, or None.
     members: where one client holds the data of all members, the examples of each: int64 [M, m] for the members of one
             size, -1 at padding; () at all other clients. Only for scores.
-    lasting: the secret for noise on labels that is the same in every run; None where each run draws its own, as in a
-            simulation.
+    label_noise: the secret for noise on labels that is the same in every run; None where each run draws its own, as
+            in a simulation.
     """
 
     graph: Graph
@@ -58,7 +58,7 @@ class Client:
     secret: Tensor
     test: Graph | None = None
     members: tuple[Tensor, ...] = ()
-    lasting: Lasting | None = None
+    label_noise: LabelNoise | None = None
 
 
 Step = Callable[[Client, Tree], Tree]
@@ -342,7 +342,7 @@ class Federation(ABC):
         """{client: its place among all}, computed once."""
         return {client: at for at, client in enumerate(self.clients)}
 
-    def started(self, w: Tree, clients: Sequence[str] = ()) -> Tree:
+    def start_weights(self, w: Tree, clients: Sequence[str] = ()) -> Tree:
         """Fresh weights, or an earlier run's weights if there is one; with `clients`, a row of them for each."""
         weights = map_leaves(lambda leaf: leaf.expand(len(clients), *leaf.shape).clone(), w) if clients else w
         return weights if self.initial is None else self.initial(weights, clients)

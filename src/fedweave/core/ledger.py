@@ -21,7 +21,7 @@ from fedweave.core.types import EVALUATION, HELD
 from fedweave.ops.touched import Sparsified, TouchedRows
 
 
-class Measured(NamedTuple):
+class MessageForm(NamedTuple):
     """A tree by its form. size: bytes as serialized. parts: (path, shape and dtype in words, bytes) of each leaf."""
 
     size: int
@@ -33,15 +33,15 @@ class Measured(NamedTuple):
         return tuple(path for path, _, _ in self.parts)
 
 
-def measured(tree: Tree) -> Measured:
+def measured(tree: Tree) -> MessageForm:
     """The form of a tree."""
     flat = dict(leaves(tree))
     if all(type(leaf) is Tensor for leaf in flat.values()):
         return _measured_as(tuple((path, leaf.shape, leaf.dtype) for path, leaf in flat.items()))
-    return Measured(encoded_size(tree), tuple((path, *_form(leaf)) for path, leaf in flat.items()))
+    return MessageForm(encoded_size(tree), tuple((path, *_form(leaf)) for path, leaf in flat.items()))
 
 
-def measured_one(replies: ReplyBatch) -> Measured:
+def batch_form(replies: ReplyBatch) -> MessageForm:
     """The form of each tree of a batch, equal for all."""
     if all(type(leaf) is Tensor for leaf in replies.flat.values()):
         return _measured_as(tuple((path, leaf.shape[1:], leaf.dtype) for path, leaf in replies.flat.items()))
@@ -49,9 +49,9 @@ def measured_one(replies: ReplyBatch) -> Measured:
 
 
 @lru_cache(maxsize=1024)
-def _measured_as(tensors: tuple[tuple[str, torch.Size, torch.dtype], ...]) -> Measured:
+def _measured_as(tensors: tuple[tuple[str, torch.Size, torch.dtype], ...]) -> MessageForm:
     like = {path: torch.empty(shape, dtype=dtype, device="cpu") for path, shape, dtype in tensors}
-    return Measured(encoded_size(nest(like)), tuple((path, *_form(leaf)) for path, leaf in like.items()))
+    return MessageForm(encoded_size(nest(like)), tuple((path, *_form(leaf)) for path, leaf in like.items()))
 
 
 def _form(leaf: Leaf, count: int | None = None) -> tuple[str, int]:
@@ -184,7 +184,7 @@ class Ledger(Shown):
         step: str,
         clients: Sequence[str],
         direction: str,
-        message: Tree | Measured,
+        message: Tree | MessageForm,
         seconds: float = 0.0,
         info: StepInfo = UNDECLARED,
         to: Sequence[str] = (),
@@ -196,12 +196,12 @@ class Ledger(Shown):
         ledger waits for the device that holds them.
         """
         where, when = (round, call, step, tuple(clients), direction), (time.time(), self.purpose)
-        if counts is not None and not isinstance(message, Measured):
+        if counts is not None and not isinstance(message, MessageForm):
             entry = Entry(*where, (), 0, seconds, (), *when)
             self._entries.append(Uncounted(entry, Varied(message, counts.paths, info), counts))
             self._open = True
             return
-        form = message if isinstance(message, Measured) else measured(message)
+        form = message if isinstance(message, MessageForm) else measured(message)
         keys = tuple(line(*part, info) for part in form.parts)
         self.add(Entry(*where, keys, form.size, seconds, tuple(to), *when))
 

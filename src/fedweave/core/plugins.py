@@ -18,7 +18,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, c
 
 from fedweave.core.shown import page
 from fedweave.core.types import Record, Values
-from fedweave.errors import ConfigError, FedweaveError, UserError, raised_at
+from fedweave.errors import ConfigError, FedweaveError, UserError, error_place
 
 T = TypeVar("T")
 
@@ -209,7 +209,7 @@ def name_of(kinds: Mapping[str, Any], kind: object) -> str | None:
 
 
 @cache
-def announced(section: str) -> dict[str, Any]:
+def entry_point_plugins(section: str) -> dict[str, Any]:
     """{name: plug-in} of the entry points of a section's group.
 
     Raises:
@@ -239,7 +239,7 @@ def _module(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # of a script that ends itself, too
         del sys.modules[name]
-        why = f"{type(error).__name__}: {error}{raised_at(error)}"
+        why = f"{type(error).__name__}: {error}{error_place(error)}"
         raise ConfigError(f"{file} cannot be run: {why}", code="config.code") from error
     return module
 
@@ -282,7 +282,7 @@ class NotedTuple(tuple[object, ...]):
         return page(repr(self), ((at, *words) for at, words in enumerate(facts)), ("layer", "", ""))
 
 
-def noted(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+def remember_maker(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
     """The method of a plug-in, whose result knows its maker."""
     signature = inspect.signature(method)
 

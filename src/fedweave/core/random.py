@@ -91,7 +91,7 @@ def placed(bits: int, device: torch.device | str) -> Tensor:
     return torch.full((), _signed(bits), dtype=torch.int64, device=device)
 
 
-def placed_all(bits: Sequence[int], device: torch.device | str) -> Tensor:
+def place_keys(bits: Sequence[int], device: torch.device | str) -> Tensor:
     """Keys with these bits on a device, int64 [keys]."""
     return torch.tensor([_signed(word) for word in bits], dtype=torch.int64, device=device)
 

@@ -71,7 +71,6 @@ class ShrinkingEdges(ABC):
         """The matrix of that name."""
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """See `core.operators.MessagePassing`, for any matrix that `operator` knows."""
         means = self.operator(kind)
         return h[: means.shape[0]], means @ h
 

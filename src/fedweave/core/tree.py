@@ -15,7 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedweave.errors import ReplyRefused
-from fedweave.ops.touched import Sparsified, TouchedRows, elementwise, materialize, moved, total
+from fedweave.ops.touched import Sparsified, TouchedRows, elementwise, materialize, move_leaf, total
 
 Leaf: TypeAlias = Tensor | TouchedRows | Sparsified | float | int | str
 Tree: TypeAlias = dict[str, Any]  # dict[str, Tree | Leaf]; the recursive form cannot be narrowed by type checkers
@@ -90,7 +90,7 @@ def device_of(tree: Tree) -> torch.device:
 
 def to(tree: Tree, device: torch.device | str) -> Tree:
     """The tree with its tensors on a device, stored as they were; tensors that lie there already are the same."""
-    return map_stored(lambda leaf: moved(leaf, device), tree)
+    return map_stored(lambda leaf: move_leaf(leaf, device), tree)
 
 
 def add(one: Tree, other: Tree) -> Tree:

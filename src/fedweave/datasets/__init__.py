@@ -173,7 +173,7 @@ def describe(name: str) -> str:
 def _kind(name: str) -> Any:
     if plugins.is_file(name):
         return plugins.load(name)
-    known = DATASETS | plugins.announced("data")
+    known = DATASETS | plugins.entry_point_plugins("data")
     if name not in known:
         message = f"dataset {name!r} is not known.{nearest(name, known)} Choose one of {', '.join(known)}."
         raise ConfigError(message, code="config.unknown-name")

@@ -23,8 +23,8 @@ from fedweave.errors import (
     ReplyRefused,
     StepFailed,
     UserError,
+    error_place,
     listed,
-    raised_at,
 )
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import writes
@@ -74,7 +74,7 @@ class Keys:
 
     def words(self, names: Sequence[KeyName]) -> Tensor:
         """The keys of these names in this round, int64 [keys]."""
-        return random.placed_all([random.folded(self._round, *name) for name in names], self._device)
+        return random.place_keys([random.folded(self._round, *name) for name in names], self._device)
 
     @contextmanager
     def replaced_by(self, keys: Mapping[KeyName, Tensor]) -> Iterator[None]:
@@ -318,7 +318,9 @@ def carry_out(
     except known:
         raise
     except Exception as error:
-        raise StepFailed(f"step {name} failed on {whose}{raised_at(error)}: {type(error).__name__}: {error}") from error
+        raise StepFailed(
+            f"step {name} failed on {whose}{error_place(error)}: {type(error).__name__}: {error}"
+        ) from error
     watched.refuse_changes(name, whose, written)
     return reply, new_data
 

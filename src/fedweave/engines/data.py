@@ -47,7 +47,6 @@ class CurrentGraphs(Shown, ChainMap[str, Graph]):
         return {"": counted(len(self), "client"), "replaced": len(self.maps[0])}
 
     def rows(self, client: str) -> tuple[int, int]:
-        """See `Makes`."""
         replaced, loaded = self.maps
         if isinstance(loaded, Makes) and client not in replaced:
             return loaded.rows(client)
@@ -55,7 +54,6 @@ class CurrentGraphs(Shown, ChainMap[str, Graph]):
         return graph.nodes, len(graph.y)
 
     def stacked(self, clients: Sequence[str]) -> Graph:
-        """See `Makes`."""
         replaced, loaded = self.maps
         if isinstance(loaded, Makes) and replaced.keys().isdisjoint(clients):
             return loaded.stacked(clients)

@@ -8,7 +8,7 @@ AUTO, CPU = "auto", "cpu"
 _WHEELS = "install one of the CUDA builds (docs/scale.md, “Which PyTorch”)"
 
 
-def chosen(wanted: str, together: bool = True, where: str = "engine.device") -> torch.device:
+def choose_device(wanted: str, together: bool = True, where: str = "engine.device") -> torch.device:
     """The device that `wanted` names: "cpu", "cuda", "cuda:1", or "auto", which is a GPU if there is one and clients
     are computed together.
 
@@ -28,7 +28,7 @@ def chosen(wanted: str, together: bool = True, where: str = "engine.device") -> 
 def usable(wanted: str) -> bool:
     """Whether this machine has such a device."""
     try:
-        return bool(chosen(wanted))
+        return bool(choose_device(wanted))
     except ConfigError:
         return False
 
@@ -38,14 +38,14 @@ def count() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def named(device: torch.device) -> str:
+def device_name(device: torch.device) -> str:
     """A device with its model's name: "cpu", "cuda:0 (NVIDIA H100 80GB HBM3)"."""
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
-def at_hand() -> str:
+def describe_devices() -> str:
     """A sentence on the devices of this machine."""
-    if gpus := [named(torch.device("cuda", index)) for index in range(count())]:
+    if gpus := [device_name(torch.device("cuda", index)) for index in range(count())]:
         return f"Here: cpu, {', '.join(gpus)}."
     return f"Here: only cpu, because {_fault('cuda')}."
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedweave.core.algorithm import Engine
 from fedweave.core.federation import Call, Sent, Step, StepInfo
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import Ledger, Measured, Uncounted, measured
+from fedweave.core.ledger import Ledger, MessageForm, Uncounted, measured
 from fedweave.core.ledger_columns import Entry
 from fedweave.core.model import Model
 from fedweave.core.replies import Portion, Replies, members_by_size
@@ -52,12 +52,12 @@ class Work:
     messages: Messages
 
 
-class Metered(NamedTuple):
+class GroupResult(NamedTuple):
     """The ledger's data on clients that ran together: their positions, the form of each client's reply, and the seconds
     of each client; clients of a batch share the time equally."""
 
     at: tuple[int, ...]
-    form: Measured
+    form: MessageForm
     seconds: float
 
 
@@ -65,7 +65,7 @@ class Ran(NamedTuple):
     """The results of some clients; the groups list them in the order of the replies."""
 
     replies: Portion
-    groups: tuple[Metered, ...]
+    groups: tuple[GroupResult, ...]
 
 
 class Executor(Protocol):
@@ -94,9 +94,9 @@ class Executor(Protocol):
                 rejected.
         """
 
-    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """The outputs of the model with weights `w` on each of these clients' examples
-        (`metrics.ranking.evaluated_examples`), in their order."""
+        (`metrics.ranking.example_outputs`), in their order."""
 
     def snapshot(self) -> Tree:
         """{client: its private state}, in client order, of clients that have a state."""
@@ -146,16 +146,13 @@ class ServerEngine(Engine):
 
     @property
     def round(self) -> int:
-        """See `core.algorithm.Engine`."""
         return self._round
 
     def begin(self, round: int) -> None:
-        """See `core.algorithm.Engine`."""
         self._round, self._calls = round, 0
         self._keys.begin(round)
 
     def key(self, purpose: str) -> Tensor:
-        """See `core.federation.Federation`."""
         return self._keys.server(purpose)
 
     def _prepared(self, call: Call) -> tuple[int, tuple[str, ...], Messages]:
@@ -218,29 +215,26 @@ class LocalEngine(ServerEngine):
 
     @property
     def computes_on(self) -> tuple[str, ...]:
-        """See `core.algorithm.Engine`."""
         return self.executor.computes_on
 
     def answer(self, call: Call) -> Replies:
-        """See `core.federation.Federation`."""
         name, info = call.name, call.info
         again, chosen, messages = self._prepared(call)
         here, missing = self._present(name, chosen, call.quorum)
         check_summed(name, info, len(here), self.clients, missing)
         if info.sums:
-            self._sums.prepare((self._round, self._calls), here)
+            self._sums.record_agreement((self._round, self._calls), here)
         portions: list[Portion] = []
         for ran in self.executor.run(Work(call.step, name, info, self._keys.step(name, again), messages), here):
             portions.append(ran.replies)
             for group in ran.groups:
                 self._note(call, [*map(here.__getitem__, group.at)], messages, group)
         if info.sums:
-            self._sums.opened((self._round, self._calls), here)
+            self._sums.record_opening((self._round, self._calls), here)
         self._calls += 1
         return Replies(here, portions, missing, info.sums)
 
     def deliver(self, call: Call) -> Sent:
-        """See `core.federation.Federation`."""
         senders = sources(call.name, call.to, self.place)
         replies = self.answer(call)
         sent = DeliveredReplies(
@@ -258,7 +252,7 @@ class LocalEngine(ServerEngine):
         check_quorum(name, quorum, len(chosen), missing)
         return [client for client in chosen if client not in missing], missing
 
-    def _note(self, call: Call, group: Sequence[str], messages: Messages, ran: Metered) -> None:
+    def _note(self, call: Call, group: Sequence[str], messages: Messages, ran: GroupResult) -> None:
         """Record the server's messages to some clients, and their replies."""
         if not call.info.addressed:
             check_declared(call.name, call.info, ran.form.paths)
@@ -309,20 +303,17 @@ class LocalEngine(ServerEngine):
             self.ledger.enter(entry)
         self._calls += calls
 
-    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """See `core.algorithm.Engine`."""
-        return self.executor.evaluated_examples(model, w, clients)
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+        return self.executor.example_outputs(model, w, clients)
 
     def snapshot(self) -> Tree:
         """All clients' private states in client order, for a checkpoint."""
         return self.executor.snapshot()
 
     def snapshot_data(self) -> Tree:
-        """See `core.algorithm.Engine`."""
         return self.executor.snapshot_data()
 
     def restore(self, tree: Tree, data: Tree | None = None) -> None:
-        """See `core.algorithm.Engine`."""
         self.executor.restore(tree, data or {})
 
 

@@ -11,17 +11,17 @@ from torch import Tensor
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import measured_one
+from fedweave.core.ledger import batch_form
 from fedweave.core.model import Model
 from fedweave.core.replies import ReplyBatch, as_row, members_by_size
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.calls import carry_out, find_step, of_client, refuse_changes
 from fedweave.engines.data import ClientData
-from fedweave.engines.devices import named
-from fedweave.engines.engine import Metered, Ran, Work
+from fedweave.engines.devices import device_name
+from fedweave.engines.engine import GroupResult, Ran, Work
 from fedweave.engines.messages import check_terms
 from fedweave.engines.states import Group, MemoryIsolation, States
-from fedweave.metrics.ranking import evaluated_examples
+from fedweave.metrics.ranking import example_outputs
 from fedweave.ops.touched import materialize
 
 
@@ -55,11 +55,9 @@ class Loop:
 
     @property
     def computes_on(self) -> tuple[str, ...]:
-        """See `Executor`."""
-        return (named(self.device),)
+        return (device_name(self.device),)
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
-        """See `Executor`."""
         for at, client in enumerate(clients):
             yield self._timed(self._run_client, work, (client,), (at,))
 
@@ -73,7 +71,7 @@ class Loop:
         if work.info.sums:
             check_terms(work.info, group, tree)
         replies = ReplyBatch(at, tree)
-        return Ran(replies, (Metered(at, measured_one(replies), seconds),))
+        return Ran(replies, (GroupResult(at, batch_form(replies), seconds),))
 
     def _of(self, work: Work, client: str) -> Work:
         """The work as the client does it: with the step of its own algorithm, if it has one."""
@@ -107,21 +105,17 @@ class Loop:
     def _renew(self, clients: Sequence[str]) -> None:
         """Forget values derived from the data of `clients`, which has changed; a subclass may have such values."""
 
-    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """See `Executor`."""
-        return [evaluated_examples(model, w, self.data.on_device(client)) for client in clients]
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+        return [example_outputs(model, w, self.data.on_device(client)) for client in clients]
 
     def snapshot(self) -> Tree:
-        """See `Executor`."""
         states = self._states.dump()
         return {client: states[client] for client in self.clients if client in states}
 
     def snapshot_data(self) -> Tree:
-        """See `Executor`."""
         return self.data.dump()
 
     def restore(self, tree: Tree, data: Tree) -> None:
-        """See `Executor`."""
         self._states = States(self.device)
         self._states.load(tree)
         self.data.load(data)

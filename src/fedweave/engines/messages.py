@@ -15,7 +15,7 @@ from fedweave.core.mechanism import SLOTS
 from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, check, clone, device_of, encode, leaves, map_leaves, nest
 from fedweave.core.types import HELD
-from fedweave.errors import CallRefused, FedweaveError, told_diverged
+from fedweave.errors import CallRefused, FedweaveError, diverged_message
 from fedweave.learn import compute_on_server
 from fedweave.ops.tape import ByObject, Stamp, writes
 from fedweave.ops.touched import Sparsified, counted, materialize
@@ -331,7 +331,7 @@ def check_terms(info: StepInfo, clients: Sequence[str], replies: Tree) -> None:
     for path, words in leaves(replies):
         if info.covering(path) in info.sums and isinstance(words, Tensor) and has_diverged(words):
             odd = next(client for client, row in zip(clients, words, strict=True) if has_diverged(row))
-            raise FedweaveError(told_diverged(f"{path} of {odd!r}"), code="diverged")
+            raise FedweaveError(diverged_message(f"{path} of {odd!r}"), code="diverged")
 
 
 class SumMeter:
@@ -341,7 +341,7 @@ class SumMeter:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger, self._left, self._agreed = ledger, 0, frozenset[str]()
 
-    def prepare(self, where: tuple[int, int], here: Sequence[str]) -> None:
+    def record_agreement(self, where: tuple[int, int], here: Sequence[str]) -> None:
         """Keys for the sum of a step: from an epoch that has slots left and keys of all `here`, or from a new one.
 
         where: round and number of the call.
@@ -358,7 +358,7 @@ class SumMeter:
             self._exchange("share", where, here, message, {"shares": _bytes(len(here), SLOTS, SHARE)})
         self._left -= 1
 
-    def opened(self, where: tuple[int, int], here: Sequence[str]) -> None:
+    def record_opening(self, where: tuple[int, int], here: Sequence[str]) -> None:
         """Signatures on the list of survivors, and shares."""
         self._exchange("survivors", where, here, {}, {"signature": _bytes(SIGNATURE)})
         reply = {"mask": _bytes(SEED), "shares": _bytes(len(here), SEED)}

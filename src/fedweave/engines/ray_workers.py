@@ -45,7 +45,6 @@ class Recovering:
         self._channel = start()
 
     def __call__(self, method: str, *blobs: object) -> Pending:
-        """See `sharded.Channel`."""
         if method == "run" and len(self._log) >= _CALLS:
             self._save(blobs[0])
         pending, generation = self._channel(method, *blobs), self._generation

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
 from fedweave.core.federation import StepInfo, step_info
-from fedweave.core.ledger import Measured
+from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
 from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums, as_row
 from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
 from fedweave.engines.calls import find_step
-from fedweave.engines.engine import Metered, Ran, Work
+from fedweave.engines.engine import GroupResult, Ran, Work
 from fedweave.engines.loop import Loop
 from fedweave.engines.messages import Messages
 from fedweave.errors import FedweaveError
@@ -100,7 +100,7 @@ class Worker:
             "stack": lambda body: {"leaf": self._of(body).stack(body["path"])},
             "weighted": lambda body: nest(self._of(body).weighted(json.loads(body["paths"]), body["weights"])()),
             "total": lambda body: nest(self._of(body).total(json.loads(body["paths"]))()),
-            "evaluated_examples": self._evaluated_examples,
+            "example_outputs": self._evaluated_examples,
             "snapshot": lambda body: self._executor.snapshot(),
             "snapshot_data": lambda body: self._executor.snapshot_data(),
             "restore": self._restore,
@@ -132,7 +132,7 @@ class Worker:
     def _evaluated_examples(self, asked: Tree) -> Tree:
         """{client: outputs of the algorithm's model with weights "w" on its examples} of the "clients"."""
         net, clients = deployable(self._algorithm).net, json.loads(asked["clients"])
-        return dict(zip(clients, self._executor.evaluated_examples(net, asked["w"], clients), strict=True))
+        return dict(zip(clients, self._executor.example_outputs(net, asked["w"], clients), strict=True))
 
     def _ahead(self, number: int, query: Tree) -> Tree:
         """The answer for the new replies to a query that was asked of this step's last replies. It is {} if the
@@ -237,8 +237,8 @@ class Shard:
     def _finished(self, step: str, ahead: Mapping[str, Tree], answer: Tree, at: Sequence[int]) -> Ran:
         places, groups, start, total = [at[index] for index in answer["at"].tolist()], [], 0, 0
         for count, (size, parts), seconds in json.loads(answer["groups"]):
-            form = Measured(size, tuple(map(tuple, parts)))
-            groups.append(Metered(tuple(places[start : start + count]), form, seconds))
+            form = MessageForm(size, tuple(map(tuple, parts)))
+            groups.append(GroupResult(tuple(places[start : start + count]), form, seconds))
             start, total = start + count, total + count * size
         answers = {
             what: (query, answer["ahead"][str(number)]["found"])
@@ -281,7 +281,6 @@ class ShardPortion:
         finalize(self, shard.forget, number)
 
     def one(self, row: int) -> Tree:
-        """See `core.replies.Portion`."""
         if "rows" not in self._told and (self._apart or self._row in (None, row)):
             self._row = row
             return self._answer("one", {"row": row})()
@@ -289,20 +288,16 @@ class ShardPortion:
         return reply
 
     def stack(self, path: str) -> Tensor:
-        """See `core.replies.Portion`."""
         leaf: Tensor = self._answer("stack", {"path": path})()["leaf"]
         return leaf
 
     def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
-        """See `core.replies.Portion`."""
         return self._sums("weighted", {"paths": json.dumps(list(paths)), "weights": weights})
 
     def total(self, paths: Sequence[str]) -> Sums:
-        """See `core.replies.Portion`."""
         return self._sums("total", {"paths": json.dumps(list(paths))})
 
     def dtype(self, path: str) -> torch.dtype:
-        """See `core.replies.Portion`."""
         dtype: torch.dtype = vars(torch)[self._dtypes[path]]
         return dtype
 
@@ -354,12 +349,10 @@ class Sharded:
 
     @property
     def computes_on(self) -> tuple[str, ...]:
-        """See `Executor`."""
         name_lists = [json.loads(answer["names"]) for answer in self._each("computes_on")]
         return tuple(dict.fromkeys(name for names in name_lists for name in names))
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
-        """See `Executor`."""
         place = {client: at for at, client in enumerate(clients)}
         shared, waiting = self._shared(pack(work.messages.shared)), []
         for shard in self._shards:
@@ -375,22 +368,18 @@ class Sharded:
         return self._last[1]
 
     def snapshot(self) -> Tree:
-        """See `Executor`."""
         return self._collected("snapshot")
 
     def snapshot_data(self) -> Tree:
-        """See `Executor`."""
         return self._collected("snapshot_data")
 
     def restore(self, tree: Tree, data: Tree) -> None:
-        """See `Executor`."""
         self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
 
-    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """See `Executor`; workers use the model of their algorithm, which is the same."""
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         chosen, examples = set(clients), Tree()
         for answer in self._each(
-            "evaluated_examples",
+            "example_outputs",
             lambda shard: {"w": w, "clients": json.dumps([client for client in shard.clients if client in chosen])},
         ):
             examples |= answer

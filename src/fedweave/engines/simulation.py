@@ -124,7 +124,6 @@ class Simulation(LocalEngine):
             self._whole = WholeRounds(self, self._keys, executor)
 
     def carry_out(self, method: Callable[[Tree, Federation], Result], state: Tree) -> Result:
-        """See `core.algorithm.Engine`."""
         if self._whole is None:
             return method(state, self)
         result: Result = self._whole.carry_out(method, state)
@@ -136,7 +135,6 @@ class Simulation(LocalEngine):
         return frozenset() if self._whole is None else frozenset(self._whole.played)
 
     def recording(self) -> AbstractContextManager[None]:
-        """See `core.federation.Federation`."""
         return self.recordings.used()
 
     @property

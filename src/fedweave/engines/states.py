@@ -24,7 +24,7 @@ from fedweave.core.replies import as_row, row_of
 from fedweave.core.tree import Tree, clone, leaves, nest, to
 from fedweave.errors import DiskFull
 from fedweave.ops.tape import address, writes
-from fedweave.ops.touched import TouchedRows, materialize_stacked, moved
+from fedweave.ops.touched import TouchedRows, materialize_stacked, move_leaf
 
 # ----------------------------------------------------------------------------------------------------
 # States of clients that are not called, a row for each. Large ones are in memory-mapped files, which take no memory
@@ -32,7 +32,7 @@ from fedweave.ops.touched import TouchedRows, materialize_stacked, moved
 
 
 _IN_MEMORY = 256 << 20  # bytes of one leaf; a larger leaf is in a file
-_LOADED = 1 << 20  # bytes of an array; `seldom` puts a larger array into a file
+_LOADED = 1 << 20  # bytes of an array; `map_large_array` puts a larger array into a file
 _FIRST = 64  # first number of rows
 
 
@@ -70,11 +70,11 @@ class RowStore:
         self._room = room
         for path, leaf in self.leaves.items():
             if isinstance(leaf, Tensor):
-                self.leaves[path] = roomy((room, *leaf.shape[1:]), leaf.dtype)
+                self.leaves[path] = empty_rows((room, *leaf.shape[1:]), leaf.dtype)
                 self.leaves[path][:rows_before] = leaf[:rows_before]
 
 
-def roomy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def empty_rows(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """An empty tensor on the host; a large one is in a file without a name, which disappears with the tensor.
 
     Raises:
@@ -88,7 +88,7 @@ def roomy(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(mapped).view(dtype).view(*shape)
 
 
-def seldom(array: np.ndarray) -> np.ndarray:
+def map_large_array(array: np.ndarray) -> np.ndarray:
     """An array that is rarely read; a large one is in a file without a name, and memory has its recently read parts.
 
     Raises:
@@ -253,7 +253,7 @@ class States:
         if not isinstance(first, Tensor | TouchedRows):
             return first
         whole, *others = (
-            moved(materialize_stacked(row_of(leaf, rows.to(leaf.device))), self._device) for leaf, rows, _ in parts
+            move_leaf(materialize_stacked(row_of(leaf, rows.to(leaf.device))), self._device) for leaf, rows, _ in parts
         )
         for part, (_, _, place) in zip(others, parts[1:], strict=True):
             whole.index_copy_(0, place, part)

@@ -25,11 +25,11 @@ from fedweave.engines.data import CurrentGraphs
 from fedweave.engines.engine import Ran, Work
 from fedweave.engines.loop import Loop
 from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers, States
-from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, out_of_memory, raised_at
+from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, error_place, out_of_memory
 from fedweave.learn.touched_features import restore_touched_rows
 from fedweave.metrics.ranking import inferred_outputs, split_examples
 from fedweave.ops.csr import StackedCsr
-from fedweave.ops.recording import Recordings, ResultForm, StableOperands, When, form_of, recorder_for, traced
+from fedweave.ops.recording import Recordings, ResultForm, StableOperands, When, form_of, record_or_play, recorder_for
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import once
 from fedweave.ops.touched import STACKED, Sparsified, TouchedRows, materialize_stacked
@@ -388,7 +388,6 @@ class Vectorized(Loop):
         self.recordings = Recordings(record, recorder_for(self.device))
 
     def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
-        """See `Executor`."""
         if work.info.ragged:
             self._ran = None
             yield from super().run(work, clients)
@@ -409,8 +408,7 @@ class Vectorized(Loop):
                         ran = self._timed(together, work, group, places.of(group))
                     yield ran
 
-    def evaluated_examples(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """See `Executor`."""
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         examples: dict[str, Tree] = {}
         for batch in self._batches.plan(clients):
             _, graphs = self._batches.graph(batch)
@@ -494,7 +492,7 @@ class Vectorized(Loop):
         operands = [leaf for part in parts for leaf in part.leaves]
         partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for leaf in states.values())
         try:
-            form, state_form, reply_size, *outputs = traced(
+            form, state_form, reply_size, *outputs = record_or_play(
                 partial(self._compute, work, parts, (graphs, states), f"clients {group[0]!r} to {group[-1]!r}"),
                 (work.step,),
                 (private.paths, message.paths, shared.paths, partly),
@@ -511,7 +509,7 @@ class Vectorized(Loop):
             self._find_culprit(work, called)
             raise StepFailed(
                 f"step {work.name} failed when vectorized over clients {group[0]!r} to {group[-1]!r}, though not on "
-                f"any of them alone{raised_at(error)}: {type(error).__name__}: "
+                f"any of them alone{error_place(error)}: {type(error).__name__}: "
                 f"{str(error).rstrip('.')}. {remedy(error)}"
             ) from error
         shown = [*batch.leaves, *shared.leaves, *message.leaves]

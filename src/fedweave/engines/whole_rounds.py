@@ -33,7 +33,7 @@ from fedweave.engines.calls import KeyName, Keys
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.states import Group
 from fedweave.engines.vectorized import Layout, Vectorized
-from fedweave.ops.recording import StableOperands, traced
+from fedweave.ops.recording import StableOperands, record_or_play
 from fedweave.ops.tape import Unrecordable, running
 
 Method = Callable[[Tree, Federation], Any]
@@ -175,7 +175,7 @@ class WholeRounds:
         roots += [leaf for leaf in held if isinstance(leaf, Tensor)]
         before = self._executor.recordings.recorded
         with self._executor.recordings.used():
-            tensors, clients, counts, effects = traced(
+            tensors, clients, counts, effects = record_or_play(
                 whole,
                 (method,),
                 (*inputs.names, engine.evaluated_clients, plan.keys, tuple(plan.batches)),

@@ -28,12 +28,12 @@ from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import OVER_NODES, normalize, scale_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.triples import learned
-from fedweave.engines.devices import chosen
+from fedweave.engines.devices import choose_device
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
 from fedweave.engines.sharded import Worker
 from fedweave.engines.simulation import Simulation, keep_freed_memory, return_freed_memory
-from fedweave.engines.states import seldom
+from fedweave.engines.states import map_large_array
 from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Choice, Config, Document, SimulationEngine, resolve
@@ -310,7 +310,7 @@ def _evaluated(clients: Sequence[str], most: int, seed: int) -> tuple[str, ...]:
 def _in_process(engine: SimulationEngine, seed: int, inputs: Ingredients) -> Simulation:
     mode = _mode(inputs.nets, engine.mode)
     how: Record = {"chunk": engine.chunk, "record": engine.record, "resend": engine.resend, "mode": mode}
-    how |= {"device": chosen(engine.device, mode == "vmap"), "seed": seed}
+    how |= {"device": choose_device(engine.device, mode == "vmap"), "seed": seed}
     fed = _simulation(
         inputs.data,
         inputs.seen,
@@ -358,12 +358,12 @@ def _kept_elsewhere(data: Dataset, partition: Partition) -> tuple[Dataset, Parti
     """The data and partition that the main process keeps while workers compute: large arrays move to a file. The
     partition is a copy, because the original refers to the data that it was made from and would keep it in memory."""
     if isinstance(data.x, np.ndarray):
-        x: Any = seldom(data.x)
+        x: Any = map_large_array(data.x)
     else:
-        parts = (seldom(array) for array in (data.x.data, data.x.indices, data.x.indptr))
+        parts = (map_large_array(array) for array in (data.x.data, data.x.indices, data.x.indptr))
         x = sp.csr_matrix(tuple(parts), data.x.shape, copy=False)
     return_freed_memory()
-    return replace(data, x=x, edges=seldom(data.edges)), replace(partition)
+    return replace(data, x=x, edges=map_large_array(data.edges)), replace(partition)
 
 
 def worker(document: Document, clients: Sequence[str]) -> Worker:
@@ -380,7 +380,7 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
         "member_algorithms": inputs.member_algorithms,
     }
     mode = _mode(inputs.nets, "vmap")
-    options["device"] = chosen(engine.device, mode == "vmap")
+    options["device"] = choose_device(engine.device, mode == "vmap")
     more: Record = {"chunk": engine.chunk, "record": engine.record}
     return Worker(
         Loop(graphs, **options) if mode == "loop" else Vectorized(graphs, **options, **more), inputs.algorithm
@@ -443,7 +443,7 @@ def federation(
     member_algorithms = with_models(algorithm, members or {})
     mode = _mode([algorithm.model, *(variant.model for variant in member_algorithms.values())], mode)
     options: Record = {"mode": mode, "chunk": chunk, "record": record, "resend": resend}
-    place = chosen(device, mode == "vmap", "device")
+    place = choose_device(device, mode == "vmap", "device")
     fed = _simulation(
         data, seen, algorithm, dtype, seed=seed, device=place, member_algorithms=member_algorithms, **options
     )

@@ -17,7 +17,7 @@ from fedweave.core.graph import TEST
 from fedweave.core.replies import member_replies
 from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
-from fedweave.errors import FedweaveError, ReplyRefused, UserError, told_diverged, told_of_part
+from fedweave.errors import FedweaveError, ReplyRefused, UserError, diverged_message, part_diverged_message
 from fedweave.experiment.requirements import Scheduled, check_stage
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.kinds import selection_of
@@ -222,7 +222,7 @@ class _Referee:
             return pooled_sums(total, alarm, share)
         if (w := self.algorithm.evaluated_model(state)) is None:
             return {}
-        examples = self.fed.evaluated_examples(self.algorithm.net, w, self.fed.evaluated_clients or self.fed.clients)
+        examples = self.fed.example_outputs(self.algorithm.net, w, self.fed.evaluated_clients or self.fed.clients)
         return {} if examples is None else pooled_examples(examples, alarm, share)
 
 
@@ -268,5 +268,7 @@ def _refuse_divergence(round: int, state: Tree) -> None:
     for path in sorted(odd, key=lambda path: path.startswith("parts/")):
         if path.startswith("parts/"):
             _, name, entry = path.split("/", 2)
-            raise FedweaveError(told_of_part(name, f"what it keeps as {entry!r} after round {round}"), code="diverged")
-        raise FedweaveError(told_diverged(f"after round {round} {path!r}"), code="diverged")
+            raise FedweaveError(
+                part_diverged_message(name, f"what it keeps as {entry!r} after round {round}"), code="diverged"
+            )
+        raise FedweaveError(diverged_message(f"after round {round} {path!r}"), code="diverged")

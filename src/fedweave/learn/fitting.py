@@ -17,7 +17,7 @@ from fedweave.learn.optimizers import Moments, Optimizer
 from fedweave.learn.padding import PaddedTensors
 from fedweave.learn.touched_features import BatchTree, Split, TouchedFeatures, TreeDims, fill_in
 from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation
-from fedweave.ops.recording import traced
+from fedweave.ops.recording import record_or_play
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched import STACKED, TouchedRows, materialize, shared_scalar
 
@@ -350,7 +350,7 @@ def train_batch(
     gradients = differentiate(objective, len(tensors), len(minibatch))
 
     def traced_gradients(*inputs: Tensor) -> tuple[Tensor, ...]:
-        result: tuple[Tensor, ...] = traced(
+        result: tuple[Tensor, ...] = record_or_play(
             gradients, (plan.loss, plan.penalty), names, batch.graph[0].roots, [*inputs, *operands]
         )
         return result

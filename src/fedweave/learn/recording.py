@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves
 from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation
-from fedweave.ops.recording import ResultForm, StableOperands, traced
+from fedweave.ops.recording import ResultForm, StableOperands, record_or_play
 from fedweave.ops.tape import storage
 
 _MAX_ELEMENTS = 1 << 26  # largest number of elements that a server's recorded computation takes
@@ -52,7 +52,7 @@ def compute_on_server(
     paths = tuple(path for path, _ in leaves(inputs))
     roots = () if graph is None else graph.roots
     stable = StableOperands((*roots, graph is not None and storage(graph.y)), frozenset(range(graph_operands)))
-    return traced(of_operands, (function,), (*names, *paths), roots, operands, stable)
+    return record_or_play(of_operands, (function,), (*names, *paths), roots, operands, stable)
 
 
 class _Part:
@@ -86,6 +86,6 @@ class _RecordedPart(Operation):
         dims = in_dims[1:]
         graph, inputs = pytree.tree_unflatten(operands, part.spec)
         names = (*(path for path, _ in leaves(inputs)), *dims)
-        result = traced(vmap(part, in_dims=dims), (part.function,), names, graph.roots, list(operands))
+        result = record_or_play(vmap(part, in_dims=dims), (part.function,), names, graph.roots, list(operands))
         outputs = part.form.flat(result)
         return outputs, (0,) * len(outputs)

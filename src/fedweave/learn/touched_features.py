@@ -16,7 +16,7 @@ from fedweave.core.types import Record
 from fedweave.learn.padding import PaddedTensors
 from fedweave.ops.csr import StackedCsr
 from fedweave.ops.sparse import Sparse
-from fedweave.ops.touched import STACKED, TouchedRows, materialize, picked_rows, shared_scalar
+from fedweave.ops.touched import STACKED, TouchedRows, materialize, rows_or_zeros, shared_scalar
 
 TreeDims = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
 Dim = int | TouchedRows | None  # a leaf's axis of clients; `TouchedRows` of axes if the leaf is partly stored
@@ -52,7 +52,7 @@ class TouchedFeatures:
 
     def gather(self, tensor: Tensor) -> Tensor:
         """The clients' rows of a tensor [F, …] that all clients share: [P, m, …], zero at padding."""
-        return picked_rows(tensor, self.rows)
+        return rows_or_zeros(tensor, self.rows)
 
     def split(self, tree: TreeDims, paths: frozenset[str]) -> dict[str, Split] | None:
         """The leaves at `paths`, split into new tensors; None if clients may differ in a row that one of them does not

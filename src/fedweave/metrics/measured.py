@@ -13,7 +13,7 @@ from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import SPLITS, TEST, VAL
 from fedweave.core.replies import Replies, on_host
 from fedweave.core.tree import Tree, leaves
-from fedweave.errors import FedweaveError, told_diverged
+from fedweave.errors import FedweaveError, diverged_message
 from fedweave.metrics import groups
 from fedweave.metrics.classification import mean_values
 from fedweave.metrics.kinds import (
@@ -173,7 +173,9 @@ def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str])
     """Raise an error if losses [P, 3, 2] are not finite: such models have diverged, and the server may not see them."""
     if losses is not None and not np.isfinite(losses).all():
         diverged = [client for client, loss in zip(clients, losses, strict=True) if not np.isfinite(loss).all()]
-        raise FedweaveError(told_diverged(f"after round {round} the model of {', '.join(diverged)}"), code="diverged")
+        raise FedweaveError(
+            diverged_message(f"after round {round} the model of {', '.join(diverged)}"), code="diverged"
+        )
 
 
 def positive_class(judging: Judging, summary: Mapping[str, float]) -> int:

@@ -328,7 +328,7 @@ class Alarm(NamedTuple):
     threshold: Threshold
 
 
-def evaluated_examples(model: Model, w: Tree, graph: Graph) -> Tree:
+def example_outputs(model: Model, w: Tree, graph: Graph) -> Tree:
     """The model's outputs for a graph's examples that are in a split: "logits" [e, c], "y" [e] and "masks" [3, e]. For
     numbers, "logits" are predictions in the data's units."""
     graph = graph.to(device_of(w))
@@ -344,7 +344,7 @@ def inferred_outputs(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 def split_examples(outputs: Tensor, y: Tensor, masks: Tensor) -> list[Tree]:
-    """`evaluated_examples` of each of P clients whose `outputs` [P, e, c], `y` [P, e] and `masks` [P, 3, e] are
+    """`example_outputs` of each of P clients whose `outputs` [P, e, c], `y` [P, e] and `masks` [P, 3, e] are
     stacked. Padding rows are in no split."""
     used = masks.any(1)
     sizes = used.sum(1).tolist()
@@ -358,7 +358,7 @@ def pooled_examples(clients: Sequence[Tree], alarm: Alarm | None = None, share: 
     "pooled/auc", NaN where a split lacks positives or negatives; an example that two clients hold counts twice. With an
     `alarm` and two classes also the metrics of `scores`, from the "pooled/threshold" on, which validation examples
     decide. For several labels also "pooled/average_precision". For numbers "pooled/spearman" and, with a `share`, the
-    `intervals` that cover this share of examples. clients: `evaluated_examples` of each client."""
+    `intervals` that cover this share of examples. clients: `example_outputs` of each client."""
     if (target := kind_of(clients[0]["y"])) != CLASS:
         return _of_targets(clients, target, share)
     with torch.no_grad():

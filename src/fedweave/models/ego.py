@@ -12,7 +12,7 @@ import torch
 
 from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.model import Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.settings import Settings
 from fedweave.models import blocks, sage
 
@@ -43,7 +43,7 @@ class Ego(Settings):
     linear: bool = False
     order: Literal["mlp-gnn", "gnn-mlp"] = "mlp-gnn"
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         kinds = ["gnn"] * self.layers

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from fedweave.core.bounds import Width
 from fedweave.core.model import Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.settings import Settings
 from fedweave.models import blocks
 
@@ -22,7 +22,7 @@ class Embedding(Settings):
     hidden: Width = 64
     directed: ClassVar[str] = "both"  # the decoder of links knows source and target
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to vectors of `classes` numbers: one layer."""
         blocks.check_shape(features, classes)

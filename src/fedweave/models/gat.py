@@ -16,7 +16,7 @@ from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Heads, Width
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.models import blocks as ways
@@ -78,7 +78,7 @@ class GAT(AttentionModel):
     ports: bool = False
     ego_ids: bool = False
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         blocks.check_shape(features, classes)
@@ -200,7 +200,7 @@ class GATv2(AttentionModel):
     Deviation: no dropout on the input features, which are often sparse.
     """
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         return self.stacked(convolution_v2, features, classes, F.elu)

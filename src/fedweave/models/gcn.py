@@ -15,7 +15,7 @@ from fedweave.core.bounds import Depth, DropRate, Width, WidthOrNone
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -60,7 +60,7 @@ class GCN(Normed):
                 code="config.value",
             )
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         make_layer = convolution
@@ -128,7 +128,7 @@ class SGC(Normed):
                 code="config.value",
             )
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits: `layers` + 1 layers, or `layers` of them with
         `hidden`."""
@@ -175,7 +175,7 @@ class MLP(Normed):
     pool: Literal["none", "sum", "mean"] = "none"
     graph_pool: ClassVar[str] = "mean"
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         sizes = features, classes, self.hidden, self.layers

@@ -10,7 +10,7 @@ from fedweave.core import random
 from fedweave.core.bounds import Depth, DropRate, Fraction, NonNegative, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
@@ -37,7 +37,7 @@ class GCNII(Settings):
     alpha: Fraction = 0.1
     theta: NonNegative = 0.5
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
         first, classifier = blocks.chain(blocks.affine, features, classes, self.hidden, layers=2, dropout=0.0)

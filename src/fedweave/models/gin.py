@@ -21,7 +21,7 @@ from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.operators import add_self_loops
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
@@ -110,7 +110,7 @@ class GIN(Normed):
     pool: Literal["none", "sum", "mean"] = "none"
     graph_pool: ClassVar[str] = "sum"
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         blocks.check_shape(features, classes)

@@ -16,7 +16,7 @@ from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Width
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
@@ -88,7 +88,7 @@ class GINE(Normed):
     ego_ids: bool = False
     graph_pool: ClassVar[str] = "mean"
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         make_layer = partial(convolution, edge_features=ways.read(self), along=self.directed)

@@ -17,7 +17,7 @@ from fedweave.core import random
 from fedweave.core.bounds import Depth, DropRate, Fraction, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
@@ -44,7 +44,7 @@ class GPRGNN(Settings):
     dropout: DropRate = 0.5
     alpha: Fraction = 0.1
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits: `layers` + 3 layers."""
         mlp = blocks.chain(blocks.affine, features, classes, self.hidden, 2, self.dropout)
@@ -96,7 +96,7 @@ class APPNP(Settings):
     dropout: DropRate = 0.5
     alpha: Fraction = 0.1
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
         mlp = blocks.chain(blocks.affine, features, classes, self.hidden, 2, self.dropout)
@@ -138,7 +138,7 @@ class ACMGCN(Settings):
     layers: Depth = 2
     dropout: DropRate = 0.5
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         return blocks.chain(convolution, features, classes, self.hidden, self.layers, self.dropout)
@@ -196,7 +196,7 @@ class H2GCN(Settings):
     layers: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 2
     dropout: DropRate = 0.5
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
         blocks.check_shape(features, classes)

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedweave.core.bounds import Depth, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
@@ -29,7 +29,7 @@ class LightGCN(Settings):
     hidden: Width = 64
     layers: Depth = 3
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to vectors of `classes` numbers: one layer."""
         blocks.check_shape(features, classes)

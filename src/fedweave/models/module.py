@@ -28,10 +28,10 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.edge_list import EdgeList
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Layer, Model, TrialForm
-from fedweave.core.plugins import Maker, note, noted
+from fedweave.core.plugins import Maker, note, remember_maker
 from fedweave.core.tree import Tree, is_statistic
 from fedweave.core.types import Values
-from fedweave.errors import ConfigError, listed, raised_at
+from fedweave.errors import ConfigError, error_place, listed
 from fedweave.models.norms import RunningStatistic
 from fedweave.ops.sparse import Sparse
 
@@ -121,7 +121,7 @@ class OwnModule:
         inputs = {name: value for name, value in self.values.items() if value is not None}
         return dataclasses.replace(self, values={**self.values, **known, **inputs}, edges=edges)
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """Build the model.
 
@@ -134,7 +134,7 @@ class OwnModule:
             with _seed_generators(0):
                 module = self.module(features, classes, **self.values)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"model {self.module.__name__}: {error}{raised_at(error)}") from error
+            raise ConfigError(f"model {self.module.__name__}: {error}{error_place(error)}") from error
         _check_weights(module)
         width = int(self.values.get("edge_features") or (0 if self.edges is None else self.edges.width))
         weighted = self.edges is not None and self.edges.weight is not None
@@ -524,8 +524,8 @@ def _trial_logits(module: nn.Module, form: TrialForm, nodes: int, seed: int = 0)
             out = module(x, *([edges] if _reads_edges(module) else []), **inputs)
     except Exception as error:
         raise ConfigError(
-            f"model {name} failed on a graph of {nodes} nodes{raised_at(error)}: {type(error).__name__}: {error}. Its "
-            f"forward takes x [n, features], here {form.dtype} [{nodes}, {form.features}], and edge_index [2, E].",
+            f"model {name} failed on a graph of {nodes} nodes{error_place(error)}: {type(error).__name__}: {error}. "
+            f"Its forward takes x [n, features], here {form.dtype} [{nodes}, {form.features}], and edge_index [2, E].",
             code="config.module-fails",
         ) from error
     rows = {nodes} | ({1} if "batch" in requested else set())

@@ -12,7 +12,7 @@ from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Positive, Width
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.models import blocks as ways
@@ -56,7 +56,7 @@ class PNA(Normed):
     ego_ids: bool = False
     graph_pool: ClassVar[str] = "mean"
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         make_layer = partial(convolution, edge_features=ways.read(self), delta=self.delta, along=self.directed)

@@ -13,7 +13,7 @@ from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
@@ -42,7 +42,7 @@ class RGCN(Settings):
     relations: Width | None = None
     directed: ClassVar[str] = "both"
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         make_layer = partial(convolution, relations=self.relations or 1, bases=self.bases)

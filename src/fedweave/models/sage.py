@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.models.norms import Normed
@@ -39,7 +39,7 @@ class SAGE(Normed):
     pool: Literal["none", "sum", "mean"] = "none"
     graph_pool: ClassVar[str] = "mean"
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         make_layer = partial(convolution, share_root_weight=self.share_root_weight)

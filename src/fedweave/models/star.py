@@ -14,7 +14,7 @@ from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.edge_list import EdgeList, register_matrix
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks, gcn, gin
@@ -62,7 +62,7 @@ class Star(Settings):
     dropout: DropRate = 0.5
     pool: Literal["sum", "mean"] = "sum"
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         blocks.check_shape(features, classes)

@@ -12,7 +12,7 @@ from fedweave.core import random
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
 from fedweave.models.gat import AttentionModel, attended, head_sums
@@ -33,7 +33,7 @@ class Transformer(AttentionModel):
     hidden: int = 16
     heads: int = 4
 
-    @noted
+    @remember_maker
     def build(self, features: int, classes: int) -> Model:
         """The model from `features` columns to `classes` logits."""
         return self.stacked(convolution, features, classes, torch.relu)

@@ -49,7 +49,6 @@ class CudaGraphs:
         self._device, self._pool = device, torch.cuda.graph_pool_handle()
 
     def capture(self, function: Callable[[], object]) -> Callable[[], object]:
-        """See `KernelRecorder`."""
         with torch.cuda.device(self._device):
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
@@ -70,7 +69,7 @@ def recorder_for(device: torch.device) -> KernelRecorder | None:
 class Buffers:
     """The tensors that captures of one computation read and write, except those that last for their batches.
 
-    fixed: places of the lasting tensors among `tensors`. results: the results of the first call.
+    fixed: places of the stable tensors among `tensors`. results: the results of the first call.
     """
 
     def __init__(self, tensors: Sequence[Tensor], fixed: Collection[int], results: Results) -> None:
@@ -101,7 +100,7 @@ class Buffers:
 
 
 class Capture:
-    """One recording, captured for one batch: for `values` and the lasting operands, whose places are `fixed`."""
+    """One recording, captured for one batch: for `values` and the stable operands, whose places are `fixed`."""
 
     def __init__(
         self,
@@ -117,7 +116,7 @@ class Capture:
         self._launch = by.capture(lambda: buffers.take(recording.play(values, inputs)))
 
     def __call__(self, tensors: Sequence[Tensor]) -> Results:
-        """The results for operands whose lasting ones are the same."""
+        """The results for operands whose stable ones are the same."""
         self._buffers.fill(tensors)
         self._launch()
         return self._buffers.give()
@@ -165,7 +164,7 @@ def capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:
 
 
 def places_among(tensors: Sequence[Any], stable: StableOperands) -> frozenset[int]:
-    """Places of the lasting operands among the operands that are tensors."""
+    """Places of the stable operands among the operands that are tensors."""
     places = [at for at, operand in enumerate(tensors) if isinstance(operand, Tensor)]
     return frozenset(number for number, at in enumerate(places) if at in stable.places)
 
@@ -219,7 +218,7 @@ class _Computation:
         self.given_up = False
         self.recording: Recording | None = None
         self.captures: OrderedDict[Hashable, Capture] | None = OrderedDict()  # by batch; None if capturing failed
-        self.buffers: dict[frozenset[int], Buffers] = {}  # buffers of the captures, by places of lasting operands
+        self.buffers: dict[frozenset[int], Buffers] = {}  # buffers of the captures, by places of stable operands
         self.form = ResultForm()
 
 
@@ -241,7 +240,7 @@ class Recordings:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Record what is `traced` inside."""
+        """Record what is `record_or_play` inside."""
         token = _ACTIVE.set(self if self._first else None)
         try:
             yield
@@ -268,7 +267,6 @@ class Recordings:
         stable: StableOperands | None = None,
         whole: bool = False,
     ) -> Any:
-        """See `traced`."""
         computation, values = self._find(identity, key, roots)
         tape, recording = running(), computation.recording
         if recording is None:
@@ -377,13 +375,13 @@ class Recordings:
             _LOG.log(level, "%s is computed without a recording, more slowly: %s", name, reason)
 
 
-def traced(
+def record_or_play(
     function: Callable[..., object],
     identity: Identity,
     names: tuple[object, ...],
     roots: Roots,
     operands: Sequence[object],
-    lasting: StableOperands | None = None,
+    stable: StableOperands | None = None,
     forms: tuple[Any, ...] | None = None,
     whole: bool = False,
 ) -> Any:
@@ -394,7 +392,7 @@ def traced(
     roots:    objects from which the function derives values (`ops.tape.derived`); their `sizes` are part of the
         computation.
     operands: tensors, which may change from call to call, and numbers, which are part of the computation.
-    lasting:  the operands that do not change; their name identifies a capture (`Capture`).
+    stable:   the operands that do not change; their name identifies a capture (`Capture`).
     forms:    `form_of` each operand, if that is known.
     whole:    whether it is made of recorded computations, such as a round: then it is recorded at once.
     """
@@ -402,7 +400,7 @@ def traced(
     if recordings is None or torch._C._functorch.peek_interpreter_stack() is not None:
         return function(*operands)
     key = identity, names, tuple(map(sizes, roots)), forms or tuple(map(form_of, operands))
-    return recordings.run(function, identity, key, roots, operands, lasting, whole)
+    return recordings.run(function, identity, key, roots, operands, stable, whole)
 
 
 def form_of(operand: object) -> Any:

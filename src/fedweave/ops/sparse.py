@@ -57,7 +57,7 @@ class Sparse:
             return _Product.apply(self.client_index, dense.values, self.blocks.touched[1], False)
         return _Product.apply(self.client_index, materialize(dense), self.blocks, False)
 
-    def transposed(self, dense: Tensor) -> Tensor:
+    def transpose_matmul(self, dense: Tensor) -> Tensor:
         """The product of the transpose [cols, rows] with dense [rows, k]: [cols, k]."""
         return _Product.apply(self.client_index, dense, self.blocks, True)
 

@@ -359,7 +359,7 @@ def deriving() -> Iterator[None]:
 
     The first request may come inside a transform, which would wrap its tensors, or while a tape runs.
     """
-    with torch._C._DisableFuncTorch(), untaped():
+    with torch._C._DisableFuncTorch(), without_tape():
         yield
 
 
@@ -369,7 +369,7 @@ def running() -> "Tape | None":
     return mode if isinstance(mode, Tape) else None
 
 
-def untaped() -> AbstractContextManager[Any]:
+def without_tape() -> AbstractContextManager[Any]:
     """Inside, no tape runs: for checks, which a recording does not make again."""
     return _pop_mode_temporarily() if running() else nullcontext()
 
@@ -422,7 +422,7 @@ class Tape(TorchDispatchMode):
 
     def run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """Run a function that counts as one call."""
-        with untaped():
+        with without_tape():
             out = function(*args)
         targets = args if getattr(function, "changes_inputs", False) else ()
         self._note(self._note_call, function, args, {}, out, targets, getattr(function, "pure", True))
@@ -447,7 +447,7 @@ class Tape(TorchDispatchMode):
     def _note(self, how: Callable[..., None], *what: object) -> None:
         if self.flaw is None:
             try:
-                with untaped():
+                with without_tape():
                     how(*what)
             except Exception as flaw:
                 self.flaw = flaw

@@ -193,7 +193,7 @@ def materialize(leaf: object) -> Any:
     return leaf.materialize() if isinstance(leaf, TouchedRows | Sparsified) else leaf
 
 
-def moved(leaf: object, device: torch.device | str) -> Any:
+def move_leaf(leaf: object, device: torch.device | str) -> Any:
     """A leaf on a device, in its storage form; a leaf that is no tensor is returned unchanged. A partly stored leaf
     that moves loses its reference to a batch's matrix."""
     if isinstance(leaf, TouchedRows):
@@ -209,7 +209,7 @@ def shared_scalar(value: Tensor, clients: int) -> TouchedRows:
     return TouchedRows(value, value.new_zeros(clients, 0, dtype=torch.int64), value.new_zeros(clients, 0))
 
 
-def picked_rows(tensor: Tensor, rows: Tensor) -> Tensor:
+def rows_or_zeros(tensor: Tensor, rows: Tensor) -> Tensor:
     """Rows int64 [m] (or [P, m]) of a tensor [F, ...]; the number F gives zeros: [m, ...] (or [P, m, ...])."""
     return torch.cat([tensor, torch.zeros_like(tensor[:1])])[rows]
 
@@ -227,7 +227,7 @@ def elementwise(function: Callable[..., Tensor], *operands: Any) -> Any:
         rest = function(*(leaf.rest if isinstance(leaf, TouchedRows) else leaf for leaf in operands))
         if not torch._C._functorch.is_batchedtensor(rest):
             operand_values = (
-                leaf.values if isinstance(leaf, TouchedRows) else picked_rows(leaf, rows) for leaf in operands
+                leaf.values if isinstance(leaf, TouchedRows) else rows_or_zeros(leaf, rows) for leaf in operands
             )
             return TouchedRows(rest, rows, function(*operand_values), first.matrix)
     return function(*(materialize(leaf) for leaf in operands))

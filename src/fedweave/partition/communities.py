@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.bounds import Clients, NonNegative
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -82,7 +82,7 @@ class Louvain(Divided):
                 code="config.value",
             )
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts and, with `holdout`, a global test set.
 

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 
 from fedweave.core.bounds import Clients, Count
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -26,7 +26,7 @@ class Random(Divided):
     examples: ClassVar[tuple[str, ...]] = ("node", "graph", "edge")
     clients: Clients = 10
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 
@@ -62,7 +62,7 @@ class Dirichlet(Divided):
     alpha: Annotated[float, Field(gt=0, le=_MAX_ALPHA)] = 0.5
     min_nodes: Count = 5
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 

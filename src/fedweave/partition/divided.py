@@ -12,7 +12,7 @@ import numpy as np
 
 from fedweave.core.bounds import Fraction, Share
 from fedweave.core.graph import SPLITS, TEST, TRAIN
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.core.settings import Beside, Settings
 from fedweave.datasets.base import Dataset
@@ -194,7 +194,7 @@ class Column(Divided):
     examples: ClassVar[tuple[str, ...]] = ("node", "graph", "edge")
     remedy: ClassVar[str] = 'Name the column of {}s that has it, such as data.owner = "branch"'
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into its owners' parts.
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from fedweave.core.bounds import Clients
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import skeleton
@@ -34,7 +34,7 @@ class EdgeGroups(Divided):
     by: Literal["relation", "owner", "source", "random", "time"] = "random"
     clients: Clients = 10
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into groups of edges.
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from fedweave.core.bounds import Clients, Count, Fraction, Share
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST, TRAIN
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
@@ -186,7 +186,7 @@ class EgoNetworks(Settings):
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` overlapping parts.
 

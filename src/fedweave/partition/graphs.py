@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave.core.bounds import BelowOne, Clients, CountOrNone, Fraction, Share
 from fedweave.core.graph import TEST, TRAIN, VAL
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset, undirected
@@ -40,7 +40,7 @@ class GraphSkew(Settings):
     def __post_init__(self) -> None:
         check_ratios(self.train, self.val, self.test)
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 
@@ -114,7 +114,7 @@ class GraphsIID(Settings):
             test if self.test is None else self.test,
         )
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts and, with "paper", a global test set.
 
@@ -165,7 +165,7 @@ class Perturbed(GraphsIID):
                 code="config.value",
             )
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut as `graphs_iid`, and flip edges.
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedweave.core.bounds import Clients, Count, CountOrNone, Fraction, Share
 from fedweave.core.graph import TEST, TRAIN, VAL
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
@@ -79,7 +79,7 @@ class LabelSkew(Settings):
                     code="config.public-split",
                 )
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into a global test set and `clients` overlapping parts.
 

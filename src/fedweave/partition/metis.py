@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedweave.core.bounds import Clients, Count, Positive
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, UserError
@@ -31,7 +31,7 @@ class Metis(Divided):
     examples: ClassVar[tuple[str, ...]] = ("node", "edge")
     clients: Clients = 10
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 
@@ -89,7 +89,7 @@ class LouvainPlus(Divided):
     clients: Clients = 10
     resolution: Positive = 1.0
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 
@@ -121,7 +121,7 @@ class MetisPlus(Metis):
                 code="config.value",
             )
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 

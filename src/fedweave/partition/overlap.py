@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from fedweave.core.bounds import BelowOne, Between, Clients, NonNegative, Positive
 from fedweave.core.graph import TRAIN, VAL
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
@@ -86,7 +86,7 @@ class Overlap(Settings):
             return 0.49  # at .5 the scale 2𝐍 / (r − 2𝐍 r) is infinite
         return (self._sharing_clients - 1) / (2 * max(self.clients - 1, 1))
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` overlapping parts, a global test set and a public sample.
 

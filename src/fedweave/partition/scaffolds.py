@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedweave.core.bounds import Clients
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import scaffolds_of
@@ -36,7 +36,7 @@ class Scaffolds(Divided):
     val: float = 0.1
     test: float = 0.1
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 
@@ -73,7 +73,7 @@ class ScaffoldDirichlet(Dirichlet):
     val: float = 0.1
     test: float = 0.1
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut `data` into `clients` parts.
 

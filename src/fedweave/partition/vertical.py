@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave.core.bounds import Clients, CountOrNone, Fraction, Positive, Share
 from fedweave.core.graph import TEST, TRAIN, VAL
-from fedweave.core.plugins import noted
+from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
@@ -64,7 +64,7 @@ class Vertical(Settings):
                 code="config.value",
             )
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """Cut the features and edges of `data` into `clients` parts.
 
@@ -116,7 +116,7 @@ class Parties(Settings):
                 code="config.public-split",
             )
 
-    @noted
+    @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
         """One part per party.
 

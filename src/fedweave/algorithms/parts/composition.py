@@ -40,9 +40,9 @@ from fedweave.core.mechanism import Mechanism
 from fedweave.core.model import Model
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, not_finite
-from fedweave.errors import ConfigError, FedweaveError, told_diverged, told_of_part
+from fedweave.errors import ConfigError, FedweaveError, diverged_message, part_diverged_message
 from fedweave.learn import Fit
-from fedweave.ops.tape import untaped
+from fedweave.ops.tape import without_tape
 from fedweave.partition.precompute import Precompute
 from fedweave.sampling.graphs import GraphBatches
 
@@ -164,7 +164,7 @@ class Composition(dict[str, Part]):
         if not self.recorded:
             self.check_finite(weights, round.replies, foreign)
         if foreign:
-            with untaped():
+            with without_tape():
                 largest_sum = float(weights.sum(-1).max())
             if largest_sum > 1.001:
                 self._note_large(owner, largest_sum)
@@ -186,9 +186,9 @@ class Composition(dict[str, Part]):
         for client, path in sorted(odd.items(), key=lambda item: not item[1].startswith("update")):
             for name, part in self.items():
                 if any(f"{path}/".startswith(f"{key}/") for key in part.sends):
-                    message = told_of_part(name, f"what it reports as {path!r} at {client!r}")
+                    message = part_diverged_message(name, f"what it reports as {path!r} at {client!r}")
                     raise FedweaveError(message, code="diverged")
-            raise FedweaveError(told_diverged(f"{path} of {client!r}"), code="diverged")
+            raise FedweaveError(diverged_message(f"{path} of {client!r}"), code="diverged")
 
     def factors(self, memory: Tree, round: Round) -> Tensor | None:
         """Factors of the updates before aggregation, float64 [P]; None if no part limits them.

@@ -19,9 +19,9 @@ from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree, check, is_statistic, leaves, nest, sub
-from fedweave.errors import ConfigError, ReplyRefused, StepFailed, listed, raised_at
+from fedweave.errors import ConfigError, ReplyRefused, StepFailed, error_place, listed
 from fedweave.learn import Fit, Optimizer, Penalty, fit
-from fedweave.ops.tape import untaped
+from fedweave.ops.tape import without_tape
 from fedweave.ops.touched import Sparsified, TouchedRows
 from fedweave.sampling.graphs import GraphBatches
 
@@ -165,7 +165,7 @@ def odd(value: object, waiting: bool) -> bool:
     checked when it is recorded; later its engine runs it again as written where its results are not finite."""
     if not isinstance(value, Tensor) or not (waiting or value.device.type == "cpu"):
         return False
-    with untaped():
+    with without_tape():
         return not bool(value.isfinite().all())
 
 
@@ -362,7 +362,7 @@ class Objective:
             if not self._feature_rows.issuperset(paths):
                 raise
             raise StepFailed(
-                f"{name}.penalty failed{raised_at(error)}: KeyError: {error}: it got only a part of the weights, "
+                f"{name}.penalty failed{error_place(error)}: KeyError: {error}: it got only a part of the weights, "
                 f"{listed(paths)}, because weights of features that no node of a client has are trained once for all. "
                 'Count leaves that are not in w as 0, or set needs = Needs(reads=("features",)) in the part.',
                 code="step-failed.part-of-weights",

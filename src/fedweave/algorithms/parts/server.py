@@ -91,7 +91,7 @@ class ServerHooks:
             ConfigError: its owner returns something else.
         """
         if self.composed.personal:
-            return {"own": round.mixed(state["own"])} if "own" in state else {}, memory
+            return {"own": round.mix(state["own"])} if "own" in state else {}, memory
         owner = self.composed.owner("step")
         if not owner:
             return {"w": add(round.w, round.delta)}, memory

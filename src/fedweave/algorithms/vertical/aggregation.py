@@ -19,7 +19,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, nest
 from fedweave.errors import FedweaveError
 from fedweave.ops.rows import gather_rows
-from fedweave.ops.tape import untaped
+from fedweave.ops.tape import without_tape
 from fedweave.privacy.mechanisms import GaussianRows
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, even_share, update_tally
 from fedweave.sampling.neighborhoods import find_places
@@ -173,7 +173,7 @@ def check_finite(sums: Sequence[Tensor]) -> None:
     Raises:
         FedweaveError: an aggregate is not finite.
     """
-    with untaped():
+    with without_tape():
         if sums and not torch.stack([*sums]).isfinite().all():
             message = "training diverged: a client's representations are not finite. Lower algorithm.lr."
             raise FedweaveError(message, code="diverged")

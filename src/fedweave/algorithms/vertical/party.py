@@ -39,7 +39,7 @@ class LabelRelease:
     All training at the client uses only these labels, so its training messages reveal no more about a label than ε, in
     any number and with any key. Only the draw itself costs ε. Scores, which count the labels that the model hits, use
     these labels at sites, unless a site's policy decides otherwise, and the true labels in a simulation. If a client's
-    draws outlast a run (`Lasting`), every run with the same ε draws the same for an example and its label. The draw
+    draws outlast a run (`LabelNoise`), every run with the same ε draws the same for an example and its label. The draw
     does not depend on other examples. Another ε has an independent draw, because two draws from the same random words
     would reveal more than both ε; and so has another label of the example.
     """
@@ -48,12 +48,12 @@ class LabelRelease:
 
     def draw(self, client: Client) -> Tree:
         """Draw, once per run or for all runs; the reply only confirms it."""
-        lasting = client.lasting
-        drawn = random.fold(client.secret, DRAWN) if lasting is None else self._lasting(lasting.version)
+        label_noise = client.label_noise
+        drawn = random.fold(client.secret, DRAWN) if label_noise is None else self._permanent_draw(label_noise.version)
         client.state[DRAWN] = drawn
         return {"drawn": torch.ones_like(client.key)}
 
-    def _lasting(self, key: Tensor) -> Tensor:
+    def _permanent_draw(self, key: Tensor) -> Tensor:
         return random.fold(key, DRAWN, f"ε = {self.epsilon!r}")
 
     def kept(self, client: Client) -> Tree:
@@ -61,10 +61,10 @@ class LabelRelease:
         `torch.func`."""
         if DRAWN not in client.state:
             return {}
-        lasting, words = client.lasting, 2 * len(client.graph.y)
-        if lasting is None:
+        label_noise, words = client.label_noise, 2 * len(client.graph.y)
+        if label_noise is None:
             return {DRAWN: random.bits(client.state[DRAWN], words)}
-        each = random.fold(self._lasting(lasting.key), lasting.marks)  # int64 [n]
+        each = random.fold(self._permanent_draw(label_noise.key), label_noise.marks)  # int64 [n]
         bits = torch.stack([random.fold(each, use) for use in ("stays", "other")], 1).flatten()
         return {DRAWN: pad(hashing.finalize(bits), (0, words - len(bits)))}  # padding has no labels
 

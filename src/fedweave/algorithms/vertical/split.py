@@ -208,8 +208,8 @@ def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
     if targets is now["minibatch"]:
         return split.sample(graph, [segment], targets, now["key"])
     missing = graph.whole_edges.cache.padded_size(segment, len(targets)) - len(targets)
-    roomy = torch.cat([targets, targets[:1].expand(missing)])
-    return split.sample(graph, [segment], roomy, now["key"], split.count(targets))
+    empty_rows = torch.cat([targets, targets[:1].expand(missing)])
+    return split.sample(graph, [segment], empty_rows, now["key"], split.count(targets))
 
 
 def sampled_own(split: Split, graph: Graph, now: Tree, top: int) -> Tree:

@@ -122,7 +122,7 @@ def registry(section: str) -> Mapping[str, type]:
     """
     module, attribute = (REGISTRIES | {"part": _PARTS_FROM})[section]
     kinds: Mapping[str, type] = getattr(importlib.import_module(module), attribute)
-    more = {name: usable(section, name, kind) for name, kind in plugins.announced(section).items()}
+    more = {name: usable(section, name, kind) for name, kind in plugins.entry_point_plugins(section).items()}
     if duplicates := sorted(kinds.keys() & more.keys()):
         raise ConfigError(
             f"{plugins.GROUPS[section]}: an installed package announces {duplicates[0]!r}, which is fedweave's."

@@ -30,7 +30,7 @@ from fedweave.sites.flare.sitefile import SiteData
 
 class LabelVersion(NamedTuple):
     """The present version of a site's labels: a fingerprint of all of them, sorted by its examples' ids, and a mark
-    int64 [m] of each of a run's examples and its label (`core.federation.Lasting`)."""
+    int64 [m] of each of a run's examples and its label (`core.federation.LabelNoise`)."""
 
     fingerprint: bytes
     marks: np.ndarray

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.engines.messages import SEED, SHARE
-from fedweave.errors import CallRefused, FedweaveError, told_diverged
+from fedweave.errors import CallRefused, FedweaveError, diverged_message
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, has_diverged
 from fedweave.sites.flare.folder import fields
 from fedweave.sites.flare.journal import Journal, last_epoch
@@ -88,7 +88,7 @@ class Masking:
             if not isinstance(flat[path], Tensor) or flat[path].dtype != words.dtype:
                 raise FedweaveError(f"{path} must hold integers of {words.bits} bits: it is declared in a secure sum")
             if has_diverged(flat[path]):
-                raise FedweaveError(told_diverged(path), code="diverged")
+                raise FedweaveError(diverged_message(path), code="diverged")
             flat[path] = flat[path].contiguous().clone()
         self._note_cut(request, int(flat.get(BEYOND, 0)), _numbers(flat, paths, info))
         use = Use(request.sum.slot, (request.round, request.step, request.again), tuple(request.sum.peers), digest)

@@ -18,7 +18,7 @@ from fedweave.core.federation import Declaration, StepInfo, step_info
 from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
 from fedweave.engines.calls import carry_out, check_declared, check_way, find_step, of_client
-from fedweave.engines.devices import CPU, chosen
+from fedweave.engines.devices import CPU, choose_device
 from fedweave.engines.messages import INFO, fingerprint
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
 from fedweave.experiment.graphs import graph_of
@@ -194,7 +194,7 @@ class Member:
         policy = PolicyFile(self._folder)  # before reading it: a change while the data is loaded is noticed later
         data, rules = read_checked(self._folder / SITE_FILE)
         check_versions(request, {}, rules.releases)  # another release's document could mean something else
-        device = chosen(read_about(self._folder / SITE_FILE).device, where="site.device")
+        device = choose_device(read_about(self._folder / SITE_FILE).device, where="site.device")
         config = admit(rules, request.document)
         self._states.write(state="running", round=max(request.round, 0), rounds=config.general.rounds)
         released = check_versions(request, request.document, rules.releases)  # the policy allows reading these files

@@ -42,7 +42,7 @@ def names_in(files: Iterable[Path]) -> frozenset[str]:
 
 def plugin_files() -> tuple[Path, ...]:
     """The files of all algorithms and parts that installed packages announce."""
-    kinds = (*plugins.announced("algorithm").values(), *plugins.announced("part").values())
+    kinds = (*plugins.entry_point_plugins("algorithm").values(), *plugins.entry_point_plugins("part").values())
     return tuple(Path(inspect.getfile(kind)) for kind in kinds)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedweave.core.federation import Client, Lasting, StepInfo, step_info
+from fedweave.core.federation import Client, LabelNoise, StepInfo, step_info
 from fedweave.core.mechanism import LDP, Gaussian, Mechanism, release_of
 from fedweave.core.tree import Tree, encode, to
 from fedweave.engines.calls import check_permanent, find_step
@@ -31,9 +31,9 @@ def client_on(job: Participation, state: Tree, key: Tensor, secret_file: Path) -
         test = test.to(job.device)
     secrets = label_secrets(job.folder, job.labels)
     if secrets is not None:
-        secrets = Lasting(*(one.to(job.device) for one in secrets))
+        secrets = LabelNoise(*(one.to(job.device) for one in secrets))
     tensors = to(state, job.device), key.to(job.device), noise_key(secret_file).to(job.device)
-    return Client(job.graph_on_device, *tensors, test, lasting=secrets)
+    return Client(job.graph_on_device, *tensors, test, label_noise=secrets)
 
 
 def read_received(
@@ -96,7 +96,7 @@ def noise_key(path: Path) -> Tensor:
     return hashing.from_bytes(hashlib.blake2b(os.urandom(32), key=key, digest_size=64).digest())
 
 
-def label_secrets(folder: Path, version: LabelVersion | None) -> Lasting | None:
+def label_secrets(folder: Path, version: LabelVersion | None) -> LabelNoise | None:
     """The secrets for noise on labels, which are the same in every run of the site in `folder`. None if the labels have
     no `version`.
 
@@ -111,4 +111,4 @@ def label_secrets(folder: Path, version: LabelVersion | None) -> Lasting | None:
         return hashing.from_bytes(hashlib.blake2b(purpose, key=secret, digest_size=64).digest())
 
     marks = torch.from_numpy(version.marks.copy())  # [m]
-    return Lasting(derive(b"draws of labels"), derive(b"labels" + version.fingerprint), marks)
+    return LabelNoise(derive(b"draws of labels"), derive(b"labels" + version.fingerprint), marks)

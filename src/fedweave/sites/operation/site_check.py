@@ -21,7 +21,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.molecules import repeats
 from fedweave.datasets.name_matching import first_not_nfc
 from fedweave.datasets.notes import feature_notes, name_notes, time_notes
-from fedweave.engines.devices import chosen
+from fedweave.engines.devices import choose_device
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.rounds import evaluated
@@ -93,7 +93,7 @@ def check_site(folder: Path, config: Config | None, sites: Sequence[str], findin
     """Check the data and the policy of a site in a project of these `sites`."""
     data, rules = read_checked(folder / SITE_FILE)
     device = read_about(folder / SITE_FILE).device
-    findings.attempt(folder.name, partial(chosen, device, where="site.device"), folder / SITE_FILE)
+    findings.attempt(folder.name, partial(choose_device, device, where="site.device"), folder / SITE_FILE)
     findings.attempt(folder.name, partial(check_members, rules, folder.name, sites), folder / SITE_FILE)
     if rules.secure_sum and rules.min_sites < len(sites):
         note = f"policy.min_sites = {rules.min_sites}: the project has {len(sites)} sites, and a run may leave some out"
