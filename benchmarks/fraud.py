@@ -31,7 +31,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 import fedweave
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.datasets import Dataset
-from fedweave.datasets.edges import skeleton
+from fedweave.datasets.base import to_undirected
 from fedweave.experiment.config import override, resolve
 from fedweave.experiment.config.toml import load
 from fedweave.metrics.selection import Judging
@@ -183,7 +183,7 @@ def _ratings(table: Any) -> Dataset:
     trust = np.bincount(target, rating, given)
     y = np.where(count > 0, trust < 0, -1).astype(np.int64)
     x = np.concatenate([_of_edges(source, rating, given), np.log1p(count)[:, None]], 1)
-    return Dataset("bitcoin-alpha", standard(x), skeleton(np.stack([source, target]), given), y, 2)
+    return Dataset("bitcoin-alpha", standard(x), to_undirected(np.stack([source, target]), given), y, 2)
 
 
 def _of_edges(end: np.ndarray, value: np.ndarray, nodes: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from fedweave import models
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import LinkPrediction
 from fedweave.core.links import Links
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.experiment.build import federation
 from fedweave.models.links import OnPairs
@@ -34,8 +34,8 @@ def made(members: int, links: int, nodes: int, features: int) -> Dataset:
     random, share = np.random.default_rng(0), nodes // members
     first, second = random.integers(0, share, (2, int(1.01 * links)))
     at = random.integers(0, members, len(first)) * share
-    apart = first != second
-    ends = undirected((at + first)[apart], (at + second)[apart], nodes)
+
+    ends = to_undirected(np.stack([at + first, at + second]), nodes)
     x = random.normal(size=(nodes, features)).astype(np.float32)
     names = tuple(map(str, range(members)))
     owner = np.minimum(np.arange(nodes) // share, members - 1)

@@ -8,7 +8,7 @@ from threadpoolctl import threadpool_limits
 
 from fedweave.datasets import load
 from fedweave.datasets.check import check
-from fedweave.datasets.synthetic import _nearest
+from fedweave.datasets.synthetic import nearest_neighbors
 
 EDGES = "6ee48920e7ec45ace976950197fe95b4f3258c03896f33e91e5ff58c61c31849"
 
@@ -22,7 +22,7 @@ def test_digits_are_scikit_learns_images_and_labels() -> None:
 
 
 @pytest.mark.parametrize("neighbors", [1, 8])
-def test_an_edge_is_a_nearest_neighbor_in_one_direction(neighbors: int) -> None:
+def test_an_edge_is_anearest_neighbors_neighbor_in_one_direction(neighbors: int) -> None:
     edges = load("digits", neighbors=neighbors).edges
     pixels = load_digits().data
     distance = cdist(pixels, pixels)
@@ -38,9 +38,9 @@ def test_an_edge_is_a_nearest_neighbor_in_one_direction(neighbors: int) -> None:
 def test_equally_distant_images_are_taken_in_order() -> None:
     """Image 0 is as far from 1 as from 2, image 3 as far from 1 as from 2; so no order of summation decides."""
     pixels = np.array([[0, 0], [1, 0], [0, 1], [1, 1]], float)
-    source, target = _nearest(pixels, 1)
+    source, target = nearest_neighbors(pixels, 1)
     assert (source.tolist(), target.tolist()) == ([0, 1, 2, 3], [1, 0, 0, 1])
-    source, target = _nearest(pixels, 2)
+    source, target = nearest_neighbors(pixels, 2)
     assert sorted(zip(source.tolist(), target.tolist(), strict=True))[2:6] == [(1, 0), (1, 3), (2, 0), (2, 3)]
     assert load("digits").edges.shape[1] // 2 == 9929
 

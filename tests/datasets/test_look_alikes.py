@@ -14,7 +14,7 @@ import torch
 from torch_geometric.data import Data
 
 from fedweave.datasets import from_frames, from_graph_frames, from_networkx, from_pyg, load
-from fedweave.datasets.name_matching import difference, look_alikes, plain
+from fedweave.datasets.name_matching import difference, plain, similar_names
 from fedweave.datasets.notes import name_notes
 from fedweave.partition.divided import Column
 from fedweave.sites.flare.site_data import read_graph
@@ -202,7 +202,7 @@ def test_owners_written_as_fractions_are_whole_numbers(banks: list[Any], parquet
 def test_owners_that_look_alike_in_an_archive_are_noted() -> None:
     named = from_frames(owned(["x"] * 6), pd.DataFrame({"source": [0], "target": [1]}), owner="bank")
     for pair in (("0", "0.0"), ("100000", "1e+05"), ("a", f"a{HIDDEN}")):
-        assert [pair] == list(look_alikes(pair))
+        assert [pair] == list(similar_names(pair))
         object.__setattr__(named, "owners", pair)
         [said] = name_notes(named)
         assert repr(pair[1]) in said

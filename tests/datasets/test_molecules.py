@@ -180,7 +180,7 @@ class TestSmiles:
         np.testing.assert_array_equal(several.y, [[0, 1], [-1, 0], [1, 1]])
         for data in (numbers, several):
             [part] = Scaffolds(clients=1, split="scaffold").cut(data, 0).parts
-            assert part.masks.sum() == data.labeled.sum()
+            assert part.masks.sum() == data.has_label.sum()
 
     def test_what_cannot_be_read_is_refused_or_left_out(self, tmp_path: Path, caplog: Any) -> None:
         """By its row in the file; with ids, and without."""

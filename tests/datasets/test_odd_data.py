@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.datasets.features import normalize
-from fedweave.datasets.name_matching import difference, look_alikes, plain
+from fedweave.datasets.name_matching import difference, plain, similar_names
 from fedweave.datasets.notes import name_notes, single_class_notes
 from fedweave.datasets.row_numbers import row_numbers
 from fedweave.reports.notes import notes
@@ -60,7 +60,7 @@ def test_columns_that_say_something_number_no_rows() -> None:
 
 def test_names_that_look_alike_are_asked_about() -> None:
     names = ("Fraud", "fine", "fraud", "Zo\u00eb", "Zoe\u0308", "a b", "a  b")
-    assert list(look_alikes(names)) == [("Fraud", "fraud"), ("Zo\u00eb", "Zoe\u0308"), ("a b", "a  b")]
+    assert list(similar_names(names)) == [("Fraud", "fraud"), ("Zo\u00eb", "Zoe\u0308"), ("a b", "a  b")]
     assert difference("Fraud", "fraud") == "case"
     assert difference("Zo\u00eb", "Zoe\u0308").startswith("the Unicode form")
     assert difference("7", "007") == "zeros before it"

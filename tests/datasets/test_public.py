@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.datasets import DATASETS, Dataset, describe, features, load, npz, public
+from fedweave.datasets import DATASETS, Dataset, describe, download, features, load, npz
 from fedweave.datasets.check import check
 from fedweave.datasets.lookup import Facts
 from fedweave.datasets.public import PUBLIC
@@ -225,8 +225,8 @@ def test_absent_and_offline_names_every_place_quickly(
     assert f"{env / name / name}.npz" in message
     assert f"{env / name}.npz" in message
     assert f"{nowhere / name / name}.npz" in message
-    assert ("could not be reached" in message) == (name in public.SOURCES)
-    assert ("no public download" in message) == (name not in public.SOURCES)
+    assert ("could not be reached" in message) == (name in download.SOURCES)
+    assert ("no public download" in message) == (name not in download.SOURCES)
     assert f"Put {name}.npz" in message
     assert "FEDWEAVE_DATA" in message
     assert not list(nowhere.rglob("*.npz"))
@@ -269,10 +269,10 @@ def test_a_download_becomes_the_very_same_data(
     if name == "coauthor-cs":  # counts, which PyG overwrites
         x = sp.csr_matrix(wanted.x)
         np.savez(raw, attr_data=x.data, attr_indices=x.indices, attr_indptr=x.indptr, attr_shape=x.shape)
-    monkeypatch.setattr(public, "_answers", lambda host: None)
-    monkeypatch.setattr(public, "_source", lambda kind: lambda root, own_name: fake_source(wanted, raw))
+    monkeypatch.setattr(download, "check_host", lambda host: None)
+    monkeypatch.setattr(download, "pyg_class", lambda kind: lambda root, own_name: fake_source(wanted, raw))
     load(name)
-    monkeypatch.setattr(public, "_source", lambda kind: pytest.fail("the cached file was not used"))
+    monkeypatch.setattr(download, "pyg_class", lambda kind: pytest.fail("the cached file was not used"))
     got = load(name)
     for part in ("data", "indices", "indptr"):
         assert getattr(got.x, part).tobytes() == getattr(wanted.x, part).tobytes()
@@ -283,17 +283,19 @@ def test_a_download_becomes_the_very_same_data(
     assert [path.name for path in (nowhere / name).iterdir()] == [f"{name}.npz"]
 
 
-@pytest.mark.parametrize("name", public.SOURCES)
+@pytest.mark.parametrize("name", download.SOURCES)
 def test_sources_name_what_pyg_offers(name: str) -> None:
-    kind, own_name, _ = public.SOURCES[name]
-    assert list(inspect.signature(public._source(kind)).parameters)[:2] == ["root", "name"]
-    offered = public._source(kind).__doc__.lower()
+    kind, own_name, _ = download.SOURCES[name]
+    assert list(inspect.signature(download.pyg_class(kind)).parameters)[:2] == ["root", "name"]
+    offered = download.pyg_class(kind).__doc__.lower()
     assert own_name.lower() in offered
 
 
 def test_a_download_of_something_else_is_refused_and_not_kept(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(public, "_answers", lambda host: None)
-    monkeypatch.setattr(public, "_source", lambda kind: lambda root, own_name: fake_source(tiny(), Path("ind.cora.x")))
+    monkeypatch.setattr(download, "check_host", lambda host: None)
+    monkeypatch.setattr(
+        download, "pyg_class", lambda kind: lambda root, own_name: fake_source(tiny(), Path("ind.cora.x"))
+    )
     with refusal("data.nowhere", "2", "1", "6", "2", "2708", "5278", "1433", "7"):
         load("cora")
     assert list((nowhere / "cora").iterdir()) == []
@@ -460,6 +462,6 @@ def test_of_several_published_splits_the_first_is_taken(tmp_path: Path) -> None:
         def __getitem__(self, at: int) -> Data:
             return data
 
-    found = public.convert(Source(), "tolokers").public
+    found = download.convert(Source(), "tolokers").public
     assert found is not None
     assert found.tolist() == np.eye(3, dtype=bool)[:, ::-1].tolist()

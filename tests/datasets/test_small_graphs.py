@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from fedweave.datasets import DATASETS, describe, load, public
+from fedweave.datasets import DATASETS, describe, download, load
 from fedweave.datasets.lookup import Facts, tu_names
 from fedweave.datasets.tu import SMALL_GRAPHS
 from fedweave.errors import DataError
@@ -128,7 +128,7 @@ def test_absent_and_offline_names_every_place(kind: Any, nowhere: Path, tmp_path
         "[data] path",
     ):
         assert part in str(error.value)
-    assert f"Put {kind.own_name}_A.txt" in str(error.value)
+    assert f"Put {kind.published_name}_A.txt" in str(error.value)
 
 
 def test_a_download_is_kept_as_its_text_files(nowhere: Path, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
@@ -139,20 +139,20 @@ def test_a_download_is_kept_as_its_text_files(nowhere: Path, tmp_path: Path, mon
             shutil.copy(path, raw / path.name.replace("DS", own_name))
         return SimpleNamespace(raw_dir=str(raw))
 
-    monkeypatch.setattr(public, "_answers", lambda host: None)
-    monkeypatch.setattr(public, "_source", lambda kind: source)
+    monkeypatch.setattr(download, "check_host", lambda host: None)
+    monkeypatch.setattr(download, "pyg_class", lambda kind: source)
     with refusal("data.nowhere", "2", "5", "3", "4", "2", "1113"):
         load("proteins")
     assert list(nowhere.iterdir()) == []
     monkeypatch.setattr(DATASETS["proteins"], "facts", Facts(5, 3, 4, 2, graphs=2))
     first = load("proteins")
-    monkeypatch.setattr(public, "_source", lambda kind: pytest.fail("the cached files were not used"))
+    monkeypatch.setattr(download, "pyg_class", lambda kind: pytest.fail("the cached files were not used"))
     assert load("proteins").edges.tobytes() == first.edges.tobytes()
     assert [path.name for path in nowhere.iterdir()] == ["proteins"]
 
 
 def test_pyg_offers_the_collections_by_these_names() -> None:
     assert all(DATASETS[kind.name] is kind for kind in SMALL_GRAPHS)
-    offered = public._source("TUDataset")
-    assert offered.url.startswith(public.TU_HOST)
+    offered = download.pyg_class("TUDataset")
+    assert offered.url.startswith(download.TU_HOST)
     assert "PROTEINS" in offered.__doc__

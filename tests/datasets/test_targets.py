@@ -84,7 +84,7 @@ def test_every_door_reads_the_same(tmp_path: Path, read: Read, y: np.ndarray, ta
     assert data.y.dtype == y.dtype
     np.testing.assert_array_equal(data.y, y)
     assert data.features == 1  # the targets are no features
-    assert data.labeled.all()
+    assert data.has_label.all()
     scale = [[0, 0], [1, 1], [0, 0]]
     assert (None if data.target_scale is None else data.target_scale.tolist()) == (
         scale if target == "number" else None
@@ -110,7 +110,7 @@ def test_a_number_may_stand_in_the_column_label() -> None:
     nodes = pa.table({"id": list("abcd"), "f": F, "price": [1.5, 2.5, None, 4.0]})
     data = from_frames(nodes, pa.table(EDGES), target="number", columns={"label": "price"})
     assert (data.targets, data.y[:, 0].tolist()[:2]) == (("price",), [1.5, 2.5])
-    assert data.labeled.tolist() == [True, True, False, True]
+    assert data.has_label.tolist() == [True, True, False, True]
 
 
 def test_labels_may_name_the_columns() -> None:

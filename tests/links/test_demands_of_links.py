@@ -8,7 +8,7 @@ import numpy as np
 
 from fedweave.core.graph import LISTS
 from fedweave.core.links import Links
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.experiment import config
 from fedweave.experiment.build import client_graphs
@@ -30,7 +30,7 @@ def shop(**more: Any) -> Dataset:
     rng = np.random.default_rng(0)
     pairs = np.unique(np.stack([rng.integers(0, 40, 300), 40 + rng.integers(0, 30, 300)]), axis=1)
     kinds, nodes = np.repeat([1, 0], [40, 30]), 70
-    edges = undirected(*pairs, nodes)
+    edges = to_undirected(pairs, nodes)
     data = Dataset("shop", np.eye(nodes, dtype=np.float32), edges, kinds, 2, node_labels=kinds)
     relation = (edges.sum(0) % 2).astype(np.int64)
     data = replace(data, node_kinds=("item", "user"), edge_labels=relation, edge_kinds=("a", "b"))
@@ -60,7 +60,7 @@ def test_lists_are_measured_where_all_items_are_candidates() -> None:
 def test_a_union_ranks_the_candidates_of_its_members() -> None:
     rng = np.random.default_rng(1)
     pairs = rng.integers(0, 40, (2, 200))
-    edges = undirected(*pairs[:, pairs[0] != pairs[1]], 40)
+    edges = to_undirected(pairs[:, pairs[0] != pairs[1]], 40)
     data = as_links(Dataset("net", np.eye(40, dtype=np.float32), edges, np.zeros(40, np.int64), 1), Links())
     cut = EdgeGroups(clients=2, by="random").cut(data, 0)
     alone = sum(int((graph.y < 0).sum() - (graph.pairs[2] < 0).sum()) for graph in client_graphs(data, cut).values())  # type: ignore[index]

@@ -24,7 +24,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import ITEMS, KNOWN, QUERY, QUERY_COUNT, SEVERAL, TEST, TRAIN, VAL, Graph, make_graph, stack
 from fedweave.core.graph_arrays import graph_tree, tree_graph
 from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, split_of
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.errors import FedweaveError
 from fedweave.experiment.build import client_graphs, federation
@@ -38,11 +38,9 @@ from tests.contract.federations import state_after
 
 def random_data(nodes: int = 60, edges: int = 240, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
-    source, target = rng.integers(0, nodes, (2, edges))
-    apart = source != target
+    ends = rng.integers(0, nodes, (2, edges))
     x = rng.normal(size=(nodes, 5)).astype(np.float32)
-    ends = undirected(source[apart], target[apart], nodes)
-    return Dataset("random", x, ends, rng.integers(0, 3, nodes), 3)
+    return Dataset("random", x, to_undirected(ends, nodes), rng.integers(0, 3, nodes), 3)
 
 
 def dims_of(graph: Graph) -> Graph:
@@ -81,7 +79,7 @@ def test_two_members_that_know_a_pair_have_it_in_the_same_split() -> None:
         inside = np.isin(attributes.ends, nodes).all(0)
         held = replace(random_data(), x=random_data().x[nodes], y=np.zeros(len(nodes), np.int64))
         ends = np.searchsorted(nodes, attributes.ends[:, inside])
-        named = replace(held, edges=undirected(*ends, len(nodes)), ids=tuple(map(str, nodes.tolist())), classes=1)
+        named = replace(held, edges=to_undirected(ends, len(nodes)), ids=tuple(map(str, nodes.tolist())), classes=1)
         apart = as_links(named, Links())
         assert apart.edge_attrs is not None
         assert apart.public is not None
@@ -117,7 +115,7 @@ def test_a_planted_edge_gives_nothing_away() -> None:
     ends = np.array([[0, 1, 2, 3, 4, 0], [1, 0, 3, 4, 5, 5]])
     split = np.array([0, 2, 0, 0, 0, 1])
     attributes = EdgeAttributes(ends, True, split=split)
-    data = Dataset("planted", np.eye(6, dtype=np.float32), undirected(*ends, 6), np.zeros(6, np.int64), 1)
+    data = Dataset("planted", np.eye(6, dtype=np.float32), to_undirected(ends, 6), np.zeros(6, np.int64), 1)
     data = as_links(replace(data, edge_attrs=attributes), Links())
     assert data.edge_attrs is not None
     assert data.public is not None
@@ -125,7 +123,7 @@ def test_a_planted_edge_gives_nothing_away() -> None:
     assert pairs_of(made.edges) == {(2, 3), (3, 2), (3, 4), (4, 3), (4, 5), (5, 4)}
     assert made.edge_attrs is not None
     assert pairs_of(made.edge_attrs.ends) == {(2, 3), (3, 4), (4, 5)}
-    cheat = pairs_of(undirected(*data.edge_attrs.ends[:, data.public[TRAIN]], 6))
+    cheat = pairs_of(to_undirected(data.edge_attrs.ends[:, data.public[TRAIN]], 6))
     assert cheat > pairs_of(made.edges)  # what taking the training edges as they are would tell
 
 
@@ -224,7 +222,7 @@ def test_a_step_draws_pairs_that_are_no_links_anew() -> None:
 def test_a_graph_that_is_nearly_complete_gives_few_pairs_that_are_none() -> None:
     """Of 5 nodes all but one pair are joined: it is the only one that is ever drawn."""
     ends = np.array([[0, 0, 0, 0, 1, 1, 1, 2, 2], [1, 2, 3, 4, 2, 3, 4, 3, 4]])
-    data = Dataset("dense", np.eye(5, dtype=np.float32), undirected(*ends, 5), np.zeros(5, np.int64), 1)
+    data = Dataset("dense", np.eye(5, dtype=np.float32), to_undirected(ends, 5), np.zeros(5, np.int64), 1)
     [graph] = client_graphs(data := as_links(data, Links()), Random(clients=1).cut(data, 0)).values()
     links, _real = training_links(graph)
     pairs, there = no_links(graph, links, random.key(0))
@@ -315,7 +313,7 @@ def test_lists_of_users_are_those_of_pytorch_geometric() -> None:
     rng = np.random.default_rng(3)
     pairs = np.unique(np.stack([rng.integers(0, users, 200), users + rng.integers(0, items, 200)]), axis=1)
     kinds = np.repeat([1, 0], [users, items])
-    data = Dataset("shop", np.eye(users + items, dtype=np.float32), undirected(*pairs, users + items), kinds, 2)
+    data = Dataset("shop", np.eye(users + items, dtype=np.float32), to_undirected(pairs, users + items), kinds, 2)
     data = replace(data, node_labels=kinds, node_kinds=("item", "user"))
     data = as_links(data, Links(users="user", items="item", ratios=(0.6, 0.1, 0.3)))
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()

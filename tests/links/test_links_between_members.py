@@ -32,7 +32,7 @@ from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, N
 from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.links import Links
 from fedweave.core.tree import Tree, encoded_size, leaves
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.build import build, client_graphs, federation, ingredients
@@ -56,7 +56,7 @@ def two_members() -> tuple[Dataset, Partition]:
     ends = np.array([(u, v) for u, v, _ in INSIDE + BETWEEN]).T
     split = np.array([where for _, _, where in INSIDE + BETWEEN])
     x = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
-    data = Dataset("six", x, undirected(*ends, 6), np.zeros(6, np.int64), 1)
+    data = Dataset("six", x, to_undirected(ends, 6), np.zeros(6, np.int64), 1)
     data = replace(data, edge_attrs=EdgeAttributes(ends, False, split=split))
     data = as_links(data, Links(rank_negatives=0))
     owner = replace(data, owner=np.array([0, 0, 0, 1, 1, 1]), owners=("a", "b"))
@@ -369,7 +369,7 @@ def test_a_member_that_asks_for_nodes_without_a_pair_is_refused_and_named(
         edge_attrs=edge_attrs.select(left),
         y=data.y[left],
         public=data.public[:, left],
-        edges=undirected(*edge_attrs.ends[:, left], 6),
+        edges=to_undirected(edge_attrs.ends[:, left], 6),
     )
     from fedweave.partition import Column
 

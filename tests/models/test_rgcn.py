@@ -14,7 +14,7 @@ from fedweave.core import random
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.links import Links
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.experiment.build import client_graphs, federation
 from fedweave.models.links import on_links
@@ -37,7 +37,7 @@ def graph_of(
     relation[-2:] = 1
     edge_attrs = EdgeAttributes(ends, directed, y=relation)
     x = rng.normal(size=(NODES, IN)) if x is None else x
-    edges = undirected(*ends, NODES)
+    edges = to_undirected(ends, NODES)
     masks = np.zeros((3, NODES), bool)
     return make_graph(x, edges, np.zeros(NODES, np.int64), masks, dtype=dtype, edge_attrs=edge_attrs), edge_attrs  # type: ignore[arg-type]
 
@@ -86,7 +86,7 @@ def triples() -> Dataset:
     ends = ends[:, ends[0] < ends[1]]  # no link is the reverse of another one
     edge_attrs = EdgeAttributes(ends, True, y=rng.integers(0, RELATIONS, ends.shape[1]))
     x = rng.normal(size=(30, IN)).astype(np.float32)
-    data = Dataset("triples", x, undirected(*ends, 30), np.zeros(30, np.int64), 1, edge_attrs=edge_attrs)
+    data = Dataset("triples", x, to_undirected(ends, 30), np.zeros(30, np.int64), 1, edge_attrs=edge_attrs)
     return as_links(replace(data, labels=("a", "b", "c")), Links(ratios=(0.6, 0.2, 0.2)))
 
 

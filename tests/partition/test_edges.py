@@ -13,8 +13,7 @@ from fedweave import datasets
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.settings import hints_of
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import skeleton
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -36,7 +35,7 @@ def data(ends: np.ndarray = ENDS, kind: np.ndarray = KIND, nodes: int = 6, time:
     edge_attrs = EdgeAttributes(ends, True, time=when, owner=kind % 2, owners=("x", "y"))
     x = np.eye(nodes, dtype=np.float32)
     return Dataset(
-        "triples", x, skeleton(ends, nodes), kind, 3, labels=KINDS, edge_attrs=edge_attrs._replace(examples=True)
+        "triples", x, to_undirected(ends, nodes), kind, 3, labels=KINDS, edge_attrs=edge_attrs._replace(examples=True)
     )
 
 
@@ -97,7 +96,7 @@ def test_each_edge_is_at_exactly_one_member_that_holds_its_ends(nodes, edges, cl
     for part, own in zip(made.parts, shares(whole, made.parts), strict=True):
         assert part.nodes.tolist() == np.unique(ends[:, part.examples]).tolist()
         assert (part.nodes[own.edge_attrs.ends] == ends[:, part.examples]).all()
-        assert (own.edges == skeleton(own.edge_attrs.ends, own.nodes)).all()
+        assert (own.edges == to_undirected(own.edge_attrs.ends, own.nodes)).all()
         assert (own.public == part.masks).all()
         if by == "relation":
             others = np.setdiff1d(np.arange(edges), part.examples)

@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.ledger import Ledger
 from fedweave.datasets import load, npz
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import skeleton
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.errors import DataError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -29,7 +28,7 @@ TIME = np.array([1, 4, 3, 8, 9, 11, 10, 2], np.float64)
 def graph(carries: bool = True, x: Any = None) -> Dataset:
     x = np.arange(1, 6, dtype=np.float32)[:, None] if x is None else x
     edge_attrs = EdgeAttributes(ENDS, True, AMOUNT, None, TIME) if carries else None
-    return Dataset("five", x, skeleton(ENDS, 5), np.arange(5) % 2, 2, edge_attrs=edge_attrs, columns=("age",))
+    return Dataset("five", x, to_undirected(ENDS, 5), np.arange(5) % 2, 2, edge_attrs=edge_attrs, columns=("age",))
 
 
 def cut(*groups: list[int]) -> Partition:
@@ -84,7 +83,7 @@ def test_members_by_themselves_say_the_same_of_their_own_edges(tmp_path: Path, c
             data,
             x=data.x[part.nodes],
             y=data.y[part.nodes],
-            edges=skeleton(place, len(part.nodes)),
+            edges=to_undirected(place, len(part.nodes)),
             edge_attrs=None if data.edge_attrs is None else data.edge_attrs.select(held, place),
             outside=outside,
         )
@@ -110,7 +109,7 @@ def test_no_edge_after_the_end_of_training_is_in_a_column_of_a_split_by_time() -
     )
     early = TIME <= 3
     edge_attrs = EdgeAttributes(ENDS[:, early], True, AMOUNT[early], None, TIME[early])
-    known = replace(graph(), edge_attrs=edge_attrs, edges=skeleton(ENDS[:, early], 5))
+    known = replace(graph(), edge_attrs=edge_attrs, edges=to_undirected(ENDS[:, early], 5))
     for how in ("features", "exchange"):
         now = with_external_columns(graph(), split, how).data
         then = with_external_columns(known, cut([0, 1], [2, 3]), how).data

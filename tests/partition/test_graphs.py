@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check
 from fedweave.errors import ConfigError
 from fedweave.partition import (
@@ -33,7 +33,7 @@ def collection(graphs: int = 200, classes: int = 2, seed: int = 0, unlabeled: fl
     graph_of = np.repeat(np.arange(graphs), rng.integers(1, 9, graphs))
     n = len(graph_of)
     pairs = np.stack(np.nonzero(np.triu((graph_of[:, None] == graph_of) & (rng.random((n, n)) < 0.5), 1)))
-    edges = undirected(*pairs, n)
+    edges = to_undirected(pairs, n)
     kinds = (edges.min(0) + edges.max(0)) % 3
     y = np.sort(rng.integers(0, classes, graphs))
     y[rng.random(graphs) < unlabeled] = -1
@@ -127,7 +127,7 @@ def test_perturbed_flips_edges_of_training_graphs_only(seed: int) -> None:
         np.testing.assert_array_equal(part.examples, own.examples)
         np.testing.assert_array_equal(part.masks, own.masks)
         edges = np.asarray(own.edges)
-        np.testing.assert_array_equal(edges, undirected(*edges, data.nodes))  # sorted, both directions, distinct
+        np.testing.assert_array_equal(edges, to_undirected(edges, data.nodes))  # sorted, both directions, distinct
         assert (edges[0] != edges[1]).all()
         assert (np.asarray(data.graph_of)[edges[0]] == np.asarray(data.graph_of)[edges[1]]).all()
         trained = part.masks[0]
@@ -146,7 +146,7 @@ def test_added_edges_are_any_pair_alike() -> None:
     """Over many draws each of the pairs that are no edges of a path of 4 comes as often as the others."""
     pairs = np.array([[0, 1, 2], [1, 2, 3]])
     one = Dataset(
-        "path", np.ones((4, 1), np.float32), undirected(*pairs, 4), np.zeros(1, int), 1, graph_of=np.zeros(4, int)
+        "path", np.ones((4, 1), np.float32), to_undirected(pairs, 4), np.zeros(1, int), 1, graph_of=np.zeros(4, int)
     )
     counts = np.zeros((4, 4))
     for seed in range(600):

@@ -144,7 +144,7 @@ def test_splits_of_a_client_share_no_scaffold(
     found = how.cut(data, seed)
     for part, scaffolds in zip(found.parts, roles(found, data), strict=True):
         assert sum(map(len, scaffolds)) == len(set.union(*scaffolds))
-        labeled = data.labeled[part.examples]
+        labeled = data.has_label[part.examples]
         assert not part.masks[:, ~labeled].any()
         assert part.masks[TRAIN].any() == labeled.any()
         assert part.masks[VAL].sum() <= round(ratios[1] * labeled.sum()) + 1

@@ -48,7 +48,7 @@ def test_cuts_that_go_by_no_class_split_what_is_labeled_at_random(name: str, dat
     more = {"hops": 1} if name == "ego_networks" else {}
     found = cut(kind(clients=4, train=0.5, val=0.25, test=0.25, **more), data, 0)
     for part in found.parts:
-        labeled = data.labeled[part.examples]
+        labeled = data.has_label[part.examples]
         assert not part.masks[:, ~labeled].any()
         if name != "ego_networks":
             sizes = part.masks.sum(1)
@@ -71,7 +71,7 @@ def test_labels_may_be_removed_and_not_flipped() -> None:
         less, parts = Noise(labels=0.5, labels_by="remove").apply(data, found, 0)
         train = found.parts[0].masks[TRAIN]
         assert parts.parts[0].masks[TRAIN].sum() == train.sum() - round(train.sum() / 2)
-        assert (~less.labeled).sum() > (~data.labeled).sum()
+        assert (~less.has_label).sum() > (~data.has_label).sum()
 
 
 def by_hand(how: str, log: bool = False) -> tuple[Dataset, Partition]:

@@ -81,7 +81,7 @@ def numbered_as_at_sites(monkeypatch: pytest.MonkeyPatch, key: bytes) -> None:
     """Have a simulation number entities by their keyed hashes, as sites do: rows of vectors begin by their number."""
 
     def learned(data: Dataset) -> Dataset:
-        names = data.called or tuple(map(str, range(data.nodes)))
+        names = data.node_names or tuple(map(str, range(data.nodes)))
         own = union.hashes(names, key)
         return triples.learned(data, union.places(own, np.unique(own, axis=0)), data.nodes)
 

@@ -21,7 +21,7 @@ from fedweave.core.model import Model
 from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree, device_of, map_leaves
 from fedweave.core.types import Record
-from fedweave.datasets.name_matching import NameIndex, look_alike, positions
+from fedweave.datasets.name_matching import NameIndex, positions, similar_name_hint
 from fedweave.datasets.table import Table
 from fedweave.datasets.table_files import read
 from fedweave.errors import UserError
@@ -176,7 +176,7 @@ def of_node(
         table = scored(name, run.net_of(name), w, graph, called, links, pairs)
         tables.append(table.sort_by([("score", "descending")]).slice(0, most))
     if not tables:
-        hint = look_alike(node, known)
+        hint = similar_name_hint(node, known)
         raise UserError(f"no client's node is called {node!r}{hint}. Name it as the data does.", code=UNKNOWN)
     return pa.concat_tables(tables)
 

@@ -16,7 +16,7 @@ from fedweave.core.model import PAIRS, Model
 from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 
 NUMBERS = 1 << 24  # of features and edges of the copies in one pass
 WEIGHT = 16  # numbers that a node, or an edge, takes in addition to features
@@ -214,7 +214,7 @@ def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, T
         rows: Record = {name: [getattr(one, name) for one in each] for name in ROWS}
         rows = {name: np.concatenate(held) for name, held in rows.items() if held[0] is not None}
         attributes = attributes._replace(ends=ends, **rows)
-    features, both_ways = sp.csr_matrix(x) if first.sparse else x, undirected(pairs[0], pairs[1], int(sizes.sum()))
+    features, both_ways = sp.csr_matrix(x) if first.sparse else x, to_undirected(pairs, int(sizes.sum()))
     links = [(copy.link, offset) for copy, offset in zip(copies, offsets, strict=True) if copy.link is not None]
     if links:  # each copy has one example, a test link
         asked = np.stack([[link[0] + offset, link[1] + offset, link[RELATION]] for link, offset in links], 1)

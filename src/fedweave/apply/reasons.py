@@ -35,7 +35,7 @@ from fedweave.core.tree import Tree, device_of
 from fedweave.core.types import Record
 from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.name_matching import look_alike, positions
+from fedweave.datasets.name_matching import positions, similar_name_hint
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of, links_of
@@ -359,7 +359,7 @@ def _link(name: Sequence[str], called: np.ndarray, links: Links, client: str) ->
     places = positions(ends, nodes).tolist()
     if -1 in places:
         end = ends[places.index(-1)]
-        hint = look_alike(end, nodes)
+        hint = similar_name_hint(end, nodes)
         raise UserError(
             f"--pair: no node of {client} is called {end!r}{hint}. Name two of {counted(len(nodes), 'node')}, such as "
             f"{', '.join(nodes[:3])}.",
@@ -380,7 +380,7 @@ def _example(case: Case, name: str) -> int:
     at = int(positions([name], names)[0])
     if at < 0:
         which = "ids" if data.ids else "numbers"
-        hint = look_alike(name, names)
+        hint = similar_name_hint(name, names)
         raise UserError(
             f"--id {name}: no {data.example} of {case.client} is called so{hint}. Name one of "
             f"{counted(len(names), data.example)}, with {which} such as {', '.join(names[:3])}.",

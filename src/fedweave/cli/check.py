@@ -82,7 +82,7 @@ def facts(config: Config, built: Built) -> Iterator[str]:
     """Facts of data, model and software that the header does not have."""
     data = built.data
     wide = f"{counted(data.features, 'feature')}, {data.target_summary}"
-    yield f"{wide}, {int((~data.labeled).sum()):,} without a label"
+    yield f"{wide}, {int((~data.has_label).sum()):,} without a label"
     if data.target != CLASS:
         yield from _targets(data)
     if data.sensitive is not None:
@@ -143,7 +143,7 @@ def _named_targets(data: Dataset) -> list[tuple[str, np.ndarray]]:
 
 def oddities(config: Config, built: Built) -> Iterator[str]:
     """Unusual properties: clients or classes without examples to train or test on, and classes with few examples."""
-    parts, labeled = built.partition.parts, built.data.labeled
+    parts, labeled = built.partition.parts, built.data.has_label
     names = client_ids(len(parts), built.partition.names)
     held = np.array([part.masks.sum(1) for part in parts])
     bare = {name for name, part in zip(names, parts, strict=True) if not labeled[part.examples].any()}

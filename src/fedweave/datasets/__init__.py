@@ -7,14 +7,14 @@ from typing import Any
 from fedweave.core import plugins
 from fedweave.core.settings import check_given, hints_of, nearest
 from fedweave.core.shown import default_of
-from fedweave.core.types import Values
+from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.links import TASK, as_links, links_of
-from fedweave.datasets.lookup import NotHeld, identify, shared
+from fedweave.datasets.lookup import AbsentData, identify, shared
 from fedweave.datasets.members import Members
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import PartyFolders
@@ -66,42 +66,43 @@ def load(name: str, path: str | None = None, seed: int = 0, **params: object) ->
         DataError: `path` does not exist or holds other data than `name` (names it, and the name to set), or the data
             is missing or refused.
     """
-    others, links = links_of(params)
+    settings, links = links_of(params)
     if links is None:
         return read(name, path, seed, **params)
     kind = _kind(name)
-    task = {"task": TASK} if isinstance(kind, type) and issubclass(kind, NodeSettings) else {}
-    data = read(name, path, seed, **others, **task)
+    if isinstance(kind, type) and issubclass(kind, NodeSettings):
+        settings = {**settings, "task": TASK}
+    data = read(name, path, seed, **settings)
     return _note(as_links(data, replace(links, seed=seed)), name, path, seed, params)
 
 
 def read(name: str, path: str | None = None, seed: int = 0, **params: object) -> Dataset:
     """`load`, where [data] is read and links become examples later: with task = "links" the data set is the graph with
     what its tables state of links."""
-    return _note(_loaded(name, path, seed, params), name, path, seed, params)
+    return _note(_read(name, path, seed, params), name, path, seed, params)
 
 
 def _note(data: Dataset, name: str, path: str | None, seed: int, params: Values) -> Dataset:
     """The same data set, with the settings that it is loaded by."""
-    called = plugins.absolute(name) if plugins.is_file(name) else name
-    object.__setattr__(
-        data, "named", {"name": called, **({} if path is None else {"path": path}), **params, "seed": seed}
-    )
+    settings: Record = {"name": plugins.absolute(name) if plugins.is_file(name) else name}
+    if path is not None:
+        settings["path"] = path
+    object.__setattr__(data, "named", {**settings, **params, "seed": seed})
     return data
 
 
-def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
+def _read(name: str, path: str | None, seed: int, params: Values) -> Dataset:
     kind = _kind(name)
     check_given(name, params, {field.name: default_of(field) for field in fields(kind)}, hints_of(kind))
     try:
         root = None if path is None else Path(path).expanduser()
     except RuntimeError as error:
         raise DataError(f"[data] path: {path}: {error}; name the folder in full.") from error
-    held = shared()
-    if root is not None and held is not None and not root.exists() and (held / root).exists():
-        root = held / root
+    base = shared()
+    if root is not None and base is not None and not root.exists() and (base / root).exists():
+        root = base / root
     if root is not None and not root.exists():
-        also = "; $FEDWEAVE_DATA, where paths are looked for, too, is not set" if held is None else f", nor in {held}"
+        also = "; $FEDWEAVE_DATA, where paths are looked for, too, is not set" if base is None else f", nor in {base}"
         where = "" if root.is_absolute() else f" in {Path.cwd()}, where the command runs{also}"
         if not str(root).isprintable():  # "data\new" in TOML
             what = f"[data] path: {str(root)!r} has a character that no name of a folder has, such as a line break"
@@ -111,45 +112,31 @@ def _loaded(name: str, path: str | None, seed: int, params: Values) -> Dataset:
             "its own needs no path.",
             code="data.no-path",
         )
-    if name not in DATASETS:
-        return _from_outside(kind(**params), name, root, seed)
-    if root is None:
-        result: Dataset = kind(**params).load(None, seed)
-        return result
+    loader = kind(**params)
+    if name not in DATASETS:  # a plug-in
+        data = plugins.called(f"dataset {name!r}", lambda: loader.load(root, seed), DataError)
+        if not isinstance(data, Dataset):
+            raise DataError(f"dataset {name!r}: load returned {type(data).__name__}, not a Dataset.")
+        return check(data, name)
     try:
-        result = kind(**params).load(root, seed)
+        result: Dataset = loader.load(root, seed)
         return result
     except OtherCounts as error:
-        if other := _published_as(error):
-            counts = f"{error.nodes:,} nodes, {error.edges:,} edges"
-            remedy = f"Set name = {other!r}, or name another path."
-            raise DataError(f"[data] path: {root} holds {other} ({counts}), not {name}. {remedy}") from None
-        raise
-    except NotHeld as error:
+        published = {other.facts[:2]: name for name, other in DATASETS.items() if hasattr(other, "facts")}
+        other = published.get((error.nodes, error.edges))
+        if root is None or other is None:
+            raise
+        counts = f"{error.nodes:,} nodes, {error.edges:,} edges"
+        remedy = f"Set name = {other!r}, or name another path."
+        raise DataError(f"[data] path: {root} holds {other} ({counts}), not {name}. {remedy}") from None
+    except AbsentData as error:
+        if root is None:
+            raise
         what, names = identify(root, DATASETS)
-        use = f"set name = {' or '.join(map(repr, names))} to use that, " if names else ""
-        remedy = f"{use}name another path, or leave path out."
-        raise DataError(
-            f"[data] path: {error}; {root} {what}. {remedy[0].upper()}{remedy[1:]}", code="data.kind"
-        ) from None
-
-
-def _from_outside(loader: Any, name: str, root: Path | None, seed: int) -> Dataset:
-    """Load a data set from outside the package and check it.
-
-    Raises:
-        DataError: it is no valid `Dataset`, or the loader fails.
-    """
-    data = plugins.called(f"dataset {name!r}", lambda: loader.load(root, seed), DataError)
-    if not isinstance(data, Dataset):
-        raise DataError(f"dataset {name!r}: load returned {type(data).__name__}, not a Dataset.")
-    return check(data, name)
-
-
-def _published_as(error: OtherCounts) -> str:
-    """The name of the published data set with these counts; "" if there is none."""
-    published = {name: kind.facts[:2] for name, kind in DATASETS.items() if hasattr(kind, "facts")}
-    return next((name for name, counts in published.items() if counts == (error.nodes, error.edges)), "")
+        remedy = "Name another path, or leave path out."
+        if names:
+            remedy = f"Set name = {' or '.join(map(repr, names))} to use that, name another path, or leave path out."
+        raise DataError(f"[data] path: {error}; {root} {what}. {remedy}", code="data.kind") from None
 
 
 def describe(name: str) -> str:

@@ -1,6 +1,7 @@
 """`Dataset`: the data before a partition distributes it to clients, and the arrays of its `.npz` file."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,21 +15,12 @@ from fedweave.core.target import CLASS, LOG, NUMBER, Kind, is_labeled, kind_of
 from fedweave.core.text import counted
 from fedweave.core.types import Record, Values
 from fedweave.datasets.external import Outside
-from fedweave.errors import ConfigError, UserError
+from fedweave.errors import UserError
 
 NO_LOOPS = (
     'Remove it, or set [data] loops = "drop"; models add their own self loops. Edges with attributes may "keep" them.'
 )
 _LOG = logging.getLogger(__name__)
-
-
-def check_loops(loops: str, has_edge_attributes: bool = False) -> None:
-    """Raise ConfigError if loops are kept and edges have no attributes."""
-    if loops == "keep" and not has_edge_attributes:
-        raise ConfigError(
-            "loops = 'keep': edges without attributes have no loops. Name edge attributes in [data], or 'drop' loops.",
-            code="config.loops",
-        )
 
 
 def note_loops(dropped: int, edges: int, where: str | Path) -> None:
@@ -38,12 +30,14 @@ def note_loops(dropped: int, edges: int, where: str | Path) -> None:
         _LOG.warning("note: %s: %s of %s %s, dropped", where, f"{dropped:,}", f"{edges:,}", join)
 
 
-def undirected(source: np.ndarray, target: np.ndarray, nodes: int) -> np.ndarray:
-    """int64 [2, E]: both directions of every given edge, sorted by (first row, second row), without duplicates.
+def to_undirected(ends: np.ndarray, nodes: int) -> np.ndarray:
+    """int64 [2, E]: both directions of every edge, sorted by (first row, second row), without duplicates and without
+    edges of a node with itself.
 
-    `source` and `target` are int [m], node numbers below `nodes`; an edge may be given in one direction, in both, or
-    several times. Self loops stay.
+    ends: int [2, m], node numbers below `nodes`; an edge may be listed in one direction, in both, or several times.
     """
+    loops = ends[0] == ends[1]
+    source, target = ends[:, ~loops] if loops.any() else ends
     codes, half = np.empty(2 * len(source), np.int64), len(source)
     for part, first, second in ((codes[:half], source, target), (codes[half:], target, source)):
         np.multiply(first, nodes, out=part, dtype=np.int64, casting="unsafe")
@@ -68,7 +62,7 @@ def distinct(codes: np.ndarray, owned: bool = False) -> np.ndarray:
 
 REQUIRED = ("x_data", "x_indices", "x_indptr", "x_shape", "edge_index", "y")
 SPLIT = ("train_idx", "val_idx", "test_idx")
-KEPT = {  # array: field of `Dataset`
+ARRAYS = {  # array: field of `Dataset`
     "sens": "sensitive",
     "graph_of": "graph_of",
     "node_labels": "node_labels",
@@ -76,7 +70,6 @@ KEPT = {  # array: field of `Dataset`
     "owner": "owner",
     "scaffold": "scaffold",
 }
-IDS = "ids"
 EDGE_ARRAYS = {  # array: field of `EdgeAttributes`
     "edge_weight": "weight",
     "edge_attr": "features",
@@ -85,11 +78,12 @@ EDGE_ARRAYS = {  # array: field of `EdgeAttributes`
     "edge_split": "split",
     "edge_owner": "owner",
 }
-EDGE_OWNERS = "edge_owner_names"  # array of `EdgeAttributes.owners`
-DIRECTED, EDGE_NAMES, EDGE_SCALING = "directed", "edge_feature_names", "edge_scaling"
-TARGETS = "target_names"  # of the columns of y
-SPLIT_TIMES = "split_until"  # the last times of training and of validation
-EDGE_Y, EDGE_SPLIT, NODE_IDS = "edge_y", "edge_split", "node_ids"  # where edges are the examples
+EDGE_FIELDS = {  # array: further field of `EdgeAttributes`
+    "edge_feature_names": "columns",
+    "edge_owner_names": "owners",
+    "split_until": "split_times",
+    "edge_scaling": "scaling",
+}
 NUMBERED = {  # names: the array whose numbers they name
     "label_names": "y",
     "group_names": "sens",
@@ -104,13 +98,12 @@ NAMES = {  # names: what a dataset calls them
     "owner_names": "owners",
     "node_kind_names": "node_kinds",
     "edge_kind_names": "edge_kinds",
-    TARGETS: "targets",
+    "target_names": "targets",
 }
-OUTSIDE_INDEX, OUTSIDE_NAMES = "outside_index", "outside_names"
 OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field, likewise
 OPTIONAL = (
-    *(*SPLIT, *KEPT, IDS, *NAMES, DIRECTED, *EDGE_ARRAYS, EDGE_OWNERS, EDGE_NAMES, EDGE_SCALING, SPLIT_TIMES, NODE_IDS),
-    *(OUTSIDE_INDEX, OUTSIDE_NAMES, *OUTSIDE),
+    *(*SPLIT, *ARRAYS, "ids", *NAMES, "directed", *EDGE_ARRAYS, "edge_owner_names", "edge_feature_names"),
+    *("edge_scaling", "split_until", "node_ids", "outside_index", "outside_names", *OUTSIDE),
 )
 
 
@@ -125,40 +118,35 @@ def write(dataset: "Dataset", path: Path) -> None:
         "edge_index": dataset.edges,
         "y": dataset.y,
     }
+
+    def add(source: object, fields: Mapping[str, str]) -> None:
+        """Add the fields of `source`, {array: field}, that are there."""
+        for key, name in fields.items():
+            values = getattr(source, name)
+            if values is not None and not (isinstance(values, tuple) and len(values) == 0):
+                arrays[key] = np.asarray(values)
+
     if dataset.public is not None:
         arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
-    whole = {name: getattr(dataset, field_name) for name, field_name in KEPT.items()}
-    arrays |= {name: values for name, values in whole.items() if values is not None}
-    text = {IDS: dataset.ids, NODE_IDS: dataset.node_ids} | {
-        key: getattr(dataset, field_name) for key, field_name in NAMES.items()
-    }
-    arrays |= {key: np.array(names) for key, names in text.items() if names}
-    if dataset.edge_attrs is not None:
-        arrays |= _edge_arrays(dataset.edge_attrs if dataset.edge_attrs.examples else both_ways(dataset.edge_attrs))
-    if dataset.example == "edge":
-        arrays = {key: held for key, held in arrays.items() if key not in ("y", *SPLIT)} | {EDGE_Y: dataset.y}
+    add(dataset, {**ARRAYS, "ids": "ids", "node_ids": "node_ids", **NAMES})
+    edge_attrs = dataset.edge_attrs
+    if edge_attrs is not None:
+        edge_attrs = edge_attrs if edge_attrs.examples else both_ways(edge_attrs)
+        add(edge_attrs, EDGE_ARRAYS)
+        arrays |= {"edge_index": edge_attrs.ends, "directed": np.array(edge_attrs.directed)}
+        add(edge_attrs, EDGE_FIELDS)
+    if dataset.example == "edge":  # then classes and split are of edges
+        for key in ("y", *SPLIT):
+            arrays.pop(key, None)
+        arrays["edge_y"] = dataset.y
         if dataset.public is not None:
-            arrays[EDGE_SPLIT] = np.where(dataset.public.any(0), dataset.public.argmax(0), -1)
+            arrays["edge_split"] = np.where(dataset.public.any(0), dataset.public.argmax(0), -1)
     if dataset.outside is not None:
-        arrays |= _of_outside(*dataset.outside)
+        edge_attrs, names = dataset.outside
+        add(edge_attrs, OUTSIDE)
+        arrays |= {"outside_index": edge_attrs.ends, "outside_names": np.array(names, str)}
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)
-
-
-def _of_outside(attributes: EdgeAttributes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
-    held = {key: getattr(attributes, field_name) for key, field_name in OUTSIDE.items()}
-    arrays = {key: values for key, values in held.items() if values is not None}
-    return arrays | {OUTSIDE_INDEX: attributes.ends, OUTSIDE_NAMES: np.array(names, str)}
-
-
-def _edge_arrays(attributes: EdgeAttributes) -> dict[str, np.ndarray]:
-    held = {key: getattr(attributes, field_name) for key, field_name in EDGE_ARRAYS.items()}
-    arrays = {key: values for key, values in held.items() if values is not None}
-    arrays |= {"edge_index": attributes.ends, DIRECTED: np.array(attributes.directed)}
-    arrays |= {EDGE_NAMES: np.array(attributes.columns)} if attributes.columns else {}
-    arrays |= {EDGE_OWNERS: np.array(attributes.owners)} if attributes.owners else {}
-    arrays |= {SPLIT_TIMES: np.array(attributes.split_times)} if attributes.split_times is not None else {}
-    return arrays | ({EDGE_SCALING: np.array(attributes.scaling)} if attributes.scaling else {})
 
 
 @dataclass(frozen=True)
@@ -337,7 +325,7 @@ class Dataset(Shown):
         return self.classes if self.y.ndim == 1 else int(self.y.shape[1])
 
     @property
-    def labeled(self) -> np.ndarray:
+    def has_label(self) -> np.ndarray:
         """bool [e]: which examples have a label, or one at least of several."""
         return is_labeled(self.y)
 
@@ -365,13 +353,13 @@ class Dataset(Shown):
         return {"edge": of_edges, "node": self.node_time}.get(self.example)
 
     @property
-    def dealt_as(self) -> str:
+    def unit(self) -> str:
         """The unit that a partition distributes to clients: "node", or "graph" where small graphs are the examples."""
         return "graph" if self.example == "graph" else "node"
 
     @property
-    def dealt(self) -> int:
-        """The number of units of `dealt_as`."""
+    def units(self) -> int:
+        """The number of such units."""
         return self.examples if self.example == "graph" else self.nodes
 
     @property
@@ -385,7 +373,7 @@ class Dataset(Shown):
         return 0 if self.edge_attrs is None else self.edge_attrs.width
 
     @property
-    def called(self) -> tuple[str, ...]:
+    def node_names(self) -> tuple[str, ...]:
         """The names of the nodes of a graph in the user's data; () without."""
         return self.node_ids if self.example == "edge" else self.ids
 

@@ -43,7 +43,7 @@ _MONEY = (
 )
 _MARK = r"[.,'\u2019 \u00a0\u2009\u202f]"
 _GROUPED = rf"(?P<grouped>\d{{1,3}}(?P<mark>{_MARK})(\d{{2,3}}(?P=mark))*\d{{3}})"
-_WRITTEN = 10_000  # different cells of a column that are looked at
+MAX_DIFFERENT = 10_000  # different cells of a column that are looked at
 
 
 def is_gap(text: str) -> bool:
@@ -59,7 +59,8 @@ def amount(text: str) -> str:
     number = re.sub(rf"^({_MONEY})\s*|\s*({_MONEY}|[%\u2030])$", "", rest)
     if number != rest and not sign:
         sign, number = re.fullmatch(r"([+-]?)(.*)", number, re.DOTALL).groups()  # type: ignore[union-attr]
-    if grouped := re.fullmatch(rf"{_GROUPED}([.,](?P<part>\d+))?", number):
+    grouped = re.fullmatch(rf"{_GROUPED}([.,](?P<part>\d+))?", number)
+    if grouped is not None:
         whole, mark, part = grouped["grouped"], grouped["mark"], grouped["part"]
         if mark == "." and part is None and whole.count(".") == 1:
             return f"{sign}{number}"
@@ -93,12 +94,8 @@ def _date(text: str) -> str:
     return text if any(re.fullmatch(form, text.strip(), re.IGNORECASE) for form in _DATES) else ""
 
 
-def _cut_short(text: str) -> str:
+def _array_with_dots(text: str) -> str:
     return text if re.match(r"\s*((array|tensor)\()?\[", text) and re.search(r"\.\.\.|\u2026", text) else ""
-
-
-def _band(text: str) -> str:
-    return text if re.fullmatch(_BAND, text.strip(), re.IGNORECASE) and not re.match(NUMBER, text) else ""
 
 
 @dataclass(frozen=True)
@@ -115,7 +112,7 @@ FORMS = (  # the order in which they are named
     CellForm("these are dates", _date, DATES),
     CellForm(
         "these are arrays",
-        _cut_short,
+        _array_with_dots,
         "Numbers are left out where {cell} has dots: write the arrays whole.",
     ),
     CellForm("the comma is a decimal comma", _decimal, "Write decimal points: {reading}, not {cell}."),
@@ -136,7 +133,7 @@ FORMS = (  # the order in which they are named
 def of_number(column: str, texts: Iterable[str], gaps: str = MISSING) -> str:
     """The remedy for texts, at least one, in a column of numbers; "" if they are none of the forms known here. gaps:
     the remedy for words that stand for an empty cell."""
-    different = list(dict.fromkeys(texts))[:_WRITTEN]
+    different = list(dict.fromkeys(texts))[:MAX_DIFFERENT]
     words = [text for text in different if not is_gap(text)]
     if not words:
         return gaps
@@ -147,22 +144,24 @@ def of_number(column: str, texts: Iterable[str], gaps: str = MISSING) -> str:
             fitting.setdefault(readings, form)
     if not fitting:
         return ""
-    remedies = [
-        form.remedy.format(column=column, cell=short(words[0]), reading=readings[0])
-        for readings, form in fitting.items()
-    ]
-    if len(remedies) > 1:
-        remedies = [f"If {form.meaning}: {remedy}" for form, remedy in zip(fitting.values(), remedies, strict=True)]
+    remedies = list[str]()
+    for readings, form in fitting.items():
+        remedy = form.remedy.format(column=column, cell=short(words[0]), reading=readings[0])
+        remedies.append(remedy if len(fitting) == 1 else f"If {form.meaning}: {remedy}")
     return " ".join([*remedies, gaps] if len(words) < len(different) else remedies)
 
 
 def of_feature(column: str, texts: list[str], gaps: str = MISSING, whole: bool = True) -> str:
     """The remedy for cells of a feature that are no numbers; gaps: the remedy for unknown values; whole: whether
     the column holds nothing else."""
-    if remedy := of_number(column, texts, gaps):
+    remedy = of_number(column, texts, gaps)
+    if remedy:
         return remedy
     names = sorted(text for text in set(texts) if not is_gap(text))
-    if not whole or not (all(map(_band, names)) or not any(re.match(NUMERIC, name) for name in names)):
+    # Names begin with letters, unless all are bands of numbers, such as "18-25".
+    has_numerals = any(re.match(NUMERIC, name) for name in names)
+    is_band = [re.fullmatch(_BAND, name.strip(), re.IGNORECASE) and not re.match(NUMBER, name) for name in names]
+    if not whole or (has_numerals and not all(is_band)):
         return FEATURE
     shown = ", ".join(json.dumps(short(name), ensure_ascii=False) for name in names[:10])
     declare = f"[data] categories = {{{column} = [{shown}{', …' if names[10:] else ''}]}}"
@@ -179,9 +178,9 @@ def is_name(text: str) -> bool:
     return not re.match(NUMBER, text) and not any(form.reading(text) for form in FORMS)
 
 
-_LONGEST = 80  # letters of a cell in an error
+MAX_LETTERS = 80  # of a cell in an error
 
 
 def short(text: str) -> str:
     """The text, cut where it is too long for an error."""
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return text if len(text) <= MAX_LETTERS else f"{text[:MAX_LETTERS]}…"

@@ -9,12 +9,11 @@ import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.target import CLASS, NUMBER
-from fedweave.datasets.base import NO_LOOPS, Dataset, undirected
+from fedweave.datasets.base import NO_LOOPS, Dataset, to_undirected
 from fedweave.errors import ConfigError, DataError, Fault
 
-Example = tuple[str, str, int]
-_FEW = 1000  # kinds, which may be more than rows
-_LOOKED = 10_000  # rows at fault whose words are compared
+MIN_KINDS = 1000  # kinds, which may be more than rows
+MAX_COMPARED = 10_000  # rows at fault whose words are compared
 _BOTH = (
     "Store both directions of every edge once, sorted: edge_index = "
     "numpy.unique(numpy.concatenate([edge_index, edge_index[::-1]], axis=1), axis=1)."
@@ -41,34 +40,35 @@ class Rows(Protocol):
     def place(self, row: int) -> tuple[Path, int]:
         """The file of a row, and its number there."""
 
-    def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
-        """Refuse a row."""
-
 
 def refuse_rows(table: Rows, bad: np.ndarray, what: Callable[[int], str], remedy: str, code: str = "row") -> None:
-    """Refuse every row of a table, one with `refuse_at`, that is True in bool [rows]; `what` describes the fault.
-    The error's code is data.`code`.
+    """Refuse every row of a table that is True in bool [rows]; `what` describes the fault. The error's code is
+    data.`code`.
 
     Raises:
         DataError: names the first row of a file for each kind of fault; with more than three kinds, the first three
             and the number of other rows.
     """
-    alike, rows = dict[tuple[Path, str], list[int]](), np.flatnonzero(bad)
+    rows = np.flatnonzero(bad)
     if len(rows) == 0:
         return
-    for row in rows[:_LOOKED].tolist():
-        alike.setdefault((table.place(row)[0], what(row)), []).append(row)
-    beyond, examples = f" or more; only {_LOOKED:,} were looked at" if len(rows) > _LOOKED else "", list[Example]()
-    for (path, text), same in list(alike.items())[: Fault.SHOWN]:
-        rows_more = "1 more row" if len(same) == 2 else f"{len(same) - 1:,} more rows"
-        more = f" (and so in {rows_more}{beyond})" if len(same) > 1 else ""
+    # 1. Rows of one file with the same fault are one kind.
+    kinds = dict[tuple[Path, str], list[int]]()
+    for row in rows[:MAX_COMPARED].tolist():
+        kinds.setdefault((table.place(row)[0], what(row)), []).append(row)
+    # 2. Each kind is described by its first row and the number of others.
+    beyond = f" or more; only {MAX_COMPARED:,} were looked at" if len(rows) > MAX_COMPARED else ""
+    examples = list[tuple[str, str, int]]()
+    for (path, text), same in list(kinds.items())[: Fault.SHOWN]:
+        more = ""
+        if len(same) > 1:
+            rows_more = "1 more row" if len(same) == 2 else f"{len(same) - 1:,} more rows"
+            more = f" (and so in {rows_more}{beyond})"
         examples.append((str(path), f"row {table.place(same[0])[1]}: {text}{more}", len(same)))
-    rest = len(rows) - sum(count for _, _, count in examples)
-    faults = (
-        [Fault.of(examples, remedy, rest)]
-        if len(alike) > Fault.SHOWN
-        else [Fault.of([example], remedy) for example in examples]
-    )
+    # 3. Many kinds are one fault, few are a fault each.
+    faults = [Fault.of([example], remedy) for example in examples]
+    if len(kinds) > Fault.SHOWN:
+        faults = [Fault.of(examples, remedy, len(rows) - sum(count for _, _, count in examples))]
     raise DataError(*faults, code=f"{DataError.code}.{code}")
 
 
@@ -76,6 +76,13 @@ def first(bad: np.ndarray) -> int | None:
     """Position of the first True in bool [m], or None."""
     at = int(bad.argmax()) if bad.size else 0
     return at if bad.size and bad[at] else None
+
+
+def refuse_first(where: str | Path, bad: np.ndarray, what: Callable[[int], str], remedy: str, code: str = "") -> None:
+    """Refuse the first place that is True in bool [m], which `what` describes; nothing where there is none."""
+    at = first(bad)
+    if at is not None:
+        refuse(where, what(at), remedy, code)
 
 
 def check_settings(values: Mapping[str, object], rules: Iterable[tuple[bool, str, str]]) -> None:
@@ -93,22 +100,41 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
     Raises:
         DataError: it does not; the message names `where`, the row (numbered from 0) and the remedy.
     """
-    e, n = len(dataset.y), len(dataset.y) if dataset.graph_of is None else len(dataset.graph_of)
-    if dataset.edge_attrs is not None and dataset.edge_attrs.examples:
-        e, n = dataset.edge_attrs.total, dataset.x.shape[0]
+    y, example, attributes = dataset.y, dataset.example, dataset.edge_attrs
+    # 1. Nodes: their number n, that of examples e, and the features.
+    n = e = len(y)
+    if attributes is not None and example == "edge":
+        e, n = attributes.total, dataset.x.shape[0]
+    elif dataset.graph_of is not None:
+        n = len(dataset.graph_of)
     if n == 0:
         refuse(where, "the data has no nodes", "Give at least one node.")
     _check_features(dataset.x, n, where)
+    # 2. Edges: who is joined to whom.
     check_array(dataset.edges, "edge_index", np.int64, (2, None), where)
     _check_edges(dataset.edges, n, where)
-    _check_target(dataset, e, where)
-    labelled = labelled or bool(dataset.labeled.any())
-    _check_labels(dataset, where, labelled)
+    # 3. The target, in one of the forms of `core.target`.
+    if dataset.target == CLASS:
+        check_array(y, "y", np.int64, (e,), where)
+        unknown, highest = (y < -1) | (y >= dataset.classes), dataset.classes - 1
+        remedy = "Correct it, or -1 for unlabeled."
+        refuse_first(where, unknown, lambda row: f"y, row {row}: label {y[row]} is not in 0..{highest}", remedy)
+    else:
+        is_number = dataset.target == NUMBER
+        check_array(y, "y", np.float64 if is_number else np.int64, (e, None), where)
+        bad: np.ndarray = np.isinf(y) if is_number else (y < -1) | (y > 1)  # [e, t]
+        allowed = "a finite number, or NaN where it is missing" if is_number else "0 or 1, or -1 where it is missing"
+        bad_rows = np.asarray(bad.any(1))
+        refuse_first(where, bad_rows, lambda row: f"y, row {row}: {y[row].tolist()} is not {allowed}", "Correct it.")
+    labelled = labelled or bool(dataset.has_label.any())
+    if labelled and not dataset.has_label.any():
+        refuse(where, f"y: no {example} has a label", f"Label at least one {example}.")
+    # 4. What examples have beside their target.
     if dataset.graph_of is not None:
         check_array(dataset.graph_of, "graph_of", np.int64, (n,), where)
         _check_graphs(dataset.graph_of, dataset.edges, e, where)
     if dataset.owner is not None:
-        check_array(dataset.owner, "owner", np.int64, (n if dataset.example == "edge" else e,), where)
+        check_array(dataset.owner, "owner", np.int64, (n if example == "edge" else e,), where)
         _check_kinds(dataset.owner, "owner", "owners", where)
     if dataset.scaffold is not None:
         check_array(dataset.scaffold, "scaffold", np.int64, (e,), where)
@@ -116,11 +142,27 @@ def check(dataset: Dataset, where: str | Path, labelled: bool = True) -> Dataset
         check_array(dataset.sensitive, "sens", np.int64, (e,), where)
         _check_kinds(dataset.sensitive, "sens", "groups", where)
     if dataset.public is not None:
-        check_array(dataset.public, "the split", np.bool_, (3, e), where)
-        _check_split(dataset, where, labelled)
-    _check_names(dataset, where)
-    if dataset.edge_attrs is not None:
-        _check_edge_attributes(dataset.edge_attrs, dataset.edges, n, where)
+        split = dataset.public
+        check_array(split, "the split", np.bool_, (3, e), where)
+        what = f"the {example} is in two of train, val and test"
+        refuse_first(where, split.sum(0) > 1, lambda row: f"the split, row {row}: {what}", "Keep one of them.")
+        without_label = split.any(0) & ~dataset.has_label & np.bool_(labelled)
+        remedy = "Label it or take it out of the split."
+        refuse_first(where, without_label, lambda row: f"the split, row {row}: the {example} has no label", remedy)
+    # 5. Names, one for each thing that they name.
+    for key, count, thing in (
+        ("columns", dataset.features, "column of x"),
+        ("labels", dataset.classes, "class"),
+        ("targets", 0 if dataset.target == CLASS else dataset.outputs, "column of y"),
+        ("ids", dataset.examples, example),
+        ("node_ids", dataset.nodes, "node"),
+    ):
+        names = getattr(dataset, key)
+        if names and len(names) != count:
+            refuse(where, f"{key} has {len(names)} names for {count}", f"Give one name for each {thing}, or ().")
+    # 6. What edges and nodes have.
+    if attributes is not None:
+        _check_edge_attributes(attributes, dataset.edges, n, where)
     if dataset.node_time is not None:
         check_array(dataset.node_time, "node_time", np.float64, (n,), where)
     for name, count in (("node_labels", n), ("edge_labels", dataset.edges.shape[1])):
@@ -143,17 +185,17 @@ def check_counts(
     Raises:
         OtherCounts: names both counts.
     """
-    held = {
+    counts = {
         "graphs": dataset.examples,
         "nodes": dataset.nodes,
         "edges": dataset.edges.shape[1] // 2,
         "features": dataset.features,
         "classes": dataset.classes,
     }
-    counts, wanted = tuple(held[name] for name in names), tuple(getattr(published, name) for name in names)
-    if counts != wanted:
-        what = f"({', '.join(names)}) are {counts}, published are {wanted}"
-        raise OtherCounts(f"{where}: {what}. {remedy}", held["nodes"], held["edges"])
+    actual, expected = tuple(counts[name] for name in names), tuple(getattr(published, name) for name in names)
+    if actual != expected:
+        what = f"({', '.join(names)}) are {actual}, published are {expected}"
+        raise OtherCounts(f"{where}: {what}. {remedy}", counts["nodes"], counts["edges"])
 
 
 def check_array(array: object, name: str, dtype: type, shape: tuple[int | None, ...], where: str | Path) -> None:
@@ -162,78 +204,72 @@ def check_array(array: object, name: str, dtype: type, shape: tuple[int | None, 
     actual = getattr(array, "dtype", type(array).__name__)
     if not isinstance(array, np.ndarray) or array.dtype != np.dtype(dtype):
         refuse(where, f"{name} is {actual}, not {kind}", f"Store it as a NumPy array: {name}.astype('{kind}').")
-    if array.ndim != len(shape) or any(want not in (None, got) for want, got in zip(shape, array.shape, strict=False)):
-        wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        refuse(where, f"{name} has shape {array.shape}, not ({wanted})", "Store one entry per node, edge or graph.")
+    fits = array.ndim == len(shape)
+    for size, expected in zip(array.shape, shape, strict=False):
+        fits = fits and expected in (None, size)
+    if not fits:
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        refuse(where, f"{name} has shape {array.shape}, not ({sizes})", "Store one entry per node, edge or graph.")
 
 
 def _check_features(x: "np.ndarray | sp.csr_matrix", n: int, where: str | Path) -> None:
+    def place(position: int) -> tuple[int, int]:
+        """The row and column of the value at a place among `values`."""
+        if isinstance(x, np.ndarray):
+            return position // x.shape[1], position % x.shape[1]
+        return int(np.searchsorted(x.indptr, position, "right")) - 1, int(x.indices[position])
+
     if not sp.issparse(x):
         check_array(x, "x", np.float32, (n, None), where)
     elif not isinstance(x, sp.csr_matrix) or x.dtype != np.float32 or x.shape[0] != n:
         kind = f"{type(x).__name__} {x.dtype} {x.shape}"
         refuse(where, f"x is {kind}, not csr_matrix float32 with {n} rows", "Store one row of features per node.")
     else:
-        _check_csr(x, where)
+        remedy = (
+            "Write x_data, x_indices, x_indptr and x_shape from one scipy.sparse.csr_matrix after sum_duplicates()."
+        )
+        indptr, indices = x.indptr, x.indices
+        ends = (0, len(x.data), len(x.data))
+        if len(indptr) != x.shape[0] + 1 or (indptr[0], indptr[-1], len(indices)) != ends:
+            refuse(where, "x: the lengths of its CSR parts do not fit together", remedy)
+        falls = "x, row {}: indptr falls from {} to {}".format
+        refuse_first(where, np.diff(indptr) < 0, lambda row: falls(row, indptr[row], indptr[row + 1]), remedy)
+        beyond = f"is not in 0..{x.shape[1] - 1}"
+        outside = (indices < 0) | (indices >= x.shape[1])
+        refuse_first(where, outside, lambda at: f"x, row {place(at)[0]}: column {indices[at]} {beyond}", remedy)
+        rows = np.repeat(np.arange(x.shape[0]), np.diff(indptr))
+        unsorted = (np.diff(indices) <= 0) & (np.diff(rows) == 0)
+        what = "column indices are repeated or not ascending"
+        refuse_first(where, unsorted, lambda at: f"x, row {rows[at]}: {what}", remedy)
     if x.shape[1] == 0:
         refuse(where, "there are no features", "Give at least one feature column (for example each node's degree).")
     values = x.data if sp.issparse(x) else x.ravel()
-    bad = first(~np.isfinite(values))
-    if bad is not None:
-        row, column = _place(x, bad)
-        refuse(where, f"x, row {row}, column {column}: {values[bad]} is not finite", "Fill in or remove the value.")
-
-
-def _check_csr(x: sp.csr_matrix, where: str | Path) -> None:
-    remedy = "Write x_data, x_indices, x_indptr and x_shape from one scipy.sparse.csr_matrix after sum_duplicates()."
-    steps = np.diff(x.indptr)
-    if (
-        len(x.indptr) != x.shape[0] + 1
-        or x.indptr[0] != 0
-        or x.indptr[-1] != len(x.data)
-        or len(x.indices) != len(x.data)
-    ):
-        refuse(where, "x: the lengths of its CSR parts do not fit together", remedy)
-    row = first(steps < 0)
-    if row is not None:
-        refuse(where, f"x, row {row}: indptr falls from {x.indptr[row]} to {x.indptr[row + 1]}", remedy)
-    bad = first((x.indices < 0) | (x.indices >= x.shape[1]))
-    if bad is not None:
-        refuse(where, f"x, row {_place(x, bad)[0]}: column {x.indices[bad]} is not in 0..{x.shape[1] - 1}", remedy)
-    rows = np.repeat(np.arange(x.shape[0]), steps)
-    bad = first((np.diff(x.indices) <= 0) & (np.diff(rows) == 0))
-    if bad is not None:
-        refuse(where, f"x, row {rows[bad]}: column indices are repeated or not ascending", remedy)
-
-
-def _place(x: "np.ndarray | sp.csr_matrix", position: int) -> tuple[int, int]:
-    if not isinstance(x, np.ndarray):
-        return int(np.searchsorted(x.indptr, position, "right")) - 1, int(x.indices[position])
-    result: tuple[int, int] = divmod(position, x.shape[1])
-    return result
+    not_finite = "x, row {}, column {}: {} is not finite".format
+    remedy = "Fill in or remove the value."
+    refuse_first(where, ~np.isfinite(values), lambda at: not_finite(*place(at), values[at]), remedy)
 
 
 def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
-    def at(column: int | None, what: str, remedy: str) -> None:
-        if column is not None:
-            source, target = edges[:, column]
-            refuse(where, f"edge_index, column {column}: edge {source} -> {target} {what}", remedy, "edge")
+    def refuse_edges(bad: np.ndarray, what: str, remedy: str) -> None:
+        text = "edge_index, column {0}: edge {1} -> {2} {3}".format
+        refuse_first(where, bad, lambda column: text(column, *edges[:, column], what), remedy, "edge")
 
-    source, target = edges[0], edges[1]
-    missing = (edges.min(0) < 0) | (edges.max(0) >= n)
-    at(first(missing), f"names a node that is not in 0..{n - 1}", "Remove the edge or add the node.")
-    at(first(source == target), "is a self loop", NO_LOOPS)
+    source, target = edges
+    absent = (edges.min(0) < 0) | (edges.max(0) >= n)
+    refuse_edges(absent, f"names a node that is not in 0..{n - 1}", "Remove the edge or add the node.")
+    refuse_edges(source == target, "is a self loop", NO_LOOPS)
     codes = source * n + target
     steps = np.diff(codes, prepend=-1)
-    at(first(steps == 0), "is listed twice", _BOTH)
-    at(first(steps < 0), "is out of order", _BOTH)
+    refuse_edges(steps == 0, "is listed twice", _BOTH)
+    refuse_edges(steps < 0, "is out of order", _BOTH)
     # Sorted and distinct by now, so the graph is undirected exactly if its reverse is the same list.
-    lonely = np.setdiff1d(codes, target * n + source, assume_unique=True)
-    at(int(np.searchsorted(codes, lonely[0])) if lonely.size else None, "lacks its reverse", _BOTH)
+    without_reverse = np.setdiff1d(codes, target * n + source, assume_unique=True)
+    if without_reverse.size:
+        refuse_edges(codes == without_reverse[0], "lacks its reverse", _BOTH)
 
 
 def _check_edge_attributes(attributes: EdgeAttributes, edges: np.ndarray, n: int, where: str | Path) -> None:
-    """Refuse edges that carry what is no number, or that do not join the nodes that `edges` do."""
+    """Refuse attributes of edges that are no numbers, or edges that do not join the nodes that `edges` do."""
     m, index = attributes.total, attributes.ends
     check_array(index, "the edges' index", np.int64, (2, None), where)
     for name, kind, shape in (
@@ -248,93 +284,43 @@ def _check_edge_attributes(attributes: EdgeAttributes, edges: np.ndarray, n: int
         if values is None:
             continue
         check_array(values, f"the edges' {name}", kind, shape, where)
-        if (row := first(~np.isfinite(values.reshape(m, -1)).all(1) if m else np.zeros(0, bool))) is not None:
+        row = first(~np.isfinite(values.reshape(m, -1)).all(1)) if m else None
+        if row is not None:
             refuse(where, f"the edges' {name}, row {row}: {values[row]} is not finite", "Fill in or remove the value.")
-    owner, owners = attributes.owner, len(attributes.owners)
-    if owner is not None and (row := first((owner < 0) | (owner >= owners))) is not None:
-        refuse(where, f"the edges' owner, row {row}: {owner[row]}", f"Give the place of one of {owners} names, from 0.")
-    if attributes.weight is not None and (row := first(attributes.weight < 0)) is not None:
+    owner, weight = attributes.owner, attributes.weight
+    if owner is not None:
+        remedy = f"Give the place of one of {len(attributes.owners)} names, from 0."
+        unknown = (owner < 0) | (owner >= len(attributes.owners))
+        refuse_first(where, unknown, lambda row: f"the edges' owner, row {row}: {owner[row]}", remedy)
+    if weight is not None:
         remedy = "Give weights from 0; a number of either sign may be a feature of the edge."
-        refuse(where, f"the edges' weight, row {row}: {attributes.weight[row]} is below 0", remedy)
-    if attributes.weight is not None and (row := first(attributes.weight > HEAVIEST)) is not None:
-        problem = (
-            f"the edges' weight, row {row}: {attributes.weight[row]:g} is above {HEAVIEST:g}, so that sums overflow"
-        )
-        refuse(where, problem, "Give weights in a larger unit.")
-    source, target = index[:, index[0] != index[1]]
-    if (index.size and not 0 <= index.min() <= index.max() < n) or not np.array_equal(
-        undirected(source, target, n), edges
-    ):
+        refuse_first(where, weight < 0, lambda row: f"the edges' weight, row {row}: {weight[row]} is below 0", remedy)
+        heavy = "the edges' weight, row {}: {:g} is above {:g}, so that sums overflow".format
+        remedy = "Give weights in a larger unit."
+        refuse_first(where, weight > HEAVIEST, lambda row: heavy(row, weight[row], HEAVIEST), remedy)
+    in_range = not index.size or 0 <= index.min() <= index.max() < n
+    if not in_range or not np.array_equal(to_undirected(index, n), edges):
         refuse(where, "the edges and their attributes join different nodes", "Make both of one list of edges.")
-
-
-def _check_target(dataset: Dataset, examples: int, where: str | Path) -> None:
-    """Reject `y` if it has none of the forms in `core.target`."""
-    y = dataset.y
-    if dataset.target == CLASS:
-        check_array(y, "y", np.int64, (examples,), where)
-        return
-    number = dataset.target == NUMBER
-    check_array(y, "y", np.float64 if number else np.int64, (examples, None), where)
-    bad: np.ndarray = np.asarray((np.isinf(y) if number else (y < -1) | (y > 1)).any(1))
-    if (row := first(bad)) is not None:
-        due = "a finite number, or NaN where it is missing" if number else "0 or 1, or -1 where it is missing"
-        refuse(where, f"y, row {row}: {y[row].tolist()} is not {due}", "Correct it.")
-
-
-def _check_labels(dataset: Dataset, where: str | Path, labelled: bool) -> None:
-    y, classes = dataset.y, dataset.classes
-    row = first((y < -1) | (y >= classes)) if dataset.target == CLASS else None
-    if row is not None:
-        refuse(where, f"y, row {row}: label {y[row]} is not in 0..{classes - 1}", "Correct it, or -1 for unlabeled.")
-    if labelled and not dataset.labeled.any():
-        refuse(where, f"y: no {dataset.example} has a label", f"Label at least one {dataset.example}.")
-
-
-def _check_names(dataset: Dataset, where: str | Path) -> None:
-    """Reject lists of names whose length differs from the number of things that they name."""
-    for key, count, what in (
-        ("columns", dataset.features, "column of x"),
-        ("labels", dataset.classes, "class"),
-        ("targets", 0 if dataset.target == CLASS else dataset.outputs, "column of y"),
-        ("ids", dataset.examples, dataset.example),
-        ("node_ids", dataset.nodes, "node"),
-    ):
-        names = getattr(dataset, key)
-        if names and len(names) != count:
-            refuse(where, f"{key} has {len(names)} names for {count}", f"Give one name for each {what}, or ().")
 
 
 def _check_graphs(graph_of: np.ndarray, edges: np.ndarray, graphs: int, where: str | Path) -> None:
     remedy = "Number the graphs from 0 and store the nodes of each one after the other."
-    row = first((np.diff(graph_of, prepend=-1) < 0) | (np.diff(graph_of, prepend=-1) > 1))
-    if row is not None:
-        refuse(where, f"graph_of, row {row}: graph {graph_of[row]} comes out of order or leaves out another", remedy)
+    steps = np.diff(graph_of, prepend=-1)
+    gap = "graph_of, row {}: graph {} comes out of order or leaves out another".format
+    refuse_first(where, (steps < 0) | (steps > 1), lambda row: gap(row, graph_of[row]), remedy)
     if graph_of[-1] != graphs - 1:
         refuse(where, f"graph_of ends with graph {graph_of[-1]}, but there are {graphs} graphs", remedy)
-    column = first(graph_of[edges[0]] != graph_of[edges[1]])
-    if column is not None:
-        source, target = edges[:, column]
-        what = f"edge_index, column {column}: edge {source} -> {target} joins two graphs"
-        refuse(where, what, "Remove the edge, or make the two graphs one.")
+    crossing = graph_of[edges[0]] != graph_of[edges[1]]
+    what = "edge_index, column {}: edge {} -> {} joins two graphs".format
+    remedy = "Remove the edge, or make the two graphs one."
+    refuse_first(where, crossing, lambda column: what(column, *edges[:, column]), remedy)
 
 
 def _check_kinds(numbers: np.ndarray, name: str, things: str, where: str | Path) -> None:
-    row = first(numbers < -1)
-    if row is not None:
-        refuse(where, f"{name}, row {row}: {numbers[row]} is below 0", f"Number the {things} from 0; -1 is unknown.")
-    if (row := first(numbers > max(len(numbers), _FEW))) is not None:  # memory is taken for all below it
-        what = f"{name}, row {row}: {numbers[row]} is above the number of rows, {len(numbers):,}"
-        refuse(where, what, f"Number the {things} from 0, without gaps; -1 is unknown.", "stray")
-
-
-def _check_split(dataset: Dataset, where: str | Path, labelled: bool) -> None:
-    split = np.asarray(dataset.public)
-    row = first(split.sum(0) > 1)
-    if row is not None:
-        what = f"the split, row {row}: the {dataset.example} is in two of train, val and test"
-        refuse(where, what, "Keep one of them.")
-    row = first(split.any(0) & ~dataset.labeled)
-    if labelled and row is not None:
-        what = f"the split, row {row}: the {dataset.example} has no label"
-        refuse(where, what, "Label it or take it out of the split.")
+    remedy = f"Number the {things} from 0; -1 is unknown."
+    refuse_first(where, numbers < -1, lambda row: f"{name}, row {row}: {numbers[row]} is below 0", remedy)
+    # memory is taken for all numbers below the largest
+    stray = f"{name}, row {{}}: {{}} is above the number of rows, {len(numbers):,}".format
+    remedy = f"Number the {things} from 0, without gaps; -1 is unknown."
+    far = numbers > max(len(numbers), MIN_KINDS)
+    refuse_first(where, far, lambda row: stray(row, numbers[row]), remedy, "stray")

@@ -4,7 +4,6 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +13,14 @@ import scipy.sparse as sp
 from fedweave.core.graph import SPLITS
 from fedweave.core.target import is_labeled
 from fedweave.core.text import counted
-from fedweave.datasets.base import NO_LOOPS, note_loops, undirected
-from fedweave.datasets.cells import DATES, GAPS, NESTED, is_gap, is_name, numbers_in
+from fedweave.datasets.base import NO_LOOPS, note_loops, to_undirected
+from fedweave.datasets.cells import GAPS, is_gap, is_name, numbers_in
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.column_names import EDGES, NODES, OF_EDGES
 from fedweave.datasets.features import one_hot
 from fedweave.datasets.name_matching import NameIndex, as_whole, places
 from fedweave.datasets.row_numbers import HEAD
-from fedweave.datasets.table import Table, refuse_name
+from fedweave.datasets.table import Table, is_text, refuse_name
 from fedweave.errors import ConfigError, DataError, Faults
 
 _LOG = logging.getLogger(__name__)
@@ -29,8 +28,7 @@ _LOG = logging.getLogger(__name__)
 
 def gap_columns(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
     """The columns of edges, or of nodes, among the names in [data] missing, such as "income" and "edges.fee"."""
-    entries = [(name.startswith(OF_EDGES), name.removeprefix(OF_EDGES)) for name in missing or ()]
-    return [name for is_of_edges, name in entries if is_of_edges == of_edges]
+    return [name.removeprefix(OF_EDGES) for name in missing or () if name.startswith(OF_EDGES) == of_edges]
 
 
 def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] | None) -> None:
@@ -39,8 +37,9 @@ def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] |
     Raises:
         ConfigError: names one.
     """
-    if both := [name for name in missing or () if name in (categories or {})]:
-        raise ConfigError(f"data: missing names {both[0]!r}, whose empty cells are in none of its categories.")
+    for name in missing or ():
+        if name in (categories or {}):
+            raise ConfigError(f"data: missing names {name!r}, whose empty cells are in none of its categories.")
 
 
 def fill_gaps(table: Table, names: Sequence[str]) -> Table:
@@ -53,21 +52,13 @@ def fill_gaps(table: Table, names: Sequence[str]) -> Table:
     data = table.data
     for name in names:
         if name not in data.column_names:
-            refuse(
-                table.path,
-                f"[data] missing names the column {name!r}, which does not exist",
-                "Correct its name.",
-                "column-named",
-            )
-        cells = table.cells(name)
+            what = f"[data] missing names the column {name!r}, which does not exist"
+            refuse(table.path, what, "Correct its name.", "column-named")
+        cells = table.number_cells(name)
         if pa.types.is_null(cells.type):
             cells = cells.cast(pa.float64())
-        if pa.types.is_temporal(cells.type):
-            refuse(table.path, f"column {name!r} holds {cells.type}", DATES)
-        if pa.types.is_nested(cells.type):
-            refuse(table.path, f"column {name!r} holds {cells.type}", NESTED, "column-nested")
         gaps = cells.is_null(nan_is_null=True)
-        if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+        if is_text(cells.type):
             words = pc.utf8_lower(pc.utf8_trim_whitespace(cells))
             gaps = pc.or_(gaps, pc.is_in(words, pa.array(["", *GAPS], cells.type), skip_nulls=True))
         zero = pa.scalar("0").cast(cells.type)
@@ -84,18 +75,26 @@ def expand_lists(table: Table, known: Sequence[str] = ()) -> Table:
         DataError: lists differ in length, or one is missing; names file, row and column.
     """
     data = table.data
-    for name in (name for name in table.columns if name not in known):
-        cells = _lists(data[name])
-        if not _holds_numbers(cells.type):
+    for name in table.columns:
+        if name in known:
             continue
+        cells = _lists(data[name])
+        kind = cells.type
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        of_numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
+        if not is_list or not any(is_kind(kind.value_type) for is_kind in of_numbers):
+            continue
+        # Lists of one length in every row become that many columns.
         lengths = pc.fill_null(pc.list_value_length(cells), 0).to_numpy(zero_copy_only=False)
         width, at = int(lengths.max(initial=0)), data.column_names.index(name)
-        _refuse_uneven(table, name, lengths, width)
-        names = [f"{name} {place}" for place in range(width)]
-        if duplicates := sorted(set(names) & set(data.column_names)):
-            refuse_name(table.path, duplicates[0])
+        what = f"{name!r} holds {{}} numbers, not {width}".format
+        remedy = "Give lists of one length in every row, or one column for each number."
+        refuse_rows(table, lengths != max(width, 1), lambda row: what(lengths[row]), remedy)  # noqa: B023
         values, data = cells.flatten(), data.remove_column(at)
-        for place, new_name in enumerate(names):
+        for place in range(width):
+            new_name = f"{name} {place}"
+            if new_name in data.column_names:
+                refuse_name(table.path, new_name)
             data = data.add_column(at + place, new_name, values.take(pa.array(np.arange(place, len(values), width))))
     return replace(table, data=data)
 
@@ -107,7 +106,7 @@ def _lists(column: pa.ChunkedArray) -> pa.Array:
     """A column of text as lists of numbers, if each cell is one in square brackets, "[0.1, 2]" or "[0.1 2]", or empty;
     other columns as they are."""
     cells = column.combine_chunks()
-    if not pa.types.is_string(cells.type) and not pa.types.is_large_string(cells.type):
+    if not is_text(cells.type):
         return cells
     head = cells.drop_null().slice(0, HEAD)
     if not len(head) or not pc.all(pc.match_substring_regex(head, _LIST)).as_py():
@@ -119,19 +118,6 @@ def _lists(column: pa.ChunkedArray) -> pa.Array:
             return cells
         lists.append([float(number) for number in numbers] if numbers else None)
     return pa.array(lists, pa.list_(pa.float64()))
-
-
-def _refuse_uneven(table: Table, name: str, lengths: np.ndarray, width: int) -> None:
-    remedy = "Give lists of one length in every row, or one column for each number."
-    describe = lambda row: f"{name!r} holds {lengths[row]} numbers, not {width}"  # noqa: E731
-    refuse_rows(table, lengths != max(width, 1), describe, remedy)
-
-
-def _holds_numbers(kind: pa.DataType) -> bool:
-    """Whether a type is one of lists of numbers."""
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
-    return any(is_list(kind) for is_list in lists) and any(is_one(kind.value_type) for is_one in numbers)
 
 
 SPLIT_WORDS = {name: at for at, name in enumerate(SPLITS)} | {"valid": 1, "validation": 1, "dev": 1}
@@ -152,7 +138,8 @@ def training_values(table: Table, column: str, rows: np.ndarray | None = None) -
         DataError: there is no such column, or these rows have no value.
     """
     if column not in table.columns:
-        refuse(table.path, f"[data] categories names the column {column!r}, which does not exist", "Correct its name.")
+        what = f"[data] categories names the column {column!r}, which does not exist"
+        refuse(table.path, what, "Correct its name.")
     cells = table.texts(column)
     cells = cells if rows is None else cells.filter(pa.array(rows))
     values = sorted(text for text in cells.drop_null().unique().to_pylist() if not is_gap(text))
@@ -176,11 +163,10 @@ def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> n
         return table.kinds(column, tuple(names), f"categories.{column}")
     cells = table.texts(column)
     numbers: np.ndarray = places(cells, pa.array(names, pa.string())).fill_null(-1).to_numpy(False).astype(np.int64)
-    others = [text for text in cells.filter(pa.array(numbers < 0)).drop_null().to_pylist() if not is_gap(text)]
-    if others:
-        kinds = [*dict.fromkeys(others)]
-        more = f" and {counted(len(kinds) - 1, 'more value')}" if kinds[1:] else ""
-        note = f"{kinds[0]!r}{more} in {counted(len(others), 'row')}, which no row of training has: in no category"
+    new = [text for text in cells.filter(pa.array(numbers < 0)).drop_null().to_pylist() if not is_gap(text)]
+    if new:
+        more = f" and {counted(len(set(new)) - 1, 'more value')}" if len(set(new)) > 1 else ""
+        note = f"{new[0]!r}{more} in {counted(len(new), 'row')}, which no row of training has: in no category"
         _LOG.warning("note: %s: %s is %s", table.path, column, note)
     return numbers
 
@@ -191,15 +177,12 @@ def ids_of(nodes: Table) -> pa.Array:
     Raises:
         DataError: an id is empty or repeated, or has a blank at an end; names file and row.
     """
-    ids = nodes.required_texts("id")
+    ids = nodes.nonempty_texts("id")
     nodes.refuse_blanks("id")
     first_rows = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
-    refuse_rows(
-        nodes,
-        first_rows != np.arange(nodes.rows),
-        lambda row: f"id {ids[row].as_py()!r} is already in row {nodes.place(first_rows[row])[1]}",
-        "Give every row an id of its own.",
-    )
+    what = "id {!r} is already in row {}".format
+    describe = lambda row: what(ids[row].as_py(), nodes.place(first_rows[row])[1])  # noqa: E731
+    refuse_rows(nodes, first_rows != np.arange(nodes.rows), describe, "Give every row an id of its own.")
     return ids
 
 
@@ -208,21 +191,21 @@ def feature_names(
 ) -> tuple[str, ...]:
     """All columns that mean nothing else, which the `known` do; of a column of `categories` one for each of its
     values, "job = clerk"."""
-    values = categories or {}
-    return tuple(
-        full
-        for name in nodes.columns
-        if name not in known
-        for full in ([f"{name} = {value}" for value in values[name]] if name in values else [name])
-    )
+    values, names = categories or {}, list[str]()
+    for name in nodes.columns:
+        if name in values and name not in known:
+            names += [f"{name} = {value}" for value in values[name]]
+        elif name not in known:
+            names.append(name)
+    return tuple(names)
 
 
 def features_of(
-    nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None, apart: bool = True
+    nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None, distinct: bool = True
 ) -> np.ndarray | sp.csr_matrix:
     """float32 [n, d]: the columns of `feature_names`, sparse where some are of categories.
 
-    apart: False for examples to be predicted, where a few may well have nearly the same numbers.
+    distinct: False for examples to be predicted, where a few may well have nearly the same numbers.
 
     Raises:
         DataError: a value is not a number, or none of its column's `categories`, or float32 does not keep a column's
@@ -230,17 +213,14 @@ def features_of(
     """
     values, faults, columns = categories or {}, Faults(DataError), list[np.ndarray | sp.csr_matrix]()
     for name in values.keys() - set(nodes.columns):
-        refuse(
-            nodes.path,
-            f"[data] categories names the column {name!r}, which does not exist",
-            "Add it, or correct its name.",
-        )
-    for name in (name for name in nodes.columns if name not in known):
+        what = f"[data] categories names the column {name!r}, which does not exist"
+        refuse(nodes.path, what, "Add it, or correct its name.")
+    for name in nodes.columns:
         with faults:
-            if name in values:
+            if name in values and name not in known:
                 columns.append(one_hot(_categories_of(nodes, name, values[name]), len(values[name])))
-            else:
-                columns.append(nodes.numbers(name, apart)[:, None])
+            elif name not in known:
+                columns.append(nodes.numbers(name, distinct)[:, None])
     faults.refuse()
     if any(isinstance(column, sp.csr_matrix) for column in columns):
         return sp.csr_matrix(sp.hstack([sp.csr_matrix(column) for column in columns], "csr"))
@@ -280,7 +260,7 @@ def names_in(table: Table, column: str) -> pa.Array:
         DataError: a cell is empty or a word for that ("nan"), or a name begins or ends with a blank, which would make
             it another name.
     """
-    names = as_whole(table.required_texts(column))
+    names = as_whole(table.nonempty_texts(column))
     table.refuse_blanks(column)
     table.refuse_gaps(column)
     return names
@@ -297,8 +277,7 @@ def edges_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> np.ndarray:
     Raises:
         DataError: see `ends_of`.
     """
-    (source, target), _ = ends_of(edges, ids, loops)
-    return undirected(source, target, len(ids))
+    return to_undirected(ends_of(edges, ids, loops)[0], len(ids))
 
 
 ABSENT_END = "Add a row with this id to nodes, or remove the edge."
@@ -317,11 +296,12 @@ def ends_of(
     """
     faults, ends, known = Faults(DataError), list[np.ndarray](), NameIndex(ids)
     for name in EDGES:
-        cells = edges.required_texts(name)
+        cells = edges.nonempty_texts(name)
         numbers = places(cells, ids)
         missing = numbers.is_null().to_numpy(False)
         with faults:
-            refuse_rows(edges, missing, partial(_no_node, name, cells, known), remedy)
+            describe = lambda row: f"{name} {cells[row].as_py()!r} is no node{known.hint(cells[row].as_py())}"  # noqa: B023, E731
+            refuse_rows(edges, missing, describe, remedy)
         ends.append(numbers.fill_null(-1 - len(ends)).to_numpy(zero_copy_only=False))
     is_loop = ends[0] == ends[1]
     if loops == "refuse":
@@ -341,28 +321,16 @@ def external_names(edges: Table, ids: pa.Array) -> pa.Array:
     Raises:
         DataError: neither end of an edge is a node; names file and row.
     """
-    cells = [edges.required_texts(name) for name in EDGES]
+    cells = [edges.nonempty_texts(name) for name in EDGES]
     absent = [places(column, ids).is_null() for column in cells]
     neither = np.logical_and(*(column.to_numpy(False) for column in absent))
-    what = "neither {!r} nor {!r} is a node"
-    describe = lambda row: what.format(*(column[row].as_py() for column in cells))  # noqa: E731
-    refuse_rows(
-        edges,
-        neither,
-        describe,
-        "An edge to another member's node must have one end in this table of nodes. Remove the edge.",
-    )
-    return pc.unique(
-        pa.chunked_array([column.filter(is_absent) for column, is_absent in zip(cells, absent, strict=True)])
-    )
+    what = "neither {!r} nor {!r} is a node".format
+    remedy = "An edge to another member's node must have one end in this table of nodes. Remove the edge."
+    refuse_rows(edges, neither, lambda row: what(*(column[row].as_py() for column in cells)), remedy)
+    return pc.unique(pa.chunked_array(list(map(pa.Array.filter, cells, absent))))
 
 
-def _no_node(name: str, cells: pa.Array, known: NameIndex, row: int) -> str:
-    cell = cells[row].as_py()
-    return f"{name} {cell!r} is no node{known.hint(cell)}"
-
-
-def split_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarray:
+def masks_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarray:
     """bool [3, rows]: the train, val and test ones of the column "split"; messages call a row `example`.
 
     Raises:

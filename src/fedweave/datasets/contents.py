@@ -34,7 +34,8 @@ class DataColumn(NamedTuple):
 
 def column(name: str) -> DataColumn:
     """The meaning of the column with this name."""
-    if match := _ENCODED.fullmatch(name):
+    match = _ENCODED.fullmatch(name)
+    if match is not None:
         return DataColumn(name, match[1].split()[0], match[1], match[2])
     of, equals, value = name.partition(" = ")
     return DataColumn(name, "category", of, value) if equals and of else DataColumn(name, "number")
@@ -44,32 +45,32 @@ def names(data: Dataset) -> tuple[str, ...]:
     """The names of the columns. Without names, columns of small graphs that encode nodes' labels or degrees are
     recognized by their values, and others have their places from 0."""
     if data.columns or data.graph_of is None:
-        return data.columns or unnamed(0, data.features)
+        return data.columns or default_names(0, data.features)
     if data.node_labels is not None and (data.node_labels >= 0).any():
         count = int(data.node_labels.max()) + 1
         called: Sequence[object] = data.node_kinds or range(count)
         if len(called) <= data.features and _is_one_hot(data.x, data.node_labels, len(called)):
-            return (*(f"label = {name}" for name in called), *unnamed(len(called), data.features))
+            return (*(f"label = {name}" for name in called), *default_names(len(called), data.features))
     degrees = np.bincount(data.edges[0], minlength=data.nodes)
     if degrees.max() < data.features and _is_one_hot(data.x, degrees, data.features):
         return tuple(f"degree = {degree}" for degree in range(data.features))
-    return unnamed(0, data.features)
+    return default_names(0, data.features)
 
 
-def unnamed(first: int, end: int) -> tuple[str, ...]:
+def default_names(first: int, end: int) -> tuple[str, ...]:
     """The names of columns without names, from place `first` to before `end`."""
     return tuple(f"column {place}" for place in range(first, end))
 
 
-def is_unnamed(name: str) -> bool:
-    """Whether the name is one of `unnamed`."""
+def is_default_name(name: str) -> bool:
+    """Whether the name is one of `default_names`."""
     return re.fullmatch(r"column \d+", name) is not None
 
 
 def _is_one_hot(x: "np.ndarray | sp.csr_matrix", numbers: np.ndarray, columns: int) -> bool:
     """Whether the first `columns` of x [n, d] are nonzero exactly where the one-hot `numbers` are, however scaled."""
-    held = sp.csr_matrix(x[:, :columns] != 0)
-    return bool((held != (one_hot(numbers, columns) != 0)).nnz == 0)
+    nonzero = sp.csr_matrix(x[:, :columns] != 0)
+    return bool((nonzero != (one_hot(numbers, columns) != 0)).nnz == 0)
 
 
 NAMES = "names of columns and classes"  # "names" in older runs, where TU folders and public tables had none
@@ -79,7 +80,7 @@ def digests(data: Dataset) -> dict[str, str]:
     """{what: SHA-256} of everything that a run depends on."""
     x, parties = data.x, data.parties or ()
     features = (x,) if isinstance(x, np.ndarray) else (x.data, x.indices, x.indptr)
-    held = {
+    arrays = {
         "features": (np.array(x.shape), *features),
         "edges": (data.edges, data.edge_labels),
         "labels": (np.array(data.classes), data.y),
@@ -89,12 +90,18 @@ def digests(data: Dataset) -> dict[str, str]:
         "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
     }
     if data.edge_attrs is not None:
-        held["what edges carry"] = tuple(data.edge_attrs.arrays().values())
+        arrays["what edges carry"] = tuple(data.edge_attrs.arrays().values())
     if data.outside is not None:
         named = np.array(data.outside.names, str)
-        held["edges to nodes elsewhere"] = (*data.outside.edge_attrs.arrays().values(), named)
+        arrays["edges to nodes elsewhere"] = (*data.outside.edge_attrs.arrays().values(), named)
     names = json.dumps([data.columns, data.labels, data.owners]).encode()
-    return {what: _digest(arrays) for what, arrays in held.items()} | {NAMES: hashlib.sha256(names).hexdigest()}
+    result = dict[str, str]()
+    for what, parts in arrays.items():
+        hasher = hashlib.sha256()
+        for array in parts:
+            hasher.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
+        result[what] = hasher.hexdigest()
+    return result | {NAMES: hashlib.sha256(names).hexdigest()}
 
 
 def content(data: Dataset) -> str:
@@ -108,7 +115,8 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, rem
     Raises:
         UserError: names what has changed.
     """
-    if changed := changes(before, now):
+    changed = changes(before, now)
+    if changed:
         what = "code" if any(Path(one).suffix == ".py" for one in changed) else "data"
         raise UserError(
             f"the {what} of {run} has changed since it was begun: {', '.join(changed)}. {remedy}", code="user.changed"
@@ -118,10 +126,3 @@ def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, rem
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """The parts that differ from those that a run noted `before`."""
     return [what for what in now if what in before and before[what] != now[what]]
-
-
-def _digest(arrays: tuple[np.ndarray | None, ...]) -> str:
-    hasher = hashlib.sha256()
-    for array in arrays:
-        hasher.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
-    return hasher.hexdigest()

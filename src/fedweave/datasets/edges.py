@@ -5,19 +5,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import (
-    OVER_NODES,
-    apply_scaling,
-    scaler_of,
-)
+from fedweave.datasets.features import OVER_NODES, apply_scaling, scaler_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,8 +28,8 @@ class EdgeScaler(NamedTuple):
     @classmethod
     def of_numbers(cls, how: str, shift: Sequence[float] = (), divisor: Sequence[float | None] = ()) -> "EdgeScaler":
         """The scaling by known numbers (`features.apply_scaling`)."""
-        pairs = zip(shift, (by or 0.0 for by in divisor), strict=True)
-        return cls(tuple(pairs), lambda values: apply_scaling(values, how, shift, divisor))
+        pairs = tuple((start, scale or 0.0) for start, scale in zip(shift, divisor, strict=True))
+        return cls(pairs, lambda values: apply_scaling(values, how, shift, divisor))
 
     def apply(self, edge_attrs: EdgeAttributes) -> EdgeAttributes:
         """The attributes with scaled features."""
@@ -51,12 +47,16 @@ def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, en
     """
     if how not in OVER_NODES:
         return EdgeScaler.of_numbers(how)
-    early = [one if one.time is None else one.select(one.time <= end) for one in among]
-    each = [one.features for one in early if one.features is not None]
+    each, first_time = list[np.ndarray](), math.inf
+    for edge_attrs in among:
+        if edge_attrs.time is not None and edge_attrs.total:
+            first_time = min(first_time, edge_attrs.time.min())
+            edge_attrs = edge_attrs.select(edge_attrs.time <= end)
+        if edge_attrs.features is not None:
+            each.append(edge_attrs.features)
     over = each[0] if len(each) == 1 else np.concatenate(each)
-    times = [one.time for one in among if one.time is not None and one.total]
-    if times and not len(over):
-        what = f"{min(map(np.min, times)):.10g} is the first, and training ends at {end:.10g}"
+    if first_time < math.inf and not len(over):
+        what = f"{first_time:.10g} is the first, and training ends at {end:.10g}"
         remedy = 'Let training end later (train_until), or set edge_normalize = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {what}", remedy, "no-early-edges")
     if not len(over):
@@ -91,22 +91,14 @@ def merge_parallel(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:
         return result._replace(weight=np.bincount(of, minlength=len(rows)).astype(np.float32))
     if parallel == "last":
         return result
-    weight, features = (_sum_rows(values, of, len(rows)) for values in (edge_attrs.weight, edge_attrs.features))
-    return result._replace(weight=weight, features=features)
-
-
-def _sum_rows(values: np.ndarray | None, of: np.ndarray, count: int) -> np.ndarray | None:
-    if values is None:
-        return None
-    out = np.zeros((count, *values.shape[1:]), np.float64)
-    np.add.at(out, of, values)
-    return out.astype(np.float32)
-
-
-def skeleton(index: np.ndarray, nodes: int) -> np.ndarray:
-    """int64 [2, E]: who is joined to whom, in the form of `Dataset.edges`."""
-    apart = index[0] != index[1]
-    return undirected(index[0, apart], index[1, apart], nodes)
+    sums = dict[str, Any]()
+    for name in ("weight", "features"):
+        values = getattr(edge_attrs, name)
+        if values is not None:
+            total = np.zeros((len(rows), *values.shape[1:]), np.float64)
+            np.add.at(total, of, values)
+            sums[name] = total.astype(np.float32)
+    return result._replace(**sums)
 
 
 def one_direction(edge_attrs: EdgeAttributes, where: str | Path) -> EdgeAttributes:
@@ -142,14 +134,14 @@ def without_reverses(edge_attrs: EdgeAttributes, table: np.ndarray, where: str |
     loop = edge_attrs.ends[0] == edge_attrs.ends[1]
     whole = np.bincount(table, ~both & ~loop)[table] == 0
     twice = both & ~loop & (~whole | edge_attrs.examples)
-    if twice.any() and (twice.sum() >= _MOSTLY * (~loop).sum()):
+    if twice.any() and (twice.sum() >= MIN_SHARE * (~loop).sum()):
         are = "is two examples" if edge_attrs.examples else "counts twice"
         problem = f"{twice.sum():,} of {edge_attrs.total:,} rows list an edge in both directions with the same values"
         _LOG.warning("note: %s: %s, which %s; list it once, or set directed = true", where, problem, are)
     return edge_attrs if edge_attrs.examples else edge_attrs.select(~whole | loop | opens)
 
 
-_MOSTLY = 0.5  # share of the edges
+MIN_SHARE = 0.5  # of the edges that are listed in both directions, from which on this is noted
 
 
 def _reverse_rows(edge_attrs: EdgeAttributes, table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -158,13 +150,14 @@ def _reverse_rows(edge_attrs: EdgeAttributes, table: np.ndarray) -> tuple[np.nda
     low, high = np.sort(edge_attrs.ends, 0)
     way = np.sign(edge_attrs.ends[1] - edge_attrs.ends[0])
     pair = np.unique(low << 31 | high, return_inverse=True)[1]
-    ahead, back = (np.bincount(pair[way == one], minlength=len(pair)) for one in (1, -1))
+    ahead = np.bincount(pair[way == 1], minlength=len(pair))
+    back = np.bincount(pair[way == -1], minlength=len(pair))
     both, opens = way == 0, np.ones(edge_attrs.total, bool)
     at = np.flatnonzero(((ahead > 0) & (back > 0))[pair])
     values = [column[at] for column in (edge_attrs.weight, edge_attrs.time) if column is not None]
     values += [] if edge_attrs.features is None else list(edge_attrs.features[at].T)
     order = np.lexsort([*values, pair[at], table[at]])
-    new = np.ones(len(at), bool)
+    new = np.ones(len(at), bool)  # the first row of each group of equal ones
     new[1:] = np.any([np.diff(key[order]) != 0 for key in (*values, pair[at], table[at])], 0)
     group = np.empty(len(at), np.int64)
     group[order] = np.cumsum(new) - 1
@@ -184,8 +177,7 @@ def is_mirrored(index: np.ndarray) -> bool:
     """Whether edges int64 [2, M] are listed in both directions."""
     source, target = index
     codes = np.minimum(source, target) << 31 | np.maximum(source, target)
-    ahead, back = (np.sort(codes[way]) for way in (source < target, source > target))
-    return np.array_equal(ahead, back)
+    return np.array_equal(np.sort(codes[source < target]), np.sort(codes[source > target]))
 
 
 def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:

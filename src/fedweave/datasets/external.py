@@ -1,6 +1,6 @@
 """External edges, from a member's nodes to nodes that it does not hold, and what the member knows of them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,9 +62,9 @@ def ends_at(attributes: EdgeAttributes, holder: np.ndarray) -> Ends:
     holder: int64, the holder of every node by its number; -1 is none.
     """
     source, target = attributes.ends
-    apart, ends = holder[source] != holder[target], list[Ends]()
+    crossing, ends = holder[source] != holder[target], list[Ends]()
     for way, (near, far) in enumerate(((source, target), (target, source))):
-        edge = np.flatnonzero(apart & (holder[near] >= 0))
+        edge = np.flatnonzero(crossing & (holder[near] >= 0))
         ends.append(Ends(near[edge], far[edge], np.full(len(edge), way * attributes.directed), edge))
     return Ends(*map(np.concatenate, zip(*ends, strict=True)))
 
@@ -80,28 +80,21 @@ def summary(
 
     holder: see `ends_at`.
     """
-    columns, moment = list[tuple[str, np.ndarray]](), _moments(edge_attrs, holder, ends)
-    for way, called in enumerate(ways(edge_attrs.directed)):
-        prefix, here = f"external {called} ".replace("  ", " "), ends.way == way
-        way_columns = _of_way(nodes, edge_attrs, ends.only(here), None if moment is None else moment[here])
-        columns += [(prefix + name, column) for name, column in way_columns]
-    return np.stack([column for _, column in columns], 1).astype(np.float32), tuple(name for name, _ in columns)
-
-
-def _of_way(
-    nodes: int, attributes: EdgeAttributes, ends: Ends, moment: np.ndarray | None
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Names and columns float64 [n] of `summary` for one direction."""
-    count = np.bincount(ends.near, minlength=nodes).astype(np.float64)
-    yield "log count", np.log1p(count)
-    for name, values in _values(attributes):
-        total = np.bincount(ends.near, values[ends.edge], nodes)
-        yield f"log sum of {name}", np.arcsinh(total)
-        yield f"log mean of {name}", np.arcsinh(total / count.clip(1))
-    if moment is not None:
-        last = np.zeros(nodes)
-        np.maximum.at(last, ends.near, moment)
-        yield "last time", last
+    columns, moment = dict[str, np.ndarray](), _moments(edge_attrs, holder, ends)
+    for way, direction in enumerate(ways(edge_attrs.directed)):
+        prefix = f"external {direction} " if direction else "external "
+        near, _, _, edge = ends.only(ends.way == way)
+        count = np.bincount(near, minlength=nodes).astype(np.float64)  # [n]
+        columns[f"{prefix}log count"] = np.log1p(count)
+        for name, values in _values(edge_attrs):
+            total = np.bincount(near, values[edge], nodes)
+            columns[f"{prefix}log sum of {name}"] = np.arcsinh(total)
+            columns[f"{prefix}log mean of {name}"] = np.arcsinh(total / count.clip(1))
+        if moment is not None:
+            last = np.zeros(nodes)
+            np.maximum.at(last, near, moment[ends.way == way])
+            columns[f"{prefix}last time"] = last
+    return np.stack(list(columns.values()), 1).astype(np.float32), tuple(columns)
 
 
 def _moments(attributes: EdgeAttributes, holder: np.ndarray, ends: Ends) -> np.ndarray | None:
@@ -120,13 +113,13 @@ def _moments(attributes: EdgeAttributes, holder: np.ndarray, ends: Ends) -> np.n
 
 def _values(attributes: EdgeAttributes) -> list[tuple[str, np.ndarray]]:
     """(name, float64 [M]) of the edge attributes that are summed."""
-    called = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
-    features = (
-        [] if attributes.features is None else list(zip(called, attributes.features.T.astype(np.float64), strict=True))
-    )
-    if attributes.weight is None or "weight" in called:
-        return features
-    return [("weight", attributes.weight.astype(np.float64)), *features]
+    names = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
+    values = list[tuple[str, np.ndarray]]()
+    if attributes.weight is not None and "weight" not in names:
+        values.append(("weight", attributes.weight.astype(np.float64)))
+    if attributes.features is not None:
+        values += zip(names, attributes.features.T.astype(np.float64), strict=True)
+    return values
 
 
 def append_columns(x: "np.ndarray | sp.csr_matrix", more: np.ndarray) -> "np.ndarray | sp.csr_matrix":

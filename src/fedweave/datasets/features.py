@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
@@ -22,58 +21,56 @@ INTEGER = r"^\s*[+-]?\d+(\.0*)?\s*$"
 
 
 def exact(cells: pa.Array, values: np.ndarray) -> np.ndarray:
-    """The values of a column for `merged_rows`: `values` float64 [n], which were made from `cells`; or integers with
+    """The values of a column for `find_merged`: `values` float64 [n], which were made from `cells`; or integers with
     all digits, where cells are whole numbers too large for float64 to distinguish."""
     if pa.types.is_floating(cells.type) or np.abs(values).max(initial=0) < EXACT:
         return values
-    digits = [_digits(cell) for cell in cells.to_pylist()]
-    return values if None in digits else np.array(digits, object)
+    digits = list[int]()
+    for cell in cells.to_pylist():
+        is_whole = re.match(INTEGER, cell) is not None if isinstance(cell, str) else cell == int(cell)
+        if not is_whole:
+            return values
+        digits.append(int(cell.partition(".")[0] if isinstance(cell, str) else cell))
+    return np.array(digits, object)
 
 
-def _digits(cell: str | int | Decimal) -> int | None:
-    """The whole number in a cell; None where it is not whole, or written otherwise."""
-    if isinstance(cell, str):
-        return int(cell.partition(".")[0]) if re.match(INTEGER, cell) else None
-    return int(cell) if cell == int(cell) else None
-
-
-def merged_rows(values: np.ndarray) -> tuple[int, int] | None:
+def find_merged(values: np.ndarray) -> tuple[int, int] | None:
     """Two rows of numbers [n], which may be Python's of any length, whose different values are one in float32, where
     rounding to it blurs the column, the later row first; None where it does not, as in a constant column."""
     if len(values) == 0 or np.can_cast(values.dtype, np.float32):
         return None
     if values.dtype.kind in "iu" and np.abs(values.astype(np.float64)).max() >= EXACT:
         values = values.astype(object)
-    long = values.dtype == object
-    values = values if long else values.astype(np.float64)
+    is_long = values.dtype == object
+    values = values if is_long else values.astype(np.float64)
     narrow = values.astype(np.float32)
-    error = values - (np.array([int(number) for number in narrow], object) if long else narrow)
+    error = values - (np.array(list(map(int, narrow)), object) if is_long else narrow)
     if float(np.abs(error).max()) <= BLUR * (values - values.min()).astype(np.float64).std():
         return None
-    if not long and np.ptp(values) <= NOISE * np.abs(values).max() and (values % 1 != 0).any():
+    if not is_long and np.ptp(values) <= NOISE * np.abs(values).max() and (values % 1 != 0).any():
         return None
     order = np.argsort(values, kind="stable")
-    one = (np.diff(values[order]) > 0) & (np.diff(narrow[order]) == 0)
-    at = int(one.argmax()) if one.any() else None
-    return None if at is None else (int(order[at : at + 2].max()), int(order[at : at + 2].min()))
+    merged = np.flatnonzero((np.diff(values[order]) > 0) & (np.diff(narrow[order]) == 0))
+    if not len(merged):
+        return None
+    pair = order[merged[0] : merged[0] + 2]
+    return int(pair.max()), int(pair.min())
 
 
 def refuse_merged(values: np.ndarray, name: str, refuse_at: Callable[[int, str, str], None]) -> None:
-    """Refuse finite numbers [n] that `merged_rows` finds, by `refuse_at` with the row, what is wrong and what to do.
+    """Refuse finite numbers [n] that `find_merged` finds, by `refuse_at` with the row, what is wrong and what to do.
 
     Raises:
         DataError: by `refuse_at`.
     """
-    if (rows := merged_rows(values)) is None:
+    rows = find_merged(values)
+    if rows is None:
         return
+    is_tiny = float(np.abs(values).max()) < np.finfo(np.float32).tiny
+    move = "Multiply it by a number" if is_tiny else f"Subtract {values.min()}"
     value, other = values[rows[0]], values[rows[1]]
-    least = values.min()
-    move = "Multiply it by a number" if float(np.abs(values).max()) < np.finfo(np.float32).tiny else f"Subtract {least}"
-    refuse_at(
-        rows[0],
-        f"{name} is {value}, which float32 cannot tell from {other}, so that the column loses its differences",
-        f"{move} in every row, the same wherever this column is.",
-    )
+    what = f"{name} is {value}, which float32 cannot tell from {other}, so that the column loses its differences"
+    refuse_at(rows[0], what, f"{move} in every row, the same wherever this column is.")
 
 
 CONSTANT = "constant"  # name of the only feature of nodes without features
@@ -94,7 +91,7 @@ def with_constant(data: Dataset, of_links: bool = False) -> Dataset:
 
 
 AUTO = "auto"  # every client by its own nodes
-OWN = "own"  # `Dataset.scaling` of what has been scaled so
+LOCAL = "own"  # `Dataset.scaling` of what has been scaled so
 OVER_NODES = ("scale", "standard", "minmax")  # by numbers over the nodes of all clients
 BY_NODES = (*OVER_NODES, AUTO)  # depend on which other nodes there are
 NORMALIZE = ("none", "row", "binary", *BY_NODES)
@@ -123,22 +120,14 @@ def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:
     return sp.csr_matrix((ones, (rows, numbers[rows])), shape=(len(numbers), width))
 
 
-def check_normalize(how: str) -> None:
-    """Raise ConfigError unless `how` is one of `NORMALIZE`."""
-    if how not in NORMALIZE:
-        raise ConfigError(f"normalize = {how!r} is not known; choose one of {', '.join(NORMALIZE)}.")
-
-
 def amounts(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     """int64, the columns of x [n, d] that are neither indicators nor small counts: some number is not whole, below 0 or
     above `COUNT`. Of some of the rows they are some of these columns."""
-    held = sp.csc_matrix(x) if sp.issparse(x) else x
-    if isinstance(held, np.ndarray):
-        odd: np.ndarray = ((held % 1 != 0) | (held < 0) | (held > COUNT)).any(0)
-        return np.flatnonzero(odd)
-    odd = (held.data % 1 != 0) | (held.data < 0) | (held.data > COUNT)
-    of_column = np.repeat(np.arange(x.shape[1]), np.diff(held.indptr))
-    return np.unique(of_column[odd])
+    values = x if isinstance(x, np.ndarray) else x.data
+    is_amount: np.ndarray = (values % 1 != 0) | (values < 0) | (values > COUNT)
+    if isinstance(x, np.ndarray):
+        return np.flatnonzero(is_amount.any(0))
+    return np.unique(x.indices[is_amount]).astype(np.int64)
 
 
 def measurements(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
@@ -147,14 +136,12 @@ def measurements(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     columns = amounts(x)
     if not x.shape[0] or not len(columns):
         return columns[:0]
-    scaled_columns = x[:, columns]
-    zeros = x.shape[0] - (
-        np.count_nonzero(scaled_columns, 0) if isinstance(scaled_columns, np.ndarray) else scaled_columns.getnnz(0)
-    )
-    largest = abs(scaled_columns).max(0)
+    values = x[:, columns]
+    largest = abs(values).max(0)
     largest = largest.toarray()[0] if sp.issparse(largest) else largest
-    wide_columns: np.ndarray = columns[(SOME * zeros < x.shape[0]) | (largest > WORDY)]
-    return wide_columns
+    nonzeros = np.count_nonzero(values, 0) if isinstance(values, np.ndarray) else values.getnnz(0)
+    result: np.ndarray = columns[(SOME * (x.shape[0] - nonzeros) < x.shape[0]) | (largest > WORDY)]
+    return result
 
 
 class Scaler(NamedTuple):
@@ -182,11 +169,12 @@ def scaler_of(over: "np.ndarray | sp.csr_matrix", how: str) -> Scaler:
     """The `Scaler` of features `over` float32 [n, d], where `how` is one of `BY_NODES`."""
     shift, divisor = np.zeros(over.shape[1]), np.ones(over.shape[1])
     if how == AUTO:
-        if len(columns := measurements(over)):
+        columns = measurements(over)
+        if len(columns):
             mean, variance, deviation = _moments(dense(over[:, columns]).astype(np.float64))
             shift[columns], divisor[columns] = mean, np.where(variance == 0, np.inf, deviation)
         return Scaler(shift, divisor, lambda x: apply_scaling(x, how, shift, divisor))
-    if _is_constant(over):
+    if not sp.issparse(over) and over.shape[0] and (over == over[:1]).all():  # no feature differs between nodes
         return Scaler(shift, divisor, lambda x: x)
     if how == "scale":
         from sklearn.preprocessing import StandardScaler  # slow to import
@@ -207,8 +195,8 @@ def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     columns [n, d]: to the bit those of scikit-learn's `StandardScaler`, which takes a second to import."""
     n, eps = len(values), np.finfo(np.float64).eps
     mean = values.sum(0) / n
-    apart = values - mean
-    variance = ((apart**2).sum(0) - apart.sum(0) ** 2 / n) / n
+    centered = values - mean
+    variance = ((centered**2).sum(0) - centered.sum(0) ** 2 / n) / n
     constant = variance <= n * eps * variance + (n * mean * eps) ** 2
     return mean, variance, np.where(constant, 1.0, np.sqrt(variance))
 
@@ -219,11 +207,6 @@ def _between(x: "np.ndarray | sp.csr_matrix", low: np.ndarray, span: np.ndarray)
     share = np.divide(wide - low, span, out=np.full_like(wide, 0.5), where=span > 0)
     scaled: np.ndarray = (2 * share - 1).astype(np.float32)
     return scaled
-
-
-def _is_constant(x: "np.ndarray | sp.csr_matrix") -> bool:
-    """Whether no feature [n, d] differs between nodes."""
-    return not sp.issparse(x) and x.shape[0] > 0 and bool((x == x[:1]).all())
 
 
 def normalize(
@@ -249,7 +232,8 @@ def normalize(
         ConfigError: `how` is unknown, or is "standard" or "minmax" for sparse features of more than `FILLED` cells,
             which would make them dense.
     """
-    check_normalize(how)
+    if how not in NORMALIZE:
+        raise ConfigError(f"normalize = {how!r} is not known; choose one of {', '.join(NORMALIZE)}.")
     over = x if over is None else over
     if how == "none":
         return x
@@ -257,7 +241,13 @@ def normalize(
         return (x != 0).astype(np.float32)
     if how == "row":
         return _normalize_rows(x)
-    check_filled(how, name, x, over)
+    for features in (x, over):
+        fills = how in ("standard", "minmax") and sp.issparse(features)
+        if fills and features.shape[0] * features.shape[1] > FILLED:
+            raise ConfigError(
+                f'normalize = "{how}" would fill the sparse features of {name} ({features.shape[0]} x '
+                f'{features.shape[1]}); use "none", "row" or "scale".'
+            )
     return scaler_of(over, how).apply(x)
 
 
@@ -274,20 +264,6 @@ def _normalize_rows(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_mat
     return sp.csr_matrix(((x.data / sums[rows]).astype(x.dtype), x.indices.copy(), x.indptr.copy()), x.shape)
 
 
-def check_filled(how: str, name: str, *each: "np.ndarray | sp.csr_matrix") -> None:
-    """Refuse to scale features [n, d] of the data `name` that would no longer be sparse, where they are too many.
-
-    Raises:
-        ConfigError: see `normalize`.
-    """
-    for x in each:
-        if how in ("standard", "minmax") and sp.issparse(x) and x.shape[0] * x.shape[1] > FILLED:
-            raise ConfigError(
-                f'normalize = "{how}" would fill the sparse features of {name} ({x.shape[0]} x {x.shape[1]}); '
-                'use "none", "row" or "scale".'
-            )
-
-
 def apply_scaling(
     x: "np.ndarray | sp.csr_matrix",
     how: str,
@@ -299,7 +275,8 @@ def apply_scaling(
     if how not in BY_NODES:
         return normalize(x, how, "")
     if how == AUTO:
-        return _apply_to_some(x, np.array(shift), np.array([math.inf if value is None else value for value in divisor]))
+        divisors = np.array([math.inf if value is None else value for value in divisor])
+        return _scale_columns(x, np.array(shift), divisors)
     factor = np.array([0.0 if value is None else 1 / value for value in divisor])
     if how == "scale" and isinstance(x, sp.csr_matrix):
         return sp.csr_matrix(x.astype(np.float64) @ sp.diags(factor)).astype(np.float32)
@@ -308,7 +285,7 @@ def apply_scaling(
     return scaled
 
 
-def _apply_to_some(
+def _scale_columns(
     x: "np.ndarray | sp.csr_matrix", shift: np.ndarray, divisor: np.ndarray
 ) -> "np.ndarray | sp.csr_matrix":
     """x with (x - shift) / divisor in the columns where that is another number; sparse stays sparse."""
@@ -320,12 +297,12 @@ def _apply_to_some(
         whole = x.copy()
         whole[:, columns] = scaled
         return whole
-    rest = np.ones(x.shape[1], np.float32)
-    rest[columns] = 0
-    rows, filled = np.repeat(np.arange(x.shape[0]), len(columns)), np.tile(columns, x.shape[0])
-    others = sp.csr_matrix(x @ sp.diags(rest, dtype=np.float32))
-    others.eliminate_zeros()
-    return sp.csr_matrix(others + sp.csr_matrix((scaled.ravel(), (rows, filled)), shape=x.shape), dtype=np.float32)
+    factor = np.ones(x.shape[1], np.float32)
+    factor[columns] = 0
+    unscaled = sp.csr_matrix(x @ sp.diags(factor, dtype=np.float32))
+    unscaled.eliminate_zeros()
+    places = (np.repeat(np.arange(x.shape[0]), len(columns)), np.tile(columns, x.shape[0]))
+    return sp.csr_matrix(unscaled + sp.csr_matrix((scaled.ravel(), places), shape=x.shape), dtype=np.float32)
 
 
 def of_party(how: str) -> str:
@@ -344,7 +321,7 @@ def by_holder(data: Dataset) -> Dataset:
     if data.scaling != AUTO:
         return data
     scaled = normalize(data.x, AUTO, "")
-    return replace(data, x=scaled, scaling="none" if scaled is data.x else OWN)
+    return replace(data, x=scaled, scaling="none" if scaled is data.x else LOCAL)
 
 
 def pad_columns(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":

@@ -12,13 +12,13 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.column_names import NODES, OF_EXAMPLES, check_columns
-from fedweave.datasets.columns import ABSENT_END, external_names, ids_of, owners_of, split_of
+from fedweave.datasets.columns import ABSENT_END, external_names, ids_of, masks_of, owners_of
 from fedweave.datasets.edge_tables import times_of
 from fedweave.datasets.external import plain_edges, separate
 from fedweave.datasets.links import TASK
 from fedweave.datasets.lookup import require_folder, unread
 from fedweave.datasets.settings import NodeSettings
-from fedweave.datasets.table import Table, Tables
+from fedweave.datasets.table import Tables
 from fedweave.datasets.tables import Parts, Tabular
 from fedweave.datasets.triples import holds_triples
 
@@ -53,7 +53,7 @@ class Folder(NodeSettings, Tabular):
         return KIND in (self.categories or {}) or KIND in (self.missing or ())
 
     @property
-    def reserved_columns(self) -> tuple[str, ...]:
+    def known_edge_columns(self) -> tuple[str, ...]:
         of_links = OF_LINKS if self.of_links else ()
         return ("id", *OF_EXAMPLES, *(self.targets or ())) if self.of_edges else of_links
 
@@ -74,22 +74,16 @@ class Folder(NodeSettings, Tabular):
 
     @property
     def special_columns(self) -> tuple[str, ...]:
-        more = (self.owner, self.node_time, KIND if self.of_links and not self._kind_is_feature else None)
-        return (*super().special_columns, *(name for name in more if name is not None))
+        kind = KIND if self.of_links and not self._kind_is_feature else None
+        names = (*super().special_columns, self.owner, self.node_time, kind)
+        return tuple(name for name in names if name is not None)
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
-        """The graph in `root`, nodes numbered by their row, features in the order of their columns; `seed` is not used.
-
-        labelled: False for nodes to be predicted, which need no labels and whose split does not matter.
-
-        Raises:
-            ConfigError: no folder is given.
-            DataError: the files are missing or refused (see `Tabular.build`).
-        """
+        """The graph in `root`, nodes numbered by their row, features in the order of their columns (`build`)."""
         layout = "Name the folder that holds nodes.csv|parquet and edges.csv|parquet."
         root = require_folder(root, "folder", "the folder with nodes and edges", layout)
-        if texts := sorted(path.name for path in root.glob("*_A.txt*")):
-            refuse(root, f"{texts[0]} belongs to the TU layout", 'Set [data] name = "tu".', "other-layout")
+        for path in sorted(root.glob("*_A.txt*")):
+            refuse(root, f"{path.name} belongs to the TU layout", 'Set [data] name = "tu".', "other-layout")
         if holds_triples(root) and not any(root.glob("nodes.*")):
             refuse(root, "it holds triples", 'Set [data] name = "triples".', "other-layout")
         tables = self.tables(root, lacking=not labelled)
@@ -100,12 +94,11 @@ class Folder(NodeSettings, Tabular):
         return replace(dataset, notes=(*dataset.notes, *unread(root, [tables.nodes.path, tables.edges.path])))
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
-        # a node to be predicted needs neither owner nor time
-        owned = (
-            [name for name in self.special_columns[len(super().special_columns) :] if name != KIND] if labelled else ()
-        )
-        named = ("id", *(self.target_columns if labelled and not self.of_edges else ()))
-        check_columns(tables.nodes, required=(*named, *owned), known=self.special_columns)
+        required = ["id"]  # a node to be predicted needs neither target nor owner nor time
+        if labelled:
+            required += [] if self.of_edges else self.target_columns
+            required += [name for name in (self.owner, self.node_time) if name is not None]
+        check_columns(tables.nodes, tuple(required), known=self.special_columns)
         super().check_form(tables, labelled)
 
     def parts(self, tables: Tables, labelled: bool) -> Parts:
@@ -128,27 +121,26 @@ class Folder(NodeSettings, Tabular):
             record |= {"ends": (inside.ends, rows), "edge_attrs": None if record["edge_attrs"] is None else inside}
         fields = super().dataset_fields(tables, record)
         if self.of_links and "split" in tables.edges.columns:
-            split = split_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
+            split = masks_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)
             attributes = fields["edge_attrs"] or EdgeAttributes(record["ends"][0], False)
             fields |= {"edge_attrs": attributes._replace(split=codes)}
-        if not self.of_edges:
-            return fields
+        if self.of_edges:
+            self._describe_edges(tables, rows, fields)
+        return fields
+
+    def _describe_edges(self, tables: Tables, rows: np.ndarray, fields: Record) -> None:
+        """Make the edges the examples; `rows` int64 [e] are their rows in the table."""
+        edges = tables.edges
+        fields |= {"node_ids": fields["ids"], "ids": (), "y": fields["y"][rows]}
+        if "id" in edges.columns:
+            fields["ids"] = tuple(ids_of(edges).take(pa.array(rows)).to_pylist())
+        elif len(rows) < edges.rows:
+            fields["ids"] = tuple(map(str, rows.tolist()))
+        for name in ("sensitive", "public"):
+            if fields[name] is not None:
+                fields[name] = fields[name][..., rows]
         unused = [name for name in NODES[1:] if name in tables.nodes.columns]
-        return fields | _of_edges(tables.edges, rows, fields, unused)
-
-
-def _of_edges(edges: Table, rows: np.ndarray, fields: Record, unused: list[str]) -> Record:
-    """The fields of a dataset whose examples are edges; `rows` int64 [e] are their rows in the table. unused: columns
-    of nodes that are not used, since the examples are edges."""
-    ids = () if "id" not in edges.columns else tuple(ids_of(edges).take(pa.array(rows)).to_pylist())
-    if not ids and len(rows) < edges.rows:
-        ids = tuple(map(str, rows.tolist()))
-    record: Record = {"ids": ids, "node_ids": fields["ids"], "y": fields["y"][rows]}
-    whole = {name: fields[name] for name in ("sensitive", "public")}
-    record |= {name: values if values is None else values[..., rows] for name, values in whole.items()}
-    if unused:
-        record["notes"] = (
-            f"the examples are edges: of nodes, {', '.join(unused)} {'is' if len(unused) == 1 else 'are'} not used",
-        )
-    return record
+        if unused:
+            verb = "is" if len(unused) == 1 else "are"
+            fields["notes"] = (f"the examples are edges: of nodes, {', '.join(unused)} {verb} not used",)

@@ -24,7 +24,7 @@ from fedweave.datasets.table import Table, Tables
 from fedweave.errors import DataError
 
 _RENAME = "Give it another name, or list in `features` those that are."
-_SHOWN = 10  # attributes of nodes that a refusal lists
+MAX_SHOWN = 10  # attributes of nodes that a refusal lists
 _FRAMES = "Give a pandas or polars frame, or an Arrow table."
 
 
@@ -42,9 +42,8 @@ def from_frames(nodes: object, edges: object, name: str = "frames", **options: A
 
 def _kind_of(options: Values) -> tuple[Folder, Links | None]:
     """How tables are read, and how links are their examples; None where the task is another."""
-    others, links = links_of(options)
-    task: Record = {} if links is None else {"task": TASK}
-    return Folder(**{**others, **task}), links
+    settings, links = links_of(options)
+    return Folder(**settings) if links is None else Folder(**{**settings, "task": TASK}), links
 
 
 def _of_tables(kind: Folder, links: Links | None, nodes: object, edges: object, name: str) -> Dataset:
@@ -66,7 +65,7 @@ def from_graph_frames(
     root = Path(name)
     kind = GraphFolder(**options)
     if nodes is None and edges is None:
-        return kind.made_of_smiles(Table(root / "graphs", _table("graphs", graphs), 0), root)
+        return kind.build_molecules(Table(root / "graphs", _table("graphs", graphs), 0), root)
     return kind.build(kind.rename_columns(root, _tables(root, nodes=nodes, edges=edges, graphs=graphs)), root)
 
 
@@ -87,65 +86,60 @@ def from_networkx(
         ConfigError, DataError: see `from_frames`; or a node, or edge, has no `label`, or no node one of `features`.
     """
     kind, links = _kind_of(options)
-    nodes_by_name = {node: _by_text(attributes) for node, attributes in graph.nodes(data=True)}
-    attribute_names = {key for attributes in nodes_by_name.values() for key in attributes}
-    label, features = str(label), None if features is None else [*map(str, features)]
-    for key in features or ():
-        if nodes_by_name and key not in attribute_names:
-            refuse(
-                name, f"no node has the attribute {key!r}, which `features` names", _attributes(key, attribute_names)
-            )
-    targets = tuple(map(str, kind.targets or ()))
-    edge_names = {key for _, _, attributes in graph.edges(data=True) for key in _by_text(attributes)}
-    labelled_edges = kind.of_edges or (kind.of_links and label in edge_names)  # the label of a link is its relation
+    label, targets = str(label), tuple(map(str, kind.targets or ()))
+    # 1. The attributes of nodes and of edges.
+    nodes = {node: _by_text(attributes) for node, attributes in graph.nodes(data=True)}
+    edges = [((source, target), _by_text(attributes)) for source, target, attributes in graph.edges(data=True)]
+    node_attributes = set[str]().union(*nodes.values())
+    edge_attributes = set[str]().union(*(attributes for _, attributes in edges))
+    for key in map(str, features or ()):
+        if nodes and key not in node_attributes:
+            message = f"no node has the attribute {key!r}, which `features` names"
+            refuse(name, message, _list_attributes(key, node_attributes))
+    # 2. What is predicted: of nodes, or of edges. The label of a link is its relation.
+    labelled_edges = kind.of_edges or (kind.of_links and label in edge_attributes)
     if kind.of_links and not labelled_edges:
         label = "label"
     elif targets:
-        _check_targets(graph, targets, kind.of_edges, attribute_names, name)
-    elif labelled_edges:
-        _check_labels(
-            [((a, b), _by_text(attributes)) for a, b, attributes in graph.edges(data=True)], label, "edge", name
-        )
+        what, attributes = ("edge", edge_attributes) if kind.of_edges else ("node", node_attributes)
+        for target in targets:
+            if target not in attributes:
+                message = f"no {what} has the attribute {target!r}, which `targets` names"
+                refuse(name, message, _list_attributes(target, attributes, what), "column-named")
     else:
-        _check_labels([*nodes_by_name.items()], label, "node", name)
-    of_nodes = "label" if labelled_edges else label  # which no model reads, if there is one
-    kinds = [KIND] if kind.of_links and KIND in attribute_names else []
-    feature_names = (
-        sorted(attribute_names - {of_nodes, "sens", "split", *kinds, *targets}) if features is None else list(features)
-    )
-    feature_names += [] if kind.of_edges else targets  # which `Folder` knows by their names
-    metadata = [key for key in (kind.owner, kind.node_time) if key in attribute_names]  # which are no features
-    feature_names += [key for key in metadata if key is not None and key not in feature_names]
-    if conflicts := sorted(set(feature_names) & set(NODES)):
-        refuse(name, f"the attribute {conflicts[0]!r} would be a feature, but is a column with a meaning", _RENAME)
-    columns: dict[str, list[object]] = {"id": [str(node) for node in nodes_by_name]}
-    for attribute, column in ((of_nodes, "label"), *((key, key) for key in ("sens", "split", *kinds, *feature_names))):
-        if (
-            column in feature_names
-            or any(attribute in attributes for attributes in nodes_by_name.values())
-            or (column == "label" and not (kind.of_edges or kind.of_links) and not targets)
-        ):
-            columns[column] = [attributes.get(attribute) for attributes in nodes_by_name.values()]
-    edges = _edges(graph, kind, label if labelled_edges and not targets else None, name)
-    dataset = _of_tables(kind, links, _columns(columns), edges, name)
-    direction_notes = direction_note(dataset.edge_attrs, not graph.is_directed(), options.get("directed"))
-    return replace(dataset, notes=(*dataset.notes, *direction_notes))
-
-
-def _check_targets(graph: Any, targets: Sequence[str], edges: bool, attribute_names: set[str], name: str) -> None:
-    """Reject targets that no node, or no edge, has."""
-    if edges:
-        attribute_names = {str(key) for _, _, attributes in graph.edges(data=True) for key in attributes}
-    if absent := [target for target in targets if target not in attribute_names]:
-        what = "edge" if edges else "node"
-        message = f"no {what} has the attribute {absent[0]!r}, which `targets` names"
-        refuse(name, message, _attributes(absent[0], attribute_names, what), "column-named")
+        _check_labels(edges if labelled_edges else [*nodes.items()], label, "edge" if labelled_edges else "node", name)
+    node_label = "label" if labelled_edges else label  # which no model reads, if there is one
+    # 3. The features of nodes; a kind, an owner, a time and targets are columns that `Folder` knows by their names.
+    kinds = [KIND] if kind.of_links and KIND in node_attributes else []
+    if features is None:
+        feature_names = sorted(node_attributes - {node_label, "sens", "split", *kinds, *targets})
+    else:
+        feature_names = [*map(str, features)]
+    if not kind.of_edges:
+        feature_names += targets
+    for column in (kind.owner, kind.node_time):
+        if column is not None and column in node_attributes and column not in feature_names:
+            feature_names.append(column)
+    for key in sorted(set(feature_names) & set(NODES)):
+        refuse(name, f"the attribute {key!r} would be a feature, but is a column with a meaning", _RENAME)
+    # 4. The tables of nodes and edges.
+    columns: dict[str, list[object]] = {"id": [str(node) for node in nodes]}
+    needs_label = not (kind.of_edges or kind.of_links or targets)
+    for column in ("label", "sens", "split", *kinds, *feature_names):
+        attribute = node_label if column == "label" else column
+        is_needed = column in feature_names or (column == "label" and needs_label)
+        if is_needed or any(attribute in attributes for attributes in nodes.values()):
+            columns[column] = [attributes.get(attribute) for attributes in nodes.values()]
+    edge_table = _edge_table(graph, edges, kind, label if labelled_edges and not targets else None, name)
+    dataset = _of_tables(kind, links, _columns(columns), edge_table, name)
+    notes = direction_note(dataset.edge_attrs, not graph.is_directed(), options.get("directed"))
+    return replace(dataset, notes=(*dataset.notes, *notes))
 
 
 def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: str, what: str, name: str) -> None:
     """Reject a `label` that some nodes or edges lack."""
     lacking = [one for one, attributes in known if label not in attributes]
-    remedy = _attributes(label, {key for _, attributes in known for key in attributes}, what)
+    remedy = _list_attributes(label, {key for _, attributes in known for key in attributes}, what)
     if lacking and len(lacking) == len(known):
         message = f"none of {len(known):,} {what}s has the attribute {label!r}"
         refuse(name, message, f"{remedy} Set `label` to the attribute with each {what}'s class.")
@@ -155,37 +149,39 @@ def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: s
         refuse(name, message, f"Set it, to None where a {what} is unlabeled, or name another in `label`. {remedy}")
 
 
-def _attributes(like: str, held: set[str], what: str = "node") -> str:
+def _list_attributes(name: str, attributes: set[str], what: str = "node") -> str:
     """A sentence on the existing attributes, the nearest to a name first."""
-    ratios = {key: SequenceMatcher(None, str(like).lower(), str(key).lower()).ratio() for key in held}
-    names = [repr(key) for key in sorted(held, key=lambda key: (-ratios[key], str(key)))]
-    more = f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else ""
-    return f"There are {', '.join(names[:_SHOWN])}{more}." if names else f"The {what}s have no attributes."
+    ratios = {key: SequenceMatcher(None, name.lower(), key.lower()).ratio() for key in attributes}
+    names = [repr(key) for key in sorted(attributes, key=lambda key: (-ratios[key], key))]
+    more = f" and {len(names) - MAX_SHOWN:,} more" if names[MAX_SHOWN:] else ""
+    return f"There are {', '.join(names[:MAX_SHOWN])}{more}." if names else f"The {what}s have no attributes."
 
 
-def _edges(graph: Any, kind: Folder, label: str | None, name: str) -> pa.Table:
+def _edge_table(
+    graph: Any, edges: Sequence[tuple[tuple[Any, Any], Record]], kind: Folder, label: str | None, name: str
+) -> pa.Table:
     """The ends of all edges, as text, and what else edges have, their class as "label", except weights of 1 that no
     option names; loops where these are kept."""
-    loops, named = kind.loops == "keep", {*(kind.ignore or ()), kind.edge_weight, *kind.feature_columns}
-    place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
-    ends = [
-        (str(a), str(b), _by_text(values)) for a, b, values in graph.edges(data=True) if loops or place[a] != place[b]
-    ]
-    edges = {"source": [a for a, _, _ in ends], "target": [b for _, b, _ in ends]}
-    attributes = dict.fromkeys(key for _, _, values in ends for key in values)
-    if conflicts := [key for key in edges if key in attributes]:
-        refuse(name, f"edges have an attribute {conflicts[0]!r}, which is the name of one of their ends", "Rename it.")
-    if label not in (None, "label") and "label" in attributes:
-        refuse(
-            name, "edges have an attribute 'label', which `label` does not name", "Rename it, or name it in `label`."
-        )
-    renamed = {key: "label" if key == label else key for key in attributes}
-    held = {renamed[key]: [values.get(key) for _, _, values in ends] for key in attributes}
-    if all(np.all(values.get("weight", 1) == 1) for _, _, values in ends) and not {"weight", "edges.weight"} & named:
-        held.pop("weight", None)
-    table = pa.table(edges, pa.schema([(k, pa.string()) for k in edges]))
-    for column in (of_edges := _columns(held)).column_names:
-        table = table.append_column(column, of_edges[column])
+    if kind.loops != "keep":
+        place = {node: at for at, node in enumerate(graph)}  # nodes such as NumPy's numbers and tuples do not compare
+        edges = [edge for edge in edges if place[edge[0][0]] != place[edge[0][1]]]
+    ends = {"source": [str(source) for (source, _), _ in edges], "target": [str(target) for (_, target), _ in edges]}
+    columns = dict[str, list[object]]()
+    for key in dict.fromkeys(key for _, attributes in edges for key in attributes):
+        if key in ends:
+            refuse(name, f"edges have an attribute {key!r}, which is the name of one of their ends", "Rename it.")
+        if key == "label" and label not in (None, "label"):
+            what = "edges have an attribute 'label', which `label` does not name"
+            refuse(name, what, "Rename it, or name it in `label`.")
+        columns["label" if key == label else key] = [attributes.get(key) for _, attributes in edges]
+    options = {*(kind.ignore or ()), kind.edge_weight, *kind.feature_columns}
+    weights = [attributes.get("weight", 1) for _, attributes in edges]
+    if not {"weight", "edges.weight"} & options and all(np.all(weight == 1) for weight in weights):
+        columns.pop("weight", None)
+    table = pa.table(ends, pa.schema([(end, pa.string()) for end in ends]))
+    attributes = _columns(columns)
+    for column in attributes.column_names:
+        table = table.append_column(column, attributes[column])
     return table
 
 
@@ -198,7 +194,7 @@ def _columns(columns: dict[str, list[object]]) -> pa.Table:
     """Arrow columns; what has values of several types, or of more than 64 bits, becomes text."""
     arrays = {}
     for name, values in columns.items():
-        values = _times_apart(values)
+        values = _separate_times(values)
         try:
             arrays[name] = pa.array(values)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -206,35 +202,31 @@ def _columns(columns: dict[str, list[object]]) -> pa.Table:
     return pa.table(arrays)
 
 
-def _times_apart(values: list[object]) -> list[object]:
+def _separate_times(values: list[object]) -> list[object]:
     """Values as text where some are times with a zone and others times without, for which Arrow would take UTC."""
-    zones = {value.tzinfo is None for value in values if isinstance(value, datetime) and value == value}  # NaT is not
-    if len(zones) < 2:
+    is_time = [isinstance(value, datetime) for value in values]
+    times = [value for value in values if isinstance(value, datetime) and value == value]  # NaT is not itself
+    if len({time.tzinfo is None for time in times}) < 2:
         return values
-    return [(str(value) if value == value else None) if isinstance(value, datetime) else value for value in values]
-
-
-def _with_times_apart(frame: Any) -> Any:
-    """A pandas frame with `_times_apart` in its columns of objects; anything else as it is."""
-    if not hasattr(frame, "isetitem"):
-        return frame
-    for at, kind in enumerate(frame.dtypes):
-        values = frame.iloc[:, at].tolist() if kind.kind == "O" else []
-        if (apart := _times_apart(values)) is not values:
-            frame = frame.copy(deep=False)
-            frame.isetitem(at, apart)
-    return frame
+    texts = [str(value) if value == value else None for value in values]
+    return [text if time else value for text, time, value in zip(texts, is_time, values, strict=True)]
 
 
 def _tables(root: Path, **frames: object) -> Tables:
     return Tables(**{kind: Table(root / kind, _table(kind, frame), 0) for kind, frame in frames.items()})
 
 
-def _table(kind: str, frame: object) -> pa.Table:
+def _table(kind: str, frame: Any) -> pa.Table:
     try:
         if isinstance(frame, pa.Table):
             return plain(frame)
-        frame = _with_times_apart(frame)
+        if hasattr(frame, "isetitem"):  # a frame of pandas, whose columns of objects may mix times
+            for at, dtype in enumerate(frame.dtypes):
+                values = frame.iloc[:, at].tolist() if dtype.kind == "O" else []
+                separate = _separate_times(values)
+                if separate is not values:
+                    frame = frame.copy(deep=False)
+                    frame.isetitem(at, separate)
         if hasattr(frame, "__arrow_c_stream__"):
             return plain(pa.table(frame))
         return plain(pa.Table.from_pandas(frame, preserve_index=False))

@@ -48,7 +48,7 @@ class GraphFolder(GraphSettings, Tabular):
                 raise ConfigError(f"data: {name} = {list(names)} is empty or names a value twice.")
 
     @property
-    def reserved_columns(self) -> tuple[str, ...]:
+    def known_edge_columns(self) -> tuple[str, ...]:
         return ("label",)
 
     @property
@@ -56,24 +56,17 @@ class GraphFolder(GraphSettings, Tabular):
         return COLUMNS["graph"]["nodes"]
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
-        """The graphs in `root`, numbered by their row; nodes graph by graph, else in their order; `seed` is not used.
-
-        labelled: False for graphs to be predicted, which need no labels and whose split does not matter.
-
-        Raises:
-            ConfigError: no folder is given.
-            DataError: the files are missing or refused (see `Tabular.build`).
-        """
+        """The graphs in `root`, numbered by their row; nodes graph by graph, else in their order (`build`)."""
         layout = "Name the folder that holds graphs, nodes and edges, each as .csv or .parquet."
         root = require_folder(root, "graphs", "the folder with graphs, nodes and edges", layout)
         if holds_molecules(root):
             graphs = read(find(root, "graphs"))
-            return replace(self.made_of_smiles(graphs, root, labelled), notes=unread(root, [graphs.path]))
+            return replace(self.build_molecules(graphs, root, labelled), notes=unread(root, [graphs.path]))
         tables = self.tables(root, lacking=not labelled)
         dataset = self.build(tables, root, labelled)
         return replace(dataset, notes=unread(root, [table.path for table in tables if table is not None]))
 
-    def made_of_smiles(self, graphs: Table, root: Path, labelled: bool = True) -> Dataset:
+    def build_molecules(self, graphs: Table, root: Path, labelled: bool = True) -> Dataset:
         """The data set of a table of molecules; see `Tabular.build` and `molecules.tables_of`."""
         elements, bonds = self.node_labels or ELEMENTS, self.edge_labels or BONDS
         nodes, edges, molecules = tables_of(graphs, self.columns or {}, elements, self.unreadable)
@@ -87,9 +80,9 @@ class GraphFolder(GraphSettings, Tabular):
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         owner_columns = () if self.owner is None else (self.owner,)
-        required = (
-            ("id", *self.target_columns, *owner_columns) if labelled else ("id",)
-        )  # a graph to be predicted needs no owner
+        required = ("id",)  # a graph to be predicted needs no more
+        if labelled:
+            required = ("id", *self.target_columns, *owner_columns)
         hint = "" if owner_columns else "data.owner names the column with each graph's owner"
         columns = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
         check_columns(self.examples(tables), required, columns, closed=True, hint=hint)
@@ -111,13 +104,18 @@ class GraphFolder(GraphSettings, Tabular):
             parts["scaffold"] = lambda record: _numbers(graphs.texts("scaffold").fill_null(""))
         for what, table, names in (("node", nodes, self.node_labels), ("edge", edges, self.edge_labels)):
             if "label" in table.columns:
-                key, called = f"{what}_labels", f"{what}_kinds"
-                parts[key], parts[called] = _part(_kinds, table, names, key), _part(_names, table, names)
+                key = f"{what}_labels"
+                parts[key], parts[f"{what}_kinds"] = _part(_kinds, table, names, key), _part(_names, table, names)
         return parts
 
     def dataset_fields(self, tables: Tables, record: Record) -> Record:
         """See `Tabular.dataset_fields`; with features of nodes' labels or degrees."""
-        _refuse_crossing(tables.edges, record)
+        (ends, rows), graph_of = record["ends"], record["graph_of"]
+        crossing = first(graph_of[ends[0]] != graph_of[ends[1]])
+        if crossing is not None:
+            one, other = (record["ids"][int(node)].as_py() for node in ends[:, crossing])
+            what = f"the edge joins {one!r} and {other!r} of two graphs"
+            tables.edges.refuse_at(int(rows[crossing]), what, "Remove the row, or make the two graphs one.")
         if "edge_labels" in record:
             record["edge_labels"] = _edge_labels(tables.edges, record)
         fields = super().dataset_fields(tables, record) | {"ids": tuple(ids_of(self.examples(tables)).to_pylist())}
@@ -170,7 +168,8 @@ def check_name_settings(root: Path, kind: GraphFolder) -> None:
         if labels is not None or "label" not in table.columns:
             continue
         refuse_numerals(table, f"{stem}_labels")
-        if names := _names(table, None):
+        names = _names(table, None)
+        if names:
             raise ConfigError(
                 f"{table.path}: the labels are names ({', '.join(names[:5])}), which sites without some of them would "
                 f"number in another way; give {stem}_labels = [...] in [data], the same at every site."
@@ -184,7 +183,7 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
         DataError: a node names no graph, or a graph has no node; names file and row.
     """
     ids = ids_of(graphs)
-    cells = nodes.required_texts("graph")
+    cells = nodes.nonempty_texts("graph")
     rows = places(cells, ids)
     row = first(rows.is_null().to_numpy(False))
     if row is not None:
@@ -196,15 +195,6 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
     if empty is not None:
         graphs.refuse_at(empty, f"graph {ids[empty].as_py()!r} has no node", "Add its nodes, or remove the row.")
     return graph_of
-
-
-def _refuse_crossing(edges: Table, record: Record) -> None:
-    """Refuse an edge that joins two graphs; names file and row."""
-    (ends, rows), of = record["ends"], record["graph_of"]
-    if (at := first(of[ends[0]] != of[ends[1]])) is not None:
-        one, other = (record["ids"][int(end[at])].as_py() for end in ends)
-        what = f"the edge joins {one!r} and {other!r} of two graphs"
-        edges.refuse_at(int(rows[at]), what, "Remove the row, or make the two graphs one.")
 
 
 def _edge_labels(edges: Table, record: Record) -> np.ndarray:
@@ -220,7 +210,8 @@ def _edge_labels(edges: Table, record: Record) -> np.ndarray:
     order = np.argsort(codes, kind="stable")
     new = np.diff(codes[order], prepend=-1) != 0
     labels = np.tile(record["edge_labels"][rows], 2)[order]
-    if (fault := first(labels != labels[new][np.cumsum(new) - 1])) is not None:
+    fault = first(labels != labels[new][np.cumsum(new) - 1])
+    if fault is not None:
         row = int(rows[order[fault] % len(rows)])
         edges.refuse_at(row, "the edge has another label above", "Keep one of the two rows.")
     result: np.ndarray = labels[new]

@@ -41,23 +41,36 @@ def merge_types(
     nodes = {kind: data[kind] for kind in data.node_types}
     edges = {kind: data[kind] for kind in data.edge_types}
     relations = {kind: "-".join(kind) for kind in edges}
-    if bare := [relations[kind] for kind, store in edges.items() if "edge_index" not in store]:
-        refuse(name, f"edges of type {bare[0]!r} have no edge_index", "Give it, or leave the type out.")
+    for kind, store in edges.items():
+        if "edge_index" not in store:
+            refuse(name, f"edges of type {relations[kind]!r} have no edge_index", "Give it, or leave the type out.")
     if not flatten:
         kinds = f"types of nodes ({', '.join(nodes)}) and of edges ({', '.join(relations.values())})"
         refuse(name, f"the graph has {kinds}", "Set flatten = True, which makes types features, or give one of a type.")
-    if uncounted := [kind for kind, store in nodes.items() if store.num_nodes is None]:
-        refuse(name, f"the number of nodes of type {uncounted[0]!r} is not known", "Give its x or num_nodes.")
-    sizes = {kind: int(store.num_nodes) for kind, store in nodes.items()}
-    first = dict(zip(sizes, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
-    ends = [_ends_of_type(kind, store, sizes, first, name) for kind, store in edges.items()]
-    counts = {kind: pairs.shape[1] for kind, pairs in zip(edges, ends, strict=True)}
+    # 1. How many nodes each type has, and the number of its first node.
+    sizes, first = dict[str, int](), dict[str, int]()
+    for kind, store in nodes.items():
+        if store.num_nodes is None:
+            refuse(name, f"the number of nodes of type {kind!r} is not known", "Give its x or num_nodes.")
+        first[kind] = sum(sizes.values())
+        sizes[kind] = int(store.num_nodes)
+    # 2. Where the edges of each type start and end.
+    ends, counts = [np.zeros((2, 0), np.int64)], dict[Kind, int]()
+    for kind, store in edges.items():
+        pairs = _dense(store["edge_index"])
+        for side, node_kind in zip(pairs, (kind[0], kind[-1]), strict=True):
+            if ((side < 0) | (side >= sizes[node_kind])).any():
+                what = f"one names no {node_kind!r} in 0..{sizes[node_kind] - 1}"
+                refuse(f"{name}, edges of type {relations[kind]}", what, "Remove the edge or add the node.")
+        ends.append(np.asarray(pairs + np.array([[first[kind[0]]], [first[kind[-1]]]])))
+        counts[kind] = pairs.shape[1]
+    # 3. Features, classes and what else nodes and edges have.
     x, columns = _join_features(nodes, "x", sizes, {kind: kind for kind in nodes}, name)
     features, of_edges = _join_features(edges, "edge_attr", counts, relations, name)
-    arrays = {"x": x, "edge_index": np.concatenate([np.zeros((2, 0), np.int64), *ends], 1), "edge_attr": features}
-    of, each = (edges, counts) if task == "edges" else (nodes, sizes)
-    absent = _ABSENT | ({CLASSES[task]: float("nan")} if numbers else {})
-    arrays |= _rows(of, each, (CLASSES[task], *OF_EXAMPLES), name, absent)
+    arrays = {"x": x, "edge_index": np.concatenate(ends, 1), "edge_attr": features}
+    examples, number = (edges, counts) if task == "edges" else (nodes, sizes)
+    absent = _ABSENT | {CLASSES[task]: float("nan")} if numbers else _ABSENT
+    arrays |= _rows(examples, number, (CLASSES[task], *OF_EXAMPLES), name, absent)
     arrays |= _rows(edges, counts, ("edge_weight", "edge_time"), name)
     types = {kind: kind for kind in nodes} | relations
     for kind, store in {**nodes, **edges}.items():  # further arrays, by the name of their type and their own
@@ -65,35 +78,26 @@ def merge_types(
     return SimpleNamespace(**arrays, keys=[*arrays]), columns, of_edges
 
 
-def _ends_of_type(kind: Columns, store: Values, sizes: dict[str, int], first: dict[str, int], name: str) -> np.ndarray:
-    """int64 [2, m]: where the edges of a type start and end, in the graph of all types."""
-    ends, node_types = _dense(store["edge_index"]), (kind[0], kind[-1])
-    for pairs, of in zip(ends, node_types, strict=True):
-        if ((pairs < 0) | (pairs >= sizes[of])).any():
-            where = f"{name}, edges of type {'-'.join(kind)}"
-            refuse(where, f"one names no {of!r} in 0..{sizes[of] - 1}", "Remove the edge or add the node.")
-    return np.asarray(ends + np.array([[first[of]] for of in node_types]))
-
-
 def _join_features(stores: Stores, key: str, counts: Counts, names: Names, name: str) -> tuple[np.ndarray, Columns]:
     """The features [n, types + d] of all types, and their names."""
     arrays = {kind: _dense(store[key]) for kind, store in stores.items() if key in store and store[key] is not None}
     for kind, array in arrays.items():
         if len(array) != counts[kind]:
-            refuse(
-                name, f"{key} of type {names[kind]!r} has {len(array)} rows, for {counts[kind]}", "Give one for each."
-            )
+            what = f"{key} of type {names[kind]!r} has {len(array)} rows, for {counts[kind]}"
+            refuse(name, what, "Give one for each.")
         arrays[kind] = array.reshape(counts[kind], math.prod(array.shape[1:]))
     widths = {kind: arrays[kind].shape[1] if kind in arrays else 0 for kind in stores}
+    columns = [f"type = {names[kind]}" for kind in stores]
     whole = np.zeros((sum(counts.values()), len(stores) + sum(widths.values())), np.float32)
-    row, column = 0, len(stores)
+    row = 0
     for at, kind in enumerate(stores):
-        whole[row : row + counts[kind], at] = 1
+        rows, column = slice(row, row + counts[kind]), len(columns)
+        whole[rows, at] = 1
         if kind in arrays:
-            whole[row : row + counts[kind], column : column + widths[kind]] = arrays[kind]
-        row, column = row + counts[kind], column + widths[kind]
-    names_of_features = [f"{names[kind]}.{at}" for kind in stores for at in range(widths[kind])]
-    return whole, (*(f"type = {names[kind]}" for kind in stores), *names_of_features)
+            whole[rows, column : column + widths[kind]] = arrays[kind]
+        columns += [f"{names[kind]}.{place}" for place in range(widths[kind])]
+        row += counts[kind]
+    return whole, tuple(columns)
 
 
 def _rows(
@@ -103,23 +107,22 @@ def _rows(
     other types."""
     rows = {}
     for key in keys:
-        having = [kind for kind, store in stores.items() if key in store]
-        if key in CLASSES.values() and len(having) > 1:
-            refuse(name, f"{len(having)} types have {key}, {having[0]!r} and {having[1]!r}", "Leave it to one of them.")
-        if key == "edge_time" and having and len(having) < len(stores):
-            lacking = next(kind for kind in stores if kind not in having)
-            refuse(name, f"edges of type {lacking!r} have no edge_time, and others have", "Give it to all types.")
-        if having:
-            arrays = {kind: _dense(stores[kind][key]) for kind in having}
-            several = key in CLASSES.values() and arrays[having[0]].ndim == 2
-            shape = arrays[having[0]].shape[1:] if several else ()
-            values = [
-                arrays[kind].reshape(-1, *shape)
-                if kind in having
-                else np.full((counts[kind], *shape), absent.get(key, 0))
-                for kind in stores
-            ]
-            rows[key] = np.concatenate(values).astype(bool) if key.endswith("_mask") else np.concatenate(values)
+        arrays = {kind: _dense(store[key]) for kind, store in stores.items() if key in store}
+        if not arrays:
+            continue
+        kinds = list(arrays)
+        if key in CLASSES.values() and len(kinds) > 1:
+            refuse(name, f"{len(kinds)} types have {key}, {kinds[0]!r} and {kinds[1]!r}", "Leave it to one of them.")
+        for kind in stores:
+            if key == "edge_time" and kind not in arrays:
+                refuse(name, f"edges of type {kind!r} have no edge_time, and others have", "Give it to all types.")
+        several = key in CLASSES.values() and arrays[kinds[0]].ndim == 2
+        shape = arrays[kinds[0]].shape[1:] if several else ()
+        values = list[np.ndarray]()
+        for kind in stores:
+            missing = np.full((counts[kind], *shape), absent.get(key, 0))
+            values.append(arrays[kind].reshape(-1, *shape) if kind in arrays else missing)
+        rows[key] = np.concatenate(values).astype(bool) if key.endswith("_mask") else np.concatenate(values)
     return rows
 
 

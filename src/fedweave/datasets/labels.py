@@ -11,8 +11,8 @@ from fedweave.datasets.cells import DECIMAL_COMMA, NUMBER
 from fedweave.datasets.check import first
 from fedweave.datasets.table import WHOLE, Table
 
-FEW = 1000  # classes, which may be empty as far as there are rows for them
-FILLED = 0.01  # the least share of more classes that has a row
+MAX_GAPS = 1000  # classes, which may be empty as far as there are rows for them
+MIN_FILLED = 0.01  # the least share of more classes that has a row
 
 
 def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
@@ -23,10 +23,10 @@ def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
         DataError: by `refuse_at`.
     """
     classes = int(y.max(initial=-1)) + 1
-    if classes <= len(y) and classes <= FEW:
+    if classes <= len(y) and classes <= MAX_GAPS:
         return
     occurring = len(np.unique(y[y >= 0]))
-    if classes > len(y) or occurring < FILLED * classes:
+    if classes > len(y) or occurring < MIN_FILLED * classes:
         row = int(y.argmax())
         refuse_at(row, f"label {y[row]} would make {classes:,} classes; only {occurring:,} occur among {len(y):,} rows")
 
@@ -55,22 +55,17 @@ def refuse_several(table: Table, key: str) -> None:
     """
     cells = labels_in(table, key)
     names = set(cells.drop_null().unique().to_pylist())
-    pieces = {name: re.split(r"\s*[,;|]\s*", name) for name in names}
-    odd = [
-        name
-        for name, parts in pieces.items()
-        if re.match(SEVERAL, name) or (len(parts) > 1 and names.issuperset(parts))
-    ]
-    bad = np.asarray(pc.is_in(cells, pa.array(odd, pa.string())))
-    if (row := first(bad)) is not None:
-        more = f" (and so are {int(bad.sum()) - 1:,} more of {table.rows:,} {table.counted})" if bad.sum() > 1 else ""
-        remedy = f"If such cells are names, list all of them in data.{key}."
-        if key == "labels":  # of the examples; labels of nodes and edges of small graphs are no targets
-            remedy = (
-                "Give each label a column of its own, 1 or 0, and set data.target = 'labels' and data.targets to these "
-                f"columns. {remedy}"
-            )
-        table.refuse_at(row, f"label is {cells[row].as_py()!r}, several targets in one cell{more}", remedy)
+    several = list[str]()
+    for name in names:
+        parts = re.split(r"\s*[,;|]\s*", name)
+        if re.match(SEVERAL, name) or (len(parts) > 1 and names.issuperset(parts)):
+            several.append(name)
+    remedy = f"If such cells are names, list all of them in data.{key}."
+    if key == "labels":  # of the examples; labels of nodes and edges of small graphs are no targets
+        columns = "a column of its own, 1 or 0, and set data.target = 'labels' and data.targets to these columns"
+        remedy = f"Give each label {columns}. {remedy}"
+    bad = np.asarray(pc.is_in(cells, pa.array(several, pa.string())))
+    _refuse_labels(table, cells, bad, "several targets in one cell", remedy)
 
 
 def refuse_numerals(table: Table, key: str) -> None:
@@ -83,14 +78,16 @@ def refuse_numerals(table: Table, key: str) -> None:
     cells = labels_in(table, key)
     forms = "|".join((NUMBER, DECIMAL_COMMA))
     number, whole = (np.asarray(pc.match_substring_regex(cells, form).fill_null(False)) for form in (forms, WHOLE))
-    bad = number & ~whole
-    if (row := first(bad)) is not None:
-        more = int(bad.sum()) - 1
-        rest = (
-            f" (and so {'are' if more > 1 else 'is'} {more:,} more of {table.rows:,} {table.counted})" if more else ""
-        )
-        what = f"label is {cells[row].as_py()!r}, a number, but not one like 0, 1 or 2{rest}"
-        table.refuse_at(row, what, _remedy(key))
+    _refuse_labels(table, cells, number & ~whole, "a number, but not one like 0, 1 or 2", _remedy(key))
+
+
+def _refuse_labels(table: Table, cells: pa.Array, bad: np.ndarray, what: str, remedy: str) -> None:
+    """Refuse the first label of those that are True in bool [rows], and say how many more there are."""
+    row, more = first(bad), int(bad.sum()) - 1
+    if row is not None:
+        verb = "are" if more > 1 else "is"
+        rest = f" (and so {verb} {more:,} more of {table.rows:,} {table.counted})" if more else ""
+        table.refuse_at(row, f"label is {cells[row].as_py()!r}, {what}{rest}", remedy)
 
 
 def _remedy(key: str) -> str:

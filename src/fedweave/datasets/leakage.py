@@ -1,6 +1,6 @@
 """Feature columns that give away the sensitive attribute or the class of an example."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,27 +16,30 @@ def group_columns(x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray) -> np.
     groups = [np.flatnonzero(sensitive == s) for s in np.unique(sensitive[sensitive >= 0])]
     if len(groups) < 2 or min(map(len, groups)) < 2:
         return np.zeros(0, np.int64)
-    low, high = (np.stack([_bound(x[group], bound) for group in groups]) for bound in (np.min, np.max))
+    low, high = _bounds(x, groups)
     different = (np.diff(np.sort(low, 0), axis=0) > 0).all(0)
     return np.flatnonzero((low == high).all(0) & different)
 
 
-def separating_columns(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, least: int) -> np.ndarray:
+def separating_columns(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, min_examples: int) -> np.ndarray:
     """int64, the columns of x [n, d] that separate the classes of y int64 [n] by disjoint ranges of numbers. None if
-    there is only one class, or one of fewer examples than `least`, where this may be chance."""
+    there is only one class, or one of fewer than `min_examples` examples, where this may be chance."""
     classes = [np.flatnonzero(y == c) for c in np.unique(y[y >= 0])]
-    if len(classes) < 2 or min(map(len, classes)) < least:
+    if len(classes) < 2 or min(map(len, classes)) < min_examples:
         return np.zeros(0, np.int64)
-    low, high = (np.stack([_bound(x[rows], bound) for rows in classes]) for bound in (np.min, np.max))
+    low, high = _bounds(x, classes)
     order = np.argsort(low, 0)
-    low, high = (np.take_along_axis(bounds, order, 0) for bounds in (low, high))
+    low, high = np.take_along_axis(low, order, 0), np.take_along_axis(high, order, 0)
     return np.flatnonzero((low[1:] > high[:-1]).all(0))
 
 
-def _bound(rows: "np.ndarray | sp.csr_matrix", bound: "Callable[..., np.ndarray | sp.csr_matrix]") -> np.ndarray:
-    """The least or largest number [d] of each column."""
-    result = bound(rows, axis=0)
-    return np.asarray(result if isinstance(result, np.ndarray) else result.toarray()[0])
+def _bounds(x: "np.ndarray | sp.csr_matrix", groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest numbers [groups, d] of each column in each group of rows."""
+    low, high = list[np.ndarray](), list[np.ndarray]()
+    for rows in groups:
+        for bounds, of_columns in ((low, x[rows].min(0)), (high, x[rows].max(0))):
+            bounds.append(of_columns.toarray()[0] if sp.issparse(of_columns) else of_columns)
+    return np.stack(low), np.stack(high)
 
 
 def refuse_group_columns(
@@ -50,14 +53,10 @@ def refuse_group_columns(
     """
     columns = np.zeros(0, np.int64) if sensitive is None else group_columns(x, sensitive)
     if len(columns):
-        called = repr(names[columns[0]]) if names else str(columns[0])
-        refuse(
-            where,
-            f"the feature column {called} equals the sensitive attribute (sens)",
-            "Remove it: the sensitive attribute is no input of a model. To train on it all the same, set [data] "
-            "sens_feature = true.",
-            "sens-repeated",
-        )
+        name = repr(names[columns[0]]) if names else str(columns[0])
+        what = f"the feature column {name} equals the sensitive attribute (sens)"
+        remedy = "Remove it: the sensitive attribute is no input of a model. To train on it all the same, set [data] "
+        refuse(where, what, f"{remedy}sens_feature = true.", "sens-repeated")
 
 
 def check_sensitive(data: Dataset, where: str | Path, sens_feature: bool) -> Dataset:
@@ -82,11 +81,8 @@ def _features_and_groups(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", n
     """The features of nodes, the group of each or of its small graph, and the names of features; of edges, where
     these are the examples."""
     if data.edge_attrs is not None and data.edge_attrs.examples:
-        held = data.edge_attrs.features
-        return (
-            np.zeros((data.examples, 0), np.float32) if held is None else held,
-            data.sensitive,
-            data.edge_attrs.columns,
-        )
+        features = data.edge_attrs.features
+        x = np.zeros((data.examples, 0), np.float32) if features is None else features
+        return x, data.sensitive, data.edge_attrs.columns
     sensitive = data.sensitive if data.sensitive is None or data.graph_of is None else data.sensitive[data.graph_of]
     return data.x, sensitive, data.columns

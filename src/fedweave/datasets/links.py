@@ -46,13 +46,21 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
         raise ConfigError(
             f"data.task = 'links': the examples of {data.name} {what}; take data of one graph.", code=UNLIKE
         )
-    attributes, notes = _links_once(data, links.relation)
+    attributes, notes = _unique_links(data, links.relation)
     source, target = attributes.ends
     if links.users is not None:
-        users, items = (_kind(data, name) for name in (links.users, links.items))
-        turned = (data.node_labels[source] == items) & (data.node_labels[target] == users)  # type: ignore[index]
+        for name in (links.users, links.items):
+            if data.node_labels is None or name not in data.node_kinds:
+                known = ", ".join(data.node_kinds) or "none"
+                message = (
+                    f"data.users, data.items: {data.name} has no nodes of the kind {name!r}. The kinds are {known}."
+                )
+                raise ConfigError(message, code=UNLIKE)
+        kinds, names = np.asarray(data.node_labels), data.node_kinds
+        is_user, is_item = kinds == names.index(links.users), kinds == names.index(str(links.items))  # [nodes]
+        turned = is_item[source] & is_user[target]
         source, target = np.where(turned, target, source), np.where(turned, source, target)
-        fits = (data.node_labels[source] == users) & (data.node_labels[target] == items)  # type: ignore[index]
+        fits = is_user[source] & is_item[target]
         if not fits.all():
             raise ConfigError(
                 f"data.users = {links.users!r}, data.items = {links.items!r}: {np.count_nonzero(~fits):,} edges of "
@@ -60,13 +68,13 @@ def as_links(data: Dataset, links: Links, key: bytes = b"") -> Dataset:
                 code=UNLIKE,
             )
         attributes = attributes._replace(ends=np.stack([source, target]))
-    names = data.called or tuple(map(str, range(data.nodes)))
+    names = data.node_names or tuple(map(str, range(data.nodes)))
     relations = _relation_names(data, attributes)
-    public = _listed_split(attributes)
+    public = _masks_of(attributes)
     if public is None:
         hashes = hashes_of(names, key)
         public = split_of(pair_hashes(hashes[source], hashes[target], attributes.y, links.seed), links.ratios)
-    notes = (*notes, *_odd_splits(data, attributes, public))
+    notes = (*notes, *_leak_notes(data, attributes, public))
     return replace(
         data,
         edge_attrs=attributes._replace(examples=True, split=None),
@@ -99,7 +107,7 @@ def by_relation(data: Dataset) -> Dataset:
     )
 
 
-def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, ...]]:
+def _unique_links(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, ...]]:
     """The data's edges, each pair of a relation once in each split, and notes on what was left out; kinds: whether they
     have relations. A node's edge to itself stays where edges have a direction, such as triples."""
     attributes = data.edge_attrs
@@ -118,12 +126,14 @@ def _links_once(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str, 
     _, at = np.unique(codes_of(attributes, data.nodes) * (len(SPLITS) + 1) + split, return_index=True)
     at = np.sort(at[~loop[at]])
     notes = list[str]()
-    if loops := np.count_nonzero(loop):
+    loops = np.count_nonzero(loop)
+    if loops:
         tested = f" ({np.count_nonzero(split[loop] == TEST + 1):,} of them to test)" if has_splits else ""
         notes.append(
             f"{loops:,} edges that join a node with itself{tested} are no examples; with directed = true they are"
         )
-    if repeats := attributes.total - np.count_nonzero(loop) - len(at):
+    repeats = attributes.total - loops - len(at)
+    if repeats:
         notes.append(f"{repeats:,} edges that join two nodes once more are no further examples")
     return attributes.select(at), tuple(notes)
 
@@ -144,19 +154,25 @@ _INVERSE = (
 )
 
 
-def _odd_splits(data: Dataset, attributes: EdgeAttributes, public: np.ndarray) -> Iterator[str]:
+def _leak_notes(data: Dataset, attributes: EdgeAttributes, public: np.ndarray) -> Iterator[str]:
     """A sentence on each kind of links to validate or test that training gives away, or says nothing about."""
     codes, relation = codes_of(attributes, data.nodes), relation_of(attributes)
     trained = np.zeros(data.nodes, bool)
     trained[attributes.ends[:, public[TRAIN]]] = True
-    ends_known = trained[attributes.ends].all(0) | (not _has_vectors(data))
+    # Whether each node has a column of its own, so that a model learns a vector for it.
+    has_vectors = isinstance(data.x, sp.csr_matrix) and data.x.shape[1] >= data.nodes >= data.x.nnz
+    has_untrained_end = ~trained[attributes.ends].all(0) & has_vectors
     pairs, several = attributes._replace(y=None), len(np.unique(relation)) > 1
     reverse = codes_of(pairs._replace(ends=pairs.ends[::-1]), data.nodes)
     reverse_trains = np.isin(reverse, codes_of(pairs, data.nodes)[public[TRAIN]])
     reverse_trains &= attributes.directed & (pairs.ends[0] != pairs.ends[1])
     faults = (
         ("also train", "such scores are of what a model was trained on", np.isin(codes, codes[public[TRAIN]])),
-        ("have an end that no training link has", "its vector is not trained, and such scores count", ~ends_known),
+        (
+            "have an end that no training link has",
+            "its vector is not trained, and such scores count",
+            has_untrained_end,
+        ),
         ("train in the other direction", _UNDIRECTED, reverse_trains & (not several)),
         ("join a pair that trains in the other direction, by any relation", _INVERSE, reverse_trains & several),
         (
@@ -167,13 +183,9 @@ def _odd_splits(data: Dataset, attributes: EdgeAttributes, public: np.ndarray) -
     )
     for name, part in (("validation", public[VAL]), ("test", public[TEST])):
         for problem, consequence, links in faults:
-            if count := int(np.count_nonzero(links & part)):
+            count = int(np.count_nonzero(links & part))
+            if count:
                 yield f"{name} links that {problem}: {count:,} of {np.count_nonzero(part):,}; {consequence}"
-
-
-def _has_vectors(data: Dataset) -> bool:
-    """Whether each node has a column of its own, so that a model learns a vector for it."""
-    return isinstance(data.x, sp.csr_matrix) and bool(data.x.shape[1] >= data.nodes >= data.x.nnz)
 
 
 def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...]:
@@ -185,8 +197,8 @@ def _relation_names(data: Dataset, attributes: EdgeAttributes) -> tuple[str, ...
         return data.links.relations
     examples = data.edge_attrs is not None and data.edge_attrs.examples
     count = max(data.classes if examples else 0, int(attributes.y.max(initial=0)) + 1)
-    called = data.edge_kinds if data.edge_attrs is None else data.labels
-    return (called or tuple(map(str, range(count)))) if count > 1 else ()
+    names = data.edge_kinds if data.edge_attrs is None else data.labels
+    return (names or tuple(map(str, range(count)))) if count > 1 else ()
 
 
 def has_split(data: Dataset) -> bool:
@@ -194,21 +206,11 @@ def has_split(data: Dataset) -> bool:
     attributes = data.edge_attrs
     if attributes is not None and attributes.examples:
         return data.public is not None and bool(np.any(data.public))
-    return attributes is not None and _listed_split(attributes) is not None
+    return attributes is not None and _masks_of(attributes) is not None
 
 
-def _listed_split(attributes: EdgeAttributes) -> np.ndarray | None:
+def _masks_of(attributes: EdgeAttributes) -> np.ndarray | None:
     if attributes.split is None or not (attributes.split >= 0).any():
         return None
     masks: np.ndarray = attributes.split == np.arange(3)[:, None]
     return masks
-
-
-def _kind(data: Dataset, name: str | None) -> int:
-    if data.node_labels is None or name not in data.node_kinds:
-        known = ", ".join(data.node_kinds) or "none"
-        raise ConfigError(
-            f"data.users, data.items: {data.name} has no nodes of the kind {name!r}. The kinds are {known}.",
-            code=UNLIKE,
-        )
-    return data.node_kinds.index(name)

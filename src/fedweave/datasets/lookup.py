@@ -3,7 +3,7 @@ and files at that path that look like data but are not read.
 """
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple, NoReturn, TypeVar
@@ -65,63 +65,77 @@ class PublishedFile(Published):
     called: ClassVar[tuple[str, ...]] = ()
     remedy: ClassVar[str] = "Put {}, as released, at one of these places, or name their folder in [data] path or "
 
-    def _find(self, root: Path | None) -> Path:
+    def find(self, root: Path | None) -> Path:
         """The first place that has all files.
 
         Raises:
-            NotHeld: it is not in the user's `root`.
+            AbsentData: it is not in the user's `root`.
             DataError: it is nowhere, and there is no `root`; lists the places.
         """
         bases = [base for base in (shared(), cache()) if base is not None] if root is None else [root]
-        places = [base / name for base in bases for name in (self.name, *self.called, "")]
-        for place in places:
-            if all((place / file).exists() for file in self.files):
-                return place
-        if root is not None:
-            raise NotHeld(self.name, places)
+        places = list[Path]()
+        for base in bases:
+            places += [base / name for name in (self.name, *self.called, "")]
+        has_files = lambda place: all((place / file).exists() for file in self.files)  # noqa: E731
         files = ", ".join(self.files)
-        remedy = f"{self.remedy.format(files)}$FEDWEAVE_DATA."
-        raise nowhere(self.name, f"there is no folder with all of {files}.", places, remedy)
+        return find_place(self.name, root, places, has_files, f"{self.remedy.format(files)}$FEDWEAVE_DATA.", files)
 
 
-class NotHeld(DataError):
+class AbsentData(DataError):
     """The user's path does not hold the data set `name`, which would be at one of `places`; none if it has no file."""
 
     def __init__(self, name: str, places: Iterable[Path] = ()) -> None:
-        looked = " or ".join(map(str, places))
-        super().__init__(f"{name} is not at {looked}" if looked else f"{name} is computed and not read from a path")
+        where = " or ".join(map(str, places))
+        super().__init__(f"{name} is not at {where}" if where else f"{name} is computed and not read from a path")
 
 
-def nowhere(name: str, what: str, places: Iterable[Path], remedy: str) -> DataError:
-    """Says that the data set `name` is at none of `places`."""
-    looked = "".join(f"\n  {place}" for place in places)
-    return DataError(f"{name}: {what}\nLooked at:{looked}\n{remedy}", code="data.nowhere")
+def find_place(
+    name: str,
+    root: Path | None,
+    places: Sequence[Path],
+    is_there: Callable[[Path], bool],
+    remedy: str,
+    source: str | Callable[[Path], Path],
+) -> Path:
+    """The first of the `places` where the data set `name` is.
 
+    source: what downloads it to the last place, and raises DataError where it cannot; or its files, if there is no
+    download.
 
-def folders(root: Path | None, name: str) -> list[Path]:
-    """Where a data set of several files may be, a folder `name` in `root` or that itself; without it likewise in
-    $FEDWEAVE_DATA, then in the cache, where a download goes."""
-    base = root or shared()
-    places = [] if base is None else [base / name, base]
-    return places if root is not None else [*places, cache() / name]
+    Raises:
+        AbsentData: it is not in the user's `root`.
+        DataError: it is nowhere, and there is no `root`; lists the places.
+    """
+    for place in places:
+        if is_there(place):
+            return place
+    if root is not None:
+        raise AbsentData(name, places)
+    try:
+        if isinstance(source, str):
+            raise DataError(f"there is no folder with all of {source}.")
+        return source(places[-1])
+    except DataError as error:
+        where = "".join(f"\n  {place}" for place in places)
+        raise DataError(f"{name}: {error}\nLooked at:{where}\n{remedy}", code="data.nowhere") from error
 
 
 def shared() -> Path | None:
     """The folder of data sets $FEDWEAVE_DATA, if it is set."""
-    named = os.environ.get("FEDWEAVE_DATA")
-    return Path(named).expanduser() if named else None
+    folder = os.environ.get("FEDWEAVE_DATA")
+    return Path(folder).expanduser() if folder else None
 
 
 def cache() -> Path:
     """The folder of downloads: $FEDWEAVE_CACHE, else $XDG_CACHE_HOME/fedweave, else ~/.cache/fedweave."""
-    named = os.environ.get("FEDWEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedweave"
-    return Path(named).expanduser()
+    folder = os.environ.get("FEDWEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedweave"
+    return Path(folder).expanduser()
 
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".parquet", ".feather", ".arrow", ".npz", ".npy", ".json", ".xlsx", ".mat", ".pt")
 PACKED = (".xz", ".gz", ".bz2", ".zip", ".zst")
 PROSE = ("readme", "license", "licence")  # anywhere in a name
-_SHOWN = 5
+MAX_SHOWN = 5  # names in a sentence
 
 
 def unread(root: Path, read: Collection[Path], *inside: Path, pattern: str = "*") -> tuple[str, ...]:
@@ -130,23 +144,24 @@ def unread(root: Path, read: Collection[Path], *inside: Path, pattern: str = "*"
 
     pattern: of the names that count.
     """
-    folders = [root, *inside]
-    names = [str(path.relative_to(root)) for folder in folders for path in _data(folder, pattern) if path not in read]
+    names = list[str]()
+    for folder in (root, *inside):
+        for path in sorted(folder.glob(pattern)):
+            name = path.name.lower()
+            for suffix in PACKED:
+                name = name.removesuffix(suffix)
+            prose = any(word in name for word in PROSE) or name.startswith(".")
+            if name.endswith(SUFFIXES) and not prose and path.is_file() and path not in read:
+                names.append(str(path.relative_to(root)))
     if not names:
         return ()
-    more = f" and {len(names) - _SHOWN:,} more" if names[_SHOWN:] else ""
-    return (f"in {root}, {', '.join(names[:_SHOWN])}{more} {'is' if len(names) == 1 else 'are'} not read",)
+    return (f"in {root}, {_list(names)} {'is' if len(names) == 1 else 'are'} not read",)
 
 
-def _data(folder: Path, pattern: str) -> Iterator[Path]:
-    """The files in `folder` that look like data, sorted."""
-    for path in sorted(folder.glob(pattern)):
-        name = path.name.lower()
-        for packed in PACKED:
-            name = name.removesuffix(packed)
-        prose = any(word in name for word in PROSE) or name.startswith(".")
-        if name.endswith(SUFFIXES) and not prose and path.is_file():
-            yield path
+def _list(names: Sequence[str]) -> str:
+    """The names, and the number of those beyond `MAX_SHOWN`."""
+    more = f" and {len(names) - MAX_SHOWN:,} more" if len(names) > MAX_SHOWN else ""
+    return f"{', '.join(names[:MAX_SHOWN])}{more}"
 
 
 _UNPACK = {".gz": "gunzip", ".bz2": "bunzip2", ".xz": "unxz", ".zst": "unzstd", ".zip": "unzip", ".7z": "7z x"}
@@ -168,15 +183,22 @@ def refuse_absent(
     """
     refuse_other_form(folder, absent, stem, endings)
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
-    packed = [path for path in inside if path.is_file() and _command(path)]
-    molecules = [path for path in inside if path.suffix.casefold() in _MOLECULES]
-    if packed:
-        unpack = f"If it holds the files, unpack it: {_command(packed[0])} {packed[0].name}."
-        refuse(folder, f"{absent}, but {packed[0].name} is", unpack, "file-other")
-    if molecules and stem in _STEMS:
-        table = 'Molecules are read with [data] name = "graphs" from graphs.csv, with a column smiles and their label.'
-        refuse(folder, f"{absent}, but {molecules[0].name} is", table, "file-other")
-    refuse(folder, absent, remedy or _of_own_name(inside, stem), code)
+    for path in inside:
+        if path.is_file() and _command(path):
+            unpack = f"If it holds the files, unpack it: {_command(path)} {path.name}."
+            refuse(folder, f"{absent}, but {path.name} is", unpack, "file-other")
+    for path in inside:
+        if path.suffix.casefold() in _MOLECULES and stem in _STEMS:
+            remedy = 'Molecules are read with [data] name = "graphs" from graphs.csv, with a column smiles and their '
+            refuse(folder, f"{absent}, but {path.name} is", f"{remedy}label.", "file-other")
+    tables = [path.name for path in inside if path.suffix in TABLES and path.stem not in _STEMS]
+    if not remedy:
+        remedy = "See docs/data-format.md for both files."
+        if tables:
+            there = f"There {'is' if len(tables) == 1 else 'are'} {_list(tables)}"
+            rename = f"rename the table of {stem} to {stem}{Path(tables[0]).suffix}"
+            remedy = f"{there}: {rename}, and see docs/data-format.md for both files."
+    refuse(folder, absent, remedy, code)
 
 
 def refuse_other_form(folder: Path, absent: str, stem: str, endings: Sequence[str]) -> None:
@@ -187,43 +209,31 @@ def refuse_other_form(folder: Path, absent: str, stem: str, endings: Sequence[st
         DataError: names the file and what to do.
     """
     for path in sorted(folder.iterdir()):
-        bare, wanted = path.name.partition(".")[0].casefold(), stem.casefold()
-        if bare == wanted or (wanted.startswith("_") and bare.endswith(wanted)):
-            refuse(folder, f"{absent}, but {path.name} is", _renaming(path, stem, endings), "file-other")
+        bare, _, kind = path.name.partition(".")
+        is_suffix = stem.startswith("_") and bare.casefold().endswith(stem.casefold())
+        if bare.casefold() != stem.casefold() and not is_suffix:
+            continue
+        name = bare[: len(bare) - len(stem)] + stem if stem.startswith("_") else stem
+        names = " or ".join(name + ending for ending in endings)
+        if f".{kind.casefold()}" in endings:
+            remedy = f"Rename it: {name}.{kind.casefold()}."
+        elif path.is_dir():
+            remedy = f"If it is a folder of the table's parts, or holds the table, call it {names}."
+        else:
+            remedy = f"Unpack it: {_command(path)} {path.name}." if _command(path) else f"Save it as {names}."
+        refuse(folder, f"{absent}, but {path.name} is", remedy, "file-other")
 
 
 def _command(path: Path) -> str:
     """The command that unpacks a file, "" for one that is not packed."""
-    name = path.name.casefold()
-    return next((_UNPACK[end] for end in sorted(_UNPACK, key=len, reverse=True) if name.endswith(end)), "")
-
-
-def _renaming(path: Path, stem: str, endings: Sequence[str]) -> str:
-    """The remedy for a file, or a folder of parts, that is `stem` in another form."""
-    bare, _, kind = path.name.partition(".")
-    name = bare[: len(bare) - len(stem)] + stem if stem.startswith("_") else stem
-    wanted = " or ".join(name + ending for ending in endings)
-    if f".{kind.casefold()}" in endings:
-        return f"Rename it: {name}.{kind.casefold()}."
-    if path.is_dir():
-        return f"If it is a folder of the table's parts, or holds the table, call it {wanted}."
-    return f"Unpack it: {_command(path)} {path.name}." if _command(path) else f"Save it as {wanted}."
-
-
-def _of_own_name(inside: Sequence[Path], stem: str) -> str:
-    """The remedy for a folder without the table `stem`: other tables that are there may be it."""
-    tables = [path for path in inside if path.suffix in TABLES and path.stem not in _STEMS]
-    if not tables:
-        return "See docs/data-format.md for both files."
-    there = "There is" if len(tables) == 1 else "There are"
-    shown = ", ".join(path.name for path in tables[:5]) + (", …" if tables[5:] else "")
-    renamed = f"rename the table of {stem} to {stem}{tables[0].suffix}"
-    return f"{there} {shown}: {renamed}, and see docs/data-format.md for both files."
+    for suffix in sorted(_UNPACK, key=len, reverse=True):
+        if path.name.casefold().endswith(suffix):
+            return _UNPACK[suffix]
+    return ""
 
 
 TABLES = (".csv", ".parquet")
 ARCHIVE = "npz"  # the name of a graph of the user's own in one file
-_LISTED = 5
 TU_SUFFIXES = (".txt", ".txt.xz")  # of files in the TU layout
 
 
@@ -232,26 +242,39 @@ def identify(root: Path, names: Iterable[str]) -> tuple[str, tuple[str, ...]]:
     be read; `names` are the names of all data sets."""
     data_names = set(names)
     if root.is_file():
-        names = (root.stem if root.stem in data_names else ARCHIVE,) if root.suffix.lower() == ".npz" else ()
-        return f"is {_file(root)}", names
+        described = f"a file of kind {root.suffix!r}" if root.suffix else "a file without an extension"
+        try:
+            check_archive(root, root.stat().st_size)
+            with np.load(root, allow_pickle=False) as arrays:
+                nodes, (_, features) = len(arrays["y"]), arrays["x_shape"]
+                described = f"an .npz of {counted(nodes, 'node')} with {counted(features, 'feature')}"
+        except (*ARCHIVE_FAULTS, AttributeError, DecompressionBomb):
+            pass
+        if root.suffix.lower() != ".npz":
+            return f"is {described}", ()
+        return f"is {described}", (root.stem if root.stem in data_names else ARCHIVE,)
     if not root.is_dir():
         return "is a pipe or a device", ()
-    inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
-    if tables := _tables(root):
+    tables, texts = _tables(root), tu_names(root)
+    if tables:
         return f"is a folder with {' and '.join(tables)}", ("graphs" if len(tables) == 3 else "folder",)
-    if texts := tu_names(root):
-        return f"is a folder with {texts[0]}_A.txt", (texts[0].lower() if texts[0].lower() in data_names else "tu",)
+    if texts:
+        published = texts[0].lower()
+        return f"is a folder with {texts[0]}_A.txt", (published if published in data_names else "tu",)
+    inside = sorted(path for path in root.iterdir() if not path.name.startswith("."))
     parties = [path.name for path in inside if path.is_dir() and _tables(path)]
     if parties:
         return f"is a folder of the parties {', '.join(parties)}", ("parties",)
-    if archives := [path for path in inside if path.stem in data_names and (path.is_dir() or path.suffix == ".npz")]:
-        return f"holds {_list(archives)}", tuple(dict.fromkeys(path.stem for path in archives))
-    return (f"holds {_list(inside)}" if inside else "is an empty folder"), ()
+    known = [path for path in inside if path.stem in data_names and (path.is_dir() or path.suffix == ".npz")]
+    shown = [f"{path.name}/" if path.is_dir() else path.name for path in known or inside]
+    return f"holds {_list(shown)}" if shown else "is an empty folder", tuple(dict.fromkeys(path.stem for path in known))
 
 
 def tu_names(folder: Path, name: str = "*") -> list[str]:
     """The names DS for which `folder` holds an adjacency DS_A, as far as they match the pattern `name`."""
-    names = {path.name.removesuffix(s)[:-2] for s in TU_SUFFIXES for path in folder.glob(f"{name}_A{s}")}
+    names = set[str]()
+    for suffix in TU_SUFFIXES:
+        names.update(path.name.removesuffix(f"_A{suffix}") for path in folder.glob(f"{name}_A{suffix}"))
     return sorted(names)
 
 
@@ -271,26 +294,11 @@ def require_folder(root: Path | None, name: str, needs: str, layout: str) -> Pat
     return root
 
 
-def _file(path: Path) -> str:
-    """A description of a file: the counts of an archive, the kind of any other."""
-    try:
-        check_archive(path, path.stat().st_size)
-        with np.load(path, allow_pickle=False) as arrays:
-            nodes, (_, features) = len(arrays["y"]), arrays["x_shape"]
-            return f"an .npz of {counted(nodes, 'node')} with {counted(features, 'feature')}"
-    except (*ARCHIVE_FAULTS, AttributeError, DecompressionBomb):
-        return f"a file of kind {path.suffix!r}" if path.suffix else "a file without an extension"
-
-
 def _tables(folder: Path) -> list[str]:
     """The files of graphs (if there are any), nodes and edges in `folder`; none unless both of these are there."""
-    graphs, *held = (
-        [f"{stem}{kind}" for kind in TABLES if (folder / f"{stem}{kind}").exists()]
-        for stem in ("graphs", "nodes", "edges")
-    )
-    return [files[0] for files in (graphs, *held) if files] if all(held) else []
-
-
-def _list(paths: list[Path]) -> str:
-    shown = [f"{path.name}/" if path.is_dir() else path.name for path in paths[:_LISTED]]
-    return ", ".join(shown) + (f" and {len(paths) - _LISTED} more" if len(paths) > _LISTED else "")
+    files = dict[str, str]()
+    for stem in ("graphs", "nodes", "edges"):
+        for kind in reversed(TABLES):
+            if (folder / f"{stem}{kind}").exists():
+                files[stem] = f"{stem}{kind}"
+    return list(files.values()) if {"nodes", "edges"} <= files.keys() else []

@@ -31,35 +31,36 @@ class Members(Folder):
     """
 
     def load(self, root: Path | None, seed: int, labelled: bool = True) -> Dataset:
-        """All members' nodes, one member after the other in order of name; `seed` is not used.
-
-        Raises:
-            ConfigError: no folder is given, or [data] owner, which the sub-folders say.
-            DataError: there is no member, their columns differ, or a file is missing or refused (see `Folder.load`).
-        """
+        """All members' nodes, one member after the other in order of name (`build`)."""
         if self.owner is not None:
             raise ConfigError("members: the sub-folders decide the owners of nodes; leave owner out.")
         root = require_folder(root, "members", "the folder of all members' folders", _LAYOUT)
         folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         if not folders:
             refuse(root, "there is no sub-folder", _LAYOUT)
-        if odd := [folder.name for folder in folders if any(folder.glob("graphs.*"))]:
-            refuse(
-                root,
-                f"{', '.join(odd)} hold small graphs, and members hold nodes of one graph each",
-                _OF_GRAPHS,
-                "members-graphs",
-            )
+        with_graphs = [folder.name for folder in folders if any(folder.glob("graphs.*"))]
+        if with_graphs:
+            what = f"{', '.join(with_graphs)} hold small graphs, and members hold nodes of one graph each"
+            refuse(root, what, _OF_GRAPHS, "members-graphs")
         faults, nodes, edges = Faults(DataError), list[Table](), list[Table]()
         for folder in folders:
             with faults:
-                of_nodes, of_edges, _ = self.tables(folder, lacking=not labelled)
-                nodes.append(_with_member(of_nodes, folder.name, NODES[:1]))
-                edges.append(_with_member(self._with_ids(of_edges), folder.name, self._ends))
+                node_table, edge_table, _ = self.tables(folder, lacking=not labelled)
+                nodes.append(_with_member(node_table, folder.name, ("id",)))
+                if self.of_edges and "id" not in edge_table.columns:  # then rows from 0 are the ids of the examples
+                    rows = np.arange(edge_table.rows) if edge_table.file_rows is None else edge_table.file_rows
+                    data = edge_table.data.append_column("id", pa.array(rows.astype(str)))
+                    edge_table = replace(edge_table, data=data)
+                edges.append(_with_member(edge_table, folder.name, (*EDGES, "id") if self.of_edges else EDGES))
         faults.refuse()
-        _check_alike(root, nodes)
-        nodes_of_all, edges_of_all = (stack(root / each[0].path.stem, each) for each in (nodes, edges))
-        dataset = self.dataset(Tables(nodes_of_all, edges_of_all), root, labelled)
+        features = [{name for name in table.columns if name not in NODES} for table in nodes]
+        for folder, columns in zip(folders, features, strict=True):
+            differ = sorted(columns ^ features[0])
+            if differ:
+                what = f"{folders[0].name} and {folder.name} differ in the columns {', '.join(differ)}"
+                refuse(root, what, "Give all members the same feature columns.")
+        all_nodes, all_edges = stack(root / nodes[0].path.stem, nodes), stack(root / edges[0].path.stem, edges)
+        dataset = self.dataset(Tables(all_nodes, all_edges), root, labelled)
         owner = np.repeat(np.arange(len(folders)), [table.rows for table in nodes])
         if dataset.outside is not None:  # which members that train together call alike
             names = tuple(name.partition("/")[2] for name in dataset.outside.names)
@@ -71,34 +72,13 @@ class Members(Folder):
             notes=(*dataset.notes, *unread(root, [table.path for table in (*nodes, *edges)], *folders)),
         )
 
-    @property
-    def _ends(self) -> tuple[str, ...]:
-        """Columns of edges with names of nodes or, where they are the examples, of edges."""
-        return (*EDGES, "id") if self.of_edges else EDGES
-
-    def _with_ids(self, edges: Table) -> Table:
-        """With ids where edges are the examples: their rows from 0 in the member's table, where it says none."""
-        if not self.of_edges or "id" in edges.columns:
-            return edges
-        rows = np.arange(edges.rows) if edges.file_rows is None else edges.file_rows
-        return replace(edges, data=edges.data.append_column("id", pa.array(rows.astype(str))))
-
 
 def _with_member(table: Table, member: str, columns: Sequence[str]) -> Table:
     """The table with the member's name in front of the ids in `columns`."""
     check_columns(table, required=tuple(columns), known=tuple(columns))
     data = table.data
     for column in columns:
-        cells = table.required_texts(column)
+        cells = table.nonempty_texts(column)
         full = pc.binary_join_element_wise(pa.scalar(member), cells, pa.scalar("/"))
         data = data.set_column(data.column_names.index(column), column, full)
     return replace(table, data=data)
-
-
-def _check_alike(root: Path, nodes: Sequence[Table]) -> None:
-    """Reject members whose feature columns differ."""
-    features = [[name for name in table.columns if name not in NODES] for table in nodes]
-    for table, names in zip(nodes, features, strict=True):
-        if differ := sorted(set(names) ^ set(features[0])):
-            what = f"{nodes[0].path.parent.name} and {table.path.parent.name} differ in the columns {', '.join(differ)}"
-            refuse(root, what, "Give all members the same feature columns.")

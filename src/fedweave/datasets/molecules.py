@@ -17,6 +17,7 @@ from fedweave.core.target import CLASS
 from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse, refuse_rows
+from fedweave.datasets.column_names import EDGES
 from fedweave.datasets.table import Table, Tables
 from fedweave.errors import ConfigError, UserError
 
@@ -62,56 +63,49 @@ def tables_of(graphs: Table, columns: Mapping[str, str], elements: Sequence[str]
     graphs = graphs.without(graphs.blank())
     if ids not in graphs.columns:
         rows = np.arange(graphs.rows) if graphs.file_rows is None else graphs.file_rows
-        graphs = Table(
-            graphs.path, graphs.data.append_column(ids, pa.array(rows.astype(str))), graphs.top, file_rows=rows
-        )
-    molecules = [_molecule(text) for text in graphs.texts(smiles).to_pylist()]
+        data = graphs.data.append_column(ids, pa.array(rows.astype(str)))
+        graphs = Table(graphs.path, data, graphs.top, file_rows=rows)
+    texts = graphs.texts(smiles).to_pylist()
+    molecules = list(map(_molecule, texts))
     bad = np.array([molecule is None for molecule in molecules], bool)
     if unreadable == REFUSE or bad.all():
-        texts = graphs.texts(smiles).to_pylist()
         remedy = 'Correct it, or leave all such rows out: [data] unreadable = "drop".'
         fault = lambda row: f"SMILES {texts[row]!r} cannot be read" if texts[row] else "SMILES is empty"  # noqa: E731
         refuse_rows(graphs, bad, fault, remedy)
     if bad.any():
         places = [graphs.place(row)[1] for row in np.flatnonzero(bad).tolist()]
-        shown = ", ".join(map(str, places[:_SHOWN])) + (" and others" if places[_SHOWN:] else "")
-        _LOG.warning(
-            "note: %s: %s of %s cannot be read and left out, row%s %s",
-            graphs.path,
-            f"{len(places):,}",
-            f"{graphs.rows:,} SMILES",
-            "s" if places[1:] else "",
-            shown,
-        )
+        shown = ", ".join(map(str, places[:MAX_SHOWN])) + (" and others" if places[MAX_SHOWN:] else "")
+        what = f"{len(places):,} of {graphs.rows:,} SMILES cannot be read and left out, row{'s' if places[1:] else ''}"
+        _LOG.warning("note: %s: %s %s", graphs.path, what, shown)
         graphs = graphs.without(bad)
     readable = [molecule for molecule in molecules if molecule is not None]
-    atoms, bonds = _tables_of(readable, graphs.required_texts(ids).to_pylist(), elements)
-    return Tables(Table(graphs.path.parent / "nodes", atoms, 0), Table(graphs.path.parent / "edges", bonds, 0), graphs)
-
-
-_SHOWN = 10  # rows
-
-
-def _tables_of(molecules: Sequence[Any], ids: Sequence[str], elements: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """All atoms, molecule by molecule, and all bonds."""
-    atoms, bonds, before = list[tuple[Any, ...]](), list[tuple[Any, ...]](), 0
-    for molecule, graph in zip(molecules, ids, strict=True):
+    # All atoms, molecule by molecule, and all bonds.
+    atom_rows, bond_rows, before = list[tuple[Any, ...]](), list[tuple[Any, ...]](), 0
+    for molecule, graph in zip(readable, graphs.nonempty_texts(ids).to_pylist(), strict=True):
         for atom in molecule.GetAtoms():
             element = atom.GetSymbol()
             kind = OTHER if element not in elements and OTHER in elements else element
-            atoms.append((str(before + atom.GetIdx()), graph, kind, *_of_atom(atom)))
+            atom_rows.append((str(before + atom.GetIdx()), graph, kind, *_properties_of_atom(atom)))
         for bond in molecule.GetBonds():
             ends = (str(before + bond.GetBeginAtomIdx()), str(before + bond.GetEndAtomIdx()))
-            bonds.append((*ends, *_of_bond(bond)))
+            kind, stereo = str(bond.GetBondType()).lower(), str(bond.GetStereo())
+            one_hot_kind = [int(kind == name) for name in BONDS[:-1]]
+            is_stereo = [int(stereo in tags) for tags in STEREO.values()]
+            properties = (*one_hot_kind, int(bond.GetIsConjugated()), int(bond.IsInRing()), *is_stereo)  # as in `BOND`
+            bond_rows.append((*ends, kind if kind in BONDS else OTHER, *properties))
         before += molecule.GetNumAtoms()
-    return _table(atoms, ("id", "graph", "label"), ATOM), _table(bonds, ("source", "target", "label"), BOND)
+    atoms, bonds = _table(atom_rows, ("id", "graph", "label"), ATOM), _table(bond_rows, (*EDGES, "label"), BOND)
+    return Tables(Table(graphs.path.parent / "nodes", atoms, 0), Table(graphs.path.parent / "edges", bonds, 0), graphs)
+
+
+MAX_SHOWN = 10  # rows
 
 
 ATOM = ("charge", "hydrogens", "degree", "radicals", "aromatic", "ring", *HYBRIDIZATIONS, *CHIRALITIES)
 BOND = (*BONDS[:-1], "conjugated", "ring", *STEREO)
 
 
-def _of_atom(atom: Any) -> tuple[int, ...]:
+def _properties_of_atom(atom: Any) -> tuple[int, ...]:
     """The properties in `ATOM`."""
     hybridization, chirality = str(atom.GetHybridization()).lower(), str(atom.GetChiralTag())
     return (
@@ -123,18 +117,6 @@ def _of_atom(atom: Any) -> tuple[int, ...]:
         int(atom.IsInRing()),
         *(int(hybridization == name) for name in HYBRIDIZATIONS),
         *(int(chirality == tag) for tag in CHIRALITIES.values()),
-    )
-
-
-def _of_bond(bond: Any) -> tuple[str | int, ...]:
-    """The kind of a bond, and the properties in `BOND`."""
-    kind, stereo = str(bond.GetBondType()).lower(), str(bond.GetStereo())
-    return (
-        kind if kind in BONDS else OTHER,
-        *(int(kind == name) for name in BONDS[:-1]),
-        int(bond.GetIsConjugated()),
-        int(bond.IsInRing()),
-        *(int(stereo in tags) for tags in STEREO.values()),
     )
 
 
@@ -174,7 +156,8 @@ def _molecule(smiles: str | None) -> Any:
 def coordinates(smiles: str) -> np.ndarray | None:
     """float64 [atoms, 2], where chemists draw the atoms of a molecule, in the order of its nodes; None where RDKit is
     not installed or cannot read it."""
-    if find_spec("rdkit") is None or (molecule := _molecule(smiles)) is None:
+    molecule = None if find_spec("rdkit") is None else _molecule(smiles)
+    if molecule is None:
         return None
     from rdkit.Chem import rdDepictor
 
@@ -190,11 +173,14 @@ def repeats(data: Dataset, train: np.ndarray, test: np.ndarray) -> list[str]:
     """
     if not data.smiles or find_spec("rdkit") is None:
         return []
-    texts = [text if (molecule := _molecule(text)) is None else _canonical(molecule) for text in data.smiles]
+    texts = list[str]()
+    for text in data.smiles:
+        molecule = _molecule(text)
+        texts.append(text if molecule is None else str(_rdkit().MolToSmiles(molecule)))  # canonical, if it can be read
     names, structure = np.unique(np.array(texts, str), return_inverse=True)
     notes, known = list[str](), np.isin(structure[test], structure[train])
     if known.any():
-        shown = ", ".join(dict.fromkeys(names[structure[test[known]]][:_SHOWN].tolist()))
+        shown = ", ".join(dict.fromkeys(names[structure[test[known]]][:MAX_SHOWN].tolist()))
         notes.append(
             f"{int(known.sum()):,} of {len(test):,} test molecules are training molecules, too, in the same or another "
             f"spelling ({shown}), so that the test measures memory. Leave rows out, or set partition.split = "
@@ -203,15 +189,12 @@ def repeats(data: Dataset, train: np.ndarray, test: np.ndarray) -> list[str]:
     if data.target == CLASS:
         labeled = np.flatnonzero(data.y >= 0)
         pairs = np.unique(np.stack([structure[labeled], data.y[labeled]]), axis=1)
-        several = np.unique(pairs[0], return_counts=True)
-        if len(odd := several[0][several[1] > 1]):
-            shown = ", ".join(names[odd[:_SHOWN]].tolist())
-            notes.append(f"different rows give different labels to {counted(len(odd), 'molecule')} ({shown})")
+        structures, labels = np.unique(pairs[0], return_counts=True)
+        ambiguous = structures[labels > 1]
+        if len(ambiguous):
+            shown = ", ".join(names[ambiguous[:MAX_SHOWN]].tolist())
+            notes.append(f"different rows give different labels to {counted(len(ambiguous), 'molecule')} ({shown})")
     return notes
-
-
-def _canonical(molecule: Any) -> str:
-    return str(_rdkit().MolToSmiles(molecule))
 
 
 def scaffold(smiles: str) -> str | None:
@@ -221,7 +204,8 @@ def scaffold(smiles: str) -> str | None:
     Raises:
         UserError: RDKit is not installed.
     """
-    if (molecule := _molecule(smiles)) is None:
+    molecule = _molecule(smiles)
+    if molecule is None:
         return None
     from rdkit.Chem.Scaffolds import MurckoScaffold
 

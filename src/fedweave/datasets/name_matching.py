@@ -12,20 +12,13 @@ import pyarrow.compute as pc
 import pyarrow.csv
 
 
-def _places(cells: pa.Array, names: pa.Array) -> pa.Array:
-    """Places int64 of cells in `names`, null where empty or none of them; "1.0", as pandas writes whole numbers next to
-    gaps, is the name "1" where there is no name "1.0"."""
-    normalized = pc.if_else(pc.is_in(cells, names, skip_nulls=True), cells, as_whole(cells))
-    return pc.index_in(normalized, names, skip_nulls=True)
-
-
 def as_whole(cells: pa.Array) -> pa.Array:
     """The strings, with "7.0", as pandas writes a whole number next to gaps, as "7"."""
     return pc.replace_substring_regex(cells, r"^(-?\d{1,18})\.0*$", r"\1")
 
 
 _DOTTED = r"^((?:.*/)?-?\d{1,18})\.0+$"  # a whole number, with a member's name and a slash in front or without
-_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?"
+DECIMAL_NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?"
 _APOSTROPHES = "'`\u2018\u2019"
 
 
@@ -73,7 +66,9 @@ def _without_groups(text: str) -> str:
 
 def _number(text: str) -> str:
     """A number in one form, as far as Decimal keeps its digits; other texts as they are."""
-    return str((Decimal(text) + 0).normalize()) if len(text) <= 28 and re.fullmatch(_NUMBER, text, re.I) else text
+    return (
+        str((Decimal(text) + 0).normalize()) if len(text) <= 28 and re.fullmatch(DECIMAL_NUMBER, text, re.I) else text
+    )
 
 
 # The forms in which other programs write the same name: what differs, and the name without that, one after the other.
@@ -97,7 +92,7 @@ def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
     exact = pc.index_in(cells, ids, skip_nulls=True)
     if exact.null_count == cells.null_count:
         return exact
-    return pc.coalesce(exact, pc.index_in(undotted(cells), undotted(ids), skip_nulls=True))
+    return pc.coalesce(exact, pc.index_in(without_dots(cells), without_dots(ids), skip_nulls=True))
 
 
 def positions(names: Sequence[str], known: Sequence[str | None]) -> np.ndarray:
@@ -107,7 +102,7 @@ def positions(names: Sequence[str], known: Sequence[str | None]) -> np.ndarray:
     return result
 
 
-def undotted(names: pa.Array) -> pa.Array:
+def without_dots(names: pa.Array) -> pa.Array:
     """The names with whole numbers written as such: "7.0" as "7"."""
     return pc.replace_substring_regex(names, _DOTTED, r"\1")
 
@@ -125,22 +120,25 @@ class NameIndex:
     def hint(self, name: str) -> str:
         """ ", but …" with the known name that this one looks like, and how they differ; "" if there is none."""
         other = self._plain.get(plain(name))
-        return (
-            "" if other is None or other == name else f", but {other!r} is, which differs in {difference(name, other)}"
-        )
+        if other is None or other == name:
+            return ""
+        return f", but {other!r} is, which differs in {difference(name, other)}"
 
 
-def look_alike(name: str, known: Sequence[str]) -> str:
+def similar_name_hint(name: str, known: Sequence[str]) -> str:
     """`NameIndex.hint` for a name that is not among the `known`."""
     return NameIndex(pa.array(known, pa.string())).hint(name)
 
 
 def difference(one: str, other: str) -> str:
     """In what two names differ that are the same when `plain`: the fewest of `FORMS` that make them so."""
+    # 1. The forms that change a name, one after the other.
     steps, names = list[tuple[str, Callable[[str], str]]](), (one, other)
     for how, step in FORMS:
-        if names != (names := (step(names[0]), step(names[1]))):
+        before, names = names, (step(names[0]), step(names[1]))
+        if names != before:
             steps.append((how, step))
+    # 2. Without those that the others make unnecessary.
     for form in tuple(steps):
         rest = [one_form for one_form in steps if one_form is not form]
         first, second = one, other
@@ -152,11 +150,11 @@ def difference(one: str, other: str) -> str:
     return " and ".join(differences)
 
 
-def look_alikes(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+def similar_names(names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Every name that is another one when `plain`, after that one."""
-    seen = dict[str, str]()
+    by_form = dict[str, str]()
     for name in names:
-        first = seen.setdefault(plain(name), name)
+        first = by_form.setdefault(plain(name), name)
         if first != name:
             yield first, name
 

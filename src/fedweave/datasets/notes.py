@@ -10,7 +10,7 @@ from fedweave.core.target import CLASS, LABELS, where_known
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import by_holder
 from fedweave.datasets.leakage import group_columns, separating_columns
-from fedweave.datasets.name_matching import difference, look_alikes
+from fedweave.datasets.name_matching import difference, similar_names
 from fedweave.datasets.row_numbers import MIN_ROWS, row_numbers
 
 _LINE = 1e-9  # below 1, of the correlation of two columns that are a straight line
@@ -27,7 +27,8 @@ def feature_notes(data: Dataset) -> Iterator[str]:
         features = data.edge_attrs.features  # [M, k]
         names = data.edge_attrs.columns or tuple(map(str, range(data.edge_attrs.width)))
         yield from _target_leaks(data, features, lambda columns: _first_of(names, columns), "edge feature")
-    largest = _largest(by_holder(data).x)
+    largest = abs(by_holder(data).x).max(axis=0)  # [d]
+    largest = largest.toarray()[0] if sp.issparse(largest) else largest
     median = float(np.median(largest[largest > 0])) if (largest > 0).any() else np.inf
     columns = np.flatnonzero(largest > MAX_RATIO * median)
     if len(columns):
@@ -44,17 +45,28 @@ def _target_leaks(
 ) -> Iterator[str]:
     """A sentence on the columns of the examples' features x [e, d] that give away the target."""
     if data.target == CLASS:
-        yield from _label_leaks(x, data.y, names, what)
+        same = group_columns(x, data.y)
+        ranges = np.setdiff1d(separating_columns(x, data.y, MIN_OF_CLASS), same)
+        for columns, how in (
+            (same, "one value for each class"),
+            (ranges, "numbers in a separate range for each class"),
+        ):
+            if len(columns):
+                verb = f"{what} {names(columns)} has" if len(columns) == 1 else f"{what}s {names(columns)} have"
+                yield (
+                    f"the {verb} {how}, so that a model reads the label off; leave out what is not known before the "
+                    "label is"
+                )
         return
-    has_target = where_known(data.y)
-    for target, y, rows in zip(data.targets or map(str, range(data.outputs)), data.y.T, has_target.T, strict=True):
+    is_known = where_known(data.y)
+    for target, y, rows in zip(data.targets or map(str, range(data.outputs)), data.y.T, is_known.T, strict=True):
         columns = _linear_columns(x[rows], y[rows].astype(np.float64))
         if len(columns):
-            verb = "has" if len(columns) == 1 else "have"
+            verb = f"{what} {names(columns)} has" if len(columns) == 1 else f"{what}s {names(columns)} have"
+            kind = "label" if data.target == LABELS else "number"
             yield (
-                f"the {what}{'' if len(columns) == 1 else 's'} {names(columns)} {verb} the same differences as the "
-                f"{'label' if data.target == LABELS else 'number'} {target}, so that a model reads it off; leave out "
-                "what is not known before"
+                f"the {verb} the same differences as the {kind} {target}, so that a model reads it off; leave out what "
+                "is not known before"
             )
 
 
@@ -67,27 +79,6 @@ def _linear_columns(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarra
     target = y - y.mean()
     size = np.sqrt((wide**2).sum(0) * (target**2).sum())
     return np.flatnonzero((np.abs(target @ wide) > (1 - _LINE) * size) & (size > 0))
-
-
-def _label_leaks(
-    x: "np.ndarray | sp.csr_matrix", y: np.ndarray, names: Callable[[np.ndarray], str], what: str
-) -> Iterator[str]:
-    """A sentence on the columns that equal the label, and one on columns with disjoint ranges for the classes."""
-    same = group_columns(x, y)
-    ranges = np.setdiff1d(separating_columns(x, y, MIN_OF_CLASS), same)
-    for columns, how in ((same, "one value for each class"), (ranges, "numbers in a separate range for each class")):
-        if len(columns):
-            verb = f"{what} {names(columns)} has" if len(columns) == 1 else f"{what}s {names(columns)} have"
-            yield (
-                f"the {verb} {how}, so that a model reads the label off; leave out what is not known before the "
-                "label is"
-            )
-
-
-def _largest(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
-    """The largest absolute number [d] of each column."""
-    result = abs(x).max(axis=0)
-    return result.toarray()[0] if sp.issparse(result) else np.asarray(result)
 
 
 def column_names(data: Dataset, columns: np.ndarray) -> str:
@@ -114,7 +105,7 @@ def name_notes(data: Dataset) -> Iterator[str]:
     kinds = {"classes": data.labels, "groups": data.groups, "owners": data.owners}
     kinds |= {"kinds of nodes": data.node_kinds, "kinds of edges": data.edge_kinds}
     kinds |= {"relations": () if data.links is None else data.links.relations}
-    yield from look_alike_notes(kinds)
+    yield from similar_name_notes(kinds)
     columns = row_numbers(data.x)
     if len(columns):
         feature, them = ("feature {} numbers", "it") if len(columns) == 1 else ("features {} number", "them")
@@ -124,10 +115,10 @@ def name_notes(data: Dataset) -> Iterator[str]:
         )
 
 
-def look_alike_notes(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def similar_name_notes(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """A sentence for each kind of names, {what they are: the names}, that has names that look alike."""
     for what, names in kinds.items():
-        pairs = list(look_alikes(names))
+        pairs = list(similar_names(names))
         text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_MAX_PAIRS])
         more = f", and {len(pairs) - _MAX_PAIRS:,} more pairs" if pairs[_MAX_PAIRS:] else ""
         if pairs:

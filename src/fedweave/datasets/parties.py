@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.graph_arrays import dense
-from fedweave.datasets.base import Dataset, Party, undirected
+from fedweave.datasets.base import Dataset, Party, to_undirected
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.column_names import EDGES, NODES, check_columns
 from fedweave.datasets.columns import (
@@ -25,8 +25,8 @@ from fedweave.datasets.columns import (
     gap_columns,
     group_names,
     ids_of,
+    masks_of,
     sens_of,
-    split_of,
     training_rows,
     training_values,
 )
@@ -35,7 +35,7 @@ from fedweave.datasets.features import compact, normalize, of_party
 from fedweave.datasets.labels import labels_in
 from fedweave.datasets.leakage import refuse_group_columns
 from fedweave.datasets.lookup import require_folder, unread
-from fedweave.datasets.name_matching import as_whole, difference, plain, undotted
+from fedweave.datasets.name_matching import as_whole, difference, plain, without_dots
 from fedweave.datasets.schema import Classified
 from fedweave.datasets.table import Table
 from fedweave.datasets.table_files import find
@@ -69,54 +69,76 @@ class PartyFolders(Classified):
                 missing or refused; the message names party, file, row (see `table.Table`) and remedy.
         """
         root = require_folder(root, "parties", "the folder of all parties' folders", _LAYOUT)
-        inputs = self._inputs(root)
-        folders = [party.nodes.path.parent for party in inputs]
-        ids = _common(root, inputs)
+        # 1. Every party's tables.
+        folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+        if len(folders) < 2:
+            what = f"there is {f'only one party, {folders[0].name}' if folders else 'no party'}"
+            remedy = f'{_LAYOUT} [data] name = "folder" reads a single graph.'
+            refuse(root, f"{what}; a vertical dataset has at least two sub-folders", remedy)
+        train = _training_ids(folders, self) if AUTO in (self.categories or {}).values() else None
+        inputs = [_read(folder, self, self.missing, train, shared=True) for folder in folders]
+        for setting, names in (("categories", self.categories or {}), ("missing", self.missing or ())):
+            for name in names:
+                if not any(name in party.nodes.columns for party in inputs):
+                    what = f"no party has a column {name!r}, which [data] {setting} names"
+                    refuse(root, what, "Correct its name.", "column-named")
+        # 2. The nodes that all have, and each party's rows of them.
+        common = set.intersection(*(set(party.ids.to_pylist()) for party in inputs))
+        if not common:
+            examples = ", ".join(f"{party.name} has {party.ids[0].as_py()!r}" for party in inputs)
+            what = f"no id is common to all parties ({_spelling_note(inputs, 0) or examples})"
+            refuse(root, what, "Write the same ids in all tables of nodes.", "no-common-id")
+        ids = pa.array(sorted(common), pa.string())
         rows = [pc.index_in(ids, party.ids).to_numpy(zero_copy_only=False).astype(np.int64) for party in inputs]
-        _report(inputs, rows)
-        parties = _parties(inputs, rows)
-        names = {"label": self.labels, "split": None, "sens": self.groups}
-        label, split, sensitive = (
-            _join_parties(root, column, ids, inputs, rows, entry or ()) for column, entry in names.items()
-        )
+        # 3. Each party's columns and edges in the common numbering; edges to other nodes are dropped.
+        parties, dropped, begin = list[Party](), list[str](), 0
+        for party, party_rows in zip(inputs, rows, strict=True):
+            width, all_nodes, all_edges = party.x.shape[1], len(party.ids), party.edges.shape[1] // 2
+            edges = to_undirected(_among(party.edges, party_rows, all_nodes), len(ids))
+            has_label, has_sens = "label" in party.nodes.columns, "sens" in party.nodes.columns
+            columns = np.arange(begin, begin + width)
+            parties.append(Party(party.name, columns, edges, has_label, party.names, has_sens))
+            begin += width
+            if len(ids) < all_nodes:
+                nodes = f"{all_nodes - len(ids):,} of {all_nodes:,} nodes"
+                dropped.append(
+                    f"{party.name} drops {nodes} and {all_edges - edges.shape[1] // 2:,} of {all_edges:,} edges"
+                )
+        if dropped:
+            dropped.append("what not all parties have is neither trained on nor predicted")
+            dropped += filter(None, [_spelling_note(inputs, len(ids))])
+        text = "; ".join(dropped) or "none is dropped"
+        level = logging.WARNING if dropped else logging.INFO
+        _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{len(ids):,}", len(inputs), text)
+        # 4. Labels, splits and groups, which any party may have.
+        label = _join_parties(root, "label", ids, inputs, rows, self.labels or ())
+        split = _join_parties(root, "split", ids, inputs, rows, ())
+        sensitive = _join_parties(root, "sens", ids, inputs, rows, self.groups or ())
         if label is None:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
         y, classes = self.labels_of(label)
-        source, target = np.concatenate([party.edges for party in parties], 1)
         groups = None if sensitive is None else sens_of(sensitive, self.groups)
-        for party, entry in zip(inputs, rows, strict=True) if not self.sens_feature else ():
-            refuse_group_columns(party.x[entry], groups, party.names, party.nodes.path)
-        x = np.concatenate([party.x[entry] for party, entry in zip(inputs, rows, strict=True)], 1)
+        features = [party.x[party_rows] for party, party_rows in zip(inputs, rows, strict=True)]
+        if not self.sens_feature:
+            for party, x in zip(inputs, features, strict=True):
+                refuse_group_columns(x, groups, party.names, party.nodes.path)
+        files = [find(folder, stem) for folder in folders for stem in self.stems]
         dataset = Dataset(
             name=root.resolve().name,
-            x=normalize(compact(x), of_party(self.normalize), root.name),
-            edges=undirected(source, target, len(ids)),
+            x=normalize(compact(np.concatenate(features, 1)), of_party(self.normalize), root.name),
+            edges=to_undirected(np.concatenate([party.edges for party in parties], 1), len(ids)),
             y=y,
             classes=classes,
             sensitive=groups,
             groups=() if sensitive is None else group_names(sensitive, self.groups),
-            public=None if split is None else split_of(split, y),
-            parties=parties,
+            public=None if split is None else masks_of(split, y),
+            parties=tuple(parties),
             ids=tuple(ids.to_pylist()),
             columns=tuple(f"{party.name}/{name}" for party in parties for name in party.names),
             labels=self.names_of(label),
-            notes=unread(root, [find(entry, stem) for entry in folders for stem in ("nodes", "edges")], *folders),
+            notes=unread(root, files, *folders),
         )
         return check(dataset, root)
-
-    def _inputs(self, root: Path) -> "list[_PartyTables]":
-        folders = _folders(root)
-        train = _training(folders, self) if AUTO in (self.categories or {}).values() else None
-        inputs = [_read(folder, self, self.missing, train, shared=True) for folder in folders]
-        for setting, columns in (("categories", self.categories or {}), ("missing", self.missing or ())):
-            if odd := [name for name in columns if not any(name in party.nodes.columns for party in inputs)]:
-                refuse(
-                    root,
-                    f"no party has a column {odd[0]!r}, which [data] {setting} names",
-                    "Correct its name.",
-                    "column-named",
-                )
-        return inputs
 
 
 def read_party(folder: Path, kind: EdgeTables) -> tuple[Dataset, tuple[str, ...]]:
@@ -131,11 +153,8 @@ def read_party(folder: Path, kind: EdgeTables) -> tuple[Dataset, tuple[str, ...]
     party = _read(folder, kind, kind.missing)
     labelled, classes = "label" in party.nodes.columns, kind.classes or len(kind.labels or ())
     if not labelled and not classes:
-        refuse(
-            party.nodes.path,
-            "it has no column label, and site.toml does not give the classes",
-            "Set [data] classes or labels in site.toml.",
-        )
+        what = "it has no column label, and site.toml does not give the classes"
+        refuse(party.nodes.path, what, "Set [data] classes or labels in site.toml.")
     y = np.full(party.nodes.rows, -1)
     if labelled:
         y, classes = kind.labels_of(party.nodes)
@@ -149,21 +168,20 @@ def read_party(folder: Path, kind: EdgeTables) -> tuple[Dataset, tuple[str, ...]
         y=y,
         classes=classes,
         sensitive=sensitive,
-        public=split_of(party.nodes, y if labelled else np.zeros_like(y)) if "split" in party.nodes.columns else None,
+        public=masks_of(party.nodes, y if labelled else np.zeros_like(y)) if "split" in party.nodes.columns else None,
         ids=tuple(party.ids.to_pylist()),
         labels=kind.names_of(party.nodes),
-        notes=unread(folder, [find(folder, stem) for stem in ("nodes", "edges")]),
+        notes=unread(folder, [find(folder, stem) for stem in kind.stems]),
     )
     return check(dataset, folder, labelled), party.names
 
 
 def restrict(data: Dataset, rows: np.ndarray) -> Dataset:
     """The subgraph of the nodes `rows` int64 [m], in that order."""
-    source, target = _among(data.edges, rows, data.nodes)
     return replace(
         data,
         x=data.x[rows],
-        edges=undirected(source, target, len(rows)),
+        edges=to_undirected(_among(data.edges, rows, data.nodes), len(rows)),
         y=data.y[rows],
         sensitive=None if data.sensitive is None else data.sensitive[rows],
         public=None if data.public is None else data.public[:, rows],
@@ -198,23 +216,15 @@ class _Joined(Table):
         return result
 
 
-def _folders(root: Path) -> list[Path]:
-    folders = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if len(folders) < 2:
-        text = f"only one party, {folders[0].name}" if folders else "no party"
-        remedy = '[data] name = "folder" reads a single graph.'
-        refuse(root, f"there is {text}; a vertical dataset has at least two sub-folders", f"{_LAYOUT} {remedy}")
-    return folders
-
-
-def _training(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
+def _training_ids(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
     """The ids whose split is "train" at some party; None where no party has one."""
-    every = [kind.tables(folder, lacking=True).nodes for folder in folders]
-    rows = [training_rows(nodes) for nodes in every]
-    splits = [(nodes, trains) for nodes, trains in zip(every, rows, strict=True) if trains is not None]
-    for nodes, _ in splits:
-        check_columns(nodes, required=NODES[:1], known=NODES)
-    ids = [_number_ids(ids_of(nodes)).filter(pa.array(trains)) for nodes, trains in splits]
+    ids = list[pa.Array]()
+    for folder in folders:
+        nodes = kind.tables(folder, lacking=True).nodes
+        trains = training_rows(nodes)
+        if trains is not None:
+            check_columns(nodes, required=NODES[:1], known=NODES)
+            ids.append(_number_ids(ids_of(nodes)).filter(pa.array(trains)))
     return pa.concat_arrays(ids) if ids else None
 
 
@@ -224,7 +234,6 @@ def _read(
     """gaps: columns that may have empty cells. train: the ids whose rows decide the categories; all if None. shared:
     whether named columns may belong to other parties, so that a party may lack them."""
     nodes, edges, _ = kind.tables(folder, lacking=shared)
-    categories = kind.categories or {}
     check_columns(nodes, required=NODES[:1], known=NODES)
     check_columns(edges, required=EDGES, known=EDGES, closed=True)
     if nodes.rows == 0:
@@ -232,13 +241,14 @@ def _read(
     nodes = expand_lists(nodes, NODES)
     ids = _number_ids(ids_of(nodes))
     trains = None if train is None else pc.is_in(ids, value_set=train).to_numpy(zero_copy_only=False)
-    categories = {
-        name: training_values(nodes, name, trains) if values == AUTO and name in nodes.columns else values
-        for name, values in categories.items()
-    }
+    categories, columns_with_gaps = dict(kind.categories or {}), gap_columns(gaps, False)
     if shared:
         categories = {name: values for name, values in categories.items() if name in nodes.columns}
-    filled = fill_gaps(nodes, [name for name in gap_columns(gaps, False) if not shared or name in nodes.columns])
+        columns_with_gaps = [name for name in columns_with_gaps if name in nodes.columns]
+    for name, values in categories.items():
+        if values == AUTO and name in nodes.columns:
+            categories[name] = training_values(nodes, name, trains)
+    filled = fill_gaps(nodes, columns_with_gaps)
     x = dense(features_of(filled, categories=categories))
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
@@ -248,36 +258,9 @@ def _read(
 
 def _number_ids(ids: pa.Array) -> pa.Array:
     """The ids, whole numbers as such where all of them are: other parties, who write "7" for "7.0", have the same."""
-    plain = undotted(ids)
+    plain = without_dots(ids)
     whole = pc.all(pc.match_substring_regex(plain, r"^-?\d+$")).as_py()
     return plain if whole and len(plain.unique()) == len(ids) else ids
-
-
-def _common(root: Path, inputs: list[_PartyTables]) -> pa.Array:
-    shared = set.intersection(*(set(party.ids.to_pylist()) for party in inputs))
-    if not shared:
-        examples = ", ".join(f"{party.name} has {party.ids[0].as_py()!r}" for party in inputs)
-        examples = _written_unlike(inputs, 0) or examples
-        refuse(
-            root,
-            f"no id is common to all parties ({examples})",
-            "Write the same ids in all tables of nodes.",
-            "no-common-id",
-        )
-    return pa.array(sorted(shared), pa.string())
-
-
-def _parties(inputs: list[_PartyTables], rows: list[np.ndarray]) -> tuple[Party, ...]:
-    """Each party's columns and edges in the common numbering; edges to dropped nodes are dropped."""
-    parties, begin = [], 0
-    for party, party_rows in zip(inputs, rows, strict=True):
-        columns = np.arange(begin, begin + party.x.shape[1])
-        begin += party.x.shape[1]
-        source, target = _among(party.edges, party_rows, len(party.ids))
-        edges = undirected(source, target, len(party_rows))
-        has = [column in party.nodes.columns for column in ("label", "sens")]
-        parties.append(Party(party.name, columns, edges, has[0], party.names, has[1]))
-    return tuple(parties)
 
 
 def _among(edges: np.ndarray, rows: np.ndarray, nodes: int) -> np.ndarray:
@@ -289,38 +272,21 @@ def _among(edges: np.ndarray, rows: np.ndarray, nodes: int) -> np.ndarray:
     return among[:, among.min(0, initial=len(rows)) >= 0]
 
 
-def _report(inputs: list[_PartyTables], rows: list[np.ndarray]) -> None:
-    common, dropped = len(rows[0]), []
-    for party, party_rows in zip(inputs, rows, strict=True):
-        edges = party.edges.shape[1] // 2
-        missing_edges = edges - _among(party.edges, party_rows, len(party.ids)).shape[1] // 2
-        if common < len(party.ids):
-            rest = len(party.ids) - common
-            dropped.append(
-                f"{party.name} drops {rest:,} of {len(party.ids):,} nodes and {missing_edges:,} of {edges:,} edges"
-            )
-    if dropped:
-        dropped.append("what not all parties have is neither trained on nor predicted")
-    if dropped and (more := _written_unlike(inputs, common)):
-        dropped.append(more)
-    level = logging.WARNING if dropped else logging.INFO
-    text = "; ".join(dropped) or "none is dropped"
-    _LOG.log(level, "note: %s nodes are common to all %d parties: %s", f"{common:,}", len(inputs), text)
-
-
-def _written_unlike(inputs: list[_PartyTables], common: int) -> str:
-    """A sentence on how many more nodes would be common if ids were `plain`; "" if none."""
+def _spelling_note(inputs: list[_PartyTables], common: int) -> str:
+    """A sentence on how many more nodes than `common` ones would be common if ids were `plain`; "" if none."""
     forms = [{plain(name): name for name in party.ids.to_pylist()} for party in inputs]
-    alike = set.intersection(*map(set, forms))
-    if len(alike) <= common:
+    common_forms = sorted(set.intersection(*map(set, forms)))
+    if len(common_forms) <= common:
         return ""
-    written = ([form[name] for form in forms] for name in sorted(alike))
-    example = next(names for names in written if len(set(names)) > 1)
-    text = ", ".join(f"{party.name} has {name!r}" for party, name in zip(inputs, example, strict=True))
-    how = difference(*list(dict.fromkeys(example))[:2])
-    return (
-        f"{len(alike) - common:,} more would be common if ids were written the same way: {text}, which differ in {how}"
-    )
+    names = list[str]()
+    for form in common_forms:
+        names = [by_form[form] for by_form in forms]
+        if len(set(names)) > 1:
+            break
+    text = ", ".join(f"{party.name} has {name!r}" for party, name in zip(inputs, names, strict=True))
+    how = difference(*list(dict.fromkeys(names))[:2])
+    more = f"{len(common_forms) - common:,} more"
+    return f"{more} would be common if ids were written the same way: {text}, which differ in {how}"
 
 
 def _join_parties(

@@ -1,182 +1,22 @@
-"""Published graphs in one `.npz` file, found on disk or else fetched once from their public home."""
+"""Published graphs in one `.npz` file, found on disk or else downloaded once."""
 
-import os
-import socket
-import tempfile
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from fedweave.datasets import npz
-from fedweave.datasets.base import Dataset, undirected
-from fedweave.datasets.check import check, check_counts, refuse
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.check import check_counts, refuse
+from fedweave.datasets.download import fetch
 from fedweave.datasets.features import compact, scale_by_holders
-from fedweave.datasets.lookup import Facts, NotHeld, Published, cache, kinds_of, nowhere, shared
+from fedweave.datasets.lookup import Facts, Published, cache, find_place, kinds_of, shared
 from fedweave.datasets.settings import Normalize
-from fedweave.errors import DataError
 
-# ----------------------------------------------------------------------------------------------------
-# Fetch a published data set through PyTorch Geometric, once, and keep it checked: a graph as `.npz`, a collection of
-# small graphs as the text files that it is published as.
-
-
-# name: (class in torch_geometric.datasets, its name there, host that must answer)
-SOURCES = {
-    "cora": ("Planetoid", "Cora", "https://github.com"),
-    "citeseer": ("Planetoid", "CiteSeer", "https://github.com"),
-    "pubmed": ("Planetoid", "PubMed", "https://github.com"),
-    "amazon-computers": ("Amazon", "Computers", "https://github.com"),
-    "amazon-photo": ("Amazon", "Photo", "https://github.com"),
-    "coauthor-cs": ("Coauthor", "CS", "https://github.com"),
-    "coauthor-physics": ("Coauthor", "Physics", "https://github.com"),
-    "minesweeper": ("HeterophilousGraphDataset", "Minesweeper", "https://github.com"),
-    "roman-empire": ("HeterophilousGraphDataset", "Roman-empire", "https://github.com"),
-    "amazon-ratings": ("HeterophilousGraphDataset", "Amazon-ratings", "https://github.com"),
-    "tolokers": ("HeterophilousGraphDataset", "Tolokers", "https://github.com"),
-    "questions": ("HeterophilousGraphDataset", "Questions", "https://github.com"),
-    "corafull": ("CitationFull", "Cora", "https://github.com"),
-    "dblp": ("CitationFull", "DBLP", "https://github.com"),
-    "flickr-attributed": ("AttributedGraphDataset", "Flickr", "https://drive.usercontent.google.com"),
-}
-TU_HOST = "https://www.chrsmrrs.com"
-ANSWER_SECONDS = 5.0
-STALL_SECONDS = 30.0
-
-
-def fetch(name: str, published: object, path: Path) -> Path:
-    """Download data set `name` and write it to `path` atomically; returns `path`.
-
-    `published` are the counts that the download must have (`lookup.Facts`).
-
-    Raises:
-        DataError: no public source is known, it does not answer, or what it sends is not the published graph.
-    """
-    if name not in SOURCES:
-        raise DataError("there is no public download for this data set, and its file was not found.")
-    kind, own_name, host = SOURCES[name]
-
-    def get(scratch: str) -> Path:
-        dataset = convert(_source(kind)(scratch, own_name), name)
-        check_counts(dataset, published, host)
-        npz.write(check(dataset, host), Path(scratch, "done.npz"))
-        return Path(scratch, "done.npz")
-
-    return _download(host, path, get)
-
-
-def fetch_texts(own_name: str, accept: Callable[[Path], object], path: Path) -> Path:
-    """Download the TU collection `own_name` and put its text files into the folder `path` at once; returns `path`.
-
-    accept: raises for a folder that does not hold the published data.
-
-    Raises:
-        DataError: the source does not answer, or what it sends is not accepted.
-    """
-
-    def get(scratch: str) -> Path:
-        raw = Path(_source("TUDataset")(scratch, own_name).raw_dir)
-        accept(raw)
-        return raw
-
-    return _download(TU_HOST, path, get)
-
-
-def _download(host: str, path: Path, get: Callable[[str], Path]) -> Path:
-    """Put what `get` downloads into a scratch folder and names to `path`, atomically."""
-    _answers(host)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch, _impatient():
-            os.replace(get(scratch), path)
-    except Exception as error:  # network, disk, archive, missing pandas: one error for all
-        raise DataError(f"the download from {host} failed ({type(error).__name__}: {error}).") from error
-    return path
-
-
-def convert(source: Any, name: str) -> Dataset:
-    """A PyG in-memory dataset as ours.
-
-    PyG sets every positive feature of `.npz` sources to 1; their published values are read from the raw file instead.
-    """
-    data = source[0]
-    published = _published(Path(source.raw_paths[0]))
-    pairs = data.edge_index.numpy()
-    ends = pairs[:, pairs[0] != pairs[1]]
-    return Dataset(
-        name=name,
-        x=_csr(data.x) if published is None else published,
-        edges=undirected(ends[0], ends[1], int(data.num_nodes)),
-        y=data.y.numpy().astype(np.int64),
-        classes=int(data.y.max()) + 1,
-        public=np.stack([_first(data[f"{split}_mask"].numpy()) for split in ("train", "val", "test")])
-        if "train_mask" in data
-        else None,
-    )
-
-
-def _first(mask: np.ndarray) -> np.ndarray:
-    """The first of several published splits."""
-    return mask if mask.ndim == 1 else mask[:, 0]
-
-
-def _published(raw: Path) -> sp.csr_matrix | None:
-    if raw.suffix != ".npz":
-        return None
-    with np.load(raw, allow_pickle=False) as file:
-        if "attr_data" not in file.files:
-            return None
-        parts = (file["attr_data"].astype(np.float32), file["attr_indices"], file["attr_indptr"])
-        return _tidy(sp.csr_matrix(parts, shape=tuple(file["attr_shape"])))
-
-
-def _csr(x: Any) -> sp.csr_matrix:
-    if not x.is_sparse_csr:
-        return sp.csr_matrix(x.numpy())
-    parts = (x.values().float().numpy(), x.col_indices().numpy(), x.crow_indices().numpy())
-    return _tidy(sp.csr_matrix(parts, shape=tuple(x.shape)))
-
-
-def _tidy(x: sp.csr_matrix) -> sp.csr_matrix:
-    x.sum_duplicates()
-    return x
-
-
-def _source(kind: str) -> Any:
-    import torch_geometric.datasets as pyg  # slow to import, and needed only here
-
-    return getattr(pyg, kind)
-
-
-def _answers(host: str) -> None:
-    """Ask for the head of the host's front page: a machine without network shall learn so in seconds."""
-    try:
-        with urllib.request.urlopen(urllib.request.Request(host, method="HEAD"), timeout=ANSWER_SECONDS):
-            pass
-    except urllib.error.HTTPError:
-        pass  # a refusal of this page is an answer, too
-    except OSError as error:
-        raise DataError(f"{host} could not be reached for the download ({error}).") from error
-
-
-@contextmanager
-def _impatient() -> Iterator[None]:
-    """PyG opens its connections without a time limit; for their duration, give sockets one."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(STALL_SECONDS)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
-
-
-_OWN = 'Take the published graph, whole; one of your own is read with [data] name = "npz" and its path.'
+_WHOLE = 'Take the published graph, whole; one of your own is read with [data] name = "npz" and its path.'
 
 
 @dataclass(frozen=True)
@@ -194,42 +34,31 @@ class Public(Published):
 
     exact: ClassVar[bool] = False  # whether the edges are counted, too, where thinned versions of the graph are about
     origin: ClassVar[str] = ""  # where to get a graph that is not downloaded
+    sens_feature: ClassVar[bool] = False  # see `Sensitive`
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The whole graph; `seed` is not used.
-
-        Raises:
-            NotHeld: it is not in `root`.
-            DataError: the file is nowhere and could not be downloaded (lists all places), is refused by `npz.read`, or
-                has other counts than it must.
-        """
-        path = self._find(root)
+        """The whole graph."""
+        remedy = (
+            f"Put {self.name}.npz (layout: docs/data-format.md) at one of these places, or name its folder in "
+            f"[data] path or $FEDWEAVE_DATA.{self.origin}"
+        )
+        download = lambda place: fetch(self.name, self.facts, place)  # noqa: E731
+        path = find_place(self.name, root, list(self._places(root)), Path.is_file, remedy, download)
         dataset = npz.read(path, self.name)
-        counted = ("nodes", *(("edges",) if self.exact else ()), "features", "classes")
-        check_counts(dataset, self.facts, path, counted, _OWN)
-        dataset = self._allowed(dataset, path)
-        return scale_by_holders(replace(dataset, x=compact(dataset.x)), self.normalize, self.name)
-
-    def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
-        """The data set with the features of the file that models may see."""
+        edges = ("edges",) if self.exact else ()
+        check_counts(dataset, self.facts, path, ("nodes", *edges, "features", "classes"), _WHOLE)
         column = self.facts.sens_column
-        return dataset if column is None else _without(dataset, column, path)
-
-    def _find(self, root: Path | None) -> Path:
-        places = list(self._places(root))
-        for place in places:
-            if place.is_file():
-                return place
-        if root is not None:
-            raise NotHeld(self.name, places)
-        try:
-            return fetch(self.name, self.facts, places[-1])
-        except DataError as error:
-            remedy = (
-                f"Put {self.name}.npz (layout: docs/data-format.md) at one of these places, or name its folder in "
-                f"[data] path or $FEDWEAVE_DATA.{self.origin}"
-            )
-            raise nowhere(self.name, str(error), places, remedy) from error
+        if column is not None and not self.sens_feature:
+            # The column that repeats the sensitive attribute is never an input of a model.
+            x: sp.csr_matrix = dataset.x
+            if dataset.sensitive is None:
+                refuse(path, "the array sens is missing", "Store the sensitive attribute as sens int64 [nodes].")
+            if column >= x.shape[1] or not np.array_equal(x[:, [column]].toarray().ravel(), dataset.sensitive):
+                what, remedy = f"feature column {column} does not repeat sens", "Use the published column order."
+                refuse(path, what, remedy, "sens-repeated")
+            names = tuple(name for at, name in enumerate(dataset.columns) if at != column)
+            dataset = replace(dataset, x=x[:, np.arange(x.shape[1]) != column], columns=names)
+        return scale_by_holders(replace(dataset, x=compact(dataset.x)), self.normalize, self.name)
 
     def _places(self, root: Path | None) -> Iterator[Path]:
         base = root or shared()
@@ -256,10 +85,7 @@ class Sensitive(People):
     sens_feature: keep that column, so that models are trained on the attribute.
     """
 
-    sens_feature: bool = False
-
-    def _allowed(self, dataset: Dataset, path: Path) -> Dataset:
-        return dataset if self.sens_feature else super()._allowed(dataset, path)
+    sens_feature: bool = False  # type: ignore[misc]
 
 
 _GRAPHS = {
@@ -358,16 +184,3 @@ PUBLIC: tuple[type[Public], ...] = (
     *kinds_of(Sensitive, _SENSITIVE),
     *kinds_of(Public, _COUNTED, exact=True, origin=_REDDIT),
 )
-
-
-def _without(dataset: Dataset, column: int, path: Path) -> Dataset:
-    """The data without the column that repeats the sensitive attribute: it is never an input of a model."""
-    x: sp.csr_matrix = dataset.x
-    if dataset.sensitive is None:
-        refuse(path, "the array sens is missing", "Store the sensitive attribute as sens int64 [nodes].")
-    if column >= x.shape[1] or not np.array_equal(x[:, [column]].toarray().ravel(), dataset.sensitive):
-        refuse(
-            path, f"feature column {column} does not repeat sens", "Use the published column order.", "sens-repeated"
-        )
-    columns = tuple(name for at, name in enumerate(dataset.columns) if at != column)
-    return replace(dataset, x=x[:, np.arange(x.shape[1]) != column], columns=columns)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,13 +13,12 @@ import pyarrow.csv
 import scipy
 import scipy.sparse as sp
 
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.features import compact, scale_by_holders
 from fedweave.datasets.lookup import Facts, PublishedFile
 
 _DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError, EOFError)
-_AGAIN = "Take the file as it is released."
 
 
 @dataclass(frozen=True)
@@ -28,24 +28,15 @@ class Released(PublishedFile):
     counted: ClassVar[tuple[str, ...]] = ("nodes", "features", "classes")
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The whole graph; `seed` is not used.
-
-        Raises:
-            NotHeld: the files are not in `root`.
-            DataError: they are nowhere (lists all places), damaged, or have other counts than published.
-        """
-        folder = self._find(root)
+        """The whole graph."""
+        folder = self.find(root)
         try:
-            held = self.read(folder)
+            data = self.read(folder)
         except _DAMAGED as error:
-            refuse(
-                folder,
-                f"a file of {', '.join(self.files)} is damaged ({type(error).__name__}: {error})",
-                _AGAIN,
-                "damaged",
-            )
-        check_counts(held, self.facts, folder, self.counted)
-        return check(scale_by_holders(replace(held, x=compact(held.x)), self.normalize, self.name), folder)
+            what = f"a file of {', '.join(self.files)} is damaged ({type(error).__name__}: {error})"
+            refuse(folder, what, "Take the file as it is released.", "damaged")
+        check_counts(data, self.facts, folder, self.counted)
+        return check(scale_by_holders(replace(data, x=compact(data.x)), self.normalize, self.name), folder)
 
     def read(self, folder: Path) -> Dataset:
         """The graph in `folder`, which has all files."""
@@ -62,8 +53,7 @@ class Released(PublishedFile):
         ends = np.asarray(ends, np.int64)
         if ends.size and not 0 <= ends.min() <= ends.max() < len(y):
             raise ValueError(f"an edge ends at {ends.max()}, of {len(y)} nodes")
-        apart = ends[0] != ends[1]
-        edges = undirected(ends[0][apart], ends[1][apart], len(y))
+        edges = to_undirected(ends, len(y))
         return Dataset(self.name, x.astype(np.float32), edges, y.astype(np.int64), self.facts.classes, public=public)
 
 
@@ -72,14 +62,6 @@ def _columns(path: Path, header: bool = False, **types: pa.DataType) -> np.ndarr
     options = pa.csv.ReadOptions(autogenerate_column_names=not header)
     table = pa.csv.read_csv(path, read_options=options, convert_options=pa.csv.ConvertOptions(column_types=types))
     return np.stack([column.to_numpy() for column in table.columns], 1)
-
-
-def _masks(nodes: int, *parts: np.ndarray) -> np.ndarray:
-    """bool [3, nodes] of lists of nodes, or of whether each node is one."""
-    masks = np.zeros((len(parts), nodes), bool)
-    for mask, part in zip(masks, parts, strict=True):
-        mask[part] = True
-    return masks
 
 
 class _Ogb(Released):
@@ -93,7 +75,10 @@ class _Ogb(Released):
 
     def read(self, folder: Path) -> Dataset:
         ends, x, y, *parts = (_columns(folder / file) for file in self.files)
-        return self.build(x, ends.T, y[:, 0], _masks(len(y), *(part[:, 0] for part in parts)))
+        masks = np.zeros((len(parts), len(y)), bool)
+        for mask, part in zip(masks, parts, strict=True):
+            mask[part[:, 0]] = True
+        return self.build(x, ends.T, y[:, 0], masks)
 
 
 class Arxiv(_Ogb):
@@ -120,12 +105,11 @@ class WikiCs(Released):
     def read(self, folder: Path) -> Dataset:
         """Read data.json, which lists the links of each article."""
         content = json.loads((folder / "data.json").read_text())
-        target = [other for links in content["links"] for other in links]
-        source = np.repeat(np.arange(len(content["links"])), [len(links) for links in content["links"]])
-        parts = (content["train_masks"][0], content["val_masks"][0], content["test_mask"])
-        y = np.asarray(content["labels"])
-        masks = _masks(len(y), *(np.asarray(part, bool) for part in parts))
-        return self.build(np.array(content["features"]), np.stack([source, np.array(target, np.int64)]), y, masks)
+        links, y = content["links"], np.asarray(content["labels"])
+        source = np.repeat(np.arange(len(links)), list(map(len, links)))
+        target = np.array([*chain.from_iterable(links)], np.int64)
+        masks = np.array([content["train_masks"][0], content["val_masks"][0], content["test_mask"]], bool)
+        return self.build(np.array(content["features"]), np.stack([source, target]), y, masks)
 
 
 class Elliptic(Released):
@@ -150,11 +134,10 @@ class Elliptic(Released):
         ends = _columns(folder / self.files[2], header=True)
         y = np.full(len(x), -1)
         y[[place[int(row)] for row in number]] = [{"1": 1, "2": 0}.get(one, -1) for one in kind]
-        step, has_label = x[:, 1], y >= 0
-        masks = _masks(
-            len(x), has_label & (step < 30), has_label & (step >= 30) & (step < 35), has_label & (step >= 35)
-        )
-        return self.build(x[:, 2:], np.array([[place[int(row)] for row in column] for column in ends.T]), y, masks)
+        step = x[:, 1]
+        masks = np.stack([step < 30, (step >= 30) & (step < 35), step >= 35]) & (y >= 0)
+        source, target = ([place[int(row)] for row in column] for column in ends.T)
+        return self.build(x[:, 2:], [source, target], y, masks)
 
 
 @dataclass(frozen=True)
@@ -165,27 +148,21 @@ class _Fraud(Released):
     """
 
     relation: str = "homo"
+    unlabeled: ClassVar[int] = 0  # of the first nodes, how many have no label
 
     def read(self, folder: Path) -> Dataset:
         try:
-            held = scipy.io.loadmat(folder / self.files[0])
+            content = scipy.io.loadmat(folder / self.files[0])
         except scipy.io.matlab.MatReadError as error:
             raise ValueError(error) from error
-        relations = [key for key in held if key == "homo" or key.startswith("net_")]
+        relations = [key for key in content if key == "homo" or key.startswith("net_")]
         if self.relation not in relations:
-            refuse(
-                folder,
-                f"there is no relation {self.relation!r}",
-                f"Set one of {', '.join(sorted(relations))}.",
-                "relation",
-            )
-        y = np.asarray(held["label"]).ravel()
-        ends = sp.coo_matrix(held[self.relation])
-        return self.build(sp.csr_matrix(held["features"]), [ends.row, ends.col], self.labels(y.astype(np.int64)))
-
-    def labels(self, y: np.ndarray) -> np.ndarray:
-        """As they are."""
-        return y
+            remedy = f"Set one of {', '.join(sorted(relations))}."
+            refuse(folder, f"there is no relation {self.relation!r}", remedy, "relation")
+        y = np.asarray(content["label"]).ravel().astype(np.int64)
+        y[: self.unlabeled] = -1
+        ends = sp.coo_matrix(content[self.relation])
+        return self.build(sp.csr_matrix(content["features"]), [ends.row, ends.col], y)
 
 
 @dataclass(frozen=True)
@@ -208,11 +185,7 @@ class AmazonFraud(_Fraud):
 
     name, files, called = "amazon-fraud", ("Amazon.mat",), ("Amazon",)
     facts = Facts(11944, 4398392, 25, 2)
-    unlabeled: ClassVar[int] = 3305
-
-    def labels(self, y: np.ndarray) -> np.ndarray:
-        """The labels, without the first ones, which are unknown."""
-        return np.where(np.arange(len(y)) < self.unlabeled, -1, y)
+    unlabeled = 3305
 
 
 RELEASED: tuple[type[Released], ...] = (Arxiv, Products, WikiCs, Elliptic, YelpChi, AmazonFraud)

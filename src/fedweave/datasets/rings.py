@@ -42,7 +42,7 @@ def draw_rings(members: int, rng: np.random.Generator) -> Rings:
     rest = members - int(size[:whole].sum())
     kind, size = np.append(kind[:whole], FAN_IN), np.append(size[:whole], rest)
     ring, place = _repeat(size)
-    source, target, stage = (np.concatenate(parts) for parts in zip(*_payments(kind, size), strict=True))
+    source, target, stage = _payments(kind, size)
     return Rings(kind, size, ring, _layer(kind[ring], size[ring], place), source, target, stage)
 
 
@@ -58,8 +58,8 @@ def _layer(kind: np.ndarray, size: np.ndarray, place: np.ndarray) -> np.ndarray:
     return np.where(kind == LAYERING, chain, place)
 
 
-def _payments(kind: np.ndarray, size: np.ndarray) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """(source, target, stage) of the payments of each kind of rings."""
+def _payments(kind: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """int64 [3, M]: source, target and stage of the payments, kind by kind of rings."""
     first = size.cumsum() - size
 
     def of(which: int, count: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -78,11 +78,11 @@ def _payments(kind: np.ndarray, size: np.ndarray) -> list[tuple[np.ndarray, np.n
     stage, strand = place // width, place % width
     source = np.where(stage == 0, 0, 1 + strand + (stage - 1) * width)
     target = np.where(stage == 2, many - 1, 1 + strand + stage * width)
-    return [fan_in, fan_out, cycle, (hub + source, hub + target, stage)]
+    return np.concatenate([fan_in, fan_out, cycle, (hub + source, hub + target, stage)], 1)
 
 
-def place(rings: Rings, bank: np.ndarray, taken: np.ndarray, spanning: float, rng: np.random.Generator) -> np.ndarray:
-    """int64 [S]: the account that each member has, of accounts at `bank` int64 [n] those that are not `taken` bool [n].
+def place(rings: Rings, bank: np.ndarray, used: np.ndarray, spanning: float, rng: np.random.Generator) -> np.ndarray:
+    """int64 [S]: the account that each member has, of accounts at `bank` int64 [n] those that are not `used` bool [n].
 
     spanning: share of the rings whose layers are at one bank after the other; all of another ring are at one.
     An account occurs twice only where a bank has fewer accounts than a ring needs.
@@ -91,12 +91,12 @@ def place(rings: Rings, bank: np.ndarray, taken: np.ndarray, spanning: float, rn
     home = rng.integers(banks, size=len(rings.size))
     spans = rng.random(len(rings.size)) < spanning
     at = (home[rings.ring] + spans[rings.ring] * rings.layer) % banks
-    free = rng.permutation(np.flatnonzero(~taken))
+    free = rng.permutation(np.flatnonzero(~used))
     free = free[np.argsort(bank[free], kind="stable")]
-    held, demand = (np.bincount(values, minlength=banks) for values in (bank[free], at))
+    supply, demand = np.bincount(bank[free], minlength=banks), np.bincount(at, minlength=banks)
     order = np.argsort(at, kind="stable")
     account = np.empty(len(at), np.int64)
-    account[order] = free[(held.cumsum() - held)[at[order]] + _repeat(demand)[1] % held[at[order]]]
+    account[order] = free[(supply.cumsum() - supply)[at[order]] + _repeat(demand)[1] % supply[at[order]]]
     return account
 
 

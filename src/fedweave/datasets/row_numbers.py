@@ -59,7 +59,5 @@ def row_numbers(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     """int64, the columns of features x [n, d] that number the rows."""
     if x.shape[0] < MIN_ROWS:
         return np.zeros(0, np.int64)
-    moving = np.flatnonzero((np.diff(dense(x[:HEAD]), axis=0) != 0).mean(0) >= MIN_SHARE)
-    flags = [numbers_rows(dense(x[:, [at]]).ravel()) for at in moving]
-    result: np.ndarray = moving[np.array(flags, bool)]
-    return result
+    changing = np.flatnonzero((np.diff(dense(x[:HEAD]), axis=0) != 0).mean(0) >= MIN_SHARE)
+    return np.array([at for at in changing if numbers_rows(dense(x[:, [at]]).ravel())], np.int64)

@@ -10,14 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.target import LABELS, is_labeled
-from fedweave.core.types import Record
-from fedweave.datasets.base import check_loops
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.column_names import check_naming, rename_columns
 from fedweave.datasets.columns import AUTO
 from fedweave.datasets.labels import labels_in, refuse_numerals, refuse_several, refuse_stray
 from fedweave.datasets.settings import TableSettings
-from fedweave.datasets.table import WHOLE, Table, Tables, meant_empty
+from fedweave.datasets.table import WHOLE, Table, Tables, remedy_for_gaps
 from fedweave.datasets.table_files import find, read
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError, DataError, Faults
@@ -50,7 +48,19 @@ class Classified(TableSettings, Targeted):
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"data: labels = {list(self.labels)} is empty or names a class twice.")
         if self.favorable is not None:
-            self._check_favorable(str(self.favorable))
+            name = str(self.favorable)
+            if self.classes is not None and (self.classes != 2 or name not in ("0", "1")):
+                raise ConfigError(
+                    f"data.favorable = {name!r}: classes are the numbers 0 to {self.classes - 1}. The favorable class "
+                    "is one of two: give 0 or 1.",
+                    code="config.no-class",
+                )
+            if self.labels is not None and (len(self.labels) != 2 or name != self.labels[1]):
+                raise ConfigError(
+                    f"data.favorable = {name!r}: data.labels = {list(self.labels)} has another order. The favorable "
+                    "class is the second of two: correct labels, and leave favorable out.",
+                    code="config.conflict",
+                )
         lists: dict[str, str | tuple[str, ...] | None] = {"groups": self.groups}
         lists |= {f"categories.{column}": names for column, names in (self.categories or {}).items()}
         for key, names in lists.items():
@@ -61,34 +71,41 @@ class Classified(TableSettings, Targeted):
                 )
             if names is not None and not 0 < len(names) == len(set(names)):
                 raise ConfigError(f"data: {key} = {list(names)} is empty or names a value twice.")
-        if both := set(self.labels or ()) & set(self._unlabeled):
+        for name in sorted(set(self.labels or ()) & set(self._words_without_label)):
             raise ConfigError(
-                f"data: {min(both)!r} is in labels, so that it is a class, and in unlabeled.", code="config.conflict"
+                f"data: {name!r} is in labels, so that it is a class, and in unlabeled.", code="config.conflict"
             )
-        check_loops(self.loops, self.has_edge_attributes)
+        if self.loops == "keep" and not self.has_edge_attributes:
+            raise ConfigError(
+                "loops = 'keep': edges without attributes have no loops. Name edge attributes in [data], or 'drop' "
+                "loops.",
+                code="config.loops",
+            )
 
     def _check_targets(self) -> None:
         """Reject settings of classes, or conflicting settings of the targets' columns."""
-        of_classes = {"classes": self.classes, "favorable": self.favorable, "labels": self.labels}
-        alone = self.target == LABELS and self.targets is None  # then `labels` are their names
-        if odd := [
-            name for name, value in of_classes.items() if value is not None and not (alone and name == "labels")
-        ]:
-            raise ConfigError(
-                f'data.{odd[0]}: is of classes, and data.target = "{self.target}". Leave it out.',
-                code="config.conflict",
-            )
-        if alone and self.labels is None:
+        of_classes: dict[str, object] = {"classes": self.classes, "favorable": self.favorable, "labels": self.labels}
+        names_targets = self.target == LABELS and self.targets is None  # then `labels` are their names
+        if names_targets:
+            del of_classes["labels"]
+        for name, value in of_classes.items():
+            if value is not None:
+                raise ConfigError(
+                    f'data.{name}: is of classes, and data.target = "{self.target}". Leave it out.',
+                    code="config.conflict",
+                )
+        if names_targets and self.labels is None:
             raise ConfigError(
                 'data.targets: is lacking; target = "labels" needs the columns of the labels. Name them in order.',
                 code="config.missing",
             )
-        others = {*(self.categories or {}), *(self.ignore or ())}
-        if both := [name for name in self.targets or () if name in others]:
-            raise ConfigError(
-                f"data.targets: {both[0]!r} is a feature in data.categories, or left out in data.ignore. Name it once.",
-                code="config.conflict",
-            )
+        for name in self.targets or ():
+            if name in (self.categories or {}) or name in (self.ignore or ()):
+                raise ConfigError(
+                    f"data.targets: {name!r} is a feature in data.categories, or left out in data.ignore. Name it "
+                    "once.",
+                    code="config.conflict",
+                )
 
     def with_targets(self, examples: Table) -> Self:
         """These settings; where `labels` are columns of the examples' table, as targets of several labels."""
@@ -101,20 +118,6 @@ class Classified(TableSettings, Targeted):
     def target_columns(self) -> tuple[str, ...]:
         """The columns of examples with the targets."""
         return self.targets or ("label",)
-
-    def _check_favorable(self, name: str) -> None:
-        if self.classes is not None and (self.classes != 2 or name not in ("0", "1")):
-            raise ConfigError(
-                f"data.favorable = {name!r}: classes are the numbers 0 to {self.classes - 1}. The favorable class is "
-                "one of two: give 0 or 1.",
-                code="config.no-class",
-            )
-        if self.labels is not None and (len(self.labels) != 2 or name != self.labels[1]):
-            raise ConfigError(
-                f"data.favorable = {name!r}: data.labels = {list(self.labels)} has another order. The favorable "
-                "class is the second of two: correct labels, and leave favorable out.",
-                code="config.conflict",
-            )
 
     def _class_order(self, table: Table) -> tuple[str, ...] | None:
         """The class names in order: `labels`, or two with `favorable` as the second; None where neither is set, or
@@ -136,7 +139,7 @@ class Classified(TableSettings, Targeted):
         return (*(set(present) - {name}), name)
 
     @property
-    def _unlabeled(self) -> tuple[str, ...]:
+    def _words_without_label(self) -> tuple[str, ...]:
         return (self.unlabeled,) if isinstance(self.unlabeled, str) else self.unlabeled or ()
 
     @property
@@ -170,14 +173,16 @@ class Classified(TableSettings, Targeted):
 
     def rename_columns(self, root: Path, tables: Tables, lacking: bool = False) -> Tables:
         """The tables with columns called by what they mean (`rename_columns`)."""
-        held = [table for table in tables if table is not None]
-        first_of = next(at for at, table in enumerate(held) if table is self.examples(tables))
-        order = [first_of, *(at for at in range(len(held)) if at != first_of)]
-        result = rename_columns([held[at] for at in order], root, self.columns or {}, self.ignore or (), lacking)
+        # The first table has the examples.
+        examples = self.examples(tables)
+        kinds = [kind for kind, table in tables._asdict().items() if table is not None and table is not examples]
+        order = [kind for kind, table in tables._asdict().items() if table is examples] + kinds
+        ordered = [getattr(tables, kind) for kind in order]
+        result = rename_columns(ordered, root, self.columns or {}, self.ignore or (), lacking)
         for name in self.with_targets(result[0]).target_columns:
             if name in result[0].columns:
-                result[0] = result[0].clear_cells(name, self._unlabeled)
-        return Tables(*(result[order.index(at)] for at in range(len(held))))
+                result[0] = result[0].clear_cells(name, self._words_without_label)
+        return tables._replace(**dict(zip(order, result, strict=True)))
 
     def names_of(self, table: Table) -> tuple[str, ...]:
         """The names of the classes; () where labels are numbers."""
@@ -185,7 +190,8 @@ class Classified(TableSettings, Targeted):
             return ()
         if "label" not in table.columns:
             return self.labels or ()
-        if names := self._class_order(table):
+        names = self._class_order(table)
+        if names:
             return names
         present = table.texts("label").drop_null().unique()
         whole = pc.all(pc.match_substring_regex(present, WHOLE)).as_py()
@@ -199,7 +205,19 @@ class Classified(TableSettings, Targeted):
             DataError: a label is not one of the configured ones; names file and row.
         """
         if not self.by_class:
-            return self._targets_of(table, labelled), 0
+            faults, values = Faults(DataError), list[np.ndarray]()
+            for name in self.target_columns:  # without `labelled`, an absent column has only gaps
+                with faults:
+                    has_column = labelled or name in table.columns
+                    values.append(
+                        self.column(table.targets(name) if has_column else np.full(table.rows, np.nan), name, table)
+                    )
+            faults.refuse()
+            y = self.join(values)
+            if labelled and not is_labeled(y).any():
+                what = f"{', '.join(self.target_columns)}: empty in every row"
+                refuse(table.path, what, "Give at least one row a value.", "target")
+            return y, 0
         has_column = labelled or "label" in table.columns
         cells = labels_in(table, "labels") if has_column else pa.nulls(table.rows, pa.string())
         present = cells.drop_null()
@@ -208,51 +226,30 @@ class Classified(TableSettings, Targeted):
         if len(present) == 0:
             column = (self.columns or {}).get("label", "label")
             refuse(table.path, f"column {column} is empty in every row", "Label at least one row.")
-        whole, class_names = pc.match_substring_regex(present, WHOLE), self._class_order(table)
-        if class_names is None:
-            if pc.all(whole).as_py():
-                return self._class_numbers(table)
+        whole, classes = pc.match_substring_regex(present, WHOLE), self._class_order(table)
+        if classes is None and pc.all(whole).as_py():
+            y = table.whole("label", empty="unlabeled")
+            if self.classes is None:
+                remedy = "Number the classes from 0, without gaps."
+                refuse_stray(y, lambda row, what: table.refuse_at(row, what, remedy))
+                return y, int(y.max()) + 1
+            row = first(y >= self.classes)
+            if row is not None:
+                what = f"label {y[row]} is not in 0..{self.classes - 1}"
+                table.refuse_at(row, what, "Correct it or raise classes.")
+            return y, self.classes
+        if classes is None:
             table.refuse_gaps("label", "labels")
             table.refuse_blanks("label", "labels")
-        if self.classes is not None and class_names is None:
-            table.whole("label", empty="unlabeled")  # its error names the label that is no number
-        if class_names is None:
+            if self.classes is not None:
+                table.whole("label", empty="unlabeled")  # its error names the label that is no number
             refuse_several(table, "labels")
             refuse_numerals(table, "labels")
-        if class_names is None and pc.any(whole).as_py():
             names = present.filter(pc.invert(whole))
-            what = f"some labels are numbers, others are names ({names[0]})"
-            refuse(table.path, what, f"Use one kind in column label. {meant_empty(names[0].as_py())}")
-        classes = class_names or tuple(sorted(present.unique().to_pylist()))
-        odd = sorted(set(present.unique().to_pylist()) - set(classes))
-        remedy = f"Correct it or add it to labels. {meant_empty(*odd[:1])}"
+            if len(names) < len(present):
+                what = f"some labels are numbers, others are names ({names[0]})"
+                refuse(table.path, what, f"Use one kind in column label. {remedy_for_gaps(names[0].as_py())}")
+            classes = tuple(sorted(present.unique().to_pylist()))
+        unknown = sorted(set(present.unique().to_pylist()) - set(classes))
+        remedy = f"Correct it or add it to labels. {remedy_for_gaps(*unknown[:1])}"
         return table.among("label", cells, classes, remedy), len(classes)
-
-    def _targets_of(self, table: Table, labelled: bool) -> np.ndarray:
-        """Numbers or labels [rows, t]; without `labelled`, an absent column has only gaps."""
-        faults, values = Faults(DataError), list[np.ndarray]()
-        for name in self.target_columns:
-            with faults:
-                has_column = labelled or name in table.columns
-                cells = table.targets(name) if has_column else np.full(table.rows, np.nan)
-                values.append(self.column(cells, name, table))
-        faults.refuse()
-        y = self.joined(values)
-        if labelled and not is_labeled(y).any():
-            what = f"{', '.join(self.target_columns)}: empty in every row"
-            refuse(table.path, what, "Give at least one row a value.", "target")
-        return y
-
-    def target_fields(self, y: np.ndarray) -> Record:
-        """The fields of a `Dataset` for targets (`Targeted.fields`), by the owner's names of columns."""
-        return self.fields(y, self.targets or ((self.columns or {}).get("label", "label"),))
-
-    def _class_numbers(self, table: Table) -> tuple[np.ndarray, int]:
-        y = table.whole("label", empty="unlabeled")
-        if self.classes is None:
-            refuse_stray(y, lambda row, what: table.refuse_at(row, what, "Number the classes from 0, without gaps."))
-            return y, int(y.max()) + 1
-        if (row := first(y >= self.classes)) is not None:
-            what = f"label {y[row]} is not in 0..{self.classes - 1}"
-            table.refuse_at(row, what, "Correct it or raise classes.")
-        return y, self.classes

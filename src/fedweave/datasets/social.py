@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.datasets import npz
-from fedweave.datasets.base import Dataset, undirected
-from fedweave.datasets.check import check, check_counts, first, refuse
+from fedweave.datasets.base import Dataset, to_undirected
+from fedweave.datasets.check import check, check_counts, first, refuse, refuse_first
 from fedweave.datasets.features import AUTO, compact, normalize, scale_by_holders
 from fedweave.datasets.lookup import Facts, PublishedFile, kinds_of
 from fedweave.datasets.parties import PartyFolders
@@ -46,13 +46,8 @@ class Twitch(PublishedFile):
     remedy = "Put {} (layout: docs/data-format.md) at one of these places, or name their folder in [data] path or "
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """All four graphs, one country after the other; `seed` is not used.
-
-        Raises:
-            NotHeld: they are not in `root`.
-            DataError: they are nowhere (lists all places), refused by `npz.read`, or have other counts than published.
-        """
-        folder = self._find(root)
+        """All four graphs, one country after the other."""
+        folder = self.find(root)
         each = [npz.read(folder / f"{country}.npz", country) for country in COUNTRIES]
         first = np.cumsum([0, *(one.nodes for one in each)])
         joined = Dataset(
@@ -81,18 +76,12 @@ class HeriGraph(PublishedFile):
     )
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The posts as nodes, the parties in order of name; `seed` is not used.
-
-        Raises:
-            NotHeld: it is not in `root`.
-            DataError: the folder is nowhere (lists all places), is refused by `parties.PartyFolders`, or does not hold
-                the published counts.
-        """
-        folder = self._find(root)
+        """The posts as nodes, the parties in order of name."""
+        folder = self.find(root)
         dataset = replace(PartyFolders(self.normalize, classes=self.facts.classes).load(folder, seed), name=self.name)
-        held = {party.name: len(party.columns) for party in dataset.parties or ()}
-        if held != BLOCKS:
-            refuse(folder, f"the parties' features are {held}, not {BLOCKS}", "See docs/data-format.md.")
+        features = {party.name: len(party.columns) for party in dataset.parties or ()}
+        if features != BLOCKS:
+            refuse(folder, f"the parties' features are {features}, not {BLOCKS}", "See docs/data-format.md.")
         check_counts(dataset, self.facts, folder, ("nodes", "features", "classes"))
         return dataset
 
@@ -131,13 +120,8 @@ class Pokec(PublishedFile):
         cls.files = (f"{cls.stem}.csv", f"{cls.stem}_relationship.txt")
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """Users in the order of their rows; `seed` is not used.
-
-        Raises:
-            NotHeld: the files are not in `root`.
-            DataError: they are nowhere (lists all places) or refused; names file, row and remedy.
-        """
-        folder = self._find(root)
+        """Users in the order of their rows."""
+        folder = self.find(root)
         users = read(folder / f"{self.stem}.csv")
         missing = [name for name in (ID, LABEL, SENSITIVE) if name not in users.columns]
         if missing:
@@ -145,16 +129,24 @@ class Pokec(PublishedFile):
         features = [name for name in users.columns if name not in (ID, LABEL, SENSITIVE)]
         x = np.empty((users.rows, len(features)), np.float32)
         for column, name in enumerate(features):
-            x[:, column] = users.numbers(name, apart=False)  # as published
-        ids = _ids(users)
+            x[:, column] = users.numbers(name, distinct=False)  # as published
+        ids = _whole(users, ID)
+        _, first_rows = np.unique(ids, return_index=True)
+        twice = np.ones(len(ids), bool)
+        twice[first_rows] = False
+        row = first(twice)
+        users.refuse_at(row, f"{ID} {ids[row or 0]} is there twice", "Give every user one row.")
+        # 0 stays 0, above is 1, below is -1 (unknown)
+        y, sensitive = np.sign(_whole(users, LABEL)), np.sign(_whole(users, SENSITIVE))
+        edges = _edges(folder / f"{self.stem}_relationship.txt", ids)
         dataset = Dataset(
             name=self.name,
             x=compact(x if self.normalize == AUTO else normalize(x, self.normalize, self.name)),
             scaling=AUTO if self.normalize == AUTO else "none",
-            edges=_edges(folder / f"{self.stem}_relationship.txt", ids),
-            y=_binary(users, LABEL),
+            edges=edges,
+            y=y,
             classes=2,
-            sensitive=_binary(users, SENSITIVE),
+            sensitive=sensitive,
             ids=tuple(map(str, ids.tolist())),
             columns=tuple(features),
         )
@@ -182,28 +174,12 @@ POKEC: tuple[type[Pokec], ...] = (PokecZ, PokecN)
 
 def _whole(users: Table, column: str) -> np.ndarray:
     """int64 [rows]; an empty cell or a fraction is an error."""
-    cells = users.required_texts(column)
+    cells = users.nonempty_texts(column)
     bad = first(pc.invert(pc.match_substring_regex(cells, WHOLE)).to_numpy(zero_copy_only=False))
     if bad is not None:
         users.refuse_at(bad, f"{column} is {cells[bad].as_py()!r}, not a whole number", "Correct it.")
     result: np.ndarray = pc.replace_substring_regex(cells, r"\.0*$", "").cast("int64").to_numpy()
     return result
-
-
-def _binary(users: Table, column: str) -> np.ndarray:
-    """int64 [rows]: 0 stays 0, above is 1, below is -1 (unknown)."""
-    result: np.ndarray = np.sign(_whole(users, column))
-    return result
-
-
-def _ids(users: Table) -> np.ndarray:
-    ids = _whole(users, ID)
-    order = np.argsort(ids, kind="stable")
-    twice = np.zeros(len(ids), bool)
-    twice[order[1:]] = np.diff(ids[order]) == 0
-    row = first(twice)
-    users.refuse_at(row, f"{ID} {ids[row or 0]} is there twice", "Give every user one row.")
-    return ids
 
 
 def _edges(path: Path, ids: np.ndarray) -> np.ndarray:
@@ -216,8 +192,6 @@ def _edges(path: Path, ids: np.ndarray) -> np.ndarray:
         refuse(path, f"there are {pairs.shape[1]} numbers per line", "Give two user ids per line.")
     order = np.argsort(ids)
     place = order[np.searchsorted(ids, pairs, sorter=order).clip(max=len(ids) - 1)]
-    row = first((ids[place] != pairs).any(1))
-    if row is not None:
-        refuse(path, f"line {row + 1}: {pairs[row].tolist()} names a user without a row", "Take both published files.")
-    source, target = place[place[:, 0] != place[:, 1]].T
-    return undirected(source, target, len(ids))
+    unknown, what = (ids[place] != pairs).any(1), "line {}: {} names a user without a row".format
+    refuse_first(path, unknown, lambda row: what(row + 1, pairs[row].tolist()), "Take both published files.")
+    return to_undirected(place.T, len(ids))

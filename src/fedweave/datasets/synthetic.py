@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import scipy.sparse as sp
 from pydantic import Field
 
 from fedweave.core.bounds import Count, Fraction, NonNegative
 from fedweave.core.random import generator
 from fedweave.core.settings import Beside, Settings
-from fedweave.datasets.base import Dataset, distinct, undirected
+from fedweave.datasets.base import Dataset, distinct, to_undirected
 from fedweave.datasets.check import check_settings
 from fedweave.datasets.features import compact
-from fedweave.datasets.lookup import NotHeld
+from fedweave.datasets.lookup import AbsentData
 from fedweave.errors import ConfigError
 
 
@@ -111,42 +110,41 @@ class Digits(Settings):
     neighbors: Annotated[int, Field(ge=1, le=1796)] = 8
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The graph: 1,797 nodes, 64 features, 10 classes; `root` must be None, `seed` is not used."""
+        """The graph: 1,797 nodes, 64 features, 10 classes."""
         if root is not None:
-            raise NotHeld("digits")
-        pixels, y, source, target = _images(self.neighbors)
+            raise AbsentData("digits")
+        pixels, y, ends = _images(self.neighbors)
         return Dataset(
             name="digits",
             x=compact((pixels / 16).astype(np.float32)),
-            edges=undirected(source, target, len(y)),
+            edges=to_undirected(ends, len(y)),
             y=y.astype(np.int64),
             classes=10,
         )
 
 
 @lru_cache(maxsize=2)
-def _images(neighbors: int) -> tuple[np.ndarray, ...]:
-    """pixels float64 [n, 64], labels [n], and the ends of `_nearest`; cached, because finding the neighbors takes as
-    long as a short run, and a process may do many."""
+def _images(neighbors: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """pixels float64 [n, 64], labels int64 [n], and `nearest_neighbors`; cached, because finding these takes as long as
+    a short run, and a process may do many."""
     table = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")  # slow to import
     rows = np.loadtxt(str(table), delimiter=",")
     pixels, y = rows[:, :-1], rows[:, -1].astype(np.int64)
-    arrays = pixels, y, *_nearest(pixels, neighbors)
+    arrays = (pixels, y, nearest_neighbors(pixels, neighbors))
     for array in arrays:
         array.setflags(write=False)
     return arrays
 
 
-def _nearest(pixels: np.ndarray, neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every image and each of its nearest others, int64 [n * neighbors] both; pixels float64 [n, d], whole numbers."""
+def nearest_neighbors(pixels: np.ndarray, neighbors: int) -> np.ndarray:
+    """int64 [2, n * neighbors]: every image and each of its nearest others; pixels float64 [n, d], whole numbers."""
     n, squares = len(pixels), (pixels**2).sum(1)
     distances = squares[:, None] + squares - 2 * (pixels @ pixels.T)  # whole numbers, so exact in any order
-    ranked = distances.astype(np.int32) * np.int32(n) + np.arange(
-        n, dtype=np.int32
-    )  # the first of equally distant ones
-    np.fill_diagonal(ranked, np.iinfo(np.int32).max)
-    nearest = np.partition(ranked, neighbors - 1, 1)[:, :neighbors] % n
-    return np.repeat(np.arange(n), neighbors), nearest.astype(np.int64).ravel()
+    # Of equally distant ones the first are nearest.
+    ranks = distances.astype(np.int32) * np.int32(n) + np.arange(n, dtype=np.int32)  # [n, n]
+    np.fill_diagonal(ranks, np.iinfo(np.int32).max)
+    nearest = np.partition(ranks, neighbors - 1, 1)[:, :neighbors] % n
+    return np.stack([np.repeat(np.arange(n), neighbors), nearest.astype(np.int64).ravel()])
 
 
 _FAR = 1e6  # standard deviations of the noise; at this distance float32 loses most of the noise
@@ -201,48 +199,38 @@ class Synthetic(Settings):
             ConfigError: the graph has fewer pairs of some kind than edges of that kind are asked for.
         """
         if root is not None:
-            raise NotHeld("synthetic")
+            raise AbsentData("synthetic")
         y = generator(seed, "synthetic labels").permutation(np.arange(self.nodes) % self.classes)
-        sensitive = self._sensitive(y, generator(seed, "synthetic groups")) if self.sensitive else None
+        rng = generator(seed, "synthetic features")
+        x = rng.standard_normal((self.nodes, self.features), dtype=np.float32)
+        x[np.arange(self.nodes), y] += self.signal / np.sqrt(2)  # orthogonal means of this length are `signal` apart
+        sensitive = None
+        if self.sensitive:
+            upper = y >= (self.classes + 1) // 2
+            share, correlation = upper.mean(), self.sens_label_correlation
+            # P(s = 1) = share in both halves together, and covariance / variance = the correlation.
+            chance = np.where(upper, share + correlation * (1 - share), share * (1 - correlation))
+            sensitive = (generator(seed, "synthetic groups").random(self.nodes) < chance).astype(np.int64)
+            x[:, self.classes] += self.sens_feature_shift * sensitive
         return Dataset(
             name="synthetic",
-            x=self._x(y, sensitive, generator(seed, "synthetic features")),
+            x=compact(x),
             edges=self._edges(y, sensitive, generator(seed, "synthetic edges")),
             y=y,
             classes=self.classes,
             sensitive=sensitive,
         )
 
-    def _sensitive(self, y: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        upper = y >= (self.classes + 1) // 2
-        share = upper.mean()
-        # P(s = 1) = share in both halves together, and covariance / variance = the correlation.
-        chance = np.where(
-            upper, share + self.sens_label_correlation * (1 - share), share * (1 - self.sens_label_correlation)
-        )
-        result: np.ndarray = (rng.random(self.nodes) < chance).astype(np.int64)
-        return result
-
-    def _x(self, y: np.ndarray, sensitive: np.ndarray | None, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
-        x = rng.standard_normal((self.nodes, self.features), dtype=np.float32)
-        x[np.arange(self.nodes), y] += self.signal / np.sqrt(2)  # orthogonal means of this length are `signal` apart
-        if sensitive is not None:
-            x[:, self.classes] += self.sens_feature_shift * sensitive
-        return compact(x)
-
     def _edges(self, y: np.ndarray, sensitive: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
         # Edges that do not look at s see one group of all nodes, within which every edge stays.
-        alike_share = 1.0 if self.sens_homophily is None else self.sens_homophily
+        same_group_share = 1.0 if self.sens_homophily is None else self.sens_homophily
         group = np.zeros_like(y) if sensitive is None or self.sens_homophily is None else sensitive
         blocks = Blocks.of(y, group, self.classes)
         total = round(self.nodes * self.degree / 2)
         within = round(total * self.homophily)
-        drawn = []
+        pairs = []
         for same_class, count in ((True, within), (False, total - within)):
-            alike = round(count * alike_share)
-            drawn += [
-                draw_pairs(blocks, same_class, True, alike, rng),
-                draw_pairs(blocks, same_class, False, count - alike, rng),
-            ]
-        source, target = np.concatenate(drawn, 1)
-        return undirected(source, target, self.nodes)
+            same_group = round(count * same_group_share)
+            pairs.append(draw_pairs(blocks, same_class, True, same_group, rng))
+            pairs.append(draw_pairs(blocks, same_class, False, count - same_group, rng))
+        return to_undirected(np.concatenate(pairs, 1), self.nodes)

@@ -15,14 +15,13 @@ import pyarrow.csv
 from fedweave.datasets.cells import DATES, FEATURE, GAPS, MISSING, NESTED, NUMERIC, of_feature, of_number, short
 from fedweave.datasets.check import refuse, refuse_rows
 from fedweave.datasets.features import EXACT, exact, refuse_merged
-from fedweave.datasets.name_matching import _NUMBER, NameIndex, _places, as_whole
+from fedweave.datasets.name_matching import DECIMAL_NUMBER, NameIndex, as_whole
 
 # At most 18 digits, so that every match fits int64; pandas writes whole numbers next to gaps as "1.0".
 WHOLE = r"^-?\d{1,18}(\.0*)?$"
 TEXT = "Use whole numbers or text in this column."
 TARGET = "Give a number, and an empty cell where it is not known."
 OPAQUE = "Write the column as numbers, text or dates, or leave it out: ignore in [data]."
-TEXT_TYPES = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 
 
 @dataclass(frozen=True)
@@ -99,12 +98,12 @@ class Table:
         if pa.types.is_floating(cells.type):  # pandas stores whole numbers next to gaps as floats
             self._refuse_rounded(column, cells)
             cells = self._cast(pc.if_else(pc.is_nan(cells), None, cells), pa.int64(), column, remedy)
-        elif not any(allows(cells.type) for allows in TEXT_TYPES):
+        elif not (is_text(cells.type) or pa.types.is_integer(cells.type) or pa.types.is_null(cells.type)):
             refuse(self.path, f"column {column!r} holds {cells.type}", remedy)
         cells = cells.cast(pa.string())
         return pc.if_else(pc.equal(cells, ""), None, cells)
 
-    def required_texts(self, column: str) -> pa.Array:
+    def nonempty_texts(self, column: str) -> pa.Array:
         """`texts`, refusing empty cells."""
         cells = self.texts(column)
         what = f"{column} is empty"
@@ -130,85 +129,76 @@ class Table:
         """The column as int64 [rows], -1 where empty (`empty` is the meaning of that); numbers below 0 are errors.
         [data] `key` could list names."""
         cells = self.texts(column)
-        named = f", or list all names in data.{key}" if key else ""
-        remedy = f"Use whole numbers from 0, or leave the cell empty for {empty}{named}."
+        names = f", or list all names in data.{key}" if key else ""
+        remedy = f"Use whole numbers from 0, or leave the cell empty for {empty}{names}."
         bad = _bools(pc.invert(pc.match_substring_regex(cells, WHOLE)))
         refuse_rows(self, bad, lambda row: f"{column} is {cells[row].as_py()!r}, not a whole number", remedy)
         values = pc.replace_substring_regex(cells, r"\.0*$", "").cast(pa.int64())
         below = _bools(pc.less(values, 0))
         if empty == "unlabeled" and below.any():
-            remedy += f" {meant_empty(str(values.filter(pa.array(below))[0]))}"
+            remedy += f" {remedy_for_gaps(str(values.filter(pa.array(below))[0]))}"
         refuse_rows(self, below, lambda row: f"{column} is {values[row].as_py()}, below 0", remedy)
         return np.array(values.fill_null(-1))  # Arrow's own memory cannot be written to
 
-    def numbers(self, column: str, apart: bool = True, gaps: str = MISSING) -> np.ndarray:
-        """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are errors, and with `apart`
-        also differences that float32 loses. gaps: the remedy for cells of unknown value."""
-        cells = self.cells(column)
-        if pa.types.is_temporal(cells.type):
-            refuse(self.path, f"column {column!r} holds {cells.type}", DATES)
-        if pa.types.is_nested(cells.type):
-            refuse(self.path, f"column {column!r} holds {cells.type}", NESTED, "column-nested")
-        if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+    def numbers(self, column: str, distinct: bool = True, gaps: str = MISSING) -> np.ndarray:
+        """The column as float32 [rows]; text, empty cells, NaN and values beyond float32 are errors, and so are, with
+        `distinct`, differences that float32 loses. gaps: the remedy for cells of unknown value."""
+        cells = self.number_cells(column)
+        if is_text(cells.type):
             cells = _truth_as_numbers(cells)
-            self._refuse_words(column, cells, gaps)
+            words = [text for text in pc.unique(cells.drop_null()).to_pylist() if text]
+            if words and not any(re.match(NUMERIC, text) for text in words):  # one error, not one for each row
+                texts = cells.to_pylist()
+                empty = texts.count(None) + texts.count("")
+                more = f"{len(cells) - empty:,} {self.counted} hold text" + (f" and {empty:,} nothing" if empty else "")
+                what = f"{column!r} is {short(repr(words[0]))}; {more}"
+                first_word = np.arange(len(cells)) == texts.index(words[0])
+                refuse_rows(self, first_word, lambda row: what, of_feature(column, words, gaps))
         refuse_rows(self, _bools(cells.is_null()), lambda row: f"feature {column!r} is empty", f"{FEATURE} {gaps}")
         values = self._cast(cells, pa.float64(), column, FEATURE, gaps).to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             narrow: np.ndarray = values.astype(np.float32)
-        refuse_rows(
-            self,
-            ~np.isfinite(narrow),
-            lambda row: f"feature {column!r} is {values[row]}, which is not finite in float32",
-            f"{FEATURE} {gaps}" if np.isnan(values).any() else FEATURE,
-        )
-        if apart:
+        remedy = f"{FEATURE} {gaps}" if np.isnan(values).any() else FEATURE
+        infinite = f"feature {column!r} is {{}}, which is not finite in float32".format
+        refuse_rows(self, ~np.isfinite(narrow), lambda row: infinite(values[row]), remedy)
+        if distinct:
             refuse_merged(exact(cells, values), f"feature {column!r}", self.refuse_at)
         return narrow
+
+    def number_cells(self, column: str, code: str = "") -> pa.Array:
+        """`cells` of a column of numbers, perhaps written as text; dates and lists are refused."""
+        cells = self.cells(column)
+        if pa.types.is_temporal(cells.type):
+            refuse(self.path, f"column {column!r} holds {cells.type}", DATES, code)
+        if pa.types.is_nested(cells.type):
+            refuse(self.path, f"column {column!r} holds {cells.type}", NESTED, code or "column-nested")
+        return cells
 
     def targets(self, column: str) -> np.ndarray:
         """The column as float64 [rows], NaN where a cell is empty or holds a word for that (`GAPS`); text and dates are
         refused."""
-        cells = self.cells(column)
-        if pa.types.is_temporal(cells.type):
-            refuse(self.path, f"column {column!r} holds {cells.type}", DATES, "target")
-        if pa.types.is_nested(cells.type):
-            refuse(self.path, f"column {column!r} holds {cells.type}", NESTED, "target")
-        if pa.types.is_boolean(cells.type) or pa.types.is_null(cells.type):
-            cells = cells.cast(pa.float64()) if pa.types.is_null(cells.type) else cells.cast(pa.uint8())
-        if pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type):
+        cells = self.number_cells(column, "target")
+        if pa.types.is_boolean(cells.type):
+            cells = cells.cast(pa.uint8())
+        if is_text(cells.type):
             words = pc.utf8_lower(pc.utf8_trim_whitespace(_truth_as_numbers(cells)))
             cells = pc.if_else(pc.is_in(words, pa.array(["", *GAPS], words.type), skip_nulls=True), None, words)
-            number = pc.match_substring_regex(cells, rf"^({_NUMBER}|[+-]?inf(inity)?)$")
-            bad = _bools(pc.invert(number))
+            bad = _bools(pc.invert(pc.match_substring_regex(cells, rf"^({DECIMAL_NUMBER}|[+-]?inf(inity)?)$")))
             texts = [text for text in cells.filter(pa.array(bad)).to_pylist() if text is not None]
             remedy = (of_number(column, texts, TARGET) if texts else "") or TARGET
             refuse_rows(self, bad, lambda row: f"{column!r} is {cells[row].as_py()!r}, no number", remedy, "target")
         read: np.ndarray = cells.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
         values = np.asarray(read, np.float64)
-        self._refuse_merged_targets(column, cells, values)
-        return values
-
-    def _refuse_merged_targets(self, column: str, cells: pa.Array, values: np.ndarray) -> None:
-        """Refuse whole numbers so large that float64 rounds them to others."""
+        # Whole numbers may be so large that float64 rounds them to others.
         at = np.flatnonzero(np.abs(values) >= EXACT)
         digits = exact(cells.take(pa.array(at)), values[at])
-        if digits.dtype != object:
-            return
-        bad = np.zeros(self.rows, bool)
-        bad[at] = [int(value) != whole for value, whole in zip(values[at], digits, strict=True)]
-        remedy = "Subtract one number from the whole column, the same wherever it is, or divide it."
-        describe = lambda row: f"{column!r} is {cells[row].as_py()}, which float64 rounds to {values[row]:.0f}"  # noqa: E731
-        refuse_rows(self, bad, describe, remedy, "target")
-
-    def _refuse_words(self, column: str, cells: pa.Array, gaps: str) -> None:
-        """Reject a feature without any number by one error, not row by row."""
-        words = [text for text in pc.unique(cells.drop_null()).to_pylist() if text]
-        if words and not any(re.match(NUMERIC, text) for text in words):
-            empty = cells.null_count + cells.to_pylist().count("")
-            more = f"{len(cells) - empty:,} {self.counted} hold text" + (f" and {empty:,} nothing" if empty else "")
-            first, remedy = np.arange(len(cells)) == cells.to_pylist().index(words[0]), of_feature(column, words, gaps)
-            refuse_rows(self, first, lambda row: f"{column!r} is {short(repr(words[0]))}; {more}", remedy)
+        if digits.dtype == object:
+            rounded = np.zeros(self.rows, bool)
+            rounded[at] = [int(value) != whole for value, whole in zip(values[at], digits, strict=True)]
+            remedy = "Subtract one number from the whole column, the same wherever it is, or divide it."
+            what = f"{column!r} is {{}}, which float64 rounds to {{:.0f}}".format
+            refuse_rows(self, rounded, lambda row: what(cells[row].as_py(), values[row]), remedy, "target")
+        return values
 
     def refuse_gaps(self, column: str, key: str = "") -> None:
         """Refuse text that other programs write for an empty cell, in a column whose values [data] `key` could list,
@@ -221,20 +211,10 @@ class Table:
         written = _bools(pc.is_in(pc.utf8_lower(cells), pa.array(GAPS), skip_nulls=True))
         refuse_rows(self, written, lambda row: f"{column} is {cells[row].as_py()!r}", remedy)
 
-    def refuse_headers(self) -> None:
-        """Refuse rows that repeat the names of the columns."""
-        same, columns = np.full(self.rows, len(self.columns) > 1), iter(self.columns)
-        while same.any() and (column := next(columns, None)) is not None:
-            cells = self.data[column].combine_chunks()
-            is_text = pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type)
-            same &= _bools(pc.equal(cells, column)) if is_text else False
-        remedy = "Remove the row: the file was put together of several, each with its header."
-        refuse_rows(self, same, lambda row: "the names of the columns are repeated", remedy)
-
     def refuse_blanks(self, column: str, key: str = "") -> None:
         """Refuse text with a blank at an end, which would be another name than without; [data] `key` could list it."""
         cells = self.texts(column)
-        padded = _bools(pc.fill_null(pc.not_equal(cells, pc.utf8_trim_whitespace(cells)), False))
+        padded = _bools(pc.not_equal(cells, pc.utf8_trim_whitespace(cells)))
         hint = f", or list all names in data.{key}, if they are meant so" if key else ""
         remedy = f"Write it without, in all tables{hint}."
         refuse_rows(self, padded, lambda row: f"{column} is {cells[row].as_py()!r}, with a blank at an end", remedy)
@@ -257,19 +237,22 @@ class Table:
     def kinds(self, column: str, names: tuple[str, ...], key: str = "") -> np.ndarray:
         """int64 [rows], the places of text in `names`, which `key` in [data] lists, -1 where empty; other text is
         refused."""
-        return self.among(
-            column, self.texts(column), names, f"Correct it{f', or add it to data.{key}' if key else ''}."
-        )
+        add = f", or add it to data.{key}" if key else ""
+        return self.among(column, self.texts(column), names, f"Correct it{add}.")
 
     def among(self, column: str, cells: pa.Array, names: Sequence[str], remedy: str) -> np.ndarray:
         """int64 [rows], the places of the column's `cells`, which are strings, in `names`, -1 where empty; others are
         refused."""
         allowed = pa.array(names, pa.string())
-        indices, known = _places(cells, allowed), NameIndex(allowed)
+        known = NameIndex(allowed)
 
         def describe(row: int) -> str:
-            return f"{column} {cells[row].as_py()!r} is none of {', '.join(names)}{known.hint(cells[row].as_py())}"
+            cell = cells[row].as_py()
+            return f"{column} {cell!r} is none of {', '.join(names)}{known.hint(cell)}"
 
+        # "1.0", as pandas writes whole numbers next to gaps, is the name "1" where there is no name "1.0".
+        spelled = pc.if_else(pc.is_in(cells, allowed, skip_nulls=True), cells, as_whole(cells))
+        indices = pc.index_in(spelled, allowed, skip_nulls=True)
         refuse_rows(self, _bools(indices.is_null()) & ~_bools(cells.is_null()), describe, remedy)
         result: np.ndarray = indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         return result
@@ -282,15 +265,25 @@ class Table:
         except pa.ArrowNotImplementedError:
             refuse(self.path, f"column {column!r} holds {cells.type}", remedy)
         except pa.ArrowInvalid as error:
-            bad = np.array([_uncast(cell, to) for cell in cells])  # Arrow does not name the rows
-            texts = [cell.as_py() for cell in cells.filter(pa.array(bad))]
-            feature = to == pa.float64()
-            whole = feature and bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is of another kind
-            better = of_feature(column, [str(text) for text in texts], gaps, whole) if feature else remedy
-            if whole:
-                at, many = int(bad.argmax()), f"and so are {len(texts) - 1:,} more of {self.rows:,} {self.counted}"
-                self.refuse_at(at, f"{column!r} is {short(repr(cells[at].as_py()))}, no number, {many}", better)
-            refuse_rows(self, bad, lambda row: f"{column!r} is {short(repr(cells[row].as_py()))}", better)
+            bad = np.zeros(len(cells), bool)
+            for row, cell in enumerate(cells):  # Arrow does not name the rows
+                try:
+                    cell.cast(to)
+                except pa.ArrowInvalid:
+                    bad[row] = True
+            texts = [str(cell.as_py()) for cell in cells.filter(pa.array(bad))]
+
+            def describe(row: int) -> str:
+                return f"{column!r} is {short(repr(cells[row].as_py()))}"
+
+            cell_remedy = remedy
+            if to == pa.float64():
+                other_kind = bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is no feature
+                cell_remedy = of_feature(column, texts, gaps, other_kind)
+                if other_kind:
+                    row, more = int(bad.argmax()), f"{len(texts) - 1:,} more of {self.rows:,} {self.counted}"
+                    self.refuse_at(row, f"{describe(row)}, no number, and so are {more}", cell_remedy)
+            refuse_rows(self, bad, describe, cell_remedy)
             refuse(self.path, f"column {column!r}: {error}", remedy)
 
 
@@ -349,18 +342,15 @@ class Tables(NamedTuple):
     graphs: Table | None = None
 
 
-def meant_empty(*words: str) -> str:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column's type is text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def remedy_for_gaps(*words: str) -> str:
     """The remedy where a label is a word for an unknown class."""
     word = json.dumps(words[0], ensure_ascii=False) if words else "…"
     return f"If it means that the class is not known: [data] unlabeled = {word}."
-
-
-def _uncast(cell: pa.Scalar, to: pa.DataType) -> bool:
-    try:
-        cell.cast(to)
-    except pa.ArrowInvalid:
-        return True
-    return False
 
 
 def _bools(mask: pa.Array) -> np.ndarray:

@@ -24,8 +24,8 @@ COMMENTS = ("#", "%")  # SNAP; KONECT and Matrix Market
 MAX_COLUMNS = 1 << 16  # each takes .3 ms whatever its rows; the transcripts of all human genes are fewer
 MAX_TEXT = (1 << 31) - 1  # bytes of a column, which Arrow counts in 32 bits
 REPEATS = "Remove what repeats, give sparse features as .npz, or write it as CSV, if that is meant."
-_QUOTE = b'"'
-_MOST_COMMENTS = 1000  # lines
+READABLE = "Give this user the right to read it (chmod u+r)."
+MAX_COMMENTS = 1000  # lines
 _SPLIT = r'\ufeff?"?sep=(.)"?\r?\n'  # the first line by which Excel tells itself what splits cells
 
 
@@ -51,13 +51,10 @@ def read_csv(path: Path, layout: CsvLayout) -> pa.Table:
     header = _header(path, layout)
     for mark, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(header) == 1 and mark in header[0]:
-            refuse(
-                path,
-                f"cells are split by {name}; the columns are {', '.join(header[0].split(mark))}",
-                "Split them by commas, and write numbers with decimal points.",
-            )
+            what = f"cells are split by {name}; the columns are {', '.join(header[0].split(mark))}"
+            refuse(path, what, "Split them by commas, and write numbers with decimal points.")
     _check_width(path, len(header))
-    _check_quotes(path, layout)
+    _refuse_open_quote(path, layout)
     options = pa.csv.ConvertOptions(
         column_types=dict.fromkeys(header, pa.string()), strings_can_be_null=True, null_values=[""]
     )
@@ -124,7 +121,7 @@ def layout_of(path: Path) -> CsvLayout:
         before = [first] if split else []
         layout = CsvLayout(len(before), split[1] if split else ",")
         lines = list[str]()
-        for line in islice(file if split else chain([first], file), _MOST_COMMENTS):
+        for line in islice(file if split else chain([first], file), MAX_COMMENTS):
             if not line.startswith(COMMENTS):
                 break
             lines.append(line)
@@ -147,12 +144,12 @@ def layout_of(path: Path) -> CsvLayout:
     return layout
 
 
-def _check_quotes(path: Path, layout: CsvLayout) -> None:
+def _refuse_open_quote(path: Path, layout: CsvLayout) -> None:
     """Refuse a quote that is never closed: all rows after it would be one cell."""
     with path.open("rb") as file:
         for _ in range(layout.skipped):
             file.readline()
-        quotes = sum(block.count(_QUOTE) for block in iter(lambda: file.read(BLOCK), b""))
+        quotes = sum(block.count(b'"') for block in iter(lambda: file.read(BLOCK), b""))
     if quotes % 2 == 0:
         return
     begin = 1 + layout.skipped  # of the row that is being read, as a spreadsheet counts
@@ -162,9 +159,8 @@ def _check_quotes(path: Path, layout: CsvLayout) -> None:
                 begin += 1
         except csv.Error as error:
             if any(why in str(error) for why in ("unexpected end", "field limit")):
-                refuse(
-                    path, f"row {begin}: a quote opens a cell and is never closed", "Close it, or remove it.", "quote"
-                )
+                what = f"row {begin}: a quote opens a cell and is never closed"
+                refuse(path, what, "Close it, or remove it.", "quote")
 
 
 def find(folder: Path, stem: str) -> Path:
@@ -186,10 +182,8 @@ def read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
         DataError: a file is empty, damaged or malformed, would fill the memory, or repeats a column name; or parts have
             other columns.
     """
-    return _join_parts(path, _parts(path)) if path.is_dir() else _read(path, columns, header)
-
-
-def _read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
+    if path.is_dir():
+        return _read_parts(path)
     top = 1
     try:
         if columns:
@@ -198,37 +192,34 @@ def _read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table
             layout = layout_of(path)
             data, top = read_csv(path, layout), layout.top
         else:
-            data = _parquet(path)
+            _check_width(path, pq.ParquetFile(path).metadata.num_columns)
+            data = read_parquet(path, path.stat().st_size)
+    except DecompressionBomb as error:
+        refuse(path, str(error), REPEATS, "too-large")
+    except Nested as error:
+        refuse(path, str(error), NESTED, "column-nested")
     except UnicodeError as error:
         _refuse_encoding(path, error)
     except PermissionError:
-        _refuse_unreadable(path)
+        refuse(path, "it may not be read", READABLE)
     except (*TABLE_FAULTS, *CSV_FAULTS) as error:
         if path.suffix != ".parquet" and "UTF8" in str(error):
             _refuse_encoding(path, error)
         why = " ".join(str(error).split())  # Arrow breaks lines
-        _refuse_comment(path, why)
-        refuse(
-            path,
-            f"the file is empty, damaged or malformed ({why})",
-            "Write it again; see docs/data-format.md.",
-            "damaged",
-        )
-    if twice := [name for name, times in Counter(data.column_names).items() if times > 1]:
-        refuse_name(path, twice[0])
+        comment = re.search(r"Row #(\d+): Expected \d+ columns, got \d+: ([#%].*)", why)
+        if comment is not None:
+            what = f"row {comment[1]}: {short(repr(comment[2]))} begins with {comment[2][0]}, as comments do"
+            refuse(path, what, "Remove the line: comments are only before the header.", "comment")
+        what = f"the file is empty, damaged or malformed ({why})"
+        refuse(path, what, "Write it again; see docs/data-format.md.", "damaged")
+    times = Counter(data.column_names)
     for name, column in zip(data.column_names, data.columns, strict=True):
+        if times[name] > 1:
+            refuse_name(path, name)
         if column.nbytes > MAX_TEXT and column.num_chunks > 1:
             what = f"column {name!r} takes {column.nbytes:,} bytes, and a column may take {MAX_TEXT:,}"
             refuse(path, what, "Leave it out of the file.", "too-large")
     return Table(path, data, top)
-
-
-def _refuse_comment(path: Path, why: str) -> None:
-    """Refuse a row with another number of cells, as the parser complains of it, that begins as comments do."""
-    row = re.search(r"Row #(\d+): Expected \d+ columns, got \d+: ([#%].*)", why)
-    if row is not None:
-        what = f"row {row[1]}: {short(repr(row[2]))} begins with {row[2][0]}, as comments do"
-        refuse(path, what, "Remove the line: comments are only before the header.", "comment")
 
 
 def first_line(path: Path) -> str:
@@ -243,47 +234,32 @@ def first_line(path: Path) -> str:
     except UnicodeError as error:
         _refuse_encoding(path, error)
     except PermissionError:
-        _refuse_unreadable(path)
+        refuse(path, "it may not be read", READABLE)
 
 
-def _refuse_unreadable(path: Path) -> NoReturn:
-    refuse(path, "it may not be read", "Give this user the right to read it (chmod u+r).")
-
-
-def _parquet(path: Path) -> pa.Table:
-    try:
-        _check_width(path, pq.ParquetFile(path).metadata.num_columns)
-        return read_parquet(path, path.stat().st_size)
-    except DecompressionBomb as error:
-        refuse(path, str(error), REPEATS, "too-large")
-    except Nested as error:
-        refuse(path, str(error), NESTED, "column-nested")
-
-
-def _parts(folder: Path) -> list[Path]:
-    """The files of a table in several, by the numbers in their names.
+def _read_parts(folder: Path) -> Table:
+    """The parts of a table one below the other, by the numbers in their names; together they may not fill the memory
+    either.
 
     Raises:
-        DataError: there is none, or there are folders or files of another kind.
+        DataError: there is none, or there are folders or files of another kind; or parts have other columns.
     """
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
-    whole = f"Write the table as one file, {folder.name}, or as parts that all end in {folder.suffix}."
-    if other := [path.name for path in inside if path.is_dir() or path.suffix != folder.suffix]:
-        what = f"it is a folder of parts, and {other[0]} is none"
-        if "=" in other[0]:
-            whole = f"Write it without partitions by column, which leave out {other[0].partition('=')[0]}. {whole}"
-        refuse(folder, what, whole, "parts")
-    parts = [path for path in inside if path.stat().st_size]  # Spark writes an empty file for an empty partition
-    if not parts:
-        refuse(folder, f"it is a folder without parts that end in {folder.suffix}", whole, "parts")
-    return sorted(parts, key=lambda path: [int(piece) for piece in re.findall(r"\d+", path.name)[:1]])
-
-
-def _join_parts(folder: Path, paths: list[Path]) -> Table:
-    """The parts of a table one below the other, which together may not fill the memory either."""
-    size, parts, needed = sum(path.stat().st_size for path in paths), list[Table](), 0
+    remedy = f"Write the table as one file, {folder.name}, or as parts that all end in {folder.suffix}."
+    for path in inside:
+        if path.is_dir() or path.suffix != folder.suffix:
+            if "=" in path.name:
+                column = path.name.partition("=")[0]
+                remedy = f"Write it without partitions by column, which leave out {column}. {remedy}"
+            refuse(folder, f"it is a folder of parts, and {path.name} is none", remedy, "parts")
+    paths = [path for path in inside if path.stat().st_size]  # Spark writes an empty file for an empty partition
+    if not paths:
+        refuse(folder, f"it is a folder without parts that end in {folder.suffix}", remedy, "parts")
+    paths.sort(key=lambda path: [int(digits) for digits in re.findall(r"\d+", path.name)[:1]])
+    size, needed, parts = sum(path.stat().st_size for path in paths), 0, list[Table]()
     for path in paths:
-        parts.append(part := _read(path))
+        part = read(path)
+        parts.append(part)
         needed += max(part.data.nbytes, parquet_cost(path) if path.suffix == ".parquet" else 0)
         if path.suffix == ".parquet" and not OF_TABLES.allows(needed, size):
             what = f"the {size:,} bytes of its {len(paths):,} parts would take more than {needed:,} bytes of memory"

@@ -1,7 +1,7 @@
 """Tables of nodes and edges, and of small graphs, from any source, checked and read as one `Dataset`."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.types import Record
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check, refuse
 from fedweave.datasets.column_names import EDGES, NODES, OF_EDGES, check_columns, refuse_row_as_names
 from fedweave.datasets.columns import (
@@ -26,14 +26,13 @@ from fedweave.datasets.columns import (
     gap_columns,
     group_names,
     ids_of,
+    masks_of,
     owners_of,
     sens_of,
-    split_of,
     training_rows,
     training_values,
 )
 from fedweave.datasets.edge_tables import ALL, EdgeTables, edge_attributes_of, of_nodes
-from fedweave.datasets.edges import skeleton
 from fedweave.datasets.features import compact, scale_by_holders, with_constant
 from fedweave.datasets.leakage import check_sensitive
 from fedweave.datasets.table import Table, Tables
@@ -61,21 +60,19 @@ class Tabular(EdgeTables):
                 f"data: owner = {self.owner!r} already means something else; name another column.",
                 code="config.column-taken",
             )
-
         check_gaps(self.missing, self.categories)
-        if both := [
-            name for name in self.targets or () if name in (self.owner, *gap_columns(self.missing, self.of_edges))
-        ]:
-            raise ConfigError(
-                f"data.targets: {both[0]!r} is also in data.missing or data.owner. Name it once; targets may "
-                "have gaps as they are.",
-                code="config.conflict",
-            )
+        for name in self.targets or ():
+            if name in (self.owner, *gap_columns(self.missing, self.of_edges)):
+                raise ConfigError(
+                    f"data.targets: {name!r} is also in data.missing or data.owner. Name it once; targets may have "
+                    "gaps as they are.",
+                    code="config.conflict",
+                )
 
     @property
     def special_columns(self) -> tuple[str, ...]:
         """The columns of nodes that are no features."""
-        return (*NODES, *(() if self.of_edges else self.targets or ()))
+        return NODES if self.of_edges else (*NODES, *(self.targets or ()))
 
     def build(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:
         """The data set; errors about several tables name `root`, and its last part is the data's name.
@@ -90,8 +87,15 @@ class Tabular(EdgeTables):
         if settings is not self:
             return settings.build(tables, root, labelled)
         self.check_form(tables, labelled)
+        # 1. Categories "auto" are the values of training rows.
         if AUTO in (self.categories or {}).values():
-            return replace(self, categories=self.training_categories(tables)).build(tables, root, labelled)
+            categories = dict(self.categories or {})
+            for name in [name for name, values in categories.items() if values == AUTO]:
+                table = tables.edges if name.startswith(OF_EDGES) else tables.nodes
+                rows = self._training_rows(tables, table)
+                categories[name] = training_values(table, name.removeprefix(OF_EDGES), rows)
+            return replace(self, categories=categories).build(tables, root, labelled)
+        # 2. Every part is read, and all faults are refused together.
         nodes = fill_gaps(expand_lists(tables.nodes, self.special_columns), gap_columns(self.missing, of_edges=False))
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
@@ -103,50 +107,39 @@ class Tabular(EdgeTables):
         faults.refuse()
         record["labels"] = self.names_of(self.examples(tables))
         record["y"], record["classes"] = record.pop("labelled")
-        fields = self.dataset_fields(tables, record)
-        data = Dataset(name=root.resolve().name, **(fields | self.target_fields(fields["y"])))
-        data = with_constant(data, self.of_links)
-        data = replace(data, notes=(*data.notes, *self._unused_notes(tables)))
+        # 3. The data set.
+        fields, examples = self.dataset_fields(tables, record), self.examples(tables)
+        fields |= self.fields(fields["y"], self.targets or ((self.columns or {}).get("label", "label"),))
+        data = with_constant(Dataset(name=root.resolve().name, **fields), self.of_links)
+        if "label" not in self.target_columns and "label" in examples.columns:
+            note = f"{examples.path}: the column label is not used, since data.targets lists the targets"
+            data = replace(data, notes=(*data.notes, note))
         check_sensitive(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
         data = scale_by_holders(replace(data, x=compact(data.x)), self.normalize, root.name)
         return check(data, root, labelled)
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """Refuse tables without columns that they must have, or with others that they may not."""
-        known = (*EDGES, *self.attribute_columns, *self.reserved_columns)
+        known = (*EDGES, *self.attribute_columns, *self.known_edge_columns)
         required = (*EDGES, *self.attribute_columns, *(self.target_columns if self.of_edges and labelled else []))
         hint = "list others in data.edge_features, or name one in data.edge_weight or data.edge_time"
-        if "label" in tables.edges.columns and not self.reserved_columns:
+        if "label" in tables.edges.columns and not self.known_edge_columns:
             hint += "; data.task = 'edges' makes each edge an example"
         ids = (lambda: tables.nodes.texts("id")) if "id" in tables.nodes.columns else None
         if ids is not None:
             refuse_row_as_names(tables.edges, [(self.columns or {}).get(name) for name in EDGES], ids())
         check_columns(tables.edges, required, known, closed=self.edge_features != ALL, hint=hint, ids=ids)
 
-    def _unused_notes(self, tables: Tables) -> Iterator[str]:
-        """A note on the column label where other columns are the targets."""
-        examples = self.examples(tables)
-        if "label" not in self.target_columns and "label" in examples.columns:
-            yield f"{examples.path}: the column label is not used, since data.targets lists the targets"
-
-    def training_categories(self, tables: Tables) -> dict[str, str | tuple[str, ...]]:
-        """The categories, with "auto" replaced by the values of training rows: where the examples have a column split,
-        rows with "train", and the nodes of such small graphs; else all."""
-        categories = dict(self.categories or {})
-        for name in (name for name, values in categories.items() if values == AUTO):
-            table = tables.edges if name.startswith(OF_EDGES) else tables.nodes
-            categories[name] = training_values(table, name.removeprefix(OF_EDGES), self._training_rows(tables, table))
-        return categories
-
     def _training_rows(self, tables: Tables, table: Table) -> np.ndarray | None:
-        """bool [rows] of a table, the rows of examples whose split is "train"; None without a split."""
+        """bool [rows] of a table, the rows of training: where the examples have a column split, rows with "train", and
+        the nodes of such small graphs; None, for all rows, else."""
         examples = self.examples(tables)
         trains = training_rows(examples)
         if trains is None or table is examples:
             return trains
         if tables.graphs is None or table is not tables.nodes:
             return None
-        of_graphs = pc.is_in(table.required_texts("graph"), ids_of(examples).filter(pa.array(trains)))
+        of_graphs = pc.is_in(table.nonempty_texts("graph"), ids_of(examples).filter(pa.array(trains)))
         rows: np.ndarray = of_graphs.to_numpy(zero_copy_only=False)
         return rows if rows.any() else None
 
@@ -163,13 +156,13 @@ class Tabular(EdgeTables):
         return {
             "ids": lambda record: ids_of(nodes),
             "labelled": lambda record: self.labels_of(examples, labelled),
-            "x": lambda record: features_of(nodes, known, categories, apart=labelled),
+            "x": lambda record: features_of(nodes, known, categories, distinct=labelled),
             "columns": lambda record: feature_names(nodes, known, categories),
             "sensitive": lambda record: sens_of(examples, self.groups),
             # where that raised an error, its names would raise the same
             "groups": lambda record: group_names(examples, self.groups) if "sensitive" in record else (),
             "public": lambda record: (
-                split_of(examples, record["labelled"][0], example) if split and "labelled" in record else None
+                masks_of(examples, record["labelled"][0], example) if split and "labelled" in record else None
             ),
             "owners": lambda record: owners_of(whose, self.owner or "") if owned else (),
             "owner": lambda record: whose.kinds(self.owner or "", record["owners"]) if record.get("owners") else None,
@@ -188,4 +181,4 @@ class Tabular(EdgeTables):
         """The fields of the data set, from the values that `parts` read."""
         ends, _ = record["ends"]
         record = {name: value for name, value in record.items() if name not in ("ends", "elsewhere")}
-        return record | {"ids": tuple(record["ids"].to_pylist()), "edges": skeleton(ends, tables.nodes.rows)}
+        return record | {"ids": tuple(record["ids"].to_pylist()), "edges": to_undirected(ends, tables.nodes.rows)}

@@ -74,7 +74,7 @@ class Targeted(CommonSettings):
         refuse_rows(rows, bad, lambda row: f"{name!r} is {values[row]:g}, which {what}", remedy, CODE)
         return values
 
-    def joined(self, columns: Sequence[np.ndarray]) -> np.ndarray:
+    def join(self, columns: Sequence[np.ndarray]) -> np.ndarray:
         """The targets' values, each float64 [e] with NaN at gaps, in the form of `Dataset.y`."""
         values = np.stack(columns, 1).astype(np.float64)
         return values if self.target == NUMBER else np.where(np.isnan(values), -1, values).astype(np.int64)
@@ -91,11 +91,12 @@ class Targeted(CommonSettings):
             what = f"{key} is {y.dtype} {list(y.shape)}"
             refuse(where, what, f"Give numbers [e], or [e, t] with a column for each target, as {key}.", CODE)
         values = y.reshape(len(y), -1).astype(np.float64)
-        if self.targets is not None and called and (absent := [one for one in self.targets if one not in called]):
-            what = f"{key} has no column {absent[0]!r}, which data.targets names"
-            refuse(where, what, f"There are {', '.join(called)}.", "column-named")
         if self.targets is not None and called:
-            values = values[:, [list(called).index(one) for one in self.targets]]
+            for name in self.targets:
+                if name not in called:
+                    what = f"{key} has no column {name!r}, which data.targets names"
+                    refuse(where, what, f"There are {', '.join(called)}.", "column-named")
+            values = values[:, [list(called).index(name) for name in self.targets]]
         names = self.names_of_array(called) or [str(at) for at in range(values.shape[1])]
         if len(names) != values.shape[1]:
             what = f"{key} has {values.shape[1]} columns, and data.targets names {len(names)}"
@@ -103,7 +104,7 @@ class Targeted(CommonSettings):
         if self.target == LABELS:
             values = np.where(values == -1, np.nan, values)
         rows = _ArrayRows(Path(where))
-        return self.joined([self.column(y, f"{key} {name}", rows) for y, name in zip(values.T, names, strict=True)])
+        return self.join([self.column(y, f"{key} {name}", rows) for y, name in zip(values.T, names, strict=True)])
 
     def names_of_array(self, called: Sequence[str]) -> tuple[str, ...]:
         """The names of the targets of an array whose columns are `called` so; () without."""
@@ -137,7 +138,3 @@ class _ArrayRows(NamedTuple):
 
     def place(self, row: int) -> tuple[Path, int]:
         return self.where, row
-
-    def refuse_at(self, row: int | None, what: str, remedy: str) -> None:
-        if row is not None:
-            refuse(self.where, f"row {row}: {what}", remedy, "row")

@@ -12,10 +12,10 @@ from fedweave.core.bounds import Count, Fraction
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check_settings
-from fedweave.datasets.edges import as_edges, skeleton
-from fedweave.datasets.lookup import NotHeld
+from fedweave.datasets.edges import as_edges
+from fedweave.datasets.lookup import AbsentData
 from fedweave.datasets.rings import MAX_DAYS, MIN_MEMBERS, draw_rings, place, times
 from fedweave.errors import ConfigError
 
@@ -108,12 +108,10 @@ class Transfers(Settings):
     @property
     def sizes(self) -> tuple[int, int, int]:
         """(accounts, transfers, frauds)."""
-        usual = PRESETS[self.preset]
-        settings = (self.accounts, self.transfers, self.fraud)
-        accounts, transfers, fraud = (
-            default if mine is None else mine for mine, default in zip(settings, usual, strict=True)
-        )
-        return int(accounts), int(transfers), round(fraud * accounts)
+        accounts, transfers, fraud = PRESETS[self.preset]
+        accounts = accounts if self.accounts is None else self.accounts
+        transfers = transfers if self.transfers is None else self.transfers
+        return accounts, transfers, round((fraud if self.fraud is None else self.fraud) * accounts)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """One draw for `seed`; `root` must be None.
@@ -122,8 +120,8 @@ class Transfers(Settings):
             ConfigError: a bank has fewer accounts than rings have members there.
         """
         if root is not None:
-            raise NotHeld("transfers")
-        draw = self.drawn(seed)
+            raise AbsentData("transfers")
+        draw = self.draw(seed)
         ends = np.stack([draw.source, draw.target])
         hour = np.cos(2 * np.pi * draw.time)
         kinds = [draw.channel == channel for channel in range(len(CHANNELS))]
@@ -133,7 +131,7 @@ class Transfers(Settings):
         data = Dataset(
             name="transfers",
             x=np.stack([_scale(draw.age, _AGE), _scale(draw.turnover, _TURNOVER), *customers], 1, dtype=np.float32),
-            edges=skeleton(ends, len(draw.bank)),
+            edges=to_undirected(ends, len(draw.bank)),
             y=draw.fraud.astype(np.int64),
             classes=2,
             columns=("log age", "log turnover", *CUSTOMERS),
@@ -155,7 +153,7 @@ class Transfers(Settings):
     def tables(self, seed: int) -> tuple[pa.Table, pa.Table]:
         """The data as tables of a bank: accounts (id, bank, customer, age in days, turnover, label) and
         transfers (source, target, amount, channel, date, kind), in order of time."""
-        draw = self.drawn(seed)
+        draw = self.draw(seed)
         accounts = {
             "id": np.arange(len(draw.bank)),
             "bank": _words(draw.bank, _names(self.banks)),
@@ -174,7 +172,7 @@ class Transfers(Settings):
         }
         return pa.table(accounts), pa.table(transfers)
 
-    def drawn(self, seed: int) -> Draw:
+    def draw(self, seed: int) -> Draw:
         """The random draw that `load` and `tables` share.
 
         Raises:
@@ -195,25 +193,32 @@ class Transfers(Settings):
         wealth = rng.standard_normal(accounts) + 0.8 * (customer > 0) - 0.2 * fraud
         age = rng.standard_normal(accounts) - 1.2 * fraud
         parts = [paid]
-        if decoys := round(self.decoys * frauds):
-            parts.append(
-                self._group(bank, max(decoys, MIN_MEMBERS), fraud, generator(seed, "transfers decoys"), False)[1]
-            )
+        decoys = round(self.decoys * frauds)
+        if decoys:
+            rng = generator(seed, "transfers decoys")
+            parts.append(self._group(bank, max(decoys, MIN_MEMBERS), fraud, rng, launder=False)[1])
+        # Ordinary transfers, of amounts that go with the payer's wealth, mostly by day.
         count = transfers - sum(len(part[0]) for part in parts)
         rng = generator(seed, "transfers ordinary")
-        parts.append(_ordinary(*_pairs(bank, customer, self.crossing, count, rng), wealth, self.days, rng))
+        source, target = _pairs(bank, customer, self.crossing, count, rng)
+        log_amount = rng.normal(_AMOUNT[0], 1.1, count) + 0.5 * wealth[source]
+        amount = np.exp(log_amount + 2.2 * (rng.random(count) < _LARGE))
+        channel = (rng.random((count, 1)) > np.cumsum(_OF_CHANNELS[0])[:-1]).sum(1)
+        time = np.floor(rng.random(count) * np.floor(self.days)) + rng.normal(14, 4, count) % 24 / 24
+        parts.append((source, target, amount, channel, time))
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-        order, laundering = np.argsort(columns[-1], kind="stable"), np.arange(transfers) < len(paid[0])
-        ages, turnover = (np.exp(mean + by * values) for (mean, by), values in ((_AGE, age), (_TURNOVER, wealth)))
-        return Draw(bank, customer, ages, turnover, fraud, *(values[order] for values in [*columns, laundering]))
+        columns.append(np.arange(transfers) < len(paid[0]))  # whether it launders money
+        order = np.argsort(columns[-2], kind="stable")
+        age, turnover = np.exp(_AGE[0] + _AGE[1] * age), np.exp(_TURNOVER[0] + _TURNOVER[1] * wealth)
+        return Draw(bank, customer, age, turnover, fraud, *(values[order] for values in columns))
 
     def _group(
-        self, bank: np.ndarray, members: int, taken: np.ndarray, rng: np.random.Generator, launder: bool = True
+        self, bank: np.ndarray, members: int, used: np.ndarray, rng: np.random.Generator, launder: bool = True
     ) -> tuple[np.ndarray, Columns]:
         """Accounts int64 [S] of rings of `members` members, and their transfers, which launder money if `launder`, or
         else belong to honest groups."""
         rings = draw_rings(members, rng)
-        account = place(rings, bank, taken, self.spanning, rng)
+        account = place(rings, bank, used, self.spanning, rng)
         payment, time = times(rings, rng.integers(2, 5, len(rings.size)), self.days, 1 + (not launder), rng)
         base = rng.normal(_AMOUNT[0] + (1.8 if launder else 0.6), 0.7, len(rings.size))[rings.ring[rings.source]]
         amount = np.exp((base - 0.06 * rings.stage)[payment] + rng.normal(0, 0.2, len(payment)))
@@ -227,33 +232,23 @@ def _pairs(
     """Source and target int64 [count] of ordinary transfers: few accounts pay or are paid much, and two fifths of the
     transfers repeat another."""
     banks, fresh = int(bank.max()) + 1, count - count * 2 // 5
-    held = np.bincount(bank, minlength=banks)
-    first = held.cumsum() - held
+    accounts = np.bincount(bank, minlength=banks)
+    first = accounts.cumsum() - accounts
 
     def among(favored: str, at: np.ndarray) -> np.ndarray:
         order = np.lexsort((rng.random(len(bank)), customer != CUSTOMERS.index(favored), bank))
-        rank = (rng.random(len(at)) ** 2 * held[at]).astype(np.int64)
+        rank = (rng.random(len(at)) ** 2 * accounts[at]).astype(np.int64)
         result: np.ndarray = order[first[at] + rank]
         return result
 
-    home = rng.choice(banks, fresh, p=held / held.sum())
+    home = rng.choice(banks, fresh, p=accounts / accounts.sum())
     away = (home + rng.integers(1, max(banks, 2), fresh)) % banks
     source, target = among("business", home), among("merchant", np.where(rng.random(fresh) < crossing, away, home))
-    apart = source != target
-    again = np.append(np.arange(apart.sum()), rng.integers(apart.sum(), size=count - apart.sum()))
-    return source[apart][again], target[apart][again]
-
-
-def _ordinary(
-    source: np.ndarray, target: np.ndarray, wealth: np.ndarray, days: float, rng: np.random.Generator
-) -> Columns:
-    """Those transfers, of amounts that go with the payer's wealth, mostly by day."""
-    count = len(source)
-    usual = rng.normal(_AMOUNT[0], 1.1, count) + 0.5 * wealth[source]
-    amount = np.exp(usual + 2.2 * (rng.random(count) < _LARGE))
-    channel = (rng.random((count, 1)) > np.cumsum(_OF_CHANNELS[0])[:-1]).sum(1)
-    time = np.floor(rng.random(count) * np.floor(days)) + rng.normal(14, 4, count) % 24 / 24
-    return source, target, amount, channel, time
+    pairs = np.stack([source, target])[:, source != target]
+    different = pairs.shape[1]
+    repeat = np.append(np.arange(different), rng.integers(different, size=count - different))
+    source, target = pairs[:, repeat]
+    return source, target
 
 
 def _scale(values: np.ndarray, by: tuple[float, float]) -> np.ndarray:

@@ -5,7 +5,6 @@ triples, whose class is the relation; with [data] task = "links" a model predict
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -22,14 +21,13 @@ from fedweave.core.graph import TRAIN
 from fedweave.core.links import hashes_of, pair_hashes, places
 from fedweave.core.settings import Settings
 from fedweave.core.target import LABELS
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.column_names import check_columns, check_naming, rename_columns
-from fedweave.datasets.columns import SPLIT_WORDS, names_in, owners_of, split_of
-from fedweave.datasets.edges import skeleton
+from fedweave.datasets.columns import SPLIT_WORDS, masks_of, names_in, owners_of
 from fedweave.datasets.features import NO_FEATURES
 from fedweave.datasets.lookup import TABLES, Facts, PublishedFile, identify, refuse_other_form, require_folder, unread
-from fedweave.datasets.notes import look_alike_notes
+from fedweave.datasets.notes import similar_name_notes
 from fedweave.datasets.settings import Normalize
 from fedweave.datasets.table import StackedTables, Table
 from fedweave.datasets.table_files import find, first_line, read
@@ -98,16 +96,11 @@ class Triples(Settings):
         check_naming(self.columns or {}, self.ignore or ())
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The knowledge graph in `root`, its entities in the order of their names; `seed` is not used.
-
-        Raises:
-            ConfigError: no folder is given.
-            DataError: its files are missing, or the tables are refused; names file, row and remedy of each fault.
-        """
+        """The knowledge graph in `root`, its entities in the order of their names."""
         root = require_folder(root, "triples", "the folder with triples", _LAYOUT)
         table, files = self.table(root)
         data = self.graph(table, root.resolve().name)
-        looks = look_alike_notes({"entities": data.node_ids}) if data.nodes <= MANY else ()
+        looks = similar_name_notes({"entities": data.node_ids}) if data.nodes <= MANY else ()
         return replace(data, notes=(*data.notes, *looks, *unread(root, files)))
 
     def table(self, folder: Path) -> tuple[Table, list[Path]]:
@@ -116,7 +109,8 @@ class Triples(Settings):
         Raises:
             DataError: a file is missing or malformed, or a column has no meaning.
         """
-        if texts := _texts(folder):
+        texts = _texts(folder)
+        if texts:
             pieces = [self._with_meanings(self._text(path)) for path in texts]
             splits = [
                 pa.array([path.stem] * piece.rows, pa.string()) for path, piece in zip(texts, pieces, strict=True)
@@ -128,19 +122,15 @@ class Triples(Settings):
         return table, [table.path]
 
     def _with_meanings(self, table: Table) -> Table:
-        """The table with its columns called by what they mean."""
-        [table] = rename_columns([table], table.path, self._columns(table.columns), self.ignore or ())
+        """The table with its columns called by what they mean, in `columns` or by the words that they are called."""
+        names, columns = table.columns, dict(self.columns or {})
+        for meaning, words in WORDS.items():
+            present = [word for word in words if word in names]
+            if meaning not in (*names, *columns) and present and present[0] not in columns.values():
+                columns[meaning] = present[0]
+        [table] = rename_columns([table], table.path, columns, self.ignore or ())
         check_columns(table, TRIPLE, (*TRIPLE, SPLIT), closed=True)
         return table
-
-    def _columns(self, names: Sequence[str]) -> dict[str, str]:
-        """`columns`, and what other columns among the `names` mean by what they are called."""
-        columns = dict(self.columns or {})
-        for meaning, words in WORDS.items():
-            word = next((word for word in words if word in names), None)
-            if meaning not in names and meaning not in columns and word is not None and word not in columns.values():
-                columns[meaning] = word
-        return columns
 
     def _text(self, path: Path) -> Table:
         """The triples of a text file. A first line with names of columns is a header."""
@@ -149,7 +139,7 @@ class Triples(Settings):
             what = "the file is N-Triples, where a dot ends each row, which is no part of the tail"
             refuse(path, what, "Write head, relation and tail with tabs between them, without the dot.", "n-triples")
         names, words = line.split("\t"), {*TRIPLE, *(self.columns or {}).values()}.union(*WORDS.values())
-        are_names = all(name in words or name.strip().casefold() in words for name in names)
+        are_names = words.issuperset(name if name in words else name.strip().casefold() for name in names)
         header = are_names and len(set(names)) == len(TRIPLE)
         return read(path, names if header else TRIPLE, header)
 
@@ -166,19 +156,19 @@ class Triples(Settings):
             with faults:
                 ends.append(names_in(table, column))
         with faults:
-            table.required_texts(RELATION)
+            table.nonempty_texts(RELATION)
             relations = owners_of(table, RELATION) if self.labels is None else self.labels
             kind = table.kinds(RELATION, relations, "labels")
         split = None
         with faults:
-            split = split_of(table, np.zeros(table.rows), "triple") if SPLIT in table.columns else None
+            split = masks_of(table, np.zeros(table.rows), "triple") if SPLIT in table.columns else None
         faults.refuse()
         entities = pa.array(sorted(set(ends[0].to_pylist()) | set(ends[1].to_pylist())), pa.string())
         numbers = np.stack([pc.index_in(cells, entities).to_numpy(zero_copy_only=False) for cells in ends])
         data = Dataset(
             name,
             sp.csr_matrix((len(entities), 1), dtype=np.float32),
-            skeleton(numbers.astype(np.int64), len(entities)),
+            to_undirected(numbers.astype(np.int64), len(entities)),
             kind,
             len(relations),
             public=split,
@@ -199,15 +189,15 @@ def _texts(folder: Path) -> list[Path]:
         return []
     files = {folder / f"{word}.txt": split for word, split in SPLIT_WORDS.items() if (folder / f"{word}.txt").is_file()}
     for split in set(files.values()):
-        same = [path.name for path in files if files[path] == split]
+        same = [path.name for path, split_of_file in files.items() if split_of_file == split]
         if same[1:]:
             refuse(folder, f"{' and '.join(same)} are both there", "Keep the one that counts.", "file-other")
     if TRAIN not in files.values():
         refuse_other_form(folder, "there is no table of triples", STEM, TABLES)
         refuse_other_form(folder, "there is no train.txt", "train", (".txt",))
-        described, names = identify(folder, ())
+        content, names = identify(folder, ())
         remedy = f'Set [data] name = "{names[0]}", or name another folder.' if names else _LAYOUT
-        refuse(folder, f"there are no triples; it {described}", remedy, "no-triples")
+        refuse(folder, f"there are no triples; it {content}", remedy, "no-triples")
     return sorted(files, key=lambda path: files[path])
 
 
@@ -220,18 +210,13 @@ class PublishedTriples(PublishedFile):
     split: ClassVar[tuple[int, int, int]]  # triples to train on, to validate and to test
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The knowledge graph; `seed` is not used.
-
-        Raises:
-            NotHeld: it is not in `root`.
-            DataError: its files are nowhere (lists all places), damaged, or have other counts than published.
-        """
-        folder = self._find(root)
+        """The knowledge graph."""
+        folder = self.find(root)
         data = Triples().graph(Triples().table(folder)[0], self.name)
         check_counts(data, self.facts, folder, remedy=_WHOLE)
-        held = (data.examples, 0, 0) if data.public is None else tuple(data.public.sum(1).tolist())
-        if held != self.split:
-            refuse(folder, f"the triples of each split are {held}, not {self.split}", _WHOLE, "counts")
+        counts = (data.examples, 0, 0) if data.public is None else tuple(data.public.sum(1).tolist())
+        if counts != self.split:
+            refuse(folder, f"the triples of each split are {counts}, not {self.split}", _WHOLE, "counts")
         return data
 
 
@@ -292,13 +277,8 @@ class Douban(Targeted, PublishedFile):
     split: ClassVar[tuple[int, int]] = (123202, 13689)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """Users and then films as nodes, each with a column of its own; ratings as examples. `seed` is not used.
-
-        Raises:
-            NotHeld: it is not in `root`.
-            DataError: the file is nowhere (lists all places), damaged, or has other counts than published.
-        """
-        folder = self._find(root)
+        """Users and then films as nodes, each with a column of its own; ratings as examples."""
+        folder = self.find(root)
         try:
             table = pq.read_table(folder / self.files[0])
             user, item, rating = (table[name].to_numpy() for name in ("user", "item", "rating"))
@@ -312,7 +292,7 @@ class Douban(Targeted, PublishedFile):
         data = Dataset(
             self.name,
             sp.csr_matrix((nodes, 1), dtype=np.float32),
-            skeleton(ends, nodes),
+            to_undirected(ends, nodes),
             rating.astype(np.int64) - 1,
             self.facts.classes,
             public=np.stack([train, np.zeros_like(train), ~train]),
@@ -324,8 +304,9 @@ class Douban(Targeted, PublishedFile):
         )
         data = learned(data)
         check_counts(data, self.facts, folder, remedy=_WHOLE)
-        if (held := (int(train.sum()), int((~train).sum()))) != self.split:
-            refuse(folder, f"the ratings of train and test are {held}, not {self.split}", _WHOLE, "counts")
+        counts = int(train.sum()), int((~train).sum())
+        if counts != self.split:
+            refuse(folder, f"the ratings of train and test are {counts}, not {self.split}", _WHOLE, "counts")
         hashes = hashes_of(data.node_ids)
         chosen = train & (places(pair_hashes(hashes[ends[0]], hashes[ends[1]], None, 0)) < self.validation)
         data = replace(data, public=np.stack([train & ~chosen, chosen, ~train]))

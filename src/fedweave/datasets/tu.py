@@ -7,25 +7,25 @@ from typing import ClassVar
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.datasets import public
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, check_counts, refuse
+from fedweave.datasets.download import fetch_texts
 from fedweave.datasets.features import scale_by_holders
 from fedweave.datasets.lookup import (
     TU_SUFFIXES,
     Facts,
-    NotHeld,
-    folders,
+    cache,
+    find_place,
     kinds_of,
-    nowhere,
     refuse_absent,
     require_folder,
+    shared,
     tu_names,
 )
 from fedweave.datasets.settings import Normalize
 from fedweave.datasets.targets import Targeted
 from fedweave.datasets.tu_files import read
-from fedweave.errors import ConfigError, DataError
+from fedweave.errors import ConfigError
 
 _LAYOUT = "Name the folder of one data set in the TU layout; see docs/data-format.md."
 COUNTED = ("graphs", "nodes", "edges", "features", "classes")
@@ -44,12 +44,7 @@ class TU(Targeted):
     example: ClassVar[str] = "graph"
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """The graphs in `root`; `seed` is not used.
-
-        Raises:
-            ConfigError: no folder is given.
-            DataError: it holds no such data set, or more than one, or is refused by `tu_files.read`.
-        """
+        """The graphs in `root` (`tu_files.read`)."""
         root = require_folder(root, "tu", "the folder with DS_A.txt", _LAYOUT)
         names = tu_names(root)
         if not names:
@@ -81,43 +76,31 @@ class PublicTU(TU):
         super().__post_init__()
         self.refuse_unless_classes(f"the published collection {self.name!r}")
 
-    own_name: ClassVar[str]  # in its file names
+    published_name: ClassVar[str]  # in its file names
 
     def __init_subclass__(cls) -> None:
-        cls.own_name = cls.name.upper().replace("PTC-", "PTC_")
+        cls.published_name = cls.name.upper().replace("PTC-", "PTC_")
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """All graphs; `seed` is not used.
+        """All graphs."""
 
-        Raises:
-            NotHeld: they are not in `root`.
-            DataError: the files are nowhere and could not be downloaded (lists all places), are refused by
-                `tu_files.read`, or have other counts than the published.
-        """
-        return self._checked(self._find(root))
+        def read_published(folder: Path) -> Dataset:
+            dataset = self._read(folder, self.published_name, f"{self.published_name}_*")
+            counted = tuple(name for name in COUNTED if name != "features" or not self.attributes)
+            check_counts(dataset, self.facts, folder, counted)
+            return replace(dataset, name=self.name)
 
-    def _checked(self, folder: Path) -> Dataset:
-        """The published collection in `folder`; raises DataError for another."""
-        dataset = self._read(folder, self.own_name, f"{self.own_name}_*")
-        counted = [name for name in COUNTED if name != "features" or not self.attributes]
-        check_counts(dataset, self.facts, folder, tuple(counted))
-        return replace(dataset, name=self.name)
-
-    def _find(self, root: Path | None) -> Path:
-        places = folders(root, self.name)
-        for place in places:
-            if tu_names(place, self.own_name):
-                return place
-        if root is not None:
-            raise NotHeld(self.name, [place / f"{self.own_name}_A.txt" for place in places])
-        try:
-            return public.fetch_texts(self.own_name, self._checked, places[-1])
-        except DataError as error:
-            remedy = (
-                f"Put {self.own_name}_A.txt and its other files (docs/data-format.md) there, or name their folder in "
-                "[data] path or $FEDWEAVE_DATA."
-            )
-            raise nowhere(self.name, str(error), places, remedy) from error
+        base = root or shared()
+        places = [] if base is None else [base / self.name, base]
+        if root is None:
+            places.append(cache() / self.name)
+        remedy = (
+            f"Put {self.published_name}_A.txt and its other files (docs/data-format.md) there, or name their folder in "
+            "[data] path or $FEDWEAVE_DATA."
+        )
+        is_there = lambda place: bool(tu_names(place, self.published_name))  # noqa: E731
+        download = lambda place: fetch_texts(self.published_name, read_published, place)  # noqa: E731
+        return read_published(find_place(self.name, root, places, is_there, remedy, download))
 
 
 _COLLECTIONS = {
@@ -175,31 +158,25 @@ class Domains:
     example: ClassVar[str] = "graph"
 
     def __post_init__(self) -> None:
-        if odd := [name for name in self.sets if name not in _KINDS]:
-            raise ConfigError(
-                f"[data] sets: {odd[0]!r} is no collection; choose of {', '.join(_KINDS)}.", code="config.unknown-name"
-            )
+        for name in self.sets:
+            if name not in _KINDS:
+                message = f"[data] sets: {name!r} is no collection; choose of {', '.join(_KINDS)}."
+                raise ConfigError(message, code="config.unknown-name")
         if len(self.sets) < 2 or len(set(self.sets)) < len(self.sets):
             raise ConfigError(f"[data] sets = {list(self.sets)}: name two or more, each once.", code="config.value")
 
     def load(self, root: Path | None, seed: int) -> Dataset:
-        """All sets' graphs, one set after the other; `seed` is not used.
-
-        Raises:
-            NotHeld: one is not in `root`.
-            DataError: one is nowhere, or refused.
-        """
+        """All sets' graphs, one set after the other."""
         each = [_KINDS[name]().load(root, seed) for name in self.sets]
         nodes = np.cumsum([0, *(one.nodes for one in each)])
         graphs = np.cumsum([0, *(one.examples for one in each)])
-        of = [np.asarray(one.graph_of) + first for one, first in zip(each, graphs, strict=False)]
         joined = Dataset(
             name="domains",
             x=sp.block_diag([sp.csr_matrix(one.x) for one in each], format="csr"),
             edges=np.concatenate([one.edges + first for one, first in zip(each, nodes, strict=False)], 1),
             y=np.concatenate([one.y for one in each]),
             classes=max(one.classes for one in each),
-            graph_of=np.concatenate(of),
+            graph_of=np.concatenate([one.graph_of + at for one, at in zip(each, graphs, strict=False)]),
             owner=np.repeat(np.arange(len(each)), np.diff(graphs)),
             owners=self.sets,
         )

@@ -23,11 +23,7 @@ from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.features import EXACT, compact, exact, one_hot, refuse_merged
-from fedweave.datasets.lookup import (
-    TU_SUFFIXES,
-    refuse_absent,
-    unread,
-)
+from fedweave.datasets.lookup import TU_SUFFIXES, refuse_absent, unread
 from fedweave.datasets.targets import Targeted
 
 READ = ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")
@@ -102,22 +98,27 @@ def read(
     else:
         classes, (y, gaps) = np.zeros(0, np.int64), _targets(folder, name, numbers, target, labelled)
     edges, edge_labels, edge_kinds = _edges(folder, name, numbers[graph_of])
-    labels, held, columns = _node_labels(folder, name, len(graph_of)), [], list[str]()
-    node_labels, node_kinds = (None, ()) if labels is None else _class_places(labels)
-    for number, column in enumerate(() if labels is None else labels.T, 1):
-        values = _values(column)
-        held.append(one_hot(np.searchsorted(values, column), len(values)))
-        which = "label" if labels is None or labels.shape[1] == 1 else f"label {number}"
-        columns += [f"{which} = {value}" for value in values.tolist()]
+    # Features: labels of nodes, then attributes; without either, degrees.
+    blocks, columns, node_labels, node_kinds = list[sp.csr_matrix](), list[str](), None, tuple[str, ...]()
+    lines = _optional(folder, f"{name}_node_labels", uneven=TEMPORAL)
+    if lines is not None:
+        lines.check_count(len(graph_of), "nodes")
+        labels = lines.values  # [n, labels of a node]
+        node_labels, node_kinds = _class_places(labels)
+        for number, column in enumerate(labels.T, 1):
+            values = _values(column)
+            blocks.append(one_hot(np.searchsorted(values, column), len(values)))
+            which = "label" if labels.shape[1] == 1 else f"label {number}"
+            columns += [f"{which} = {value}" for value in values.tolist()]
     if attributes:
-        held.append(sp.csr_matrix(_attributes(folder, name, len(graph_of))))
-        columns += [f"attribute {number}" for number in range(1, held[-1].shape[1] + 1)]
-    if not held:
-        held.append(one_hot(np.bincount(edges[0], minlength=len(graph_of))))
-        columns += [f"degree = {degree}" for degree in range(held[-1].shape[1])]
+        blocks.append(sp.csr_matrix(_attributes(folder, name, len(graph_of))))
+        columns += [f"attribute {number}" for number in range(1, blocks[-1].shape[1] + 1)]
+    if not blocks:
+        blocks.append(one_hot(np.bincount(edges[0], minlength=len(graph_of))))
+        columns += [f"degree = {degree}" for degree in range(blocks[-1].shape[1])]
     dataset = Dataset(
         name=name,
-        x=compact(sp.hstack(held, "csr", np.float32)),
+        x=compact(sp.hstack(blocks, "csr", np.float32)),
         edges=edges,
         y=y,
         classes=len(classes),
@@ -139,10 +140,17 @@ def _classes(
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """The different labels of graphs, rising, int64 [e] each graph's place among them, -1 where there are none, and
     what to say of `numbers` [e] of graphs that are left out."""
-    if not labelled and _file(folder, f"{name}_graph_labels") is None:
-        return np.zeros(0, np.int64), np.full(len(numbers), -1), ()
-    labels, gaps = _graph_labels(folder, name, numbers, indicator)
-    classes, y = np.unique(labels, return_inverse=True)
+    stem, remedy = f"{name}_graph_labels", REGRESSION.format(name)
+    if _file(folder, stem) is None:
+        if not labelled:
+            return np.zeros(0, np.int64), np.full(len(numbers), -1), ()
+        targets = _file(folder, f"{name}_graph_attributes")
+        if targets is not None:
+            refuse(targets, f"there are numbers for each graph, but no {stem}.txt", remedy, "targets")
+    lines = _read_required(folder, stem, remedy=remedy)
+    labels = lines.one_column()
+    rows, gaps = _rows_of(numbers, lines, indicator.path.name)
+    classes, y = np.unique(labels[rows], return_inverse=True)
     return classes, y.astype(np.int64), gaps
 
 
@@ -153,13 +161,13 @@ def _targets(
     to say of graphs that are left out."""
     stem = f"{name}_graph_attributes"
     if not labelled and _file(folder, stem) is None:
-        return target.joined([np.full(len(numbers), np.nan)] * len(target.targets or "1")), ()
+        return target.join([np.full(len(numbers), np.nan)] * len(target.targets or "1")), ()
     lines = _optional(folder, stem, pa.float64())
     if lines is None:
         what = f"there is no {stem}.txt, and numbers or labels of graphs are predicted"
         refuse(folder, what, "Add it, with a line for each graph and a column for each target.", "file-missing")
-    rows, left_out = _rows_of(numbers, lines, f"{name}_graph_indicator.txt")
-    return target.of_array(lines.values[rows], "graph attribute", lines.path), left_out
+    rows, gaps = _rows_of(numbers, lines, f"{name}_graph_indicator.txt")
+    return target.of_array(lines.values[rows], "graph attribute", lines.path), gaps
 
 
 def _names(numbers: np.ndarray) -> tuple[str, ...]:
@@ -169,23 +177,11 @@ def _names(numbers: np.ndarray) -> tuple[str, ...]:
 
 def _unread(folder: Path, name: str, attributes: bool, pattern: str, target: Targeted) -> Iterator[str]:
     """Notes on files that are not read."""
-    stems = READ if target.by_class else (*READ, "graph_attributes")
-    attribute_stem, files = f"{name}_node_attributes", {stem: _file(folder, f"{name}_{stem}") for stem in stems}
-    used = [path for path in (*files.values(), _file(folder, attribute_stem)) if path is not None]
-    if not attributes and (path := _file(folder, attribute_stem)) is not None:
-        yield f"{path} is not used; data.attributes = true takes the node attributes as features"
-    yield from unread(folder, used, pattern=pattern)
-
-
-def _graph_labels(folder: Path, name: str, numbers: np.ndarray, indicator: Lines) -> tuple[np.ndarray, tuple[str, ...]]:
-    """int64 [e]: the labels of the graphs `numbers` [e], sorted; and what to say of numbers left out."""
-    stem, remedy = f"{name}_graph_labels", REGRESSION.format(name)
-    if _file(folder, stem) is None and (targets := _file(folder, f"{name}_graph_attributes")) is not None:
-        refuse(targets, f"there are numbers for each graph, but no {stem}.txt", remedy, "targets")
-    lines = _read_required(folder, stem, remedy=remedy)
-    labels = lines.one_column()
-    rows, gaps = _rows_of(numbers, lines, indicator.path.name)
-    return labels[rows], gaps
+    stems = (*READ, "node_attributes") if target.by_class else (*READ, "node_attributes", "graph_attributes")
+    files = {stem: _file(folder, f"{name}_{stem}") for stem in stems}
+    if not attributes and files["node_attributes"] is not None:
+        yield f"{files['node_attributes']} is not used; data.attributes = true takes the node attributes as features"
+    yield from unread(folder, [path for path in files.values() if path is not None], pattern=pattern)
 
 
 def _rows_of(numbers: np.ndarray, lines: Lines, indicator: str) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -259,15 +255,6 @@ def _edge_labels(
     return labels[rows], kinds
 
 
-def _node_labels(folder: Path, name: str, nodes: int) -> np.ndarray | None:
-    """int64 [n, columns], or None."""
-    lines = _optional(folder, f"{name}_node_labels", uneven=TEMPORAL)
-    if lines is None:
-        return None
-    lines.check_count(nodes, "nodes")
-    return lines.values
-
-
 def _values(labels: np.ndarray) -> np.ndarray:
     """The rising numbers that stand for kinds, of labels int64 [m]: all from the lowest to the highest, or those that
     occur where these are more than labels."""
@@ -279,16 +266,16 @@ def _attributes(folder: Path, name: str, nodes: int) -> np.ndarray:
     """float32 [n, columns]."""
     lines = _optional(folder, f"{name}_node_attributes", pa.float64())
     if lines is None:
-        refuse(
-            folder, f"attributes = true, but there is no {name}_node_attributes.txt", "Set it to false.", "attributes"
-        )
+        what = f"attributes = true, but there is no {name}_node_attributes.txt"
+        refuse(folder, what, "Set it to false.", "attributes")
     lines.check_count(nodes, "nodes")
     with np.errstate(over="ignore"):
         values = lines.values.astype(np.float32)
     lines.refuse_at(first(np.any(~np.isfinite(values), 1)), "an attribute is not finite in float32", "Correct it.")
     cells = lines.values  # or their text, where float64 may have taken digits
-    if np.abs(cells).max(initial=0) >= EXACT and (texts := _optional(folder, f"{name}_node_attributes", pa.string())):
-        cells = texts.values
+    if np.abs(cells).max(initial=0) >= EXACT:
+        texts = _optional(folder, f"{name}_node_attributes", pa.string())
+        cells = cells if texts is None else texts.values
     for number, (column, raw) in enumerate(zip(lines.values.T, cells.T, strict=True), 1):
         refuse_merged(exact(pa.array(raw), column), f"attribute {number}", lines.refuse_at)
     return values
@@ -317,7 +304,7 @@ def _read_required(folder: Path, stem: str, columns: int | None = None, remedy: 
 
 def _file(folder: Path, stem: str) -> Path | None:
     """The file of that stem; None if there is none."""
-    paths = [path for path in (folder / f"{stem}{suffix}" for suffix in TU_SUFFIXES) if path.is_file()]
+    paths = [folder / f"{stem}{suffix}" for suffix in TU_SUFFIXES if (folder / f"{stem}{suffix}").is_file()]
     if paths[1:]:
         refuse(folder, f"both {paths[0].name} and {paths[1].name} are there", "Keep the one that counts.", "file-twice")
     return paths[0] if paths else None
@@ -338,12 +325,12 @@ def _optional(
         return None
     try:
         with lzma.open(path) if path.suffix == ".xz" else path.open("rb") as file:
-            most = max_unpacked(path.stat().st_size)
-            text = file.read(most + 1)
+            limit = max_unpacked(path.stat().st_size)
+            text = file.read(limit + 1)
     except (OSError, EOFError, lzma.LZMAError) as error:
         refuse(path, f"the file is truncated or damaged ({type(error).__name__}: {error})", RELOAD, "damaged")
-    if len(text) > most:
-        refuse(path, f"its {path.stat().st_size:,} bytes unpack to more than {most:,}", "Unpack it, if that is meant.")
+    if len(text) > limit:
+        refuse(path, f"its {path.stat().st_size:,} bytes unpack to more than {limit:,}", "Unpack it, if that is meant.")
     return Lines(path, _parse(path, text.rstrip(), kind or pa.int64(), columns, (remedy, uneven)))
 
 
@@ -365,7 +352,8 @@ def _parse(path: Path, text: bytes, kind: pa.DataType, columns: int | None, reme
     except pa.ArrowInvalid as error:
         _refuse_line(path, error, remedies)
     whole = np.isfinite(numbers) & (np.abs(numbers) < EXACT) & (np.floor(numbers) == numbers)
-    if (at := first(~whole.all(1))) is not None:
+    at = first(~whole.all(1))
+    if at is not None:
         cell = numbers[at][~whole[at]][0]
         refuse(path, f"line {at + 1}: {cell:.10g} is no whole number below 2^53", remedies[0], "line")
     return numbers.astype(np.int64)

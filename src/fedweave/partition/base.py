@@ -208,7 +208,7 @@ def _fault(part: object, data: Dataset) -> str:
         return f"masks are {masks.dtype} {list(masks.shape)}, not bool {[len(SPLITS), size]}"
     if (masks.sum(0) > 1).any():
         return "an example is in two of train, val and test"
-    if masks[:, ~data.labeled[part.examples]].any():
+    if masks[:, ~data.has_label[part.examples]].any():
         return "an example without a label is in a split"
     return ""
 

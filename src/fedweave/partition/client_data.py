@@ -23,7 +23,7 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
     if partition.test is None or partition.evaluation_part is not None:
         return partition.evaluation_part
     masks = np.zeros((3, len(partition.test)), bool)
-    masks[TEST] = data.labeled[partition.test]
+    masks[TEST] = data.has_label[partition.test]
     return Part.of(data, partition.test, masks)
 
 

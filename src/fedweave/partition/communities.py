@@ -103,7 +103,7 @@ class Louvain(Divided):
         test_nodes, *client_nodes = group(owner, self.clients + 1)  # the owner 0 is the global test
         parts = self.divide_nodes(data, client_nodes, seed)
         test = edges_among(data, [test_nodes])[0] if data.example == "edge" else test_nodes
-        return Partition(parts, test[data.labeled[test]] if self.holdout else None)
+        return Partition(parts, test[data.has_label[test]] if self.holdout else None)
 
     def _deal_to_linked(self, graph: sp.csr_matrix, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """int64 [n]: the client of every node, counted from 1; 0 is the global test."""

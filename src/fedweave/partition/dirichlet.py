@@ -33,8 +33,8 @@ class Random(Divided):
         Raises:
             ConfigError: fewer examples than clients, or no published split although the settings ask for one.
         """
-        check_enough(data.dealt, self.clients, example=data.dealt_as)
-        order = generator(seed, "partition/random").permutation(data.dealt)
+        check_enough(data.units, self.clients, example=data.unit)
+        order = generator(seed, "partition/random").permutation(data.units)
         examples = [np.sort(piece) for piece in np.array_split(order, self.clients)]
         return Partition(self.divide_nodes(data, examples, seed))
 

@@ -92,7 +92,7 @@ class Divided(Settings):
                 f'partition.split = "time": the edges of {data.name!r}, along which messages go, have no times. Name '
                 "their column by data.edge_time.",
             )
-        times = np.sort(data.time[data.labeled])
+        times = np.sort(data.time[data.has_label])
         train_until = SHARES[0] if self.train_until is None else self.train_until
         val_until = SHARES[1] if self.val_until is None else self.val_until
         train_end = _time_of_share(moment("train_until", train_until), times)
@@ -144,7 +144,7 @@ def split_by_time(data: Dataset, examples: Sequence[np.ndarray], split_times: tu
     """Parts of `examples` (int64, sorted, for each client), split by the last times of training and of validation."""
     time = np.asarray(data.time)
     split = np.searchsorted(split_times, time)  # an example at the end of a split is in that split
-    masks = (split == np.arange(3)[:, None]) & data.labeled  # [3, e]
+    masks = (split == np.arange(3)[:, None]) & data.has_label  # [3, e]
     parts = [Part.of(data, numbers, masks[:, numbers]) for numbers in examples]
     return tuple(replace(part, split_times=split_times) for part in parts)
 
@@ -167,7 +167,7 @@ def _split_by_scaffold(
     rng = generator(seed, "partition/split/scaffold")
     parts = []
     for client_examples in examples:
-        labeled = np.flatnonzero(data.labeled[client_examples])
+        labeled = np.flatnonzero(data.has_label[client_examples])
         numbers = np.unique(scaffolds[client_examples[labeled]], return_inverse=True)[1]
         room = split_sizes(np.array([len(labeled)]), ratios)[0]
         last = TEST if room.sum() == len(labeled) else len(SPLITS)
@@ -202,9 +202,9 @@ class Column(Divided):
             ConfigError: the data names no owners, or lacks the split that the settings ask for.
         """
         if data.owner is None:
-            remedy = self.remedy.format(data.dealt_as)
+            remedy = self.remedy.format(data.unit)
             raise ConfigError(
-                f"partition: the {data.dealt_as}s of {data.name!r} have no owner. {remedy}.",
+                f"partition: the {data.unit}s of {data.name!r} have no owner. {remedy}.",
                 code="config.no-owners",
             )
         parts = self.divide_nodes(data, group(data.owner, len(data.owners)), seed)

@@ -9,8 +9,7 @@ import numpy as np
 from fedweave.core.bounds import Clients
 from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import skeleton
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.divided import Divided, split_by_time
@@ -105,7 +104,7 @@ class EdgeGroups(Divided):
         else:
             parts = divide(data, held, ratios, self.use_dataset_split, seed)
         ends = data.edge_attrs.ends  # type: ignore[union-attr]
-        return tuple(replace(part, edges=skeleton(ends[:, part.examples], data.nodes)) for part in parts)
+        return tuple(replace(part, edges=to_undirected(ends[:, part.examples], data.nodes)) for part in parts)
 
 
 def spans(time: np.ndarray, clients: int) -> np.ndarray:

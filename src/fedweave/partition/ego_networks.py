@@ -214,7 +214,7 @@ class EgoNetworks(Settings):
         """The sorted nodes that take part."""
         if self.incomplete == "keep":
             return np.arange(data.nodes)
-        return np.flatnonzero(data.labeled & (True if data.sensitive is None else data.sensitive >= 0))
+        return np.flatnonzero(data.has_label & (True if data.sensitive is None else data.sensitive >= 0))
 
 
 def _adjacency(data: Dataset, nodes: np.ndarray) -> sp.csr_matrix:

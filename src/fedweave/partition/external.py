@@ -228,7 +228,7 @@ def means(total: np.ndarray, directions: int) -> np.ndarray:
 def outside_edges(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
     """For each part, the edges between its nodes and all others, as its own files would name them."""
     edges = _all_edges(data, [part.split_times for part in parts])
-    names = (*with_ids(data).called, *(() if data.outside is None else data.outside.names))
+    names = (*with_ids(data).node_names, *(() if data.outside is None else data.outside.names))
     place = np.full(len(names), -1)
     for part in parts:
         place[part.nodes] = np.arange(len(part.nodes))
@@ -244,7 +244,7 @@ def outside_edges(data: Dataset, parts: Sequence[Part]) -> Iterator[Outside]:
 
 def with_ids(data: Dataset) -> Dataset:
     """The data with ids, by which its members find their common ends."""
-    if data.called:
+    if data.node_names:
         return data
     names = tuple(map(str, range(data.nodes)))
     return replace(data, node_ids=names) if data.example == "edge" else replace(data, ids=names)
@@ -324,7 +324,7 @@ def known_ends(data: Dataset) -> np.ndarray:
     nodes = np.arange(data.nodes)
     if data.outside is None or not data.outside.names:
         return nodes
-    ids = list(with_ids(data).called)
+    ids = list(with_ids(data).node_names)
     if data.owner is not None:
         ids = [name.removeprefix(f"{data.owners[at]}/") for name, at in zip(ids, data.owner, strict=True)]
     place = dict(zip(ids, nodes.tolist(), strict=True))

@@ -10,9 +10,8 @@ import scipy.sparse as sp
 
 from fedweave.core.settings import Settings
 from fedweave.core.target import missing_like
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import skeleton
-from fedweave.datasets.name_matching import look_alike, positions
+from fedweave.datasets.base import Dataset, to_undirected
+from fedweave.datasets.name_matching import positions, similar_name_hint
 from fedweave.errors import ConfigError, listed
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.client_data import shares
@@ -131,7 +130,7 @@ def places(data: Dataset, ids: Sequence[str]) -> np.ndarray:
     at = positions(ids, names)
     unknown = [name for name, place in zip(ids, at.tolist(), strict=True) if place < 0]
     if unknown:
-        hint = look_alike(unknown[0], names)
+        hint = similar_name_hint(unknown[0], names)
         raise ConfigError(
             f"forget.ids: no {data.example} of {data.name!r} is called {unknown[0]!r}{hint}; {len(unknown) - 1:,} more "
             f"are unknown. Take {'ids' if data.ids else 'numbers'} such as {', '.join(names[:3])}.",
@@ -199,7 +198,7 @@ def _without(data: Dataset, part: Part, forgotten: np.ndarray) -> Part:
     rows = part.examples[stays]
     if data.example == "edge":
         ends = data.edge_attrs.ends[:, rows]  # type: ignore[union-attr]
-        return replace(part, masks=masks, edge_rows=rows, edges=skeleton(ends, data.nodes))
+        return replace(part, masks=masks, edge_rows=rows, edges=to_undirected(ends, data.nodes))
     if part.graphs is not None:
         nodes = data.nodes_of(rows)
         edges = part.edges if part.edges is None else part.edges[:, np.isin(part.edges[0], nodes)]

@@ -12,7 +12,7 @@ from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.splits import check_enough, check_ratios, divide, split_sizes
@@ -129,7 +129,7 @@ class GraphsIID(Settings):
             rest = np.array_split(rng.permutation(np.arange(first.size, data.examples)), self.clients)
             graphs = [np.sort(np.concatenate(pair)) for pair in zip(first, rest, strict=True)]
             return Partition(_split_unstratified(data, graphs, self.ratios, rng))
-        labeled = rng.permutation(np.flatnonzero(data.labeled))
+        labeled = rng.permutation(np.flatnonzero(data.has_label))
         test = np.sort(labeled[: round(self.global_test * len(labeled))])
         val = np.sort(labeled[len(test) :][: round(self.server_val * len(labeled))])
         clients_graphs = rng.permutation(np.setdiff1d(np.arange(data.examples), np.concatenate([test, val])))
@@ -195,7 +195,7 @@ def _split_unstratified(
     """Parts of the sorted `graphs` of each client, whose labeled ones are split at random."""
     parts = []
     for client_graphs in graphs:
-        labeled = rng.permutation(np.flatnonzero(data.labeled[client_graphs]))
+        labeled = rng.permutation(np.flatnonzero(data.has_label[client_graphs]))
         train_end, val_end, test_end = np.cumsum(split_sizes(np.array([len(labeled)]), ratios)[0])
         masks = np.zeros((3, len(client_graphs)), bool)
         masks[TRAIN, labeled[:train_end]] = True
@@ -218,8 +218,7 @@ def _flip_edges(data: Dataset, part: Part, ratio: float, rng: np.random.Generato
             first = bounds[graph]
             edges = _flip(edges - first, bounds[graph + 1] - first, ratio, rng) + first
         pieces.append(edges)
-    source, target = np.concatenate(pieces, 1)
-    return undirected(source, target, data.nodes)
+    return to_undirected(np.concatenate(pieces, 1), data.nodes)
 
 
 def _flip(edges: np.ndarray, nodes: int, ratio: float, rng: np.random.Generator) -> np.ndarray:

@@ -11,7 +11,7 @@ from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.core.target import CLASS, missing_like
-from fedweave.datasets.base import Dataset, undirected
+from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.ego_networks import induced_edges, labels_of
@@ -109,7 +109,7 @@ class Noise(Settings):
             ends = np.where(rng.random(len(changed)) < 0.5, data.edges[:, changed], data.edges[::-1, changed])
             end, other = _rewire(ends, _groups(data, partition), rng)
             source, target = np.append(source, end), np.append(target, other)
-        edges = undirected(source, target, data.nodes)
+        edges = to_undirected(np.stack([source, target]), data.nodes)
         return replace(data, edges=edges, edge_labels=labels_of(data, edges))
 
     def _labels(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> tuple[Dataset, Partition]:

@@ -195,7 +195,7 @@ def _split(nodes: np.ndarray, first: int, rng: np.random.Generator) -> tuple[np.
 
 def _stratified_masks(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
     """`nodes` as one part with two disjoint masks of these shares of its labeled nodes, stratified by label."""
-    labeled = int(data.labeled[nodes].sum())
+    labeled = int(data.has_label[nodes].sum())
     first = round(ratios[0] * labeled)
     second = min(round(ratios[1] * labeled), labeled - first)
     return stratify(data, [nodes], np.array([[first, second, 0]]), seed)

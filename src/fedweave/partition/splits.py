@@ -50,7 +50,7 @@ def strata(data: Dataset) -> tuple[np.ndarray, int]:
     and the number of strata. Numbers and several labels have a single stratum: examples are drawn at random."""
     if data.target == CLASS:
         return data.y, data.classes
-    return np.where(data.labeled, 0, -1), 1
+    return np.where(data.has_label, 0, -1), 1
 
 
 def group(owner: np.ndarray, clients: int) -> list[np.ndarray]:
@@ -95,7 +95,7 @@ def dataset_split(data: Dataset, examples: Sequence[np.ndarray]) -> tuple[Part, 
             "npz train_idx, val_idx and test_idx, PyTorch Geometric's Data masks.",
             code="config.no-split",
         )
-    masks = data.public & data.labeled  # [3, e]
+    masks = data.public & data.has_label  # [3, e]
     return tuple(Part.of(data, numbers, masks[:, numbers]) for numbers in examples)
 
 

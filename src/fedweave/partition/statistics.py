@@ -105,7 +105,7 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
 def _label_counts(data: Dataset, parts: Sequence[Any]) -> list[list[int]]:
     """The counts of each client's examples by class, of each label that is 1, or of each known number."""
     if data.target == CLASS:
-        rows = np.flatnonzero(data.labeled)
+        rows = np.flatnonzero(data.has_label)
         targets = data.y[rows]
     else:
         rows, targets = np.nonzero(data.y == 1 if data.target == LABELS else where_known(data.y))

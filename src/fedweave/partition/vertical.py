@@ -140,7 +140,7 @@ class Parties(Settings):
         whole = every_node(data, ratios, self.use_dataset_split, self.train_on_rest, seed)
         if self.split == "hash":
             key = generator(seed, "partition/hash").bytes(32)
-            whole = replace(whole, masks=split_by_hash(data.ids, ratios, key) & data.labeled)
+            whole = replace(whole, masks=split_by_hash(data.ids, ratios, key) & data.has_label)
         parts = []
         for party in data.parties:
             labels = self.labels == "all" or party.labels
@@ -169,7 +169,7 @@ def every_node(
     if not train_on_rest:
         return whole
     masks = whole.masks.copy()
-    masks[TRAIN] = data.labeled & ~masks[VAL] & ~masks[TEST]
+    masks[TRAIN] = data.has_label & ~masks[VAL] & ~masks[TEST]
     return replace(whole, masks=masks)
 
 

@@ -573,7 +573,7 @@ class Vocabulary:
             return [self.alone(share) for share in shares(data, partition.parts)]
         whole = self.search(data)
         return [
-            self.table(whole, part.examples, (part.masks & data.labeled[part.examples])[TRAIN])
+            self.table(whole, part.examples, (part.masks & data.has_label[part.examples])[TRAIN])
             for part in partition.parts
         ]
 

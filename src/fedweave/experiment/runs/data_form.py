@@ -100,7 +100,7 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
     """The form of `data`, which is scaled as `how` says, and features of its edges as `edges`; raw: its features [n, d]
     as they were before, where that depends on the nodes."""
     names = contents.names(data)
-    columns = () if all(map(contents.is_unnamed, names)) else names
+    columns = () if all(map(contents.is_default_name, names)) else names
     edge_form = None if data.edge_attrs is None else {**data.edge_form, **_of_edges(data.edge_attrs, edges)}
     facts_of_data = data.features, data.classes, columns, data.labels, data.example
     facts = not data.columns, data.node_labels is not None
@@ -152,7 +152,7 @@ def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
 
 def write_form(directory: Path, form: DataForm) -> None:
     """Write columns.parquet: a row for each column, its name, kind and value (`datasets.contents`), shift, divisor."""
-    columns = [contents.column(name) for name in form.columns or contents.unnamed(0, form.features)]
+    columns = [contents.column(name) for name in form.columns or contents.default_names(0, form.features)]
     empty = [None] * form.features
     table = pa.table(
         {
@@ -183,7 +183,7 @@ def read_form(directory: Path) -> DataForm | None:
         about = json.loads((table.schema.metadata or {})[_ABOUT])
         names, how = table["column"].to_pylist(), about["how"]
         numbers_of_scaling = {key: table[key].to_pylist() for key in ("shift", "divisor")} if how in BY_NODES else {}
-        columns = () if all(map(contents.is_unnamed, names)) else tuple(names)
+        columns = () if all(map(contents.is_default_name, names)) else tuple(names)
         labels, example = tuple(map(str, about["labels"])), about["example"]
         if example not in ("node", "graph", "edge") or len(labels) not in (0, about["classes"]):
             raise ValueError(
@@ -279,7 +279,7 @@ class Before:
     @property
     def columns(self) -> Sequence[str]:
         """The names of its columns."""
-        return self.form.columns or contents.unnamed(0, self.form.features)
+        return self.form.columns or contents.default_names(0, self.form.features)
 
     @property
     def edge_settings(self) -> Values:
@@ -488,7 +488,7 @@ def _called(data: Dataset, before: Before, path: Path) -> list[str]:
     free, run_names = (
         [name for name in names if name and contents.column(name).kind not in _ENCODED] for names in (have, expected)
     )
-    if not any(map(contents.is_unnamed, (*free, *run_names))):
+    if not any(map(contents.is_default_name, (*free, *run_names))):
         return have
     _check_count(len(free), len(run_names), path)
     order = dict(zip(free, run_names, strict=True))

@@ -195,7 +195,7 @@ def fitting(earlier: Earlier, algorithm: Algorithm, data: Described) -> tuple[Fi
 def _into(earlier: Earlier, model: Model, data: Described) -> tuple[Fitting, list[str]]:
     """How to put the earlier weights into a model on `data`, and notes on columns and classes."""
     columns = () if not isinstance(data, Dataset) else contents.names(data)
-    columns = () if all(map(contents.is_unnamed, columns)) else columns
+    columns = () if all(map(contents.is_default_name, columns)) else columns
     rows, notes = _common("features", (earlier.features, earlier.columns), (data.features, columns))
     classes, more = _common("classes", (earlier.classes, earlier.labels), (data.classes, data.labels))
     return Fitting(earlier, rows, classes, feature_rows(model)), [*notes, *more]

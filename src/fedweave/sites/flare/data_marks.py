@@ -63,7 +63,7 @@ def data_digest(data: Dataset) -> str:
     Names of columns and classes, labels and splits do not count: a site edits these, and its rows stay the same.
     Neither does the order of rows with ids, of columns and of edges.
     """
-    names = data.called if data.graph_of is None else ()  # ids of small graphs name no nodes
+    names = data.node_names if data.graph_of is None else ()  # ids of small graphs name no nodes
     order = sorted(range(data.nodes), key=names.__getitem__) if names else range(data.nodes)
     place = np.empty(data.nodes, np.int64)  # of each row in that order
     place[order] = np.arange(data.nodes)

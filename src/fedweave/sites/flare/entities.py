@@ -68,9 +68,9 @@ class Entities:
         Raises:
             DataError: the nodes have no ids. ConfigError: there is no key.
         """
-        if not data.called:
+        if not data.node_names:
             refuse(folder, "its nodes have no ids, by which sites number them alike", "Give ids, or take tables.")
-        return cls(data, union.hashes(data.called, read_ids_key(folder)))
+        return cls(data, union.hashes(data.node_names, read_ids_key(folder)))
 
     def greeting(self) -> Tree:
         """The site's report of how many entities it has (`COUNTING`)."""

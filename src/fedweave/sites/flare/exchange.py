@@ -75,7 +75,7 @@ class Exchange:
 
     def greeting(self) -> Tree:
         """The site's blinded ids (`CLAIMING`), sent once."""
-        points, opening = self.meeting.open([*self.data.called, *self._outside.names])
+        points, opening = self.meeting.open([*self.data.node_names, *self._outside.names])
         owned = torch.tensor([row < self.data.nodes for row in self.meeting.order], device="cpu")
         return {"ids": torch.from_numpy(points), "owned": owned, "signed": opening_tree(opening)}
 
@@ -141,7 +141,7 @@ class Exchange:
 
     def _open_sum(self, row: int, total: np.ndarray, sites: int) -> np.ndarray:
         """int64 [width]: the sum that others sent for a node, without their pads."""
-        (pad, weights), values = self._pad(self.data.called[row]), total.view(np.uint64)
+        (pad, weights), values = self._pad(self.data.node_names[row]), total.view(np.uint64)
         for tellers in range(sites):
             opened = values - np.uint64(tellers) * pad
             if (opened[:TELLERS] - opened @ weights == tellers).all():

@@ -114,7 +114,7 @@ class Forgotten(NamedTuple):
         whole = training_graph(replace(site, forget=None), folder)
         names = np.array(names_of(whole))
         listed, absent = names_among(names.tolist(), read_ids(folder / site.forget, "data.forget"))
-        trained = np.asarray(whole.public)[TRAIN] & whole.labeled
+        trained = np.asarray(whole.public)[TRAIN] & whole.has_label
         ids, training = names[listed].tolist(), names[listed & trained].tolist()
         version = LabelVersion.of(whole, np.flatnonzero(~listed))
         return cls(tuple(ids), tuple(training), absent, not whole.ids, version)

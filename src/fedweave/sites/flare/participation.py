@@ -156,7 +156,7 @@ class Participation:
         self.downloads.tighten(self.rules.max_change)
         self.masking.members = now.members or self.masking.members
         if self._calls is not None:
-            labels = bool(self.holdings.data.labeled.any())
+            labels = bool(self.holdings.data.has_label.any())
             self._scoring = scoring_of(self.rules, self._calls, labels)
             if not self.request.predict:
                 check_declared(self.rules, self._calls, labels, len(self.request.sites))
@@ -280,12 +280,12 @@ class Participation:
         self.algorithm = algorithm
         calls = calls_of(algorithm, self.config.algorithm.name, len(self.request.sites))
         if not self.request.predict:
-            self._foresee(algorithm, calls, bool(holdings.data.labeled.any()))
+            self._foresee(algorithm, calls, bool(holdings.data.has_label.any()))
             if any(step_info(step).sums for step in calls.all):
                 self.join_crowd()
         self._calls = calls
         self._scores = {step.__name__ for step in (*scoring_steps(calls), *trying_steps(calls))}
-        self._scoring = scoring_of(self.rules, calls, bool(holdings.data.labeled.any()))
+        self._scoring = scoring_of(self.rules, calls, bool(holdings.data.has_label.any()))
         if self._scoring.epsilon is not None and (holdings.data.target != CLASS or holdings.data.links is not None):
             raise PolicyViolation(
                 "policy.score_epsilon: supports only classes, and the site predicts links, numbers or several labels"

@@ -90,7 +90,7 @@ def write_predictions(
     if probs is None:
         return False
     path, data = job.folder / RUNS / job.run / PREDICTIONS, job.holdings.data
-    used = None if data.public is None else np.asarray(data.public) & data.labeled  # only labeled examples
+    used = None if data.public is None else np.asarray(data.public) & data.has_label  # only labeled examples
     if data.links is not None:
         return _write_link_predictions(job, site, probs, model, log)
     result = Predicted(site, probs, np.arange(data.examples), used)

@@ -207,7 +207,7 @@ def _graph(
     data = _with_scaled_edges(path, site, folder or path.parent, links or Links(), edges)
     if site.external == REFUSE:
         check_inside(data)
-    if not data.called and site.external == EXCHANGE:
+    if not data.node_names and site.external == EXCHANGE:
         refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
     unscaled = with_external_columns(data, site.external)
     return SiteGraph(with_scaled_nodes(unscaled, nodes_scaling(site, training_form)), unscaled)
@@ -328,7 +328,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
     site = replace(site, train_until=None, val_until=None, forget=None)
     data = read_graph(path, site if site.external == REFUSE else replace(site, external="refuse", normalize="none"))
     masks = np.zeros((3, data.examples), bool)
-    masks[use] = data.labeled
+    masks[use] = data.has_label
     masks = masks if data.public is None else data.public
     attributes = None if data.edge_attrs is None else data.edge_attrs._replace(ports=ports)
     more = data.sensitive, dtype, None, data.graph_of

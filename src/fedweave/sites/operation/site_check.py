@@ -179,7 +179,7 @@ def _scales(dataset: Dataset) -> np.ndarray:
 def _check_split_sizes(folder: Path, dataset: Dataset, rules: Rules, findings: Findings) -> None:
     """Check that each split has enough examples."""
     name = folder.name
-    labeled = dataset.labeled  # a split by a hash contains nodes without a label
+    labeled = dataset.has_label  # a split by a hash contains nodes without a label
     public = np.asarray(dataset.public) & (labeled | ~labeled.any())
     for split, count in zip(SPLITS, public.sum(1).tolist(), strict=True):
         if 0 < count < rules.min_nodes:
