@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, global_add_pool
 
-from fedweave.algorithms.fairgraphfl.motifs import HAVING, MOTIFS
+from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.graph_arrays import graph_arrays
 from fedweave.engines.simulation import Simulation

@@ -39,7 +39,7 @@ from torch import Tensor
 import fedweave
 from fedweave.algorithms import Holders
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.fedgcn import passed_edges
+from fedweave.algorithms.fedgcn import SelfEdges
 from fedweave.algorithms.parts import Context, ForeignEnds
 from fedweave.core import model as models
 from fedweave.core.graph import TEST, VAL, Graph
@@ -78,7 +78,7 @@ class Features(ForeignEnds):
             weight = w["0"]["weight"]
             x = gather_rows(weight, x[:, 0].long())
             w = {**w, "0": {**w["0"], "weight": torch.eye(weight.shape[1], dtype=weight.dtype)}}
-        return models.embedded(model, w, graph._replace(x=x, edges=passed_edges(len(x))))
+        return models.embedded(model, w, graph._replace(x=x, edges=SelfEdges(len(x))))
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fedweave.algorithms.parts import Clip, ExampleNoise, MemberNoise, Part, Uni
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import train
-from fedweave.privacy.mechanisms import epsilon
+from fedweave.privacy.gaussian import epsilon
 
 DELTA = 1e-5
 TARGETS = (1000.0, 100.0, 8.0)

@@ -53,7 +53,7 @@ def seen_by_the_server(glasu: GLASU, fed: Any, state: Any) -> np.ndarray:
     fed.map = listening
     glasu.evaluate(state, fed)
     fed.map = plain
-    replies, key = kept["infer_full"], glasu.party.release.key
+    replies, key = kept["infer_full"], glasu.release.key
     if glasu.secure_sum:
         return np.asarray((WORDS.decode(replies.total(key), fed.dtype) / len(replies)).cpu())
     return np.asarray(replies.stack(key)[PARTY].cpu())

@@ -12,7 +12,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedweave.accounts.contributions import _check_repeated, _heard, left_out, measured, over_rounds, withheld
+from fedweave.accounts.contributions import (
+    check_repetition,
+    indivisible_shares,
+    leave_one_out_gains,
+    measure_contributions,
+    observe_rounds,
+    over_rounds,
+)
 from fedweave.cli import app
 from fedweave.core import model as models
 from fedweave.core.tree import map_leaves
@@ -20,7 +27,7 @@ from fedweave.errors import UserError
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.runs.reading import read_run
-from fedweave.incentives.shapley import copies, worth
+from fedweave.incentives.coalitions import copies, round_value
 from tests.refusals import refusal
 
 ROUNDS = 3
@@ -60,7 +67,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_shapley_values_of_a_round_add_up_to_what_the_run_measured(finished: Path) -> None:
     for metric, sign in (("accuracy", 1), ("loss", -1), ("macro_f1", 1)):
-        table = measured(finished, "2,3", metric)
+        table = measure_contributions(finished, "2,3", metric)
         curve = read_run(finished).curve(metric, "test", pooled=True)
         for number in (2, 3):
             rows = [row for row in table.to_pylist() if row["round"] == number]
@@ -77,7 +84,7 @@ def test_members_are_paid_by_the_model_that_the_run_was_judged_by(tmp_path: Path
     ))  # fmt: skip
     fedweave("run", tmp_path / "config.toml", "--algorithm", "fedgcn", "--out", tmp_path / "run", "--quiet")
     assert build(config.read(tmp_path / "run" / "config.toml")[0]).fed.test is None
-    table = measured(tmp_path / "run", "2,3", "loss")
+    table = measure_contributions(tmp_path / "run", "2,3", "loss")
     curve = read_run(tmp_path / "run").curve("loss", "test", pooled=True)
     for number in (2, 3):
         gain = sum(row["shapley"] for row in table.to_pylist() if row["round"] == number)
@@ -90,14 +97,14 @@ def test_where_clients_are_judged_by_models_of_their_own_nobody_is_paid_by_anoth
     words = ["--set", f"algorithm.parts={parts}", "--out", tmp_path / "run", "--quiet"]
     fedweave("run", tmp_path / "config.toml", "--algorithm", "fedavg", *words)
     with refusal("user.not-judged"):
-        measured(tmp_path / "run")
+        measure_contributions(tmp_path / "run")
 
 
 @pytest.mark.parametrize("total", [0.4, 1.5])
 def test_all_clients_together_make_the_rounds_own_step(finished: Path, total: float) -> None:
     """Weights need not sum to 1 (FairGFL, q-FedAvg)."""
     built = build(config.read(finished / "config.toml")[0])
-    *_, (_, round, _) = _heard(built.algorithm, built.fed, ROUNDS)
+    *_, (_, round, _) = observe_rounds(built.algorithm, built.fed, ROUNDS)
     weights = total * round.weights
     w = map_leaves(torch.add, round.w, round.replies.weighted_sum("update", weights))
     test = built.fed.test
@@ -107,23 +114,23 @@ def test_all_clients_together_make_the_rounds_own_step(finished: Path, total: fl
         float(torch.nn.functional.cross_entropy(models.apply(built.algorithm.model, tree, test)[mask], test.y[mask]))
         for tree in (round.w, w)
     )
-    value = worth(replace(round, weights=weights), built.algorithm.model, [test], "loss")
+    value = round_value(replace(round, weights=weights), built.algorithm.model, [test], "loss")
     everyone = torch.ones(1, len(round.at), dtype=torch.bool)
     assert float(value(everyone)) == pytest.approx(before - after, abs=1e-6)
 
 
 def test_a_weight_below_0_is_refused(finished: Path) -> None:
     built = build(config.read(finished / "config.toml")[0])
-    *_, (_, round, _) = _heard(built.algorithm, built.fed, ROUNDS)
+    *_, (_, round, _) = observe_rounds(built.algorithm, built.fed, ROUNDS)
     weights = torch.tensor([0.5, 0.5, -0.25, 0.25], dtype=torch.float64)
     with refusal("user.negative-weight", f"{round.replies.clients[2]}'s weight is -0.25"):
-        worth(replace(round, weights=weights), built.algorithm.model, [], "loss")
+        round_value(replace(round, weights=weights), built.algorithm.model, [], "loss")
 
 
 def test_a_round_by_hand(finished: Path, oracles: ModuleType) -> None:
     """Every coalition's model mixed and judged one by one, and the Shapley values of the reference arithmetic."""
     built = build(config.read(finished / "config.toml")[0])
-    *_, (_, round, _) = _heard(built.algorithm, built.fed, ROUNDS)
+    *_, (_, round, _) = observe_rounds(built.algorithm, built.fed, ROUNDS)
     replies, n, test = list(round.replies), round.replies.stack("n").numpy(), built.fed.test
     assert test is not None
     mask = test.masks[2]
@@ -136,12 +143,14 @@ def test_a_round_by_hand(finished: Path, oracles: ModuleType) -> None:
         return float((models.apply(built.algorithm.model, w, test)[mask].argmax(1) == test.y[mask]).double().mean())
 
     expected = oracles.shapley(range(4), worth)
-    table = measured(finished)
+    table = measure_contributions(finished)
     assert np.allclose(table["shapley"].to_numpy(), [expected[i] for i in range(4)], atol=1e-12)
     everyone = frozenset(range(4))
     missed = [worth(everyone) - worth(everyone - {i}) for i in range(4)]
     assert np.allclose(table["leave_one_out"].to_numpy(), missed, atol=1e-12)
-    assert left_out(finished, "last").column("leave_one_out").to_pylist() == table["leave_one_out"].to_pylist()
+    assert (
+        leave_one_out_gains(finished, "last").column("leave_one_out").to_pylist() == table["leave_one_out"].to_pylist()
+    )
     alone = [worth(frozenset({i})) - worth(frozenset()) for i in range(4)]
     assert np.allclose(table["individual"].to_numpy(), alone, atol=1e-12)
     updates = round.updates.numpy()
@@ -161,7 +170,10 @@ def test_without_a_global_test_set_all_clients_test_examples_are_pooled(tmp_path
     for metric, sign in (("accuracy", 1), ("loss", -1)):
         curve = read_run(tmp_path / "run").curve(metric, "test", pooled=True)
         for row in (
-            measured(tmp_path / "run", "2,3", metric).group_by("round").aggregate([("shapley", "sum")]).to_pylist()
+            measure_contributions(tmp_path / "run", "2,3", metric)
+            .group_by("round")
+            .aggregate([("shapley", "sum")])
+            .to_pylist()
         ):
             gain = curve[row["round"]] - curve[row["round"] - 1]
             assert row["shapley_sum"] == pytest.approx(sign * gain, abs=1e-8)
@@ -179,14 +191,14 @@ def test_gains_are_measured_on_the_data_as_the_run_changed_them(tmp_path: Path) 
     (tmp_path / "config.toml").write_text(cut.replace("[model]", f'{mending}[model]\nname = "sage"'))
     fedweave("run", tmp_path / "config.toml", "--out", tmp_path / "run", "--quiet")
     curve = read_run(tmp_path / "run").curve("loss", "test", pooled=True)
-    gains = measured(tmp_path / "run", "3", "loss")["shapley"].to_numpy()
+    gains = measure_contributions(tmp_path / "run", "3", "loss")["shapley"].to_numpy()
     assert gains.sum() == pytest.approx(curve[2] - curve[3], abs=1e-8)
 
 
 def test_shares_of_a_budget(finished: Path) -> None:
-    for row in measured(finished, "all").to_pylist():
+    for row in measure_contributions(finished, "all").to_pylist():
         assert row["equal_share"] == 0.25
-    table = measured(finished, "1", "loss")
+    table = measure_contributions(finished, "1", "loss")
     for scheme in ("individual", "shapley"):
         raw, share = table[scheme].to_numpy(), table[f"{scheme}_share"].to_numpy()
         assert np.allclose(share, raw / raw.sum())
@@ -233,13 +245,15 @@ def test_shares_by_which_nobody_can_be_paid_are_withheld_with_the_reason() -> No
     gains = {"leave_one_out": [0.03, -0.02], "shapley": [0.01, 0.03], "error": [0.0, 0.0], "individual": [0.1, -0.1]}
     found = over_rounds(pa.table({"round": [1, 1], "client": ["a", "b"]} | gains))
     assert found["union_share"].to_pylist() == [pytest.approx(3), pytest.approx(-2)]
-    without = withheld(found)
+    without = indivisible_shares(found)
     assert [*without] == ["union_share", "individual_share"]
     assert "gains of b are negative" in without["union_share"]
     assert "sum to nothing or less" in without["individual_share"]
-    assert withheld(found.slice(0, 0)) == {}
-    assert [*withheld(pa.table({"client": [*"abcd"], "union_share": [-1.5, 1.0, 0.75, 0.75]}))] == ["union_share"]
-    assert withheld(pa.table({"client": [*"ab"], "union_share": [0.0, 1.0]})) == {}
+    assert indivisible_shares(found.slice(0, 0)) == {}
+    assert [*indivisible_shares(pa.table({"client": [*"abcd"], "union_share": [-1.5, 1.0, 0.75, 0.75]}))] == [
+        "union_share"
+    ]
+    assert indivisible_shares(pa.table({"client": [*"ab"], "union_share": [0.0, 1.0]})) == {}
 
 
 def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> None:
@@ -247,20 +261,20 @@ def test_what_cannot_be_measured_is_refused(finished: Path, tmp_path: Path) -> N
     assert "numbers from 1 to 3" in fedweave("contributions", finished, "--rounds", "²", code=2)
     assert "choose accuracy, loss, macro_f1" in fedweave("contributions", finished, "--metric", "f1", code=2)
     with refusal("user.no-run"):
-        measured(tmp_path)
+        measure_contributions(tmp_path)
     settings = finished.parent / "config.toml"
     median = ["--set", 'algorithm.parts=["median"]']
     for name, words in (("fedadam", []), ("fedavg", median)):
         words += ["--set", "rounds=1", "--out", tmp_path / name, "--quiet"]
         fedweave("run", settings, "--algorithm", name, *words)
         with refusal("user.not-judged"):
-            measured(tmp_path / name)
+            measure_contributions(tmp_path / name)
 
 
 def test_more_than_twelve_clients_are_sampled(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG.replace("clients = 4", "clients = 13"))
     fedweave("run", tmp_path / "config.toml", "--set", "rounds=1", "--out", tmp_path / "run", "--quiet")
-    table, again = (measured(tmp_path / "run", metric="loss", permutations=20) for _ in range(2))
+    table, again = (measure_contributions(tmp_path / "run", metric="loss", permutations=20) for _ in range(2))
     assert table["shapley"].to_pylist() == again["shapley"].to_pylist()
     assert all(error > 0 for error in table["error"].to_pylist())
     gains = torch.tensor(table["shapley"].to_pylist())
@@ -272,16 +286,16 @@ def test_a_run_between_sites_is_refused_with_what_to_do(finished: Path, tmp_path
     written = (run / "config.toml").read_text()
     (run / "config.toml").write_text(f'{written.partition("[engine]")[0]}[engine]\nname = "flare"\n')
     with pytest.raises(UserError) as caught:
-        measured(run)
+        measure_contributions(run)
     assert caught.value.code == "contributions.unmeasured"
 
 
 def test_a_repetition_that_ends_at_no_numbers_is_another_run() -> None:
     w = {"0": torch.tensor([3.0, 4.0])}
-    _check_repeated({"0": torch.tensor([3.0, 4.2])}, w, Path("run"))
+    check_repetition({"0": torch.tensor([3.0, 4.2])}, w, Path("run"))
     for other in (4.3, float("nan")):
         with refusal("user.other-model"):
-            _check_repeated({"0": torch.tensor([3.0, other])}, w, Path("run"))
+            check_repetition({"0": torch.tensor([3.0, other])}, w, Path("run"))
 
 
 @pytest.mark.parametrize("changed", ["seed", "lr", "labels", "majors"])
@@ -304,7 +318,7 @@ def test_nobody_is_paid_by_another_run_than_the_one_that_is_named(changed: str, 
     }
     for rounds in ("last", "1"):
         with pytest.raises(UserError, match=said.get(changed, "has changed since it was begun")):
-            measured(run, rounds)
+            measure_contributions(run, rounds)
 
 
 def test_gains_are_in_what_judges_the_run(tmp_path: Path) -> None:
@@ -315,7 +329,10 @@ def test_gains_are_in_what_judges_the_run(tmp_path: Path) -> None:
     judged = ("--set", "evaluation.metric=average_precision", "--set", "evaluation.positive=0")
     fedweave("run", tmp_path / "config.toml", *judged, "--out", tmp_path / "run", "--quiet")
     assert "gains in average_precision on" in fedweave("contributions", tmp_path / "run")
-    table, curve = measured(tmp_path / "run", "3"), read_run(tmp_path / "run").curve("average_precision", "test", True)
+    table, curve = (
+        measure_contributions(tmp_path / "run", "3"),
+        read_run(tmp_path / "run").curve("average_precision", "test", True),
+    )
     assert sum(table["shapley"].to_pylist()) == pytest.approx(curve[3] - curve[2], abs=1e-9)
     fedweave("run", tmp_path / "config.toml", "--out", tmp_path / "plain", "--quiet")
     assert "gains in accuracy on" in fedweave("contributions", tmp_path / "plain")

@@ -20,7 +20,7 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, dot, map_leaves, materialize, nest, ravel, squared_distance, sub, unravel
 from fedweave.core.tree import leaves as of_tree
 from fedweave.engines.simulation import Simulation
-from fedweave.learn import OPTIMIZERS, Adam, Optimizer, Sgd, compute_on_server, fit, recording
+from fedweave.learn import Adam, Optimizer, Sgd, compute_on_server, fit, recording
 from fedweave.learn.recording import record_part
 from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched import TouchedRows
@@ -151,12 +151,6 @@ def test_an_optimizer_is_torchs(optimizer: Any, dtype: torch.dtype) -> None:
         made.step()
         assert all(torch.equal(leaf, theirs[path]) for path, leaf in leaves(w))
     assert state.get("steps", 5) == 5
-
-
-def test_optimizers_are_chosen_by_name() -> None:
-    assert OPTIMIZERS["adam"](0.3, 0.2) == Adam(0.3, 0.2)
-    assert OPTIMIZERS["sgd"](0.3, 0.2) == Sgd(0.3, 0.2)
-    assert Sgd().init(start(6)) == {}
 
 
 @pytest.mark.parametrize("optimizer", STATEFUL)

@@ -15,7 +15,7 @@ from fedweave.experiment.rounds import train
 from fedweave.models import propagation
 from fedweave.models.propagation import Propagation
 from fedweave.ops.sparse import dense
-from tests.contract.federations import CLASSES, FEATURES, distance, federation, gin, graphs, model
+from tests.contract.federations import CLASSES, FEATURES, distance, federation, graphs, model
 
 MODULES = Propagation(0.05, 0.2, 0.999, 8, 0.5)
 
@@ -118,10 +118,3 @@ def test_clients_can_use_what_they_trained() -> None:
         for name, graph in graphs(torch.float64).items():
             logits = models.apply(made.net, fed.snapshot()[name]["model"], graph)
             assert (logits.exp().sum(1) - 1).abs().max() < 1e-9 if rounds == 3 else logits.shape[1] == CLASSES
-
-
-def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be nodes"):
-        AdaFGL(gin())
-    with pytest.raises(ValueError, match="one global model"):
-        AdaFGL(model(), share=("0/*",))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fairgraphfl import AgentValue, once
+from fedweave.algorithms.fairgraphfl import AgentValue, motif_lists
 from tests.algorithms.adversaries import AGENT, LIES, paid
 
 FOUND_OUT = ("noise", "zeros", "its update with the sign flipped")  # whatever else the agent has
@@ -56,8 +56,10 @@ def test_one_without_data_is_paid_less_however_often_it_lists_a_motif_of_another
 
 
 def test_a_motif_counts_once_in_its_first_row() -> None:
-    assert once(torch.tensor([[7, 3, 7, -1, 3, 5, -1]])).tolist() == [[7, 3, -1, -1, -1, 5, -1]]
-    assert once(torch.zeros(1, 0, dtype=torch.int64)).tolist() == [[]]
+    for motif, expected in (([7, 3, 7, -1, 3, 5, -1], [7, 3, -1, -1, -1, 5, -1]), ([], [])):
+        stacked = torch.tensor([motif], dtype=torch.int64)
+        round = SimpleNamespace(replies=SimpleNamespace(stack=lambda name, padding, stacked=stacked: stacked))
+        assert motif_lists(round).tolist() == [expected]  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

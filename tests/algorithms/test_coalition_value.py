@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.accounts.contributions import _heard
+from fedweave.accounts.contributions import observe_rounds
 from fedweave.algorithms import PARTS
 from fedweave.core.replies import Replies
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.incentives.payoffs import impartial
-from fedweave.incentives.shapley import COPIED, exact, judging, leave_one_out, measured_by, worth
+from fedweave.incentives.coalitions import COPIED, evaluation_graphs, measured_by, round_value
+from fedweave.incentives.payoffs import impartial_shares
+from fedweave.incentives.shapley import exact, leave_one_out
 from fedweave.metrics.selection import Judging
 from tests.algorithms import cheats
 from tests.refusals import refusal
@@ -49,15 +50,15 @@ def states(rounds: int, judges: Judging | None = None, **settings: Any) -> list[
 @pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "auc"])
 def test_values_are_those_of_the_run_done_again_by_the_metric_that_selects(metric: str) -> None:
     built = build(resolve(CONFIG | {"algorithm": {"name": "fedavg"}}))
-    _, graphs = judging(built.fed)
-    rounds = zip(_heard(built.algorithm, built.fed, 2), states(2, Judging(metric)), strict=True)
+    _, graphs = evaluation_graphs(built.fed)
+    rounds = zip(observe_rounds(built.algorithm, built.fed, 2), states(2, Judging(metric)), strict=True)
     for (_, round, _), measured in rounds:
-        value = worth(round, built.algorithm.net, graphs, metric)
+        value = round_value(round, built.algorithm.net, graphs, metric)
         with torch.no_grad():
             assert torch.allclose(measured["shapley"], exact(value, 4).values, atol=1e-6)
             assert torch.allclose(measured["leave_one_out"], leave_one_out(value, 4), atol=1e-6)
             for at, graph in enumerate(graphs):
-                alone = exact(worth(round, built.algorithm.net, [graph], metric), 4).values
+                alone = exact(round_value(round, built.algorithm.net, [graph], metric), 4).values
                 assert torch.allclose(measured[measured_by("shapley", at)], alone, atol=1e-6)
         assert not measured["shapley_error"].any()
 
@@ -116,9 +117,9 @@ def test_settings_that_value_nobody_are_refused() -> None:
 def test_a_budget_is_divided_impartially_by_hand() -> None:
     gains = torch.tensor([[9.0, 3.0, 1.0], [0.0, 9.0, -1.0], [1.0, 1.0, 9.0]])
     # the first gives 3/4 and 1/4, the second finds no gain and gives half each, the third half each
-    assert impartial(gains).tolist() == pytest.approx([1 / 3, 5 / 12, 1 / 4])
-    assert impartial(torch.rand(2, 2)).tolist() == [0.5, 0.5]
-    assert impartial(torch.zeros(1, 1)).tolist() == [1.0]
+    assert impartial_shares(gains).tolist() == pytest.approx([1 / 3, 5 / 12, 1 / 4])
+    assert impartial_shares(torch.rand(2, 2)).tolist() == [0.5, 0.5]
+    assert impartial_shares(torch.zeros(1, 1)).tolist() == [1.0]
 
 
 def test_what_members_report_never_changes_their_own_share() -> None:
@@ -130,13 +131,13 @@ def test_what_members_report_never_changes_their_own_share() -> None:
         liars = rng.permutation(count)[: int(rng.integers(1, count))]
         lies = gains.clone()
         lies[liars] = torch.from_numpy(rng.normal(scale=100, size=(len(liars), count)))
-        honest, shares = impartial(gains), impartial(lies)
+        honest, shares = impartial_shares(gains), impartial_shares(lies)
         assert float(shares.sum()) == pytest.approx(1)
         assert bool((shares >= 0).all())
         assert float((shares - honest).relu().sum()) <= len(liars) / count + 1e-9
         alone = gains.clone()
         alone[liars[0]] = lies[liars[0]]
-        assert impartial(alone)[liars[0]] == honest[liars[0]]  # to the bit
+        assert impartial_shares(alone)[liars[0]] == honest[liars[0]]  # to the bit
 
 
 def shares_of(
@@ -152,7 +153,7 @@ def shares_of(
     measured = [built.algorithm.measures(step.state, built.fed) for step in steps]
     by = torch.stack([sum(one[measured_by(name, judge)] for one in measured) for judge in range(5)])  # type: ignore[call-overload]
     together = torch.stack([one[name] for one in measured]).sum(0).relu()
-    return impartial(by), together / together.sum()
+    return impartial_shares(by), together / together.sum()
 
 
 @pytest.mark.often("slander-validated_value")

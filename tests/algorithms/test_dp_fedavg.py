@@ -20,7 +20,7 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.run import run
 from fedweave.privacy.accountant import bounds
-from fedweave.privacy.mechanisms import epsilon, noise, noise_multiplier
+from fedweave.privacy.gaussian import epsilon, noise, noise_multiplier
 from tests.contract.federations import distance, federation, graphs, model
 from tests.refusals import refusal
 

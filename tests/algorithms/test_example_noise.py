@@ -23,7 +23,7 @@ from fedweave.experiment.rounds import train
 from fedweave.learn import cross_entropy
 from fedweave.models import MODELS
 from fedweave.privacy.accountant import bounds
-from fedweave.privacy.mechanisms import epsilon
+from fedweave.privacy.gaussian import epsilon
 from tests.contract import small_graphs
 from tests.contract.federations import FEATURES, distance, federation, graphs
 

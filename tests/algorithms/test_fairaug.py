@@ -9,8 +9,8 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairaug import (
     FairAugmented,
-    balanced_nodes,
-    drawn_edges,
+    draw_balanced_nodes,
+    draw_edges,
     edge_probabilities,
     ends_of,
     groups_of,
@@ -109,14 +109,14 @@ def test_a_copy_that_draws_no_edge_between_the_groups_is_balanced_all_the_same()
 
 def test_as_many_nodes_of_either_group_are_drawn() -> None:
     graph = small()
-    kept = balanced_nodes(groups_of(graph), graph.real, keys())
+    kept = draw_balanced_nodes(groups_of(graph), graph.real, keys())
     assert (kept[:, :3].sum(1) == 2).all()
     assert kept[:, 3:6].all()
     assert not kept[:, 6:].any()
     shares = kept[:, :3].double().mean(0)
     assert (shares - 2 / 3).abs().max() < 4 * np.sqrt(2 / 9 / STEPS)
     lonely = groups_of(graph) & torch.tensor([[True], [False]])
-    assert torch.equal(balanced_nodes(lonely, graph.real, keys(3)), graph.real.expand(3, -1))
+    assert torch.equal(draw_balanced_nodes(lonely, graph.real, keys(3)), graph.real.expand(3, -1))
 
 
 @pytest.mark.parametrize("rare", [0, 2, 9, 20])
@@ -126,7 +126,7 @@ def test_a_copy_trains_on_no_fewer_nodes_than_is_said(rare: int) -> None:
     train = np.arange(40) % 3 > 0
     masks = np.stack([train, ~train, np.zeros(40, bool)])
     graph = make_graph(x, np.zeros((2, 0), np.int64), np.arange(40) % 2, masks, sensitive=sensitive)
-    left = (balanced_nodes(groups_of(graph), graph.real, keys()) & graph.masks[TRAIN]).sum(1)
+    left = (draw_balanced_nodes(groups_of(graph), graph.real, keys()) & graph.masks[TRAIN]).sum(1)
     least = FairAugmented().least_examples(graph, 1)
     assert max(1, least) <= int(left[left > 0].min()) <= least + 6
 
@@ -158,7 +158,7 @@ def test_both_directions_of_an_edge_stay_or_go_and_only_edges_stay() -> None:
 def test_edges_and_features_are_drawn_with_their_probabilities() -> None:
     graph, ends = small(), ends_of(small())
     chance = edge_probabilities(ends, groups_of(graph), graph.real.expand(STEPS, -1), 0.9)
-    drawn = drawn_edges(ends, chance, keys())
+    drawn = draw_edges(ends, chance, keys())
     counted: dict[tuple[int, int], int] = {}
     for step in range(STEPS):
         for pair in edges_of(drawn, step):

@@ -299,7 +299,7 @@ def test_noise_and_the_key_of_pairs_come_from_the_secret_alone() -> None:
 
     def drawn(key: int, secret: int) -> Tree:
         client = Client(graph, {}, random.key(key), random.key(secret))
-        return part._first_noise(Context(client, None, {PART: {"encoder": encoder}}, PART))  # type: ignore[arg-type]
+        return part.draw_noise(Context(client, None, {PART: {"encoder": encoder}}, PART))  # type: ignore[arg-type]
 
     first, again, other = drawn(1, 2), drawn(3, 2), drawn(1, 4)
     for name in ("codes", "links"):

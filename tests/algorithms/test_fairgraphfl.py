@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fairgraphfl import AgentValue, MotifPrototypes, Payoff, ValueReward, embedding
-from fedweave.algorithms.fairgraphfl.motifs import HAVING, MOTIFS
+from fedweave.algorithms.fairgraphfl import AgentValue, MotifPrototypes, Payoff, ValueReward, pooling_depth
+from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
 from fedweave.algorithms.parts import Composition, Normalised, Round
 from fedweave.core import model as models
 from fedweave.core.algorithm import is_recorded
@@ -20,12 +20,9 @@ from fedweave.core.graph import Graph
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, leaves, ravel, unravel
 from fedweave.engines.simulation import Simulation
-from fedweave.errors import ConfigError
-from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import SERVER, train
-from fedweave.incentives.shapley import NONE
+from fedweave.incentives.agent_values import NONE
 from tests.contract.federations import algorithm, cross_entropy, federation, gin, graphs
-from tests.refusals import refusal
 
 ROUNDS = 4
 NAME = "fairgraphfl"
@@ -49,7 +46,7 @@ class Agent:
         self.mean = having / having.sum(1, keepdim=True)
 
     def prototypes(self, w: torch.Tensor) -> torch.Tensor:
-        return self.mean @ models.apply(self.net[: embedding(self.net)], unravel(w, self.like), self.graph)
+        return self.mean @ models.apply(self.net[: pooling_depth(self.net)], unravel(w, self.like), self.graph)
 
     def own(self, w: np.ndarray) -> dict[int, np.ndarray]:
         return dict(zip(self.motifs, self.prototypes(torch.from_numpy(w)).numpy(), strict=True))
@@ -295,39 +292,17 @@ def test_without_prototypes_and_diversity_nothing_is_told_of_motifs() -> None:
 def test_a_distance_by_hand() -> None:
     own, whole = torch.tensor([[3.0, 4.0], [1.0, 1.0], [7.0, 7.0]]), torch.tensor([[0.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
     known = torch.tensor([True, True, False])
-    assert MotifPrototypes(distance="mean_square").away(own, whole, known) == 25 / 4
+    assert MotifPrototypes(distance="mean_square").prototype_distance(own, whole, known) == 25 / 4
     relative = MotifPrototypes()
-    assert relative.away(own, whole, known) == 25 / 2
-    assert relative.away(10 * own, 10 * whole, known) == 25 / 2  # however large embeddings are
-    assert relative.away(own, torch.zeros(3, 2), known) == 27  # nothing to be relative to
+    assert relative.prototype_distance(own, whole, known) == 25 / 2
+    assert relative.prototype_distance(10 * own, 10 * whole, known) == 25 / 2  # however large embeddings are
+    assert relative.prototype_distance(own, torch.zeros(3, 2), known) == 27  # nothing to be relative to
     printed = MotifPrototypes(distance="as_printed")
-    assert printed.away(own, whole, known) == 5
+    assert printed.prototype_distance(own, whole, known) == 5
     own.requires_grad_()
-    (grad,) = torch.autograd.grad(printed.away(own, whole, known), own)
+    (grad,) = torch.autograd.grad(printed.prototype_distance(own, whole, known), own)
     torch.testing.assert_close(grad, torch.tensor([[0.6, 0.8], [0.0, 0.0], [0.0, 0.0]]))
-    assert printed.away(own, whole, torch.zeros(3, dtype=torch.bool)) == 0
-
-
-def test_parts_refuse_what_cannot_be() -> None:
-    for part, values in [
-        (AgentValue, {"alpha1": 0.0}),
-        (AgentValue, {"alignment": False, "alpha2": 0.0}),
-        (AgentValue, {"weights": "loss"}),
-        (ValueReward, {"beta": 0.0}),
-        (ValueReward, {"base": "during"}),
-        (Payoff, {"budget": -1.0}),
-        (Payoff, {"budget": 1000.005}),  # no amount in cents
-        (Payoff, {"budget": float("inf")}),
-        (MotifPrototypes, {"lam": -1.0}),
-        (MotifPrototypes, {"distance": "far"}),
-        (MotifPrototypes, {"keep": 0.0}),
-    ]:
-        with pytest.raises((ValueError, ConfigError), match=next(iter(values))):
-            part(**values)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="precompute different features"):
-        ALGORITHMS["fedavg"](gin(), parts=(AgentValue(max_ring=5), Payoff(), MotifPrototypes(max_ring=6)))
-    with pytest.raises(ValueError, match=r"model\.pool"):
-        ALGORITHMS["fedavg"](gin()[:2], parts=(AgentValue(), MotifPrototypes()))
+    assert printed.prototype_distance(own, whole, torch.zeros(3, dtype=torch.bool)) == 0
 
 
 def test_parts_suit_other_algorithms_and_nodes() -> None:
@@ -336,13 +311,6 @@ def test_parts_suit_other_algorithms_and_nodes() -> None:
     parts = (Normalised(0.1), AgentValue(alpha2=0.0), Payoff(10.0))
     *_, last = train(algorithm("fedprox", parts=parts), fed, 2)
     assert sum(told(last, "payoff").values()) == pytest.approx(10)
-
-
-def test_the_short_name_is_the_same_algorithm() -> None:
-    config = resolve({"data": {"name": "proteins"}, "algorithm": {"name": "fgfl"}})
-    assert config.algorithm.name == NAME
-    with refusal("config.unknown-name", "'fgf'"):
-        resolve({"data": {"name": "proteins"}, "algorithm": {"name": "fgf"}})
 
 
 def test_agents_that_keep_no_motif_get_no_prototypes() -> None:

@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.tree import leaves
 from fedweave.experiment.rounds import train
 from fedweave.learn import Adam, fit
-from tests.contract.federations import CLASSES, federation, gin, graphs, model
+from tests.contract.federations import CLASSES, federation, graphs, model
 
 SMALL: dict[str, Any] = {"epochs": 2, "exchanges": 2, "hidden": (8,), "slots": 3, "clusters": 3}
 
@@ -20,7 +20,7 @@ SMALL: dict[str, Any] = {"epochs": 2, "exchanges": 2, "hidden": (8,), "slots": 3
 @pytest.mark.parametrize("k", [1, 3, 7])
 def test_no_mean_is_of_one_row(rows: int, k: int) -> None:
     z = torch.randn(rows, 4, generator=torch.Generator().manual_seed(10 * rows + k))
-    member, mean, size = feddep.clustered(z, random.key(1), k)
+    member, mean, size = feddep.find_clusters(z, random.key(1), k)
     assert mean.shape == (k, 4)
     assert (size != 1).all()
     assert int(size.sum()) == (rows if rows > 1 else 0)
@@ -34,7 +34,7 @@ def test_no_mean_is_of_one_row(rows: int, k: int) -> None:
 def test_clusters_far_apart_are_found_and_a_row_by_itself_joins_one() -> None:
     center = torch.tensor([[0.0, 0.0], [100.0, 0.0], [0.0, 100.0]])
     z = torch.cat([center.repeat_interleave(5, 0) + torch.randn(15, 2), torch.tensor([[130.0, 0.0]])])
-    member, mean, size = feddep.clustered(z, random.key(0), 4)
+    member, mean, size = feddep.find_clusters(z, random.key(0), 4)
     assert sorted(size.tolist()) == [0, 5, 5, 6]
     assert int(member[15]) == int(member[5])
     assert torch.allclose(mean[member[0]], z[:5].mean(0), atol=1e-4)
@@ -42,13 +42,13 @@ def test_clusters_far_apart_are_found_and_a_row_by_itself_joins_one() -> None:
 
 def test_prototypes_are_drawn_by_the_size_of_their_clusters() -> None:
     size = torch.tensor([[30, 10, 0], [0, 0, 0]])
-    drawn = feddep._sampled(size, 1, 4000, random.key(0))
+    drawn = feddep.sample_prototypes(size, 1, 4000, random.key(0))
     assert drawn.shape == (2, 3, 4000)
     assert (drawn[0].sum(0) == 1).all()
     assert float(drawn[0, 0].double().mean()) == pytest.approx(0.75, abs=0.03)
     assert not drawn[0, 2].any()
     assert not drawn[1].any()
-    several = feddep._sampled(size, 5, 4000, random.key(0))
+    several = feddep.sample_prototypes(size, 5, 4000, random.key(0))
     assert float(several[0, 1].double().mean()) == pytest.approx(1 - 0.75**5, abs=0.03)
 
 
@@ -71,7 +71,7 @@ def test_where_generators_make_nothing_it_is_fedavg_and_prototypes_cross_once(mo
     def nothing(self: Any, w: Any, z: torch.Tensor, key: Any) -> tuple[torch.Tensor, torch.Tensor]:
         return z.new_zeros(len(z), self.slots, z.shape[1]), torch.zeros_like(z)
 
-    monkeypatch.setattr(feddep.MissingEmbeddings, "_generated", nothing)
+    monkeypatch.setattr(feddep.MissingEmbeddings, "_generate", nothing)
     off, _, _ = ended("feddep", **SMALL)
     assert not off["0"]["weight"][-feddep.WIDTH :].any()
     for path, leaf in leaves(plain):
@@ -85,15 +85,8 @@ def test_generators_come_nearer_to_the_prototypes_of_what_is_hidden() -> None:
     assert hidden.any()
     assert not (hidden & (graph.masks[0] | graph.masks[2])).any()
     known = {"hidden": hidden, "prototype": torch.full((1, 1, feddep.WIDTH), 0.5), "near": torch.ones(1, 1, n) > 0}
-    first = part._begun(graph, random.key(0), CLASSES, 2 * feddep.WIDTH)
+    first = part.first_weights(graph, random.key(0), CLASSES, 2 * feddep.WIDTH)
     last = fit(part.loss, first, graph, random.key(2), Adam(0.02), 40, args=known).w
     z = torch.zeros(1, feddep.WIDTH)
     before, after = ((part.net.features(w["features"], z)[:, 0] - 0.5).abs().mean() for w in (first, last))
     assert float(after) < 0.5 * float(before)
-
-
-def test_what_it_cannot_widen_is_refused() -> None:
-    with pytest.raises(ValueError, match="FedDEP adds columns"):
-        ALGORITHMS["feddep"](gin(), **SMALL)
-    with pytest.raises(ValueError, match="clusters"):
-        ALGORITHMS["feddep"](model(), clusters=0)

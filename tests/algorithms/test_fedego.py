@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.utils import _pytree as pytree
-from typer.testing import CliRunner
 
 from fedweave.algorithms import FedAvg, FedEgo, FedProx, Local
 from fedweave.algorithms.parts import EgoCrossEntropy
-from fedweave.cli import app
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -65,14 +63,14 @@ def test_mashing_by_hand() -> None:
     graph = small(3, np.array([[0, 1], [1, 0]]), [0, 1, 1], [0, 1, 2], x)
     algorithm = fedego(net(2, 2, hidden=2), batch=3)
     theta = {"0": {"weight": torch.eye(2).double(), "bias": torch.zeros(2).double()}}
-    mashed = algorithm._mashed(client(graph), theta, 2, 2)
+    mashed = algorithm.mash(client(graph), theta, 2, 2)
     # the centers are 0 1 2, their children 1 0 2, and theirs 0 1 2: (1 + 2 + 6) / 3 everywhere
     assert torch.allclose(mashed["embedding"][0], torch.tensor([3.0, 30.0]).double().expand(7, 2))
     assert mashed["label"][0].tolist() == pytest.approx([1 / 3, 2 / 3])
     assert not mashed["embedding"][1].any()
     assert not mashed["label"][1].any()
     two = graph._replace(masks=graph.masks & (torch.arange(32) != 1))
-    mashed = algorithm._mashed(client(two), theta, 1, 2)  # centers 0 and 2: rings 0 2, 1 2, 0 2
+    mashed = algorithm.mash(client(two), theta, 1, 2)  # centers 0 and 2: rings 0 2, 1 2, 0 2
     expected = torch.tensor([3.5, 4, 4, 3.5, 3.5, 3.5, 3.5]).double()
     assert torch.allclose(mashed["embedding"][0], torch.stack([expected, 10 * expected], 1))
     assert mashed["label"].tolist() == [[0.5, 0.5]]
@@ -137,7 +135,7 @@ def test_without_mixup_the_upload_is_one_nodes_ego() -> None:
     graph = small(6, NOBODY, [0, 1, 0, 1, 0, 1], [0, 1, 2, 3, 4, 5])
     algorithm = fedego(net(6, 2, hidden=6), mixup=False, allow_raw_ego=True)
     theta = {"0": {"weight": torch.eye(6).double(), "bias": torch.zeros(6).double()}}
-    mashed = algorithm._mashed(client(graph), theta, 2, 2)
+    mashed = algorithm.mash(client(graph), theta, 2, 2)
     sent = mashed["embedding"].argmax(-1)[:, 0]
     assert len(set(sent.tolist())) == 2
     for upload, label, node in zip(mashed["embedding"], mashed["label"], sent, strict=True):
@@ -162,8 +160,8 @@ def test_noise_comes_from_the_secret_alone_and_has_the_stated_moments() -> None:
     clean, noisy = (fedego(net(40, 2, hidden=64), sigma=sigma, fan_out=6) for sigma in (0.0, 0.3))
 
     def noise(key: int, secret: int) -> Tensor:
-        with_noise = noisy._mashed(client(graph, key, secret), theta, 12, 2)
-        without = clean._mashed(client(graph, key, secret), theta, 12, 2)
+        with_noise = noisy.mash(client(graph, key, secret), theta, 12, 2)
+        without = clean.mash(client(graph, key, secret), theta, 12, 2)
         assert torch.equal(with_noise["label"], without["label"])
         return with_noise["embedding"] - without["embedding"]
 
@@ -182,15 +180,15 @@ def test_noise_comes_from_the_secret_alone_and_has_the_stated_moments() -> None:
 
 
 def mixed(algorithm: FedEgo, graph: Graph, labels: list[float], started: bool = True) -> tuple[Client, Tree, Any]:
-    """A client that holds other weights than the server, the server's, and what `_personal` makes of the two."""
+    """A client that holds other weights than the server, the server's, and what `mix` makes of the two."""
     here = client(graph)
     classes, features = len(labels), graph.x.shape[1]
     w, theirs = (models.init(net(features, classes), random.key(seed), torch.float64) for seed in (5, 6))
     if started:
         here.state["w"] = w
-    theta, phi = algorithm._parts(theirs)
+    theta, phi = algorithm.split_weights(theirs)
     message = {"theta": theta, "phi": phi, "labels": torch.tensor(labels, dtype=torch.float64)}
-    return here, message, algorithm._personal(here, message)
+    return here, message, algorithm.mix(here, message)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +209,7 @@ def test_lambda_by_hand(own: list[int], labels: list[float], emd: float, gamma: 
     assert float(facts["emd"]) == pytest.approx(emd, abs=1e-12)
     assert float(facts["lambda"]) == pytest.approx(share, abs=1e-6)
     expected = map_leaves(
-        lambda a, b: share * a + (1 - share) * b, message["phi"], algorithm._parts(here.state["w"])[1]
+        lambda a, b: share * a + (1 - share) * b, message["phi"], algorithm.split_weights(here.state["w"])[1]
     )
     assert distance(w, message["theta"] | expected) <= 1e-6
     away = [(dict(leaves(expected))[path] - leaf).square().sum() for path, leaf in leaves(message["phi"])]
@@ -229,7 +227,7 @@ def test_lambda_is_a_share_whatever_rounding_does() -> None:
         here = Client(
             graph, {"w": {"0": {"bias": torch.ones(1)}, "1": {"bias": torch.ones(1)}}}, random.key(0), random.key(0)
         )
-        _, facts = fedego(net(1, 7))._personal(here, message)
+        _, facts = fedego(net(1, 7)).mix(here, message)
         assert 0 <= float(facts["lambda"]) <= 1
 
 
@@ -310,7 +308,7 @@ def test_own_reduction_layers_are_used_and_the_servers_trained_from() -> None:
     for name, state in own.snapshot().items():
         here = client(graphs(torch.float64)[name])
         here.state.update(state)
-        w, (mixed, _) = algorithm.used(here, shared), fedego()._personal(here, shared)
+        w, (mixed, _) = algorithm.used(here, shared), fedego().mix(here, shared)
         assert distance({"0": w["0"]}, {"0": state["w"]["0"]}) == 0
         assert distance({"0": w["0"]}, {"0": shared["theta"]["0"]}) > 1e-6
         assert all(distance(w[key], mixed[key]) == 0 for key in "123")
@@ -327,16 +325,7 @@ def test_an_epoch_has_the_mini_batches_that_the_largest_client_needs(mode: str) 
     assert state["epoch"] == 3
     assert {int(own["optimizer"]["steps"]) for own in fed.snapshot().values()} == {6}
     assert int(state["optimizer"]["steps"]) == 2
-    assert algorithm._in_epoch(29) == 2
-
-
-@pytest.mark.slow
-def test_epochs_are_the_same_in_both_modes() -> None:
-    options: dict[str, Any] = {"epochs": 2, "epoch_share": 0.3, "server_share": 0.5, "own_reduction": True}
-    loop, together = (
-        state_after(fedego(**options), federation(dtype=torch.float64, mode=mode), 20) for mode in ("loop", "vmap")
-    )
-    assert distance({k: loop[k] for k in ("theta", "phi")}, {k: together[k] for k in ("theta", "phi")}) <= 1e-9
+    assert algorithm.server_epoch_size(29) == 2
 
 
 # --- the server
@@ -443,7 +432,7 @@ def test_facts_are_what_the_states_say() -> None:
     for site, graph in graphs(torch.float64).items():
         own = torch.bincount(graph.y[graph.masks[TRAIN]], minlength=CLASSES).double()
         emd = float((own / own.sum() - last.state["labels"]).abs().sum())
-        held = dict(leaves(algorithm._parts(fed.snapshot()[site]["w"])[1]))
+        held = dict(leaves(algorithm.split_weights(fed.snapshot()[site]["w"])[1]))
         share = (emd / 2) ** 0.5
         away = sum(((1 - share) * (held[path] - leaf)).square().sum() for path, leaf in general.items())
         divergence = float(away / sum(leaf.square().sum() for leaf in general.values())) ** 0.5
@@ -477,67 +466,12 @@ def test_baselines_learn_on_egos(name: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_a_model_without_reduction_layers_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"a layer before them"):
-        fedego(MODELS["sage"](hidden=8).build(FEATURES, CLASSES))
-
-
 def test_sage_trains_on_egos_when_a_layer_is_left_for_the_nodes() -> None:
     deep, flat = (MODELS["sage"](hidden=8, layers=n, dropout=0.0).build(FEATURES, CLASSES) for n in (3, 2))
     state = state_after(FedAvg(deep, parts=(EgoCrossEntropy(4, 2, 2),)), federation(), 1)
     assert all(leaf.isfinite().all() for _, leaf in leaves(state["w"]))
     with pytest.raises(ValueError, match=r"'sage' with more layers than algorithm\.hops"):
         FedAvg(flat, parts=(EgoCrossEntropy(4, 2, 2),))
-
-
-# --- through the command line
-
-SMALL = """
-rounds = 1
-[data]
-name = "synthetic"
-nodes = 60
-classes = 3
-features = 6
-[partition]
-clients = 2
-[model]
-name = "ego"
-hidden = 4
-[algorithm]
-name = "fedego"
-batch = 4
-"""
-
-
-@pytest.mark.parametrize(
-    ("settings", "remedy"),
-    [
-        (["algorithm.mixup=false"], "allow_raw_ego = true"),
-        (["algorithm.batch=1"], "allow_raw_ego = true"),
-        (["model.name=gcn"], "model.name = 'ego', or 'sage'"),
-        (["model.name=gcn", "--algorithm=fedavg", 'algorithm.parts=["ego_cross_entropy"]'], "'ego', or 'sage'"),
-        (["model.name=gcn", "--algorithm=local", 'algorithm.parts=["ego_cross_entropy"]'], "'ego', or 'sage'"),
-    ],
-)
-def test_the_command_line_refuses_and_says_what_to_do(
-    settings: list[str], remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.toml").write_text(SMALL)
-    words = [word if word.startswith("--") else f"--set={word}" for word in settings]
-    result = CliRunner().invoke(app, ["run", "small.toml", *words])
-    assert result.exit_code == 2
-    assert remedy in " ".join(result.stderr.split())
-    assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
-
-
-def test_the_command_line_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "small.toml").write_text(SMALL)
-    result = CliRunner().invoke(app, ["run", "small.toml", "--set=algorithm.sigma=0.1", "--out=out", "-q"])
-    assert result.exit_code == 0, result.stderr
-    assert (tmp_path / "out" / "summary.json").is_file()
 
 
 # --- Cora

@@ -193,11 +193,8 @@ def test_a_global_model_is_judged_on_the_test_graph_as_it_is() -> None:
     assert last.summary["global/accuracy"] == pytest.approx(float(expected), abs=1e-9)
 
 
-def test_it_needs_places_and_a_graph_convolution() -> None:
+def test_it_needs_places() -> None:
     fed = by_hand(hops=0)
     lone = Simulation({client: graph._replace(extra={}) for client, graph in fed.graphs.items()}, classes=2)
-    with pytest.raises(StepFailed, match="was not precomputed"):
+    with pytest.raises(StepFailed):
         FedAvg(model(), parts=(NeighborSums(),)).init(lone)
-    for name in ("sage", "gat"):  # another matrix, and attention over the entries of the same
-        with pytest.raises(ValueError, match="choose model gcn"):
-            ALGORITHMS["fedgcn"](MODELS[name](hidden=2, **({"heads": 1} if name == "gat" else {})).build(1, 2))

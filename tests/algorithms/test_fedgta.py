@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fedgta import TopologyMix, certainty, degrees, moments, shares
+from fedweave.algorithms.fedgta import certainty, degrees, moments, shares
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.experiment.rounds import train
 from fedweave.models.propagation import propagated
-from tests.contract.federations import CLASSES, distance, federation, gin, graphs, model
+from tests.contract.federations import CLASSES, distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.3, "weight_decay": 0.0, "local_steps": 2}
 
@@ -108,10 +108,3 @@ def test_one_vector_and_one_number_leave_besides_the_update() -> None:
     assert "how the predicted classes" in rows["moments"]["reveals"]
     assert rows["certainty"]["shape"].startswith("[]")
     assert "n" not in rows
-
-
-def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="must be nodes"):
-        ALGORITHMS["fedgta"](gin())
-    with pytest.raises(ValueError, match="orders"):
-        TopologyMix(orders=0)

@@ -127,10 +127,3 @@ def test_the_nearest_prototype_answers(baselines: Any, mode: str) -> None:
         ours = models.apply(net, w, graph).argmax(1)[graph.real].numpy()
         h = models.embedded(net, own["w"], graph)[graph.real].numpy()
         assert (ours == baselines.nearest(h, state["prototype"].numpy(), state["known"].numpy())).all()
-
-
-def test_what_there_is_no_way_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs a linear last layer"):
-        ALGORITHMS["fedproto"](model(), head="prototype")
-    with pytest.raises(ValueError, match="take a model of two layers"):
-        ALGORITHMS["fedproto"](model()[:1])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.fedpub import FunctionalMix, SparseMasks, proxy_graph, pruned
+from fedweave.algorithms.fedpub import FunctionalMix, SparseMasks, proxy_graph
 from fedweave.algorithms.parts import Uniform
 from fedweave.contract.subject import RecordingSimulation
 from fedweave.core.graph import make_graph
@@ -113,8 +113,6 @@ def test_a_mask_of_what_is_not_needed_shrinks_by_the_penalty_alone() -> None:
 
 
 def test_entries_below_the_threshold_count_in_training_and_not_in_evaluation() -> None:
-    mask = torch.tensor([[1e-4, -0.5], [-9e-4, 1.1e-3]])
-    assert torch.equal(pruned(mask, 1e-3), torch.tensor([[0, -0.5], [0, 1.1e-3]]))
     net = SparseMasks(threshold=0.4).layers(MODELS["mlp"](hidden=4, layers=1, dropout=0.0).build(2, 3), True)
     w = {"weight": torch.ones(2, 3), "bias": torch.zeros(3), "weight_mask": torch.full((2, 3), 0.3)}
     x = torch.eye(2)
@@ -137,8 +135,3 @@ def test_masks_stay_at_their_clients(part: Any, leaves_home: bool) -> None:
     held = {path for path, _ in leaves(last.state)}
     assert any(path.endswith("_mask") for path in sent | held) == leaves_home
     assert all("weight_mask" in own["w"]["0"] for own in fed.snapshot().values())
-
-
-def test_a_model_without_convolutions_is_refused() -> None:
-    with pytest.raises(ValueError, match="convolutions"):
-        ALGORITHMS["fedpub"](MODELS["mlp"](hidden=4).build(5, 2))

@@ -11,7 +11,7 @@ from fedweave.algorithms.fedtad import divergence, labels, pseudo_graph, reliabi
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.experiment.rounds import train
 from fedweave.ops.sparse import dense
-from tests.contract.federations import CLASSES, distance, federation, gin, graphs, model
+from tests.contract.federations import CLASSES, distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.3, "weight_decay": 0.0, "local_steps": 2}
 SMALL: dict[str, Any] = {"pseudo": 20, "outer": 2, "inner": 2, "rate": 0.01, "decay": 0.0}
@@ -99,12 +99,3 @@ def test_one_message_leaves_before_the_first_round() -> None:
     assert {row["round"] for row in rows} == {0}
     assert rows[0]["shape"].startswith(f"[{CLASSES}]")
     assert "how like their neighbors" in rows[0]["reveals"]
-
-
-def test_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(ValueError, match="makes up nodes"):
-        ALGORITHMS["fedtad"](gin())
-    with pytest.raises(ValueError, match="near = 101"):
-        ALGORITHMS["fedtad"](model(), near=101)
-    with pytest.raises(ValueError, match="only a share of the weights"):
-        ALGORITHMS["fedtad"](model(), share=("0/*",))

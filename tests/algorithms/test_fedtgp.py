@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.algorithms.fedtgp import NearestTrained, TrainedPrototypes, contrast, first, margin, prototypes
+from fedweave.algorithms.fedtgp import TrainedPrototypes, contrast, first, margin, prototypes
 from fedweave.experiment.rounds import train
 from tests.contract.federations import CLASSES, HIDDEN, distance, federation, graphs, model
 
@@ -98,10 +98,3 @@ def test_only_prototypes_cross() -> None:
     assert not any(key.startswith("TrainedPrototypes/w") for key in down)
     assert {row["key"] for row in rows if row["direction"] == "up"} >= {"prototype", "count"}
     assert not any(row["key"].startswith("update") for row in rows)
-
-
-def test_what_there_is_no_way_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="a linear last layer"):
-        ALGORITHMS["fedtgp"](model(), head="prototype")
-    with pytest.raises(ValueError, match="steps"):
-        NearestTrained(steps=-1)

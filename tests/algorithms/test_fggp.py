@@ -13,7 +13,7 @@ from fedweave.core import random
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import leaves
 from fedweave.experiment.rounds import train
-from tests.contract.federations import CLASSES, HIDDEN, distance, federation, gin, graphs, model
+from tests.contract.federations import CLASSES, HIDDEN, distance, federation, graphs, model
 
 SMALL: dict[str, Any] = {"width": 8, "near": 2}
 
@@ -45,10 +45,10 @@ def test_answers_add_up_the_softmax_over_the_nearest_centers() -> None:
     h = torch.tensor([[2.0, 0.0], [0.0, 5.0]], dtype=torch.float64)
     share = np.exp(np.array([[1, 0, 0.6], [0, 1, 0.8]]) / 0.1)
     expected = np.stack([share[:, 0] + share[:, 1], share[:, 2]], 1) / share.sum(1, keepdims=True)
-    found = fggp.by_centers(h, center, 30).exp().numpy()
+    found = fggp.log_probabilities(h, center, 30).exp().numpy()
     assert np.abs(found[:, :2] - expected).max() < 1e-9
     assert (found[:, 2] < 1e-9).all()  # a class without centers
-    assert (fggp.by_centers(h, center, 1).argmax(1) == 0).all()
+    assert (fggp.log_probabilities(h, center, 1).argmax(1) == 0).all()
 
 
 def test_the_contrast_is_cross_entropy_over_classes_of_both_views() -> None:
@@ -61,7 +61,7 @@ def test_the_contrast_is_cross_entropy_over_classes_of_both_views() -> None:
 def test_reconstruction_is_the_weighted_cross_entropy_of_pairs() -> None:
     graph, net = graphs(torch.float64)["site-1"], model(0.0)
     w = models.init(net, random.key(1), torch.float64)
-    a, n = fggp.joined(models.embedded(net, w, graph), graph, 3), int(graph.real.sum())
+    a, n = fggp.nearest_graph(models.embedded(net, w, graph), graph, 3), int(graph.real.sum())
     pairs = torch.randn(graph.nodes, graph.nodes, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     own = a[:n, :n]
     others = n * n - own.sum()
@@ -72,13 +72,13 @@ def test_reconstruction_is_the_weighted_cross_entropy_of_pairs() -> None:
 def test_drawn_edges_are_symmetric_follow_their_chance_and_pass_gradients() -> None:
     graph, net = graphs(torch.float64)["site-1"], model(0.0)
     w, real = models.init(net, random.key(1), torch.float64), graph.real
-    a = fggp.joined(models.embedded(net, w, graph), graph, 3)
+    a = fggp.nearest_graph(models.embedded(net, w, graph), graph, 3)
     assert (a == a.T).all()
     assert (a.sum(1)[real] >= 4).all()  # itself and three more
     assert (a.sum(1)[~real] == 1).all()
     u = torch.rand(graph.nodes, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     pairs = (u @ u.T).requires_grad_()
-    kept = torch.stack([fggp.drawn(pairs, a, real, random.key(seed)) for seed in range(100)])
+    kept = torch.stack([fggp.draw_edges(pairs, a, real, random.key(seed)) for seed in range(100)])
     assert ((kept - kept.round()).abs() < 1e-12).all()
     assert (kept == kept.transpose(1, 2)).all()
     off = real & real[:, None] & ~torch.eye(graph.nodes, dtype=torch.bool)
@@ -110,13 +110,3 @@ def test_without_strength_it_is_fedavg_and_only_centers_cross() -> None:
     assert distance(classifier["w"], centers["w"]) == 0  # centers answer alone
     assert said - told == {("up", "prototype"), ("down", "NearestCentres/centre")}
     assert centers["parts"]["NearestCentres"]["centre"].shape == (CLASSES, len(fed.clients) // 2, HIDDEN)
-
-
-def test_what_it_cannot_read_is_refused() -> None:
-    for net in (gin(), model(name="gat"), model(name="sage"), model()[:1]):
-        with pytest.raises(ValueError, match=r"FGGP draws|model of two layers"):
-            ALGORITHMS["fggp"](net)
-    with pytest.raises(ValueError, match="tau"):
-        ALGORITHMS["fggp"](model(), tau=0.0)
-    with pytest.raises(ValueError, match="nearest"):
-        ALGORITHMS["fggp"](model(), nearest=0)

@@ -16,7 +16,7 @@ from fedweave.core import random
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import leaves
 from fedweave.experiment.rounds import train
-from tests.contract.federations import distance, federation, gin, graphs, model
+from tests.contract.federations import distance, federation, graphs, model
 
 
 def weights(net: Any, seed: int) -> Any:
@@ -114,11 +114,3 @@ def test_openfgls_term_is_0_of_one_model_and_grows_with_columns_apart() -> None:
         given = {"w": received, "trains": torch.ones((), dtype=torch.float64)}
         value = float(part.objective(Outputs(Forward(w, net, graph, random.key(2)), given, views)))
         assert value > 1e-3 if apart else abs(value) < 1e-12
-
-
-def test_what_it_cannot_read_is_refused() -> None:
-    for net in (gin(), model(name="gat"), model()[:1]):
-        with pytest.raises(ValueError, match=r"FGSSL draws|model of two layers"):
-            ALGORITHMS["fgssl"](net)
-    with pytest.raises(ValueError, match="omega"):
-        SemanticStructure(omega=0.0)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
-from fedweave.algorithms.gcfl import Clusters, SeriesClusters, smaller_side, warped
+from fedweave.algorithms.gcfl import Clusters, SeriesClusters, smaller_side, warping_distance
 from fedweave.algorithms.parts import Round, Uniform
 from fedweave.core.graph import make_graph
 from fedweave.core.replies import Replies, ReplyBatch
@@ -114,8 +114,8 @@ def test_warping_is_the_least_of_all_alignments() -> None:
     for m, n in ((5, 5), (3, 5), (4, 2)):
         one, other = draw.random(m), draw.random(n)
         sums = [sum((one[i] - other[j]) ** 2 for i, j in path) for path in alignments(m, n)]
-        assert warped(one, other) == pytest.approx(np.sqrt(min(sums)))
-    assert warped(np.array([0.0, 1, 2, 2]), np.array([0.0, 0, 1, 2])) == 0  # the same course, later
+        assert warping_distance(one, other) == pytest.approx(np.sqrt(min(sums)))
+    assert warping_distance(np.array([0.0, 1, 2, 2]), np.array([0.0, 0, 1, 2])) == 0  # the same course, later
 
 
 def test_series_cut_those_whose_gradients_went_otherwise_and_begin_anew() -> None:

@@ -16,7 +16,6 @@ from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.learn import Sgd, fit
 from fedweave.models import MODELS
-from tests.contract.federations import state_after
 
 NODES, CLASSES, HIDDEN, LAYERS, LR = 20, 3, 4, 4, 0.5
 ALPHA, THETA = 0.1, 0.5
@@ -203,20 +202,6 @@ def test_the_learning_rate_decays_after_so_many_rounds(backward: Any, weight_dec
             state = algorithm.round(state, fed)
         found.append(weights(fed))
     assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(*found, strict=True) for p in a) < 1e-12
-
-
-@pytest.mark.slow
-def test_a_decaying_rate_is_the_same_in_both_modes() -> None:
-    found = []
-    for mode in ("loop", "vmap"):
-        made, fed = (
-            GLASU(backbone(), batch=8, optimizer="sgd", lr=LR, steps=2, decay=0.5, decay_every=7),
-            federation(parties(), mode=mode),
-        )
-        state = state_after(made, fed, 20)
-        assert state["rounds"] == 20
-        found.append(weights(fed))
-    assert max(float((a[p] - b[p]).abs().max()) for a, b in zip(*found, strict=True) for p in a) <= 1e-9
 
 
 @pytest.mark.parametrize("holders", [(0, 1, 2), (0,)])

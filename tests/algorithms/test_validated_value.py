@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedweave.accounts.contributions import _heard
+from fedweave.accounts.contributions import observe_rounds
 from fedweave.accounts.statements import account
 from fedweave.algorithms import PARTS
 from fedweave.core import model as models
@@ -18,8 +18,8 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.reading import read_run
-from fedweave.incentives.payoffs import impartial
-from fedweave.incentives.shapley import COPIED, measured_by
+from fedweave.incentives.coalitions import COPIED, measured_by
+from fedweave.incentives.payoffs import impartial_shares
 from tests.algorithms.adversaries import AGENT
 from tests.algorithms.values_of_lies import CHEATS, prepared, rounds, share
 from tests.incentives.test_pay import run as paid_run
@@ -65,7 +65,7 @@ def test_values_are_those_of_each_update_by_itself() -> None:
         return right / sum(int(graph.masks[TEST].sum()) for graph in graphs)
 
     steps = [*train(built.algorithm, built.fed, 2)]
-    for (_, round, _), step in zip(_heard(plain.algorithm, plain.fed, 2), steps, strict=True):
+    for (_, round, _), step in zip(observe_rounds(plain.algorithm, plain.fed, 2), steps, strict=True):
         measured = built.algorithm.measures(step.state, built.fed)
         with torch.no_grad():
             assert torch.allclose(measured["validated"], by_hand(round, accuracy), atol=1e-6)
@@ -88,7 +88,7 @@ def test_a_server_values_them_on_examples_of_its_own(data_root: Path, monkeypatc
         return float((hits & (graph.y >= 0)).sum() / (graph.y >= 0).sum())
 
     [step] = train(built.algorithm, built.fed, 1)
-    [(_, round, _)] = _heard(plain.algorithm, plain.fed, 1)
+    [(_, round, _)] = observe_rounds(plain.algorithm, plain.fed, 1)
     with torch.no_grad():
         expected = by_hand(round, accuracy)
     assert torch.allclose(built.algorithm.measures(step.state, built.fed)["validated"], expected, atol=1e-6)
@@ -157,7 +157,7 @@ def test_pay_follows_it(tmp_path: Path) -> None:
     members = sorted(run.known("validated"))
     rows = [run.known(measured_by("validated", judge)) for judge in range(len(members))]
     by = torch.tensor([[math.fsum(row[member].values()) for member in members] for row in rows], dtype=torch.float64)
-    owed = impartial(by) * 1000.01
+    owed = impartial_shares(by) * 1000.01
     lines = {line["member"]: float(line["pay"]) for line in account(run).table.to_pylist()}
     assert lines == pytest.approx(dict(zip(members, owed.tolist(), strict=True)), abs=0.02)
 

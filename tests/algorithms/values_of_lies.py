@@ -18,8 +18,8 @@ from fedweave.core.random import generator
 from fedweave.experiment import config
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.rounds import train
-from fedweave.incentives.payoffs import impartial
-from fedweave.incentives.shapley import measured_by
+from fedweave.incentives.coalitions import measured_by
+from fedweave.incentives.payoffs import impartial_shares
 from tests.algorithms.adversaries import AGENT, LIES, Dishonest, Lie
 
 CHEATS: dict[str, Lie | None] = {
@@ -67,7 +67,7 @@ def share(measured: Sequence[dict[str, Tensor]], name: str) -> float:
     """The member's share by the sums over rounds of what each member measured."""
     judges = range(len(measured[0][name]))
     by = torch.stack([torch.stack([one[measured_by(name, judge)] for one in measured]).sum(0) for judge in judges])
-    return float(impartial(by)[AGENT])
+    return float(impartial_shares(by)[AGENT])
 
 
 def main() -> None:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract, vocabulary
+from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
+from fedweave.algorithms.fairgraphfl.vocabulary import vocabulary
 from fedweave.errors import DataError
-from fedweave.incentives.shapley import diversity
+from fedweave.incentives.agent_values import diversity
 from tests.refusals import refusal
 
 C, N, O = 6, 7, 8  # noqa: E741

@@ -16,7 +16,7 @@ from fedweave.cli import app
 from fedweave.experiment.build import build
 from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.reading import read_run
-from fedweave.incentives.payoffs import capped
+from fedweave.incentives.payoffs import limit_shares
 from fedweave.incentives.rules import PAYOFF, RULES
 from tests.algorithms import cheats
 from tests.refusals import refusal
@@ -60,13 +60,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_shares_are_limited_by_hand() -> None:
     shares, sizes = torch.tensor([0.7, 0.2, 0.1]), torch.tensor([1.0, 1.0, 2.0])
-    assert torch.allclose(capped(shares, sizes, 2), torch.tensor([0.5, 1 / 3, 1 / 6]).double())  # .2 go as 2 to 1
-    assert torch.allclose(capped(shares, sizes, 1), torch.tensor([0.25, 0.25, 0.5]).double())
-    assert torch.allclose(capped(shares, sizes, 4), shares.double())
-    alone = capped(torch.tensor([1.0, 0.0, 0.0]), sizes, 2)  # the others are worth nothing: by size
+    assert torch.allclose(limit_shares(shares, sizes, 2), torch.tensor([0.5, 1 / 3, 1 / 6]).double())  # .2 go as 2 to 1
+    assert torch.allclose(limit_shares(shares, sizes, 1), torch.tensor([0.25, 0.25, 0.5]).double())
+    assert torch.allclose(limit_shares(shares, sizes, 4), shares.double())
+    alone = limit_shares(torch.tensor([1.0, 0.0, 0.0]), sizes, 2)  # the others are worth nothing: by size
     assert torch.allclose(alone, torch.tensor([0.5, 1 / 6, 1 / 3]).double())
     with refusal("user.cap"):
-        capped(shares, sizes, 0.9)
+        limit_shares(shares, sizes, 0.9)
 
 
 def test_nobody_gets_more_than_the_limit_and_the_budget_is_spent() -> None:
@@ -74,7 +74,7 @@ def test_nobody_gets_more_than_the_limit_and_the_budget_is_spent() -> None:
     for at in range(200):
         shares, sizes = torch.rand(2, 2 + at % 7, generator=draw).double()
         shares, sizes, cap = shares**5 / (shares**5).sum(), sizes / sizes.sum(), 1 + at / 50
-        limited = capped(shares, sizes, cap)
+        limited = limit_shares(shares, sizes, cap)
         assert abs(float(limited.sum()) - 1) < 1e-9
         assert bool((limited <= cap * sizes + 1e-9).all())
         assert bool((limited >= torch.minimum(shares, cap * sizes) - 1e-9).all())

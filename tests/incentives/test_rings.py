@@ -6,8 +6,8 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from fedweave.algorithms.fairgraphfl import motifs as module
-from fedweave.algorithms.fairgraphfl.motifs import Adjacency, adjacency, rings, spanning_forest
+from fedweave.algorithms.fairgraphfl import rings as module
+from fedweave.algorithms.fairgraphfl.rings import Adjacency, adjacency, rings, spanning_forest
 
 
 def graph_of(source: nx.Graph) -> tuple[Adjacency, np.ndarray]:
@@ -38,9 +38,8 @@ def test_bridges_are_networkx_bridges(seed: int) -> None:
     source = sample(seed)
     graph, pairs = graph_of(source)
     forest = spanning_forest(graph)
-    assert sorted(map(tuple, pairs[:, forest.bridges].T.tolist())) == sorted(
-        tuple(sorted(e)) for e in nx.bridges(source)
-    )
+    bridges = sorted(tuple(sorted(edge)) for edge in nx.bridges(source))
+    assert sorted(map(tuple, pairs[:, forest.bridges].T.tolist())) == bridges
     assert len(forest.outside) == graph.edges - graph.vertices + nx.number_connected_components(source)
 
 

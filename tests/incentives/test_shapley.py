@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.errors import UserError
-from fedweave.incentives.shapley import Value, coalitions, exact, leave_one_out, sampled, shapley
+from fedweave.incentives.shapley import Value, coalitions, exact, leave_one_out, permutation_shapley, shapley
 
 
 def game(players: int, seed: int) -> Value:
@@ -25,7 +25,7 @@ def one(value: Value, *members: int, players: int) -> float:
 
 
 def monte_carlo(antithetic: bool) -> Callable[[Value, int], Tensor]:
-    return lambda value, players: sampled(value, players, np.random.default_rng(0), 40, antithetic).values
+    return lambda value, players: permutation_shapley(value, players, np.random.default_rng(0), 40, antithetic).values
 
 
 METHODS = {
@@ -110,7 +110,7 @@ def test_an_estimate_is_within_its_error_of_the_exact_values(antithetic: bool) -
     truth = exact(value, 7).values
     off = []
     for seed in range(200):
-        found = sampled(value, 7, np.random.default_rng(seed), 200, antithetic)
+        found = permutation_shapley(value, 7, np.random.default_rng(seed), 200, antithetic)
         off.append((found.values - truth) / found.error)
     off = torch.stack(off)
     assert float(off.abs().max()) < 5
@@ -122,7 +122,7 @@ def test_the_error_of_two_orders_is_half_of_what_they_differ_by() -> None:
     """Two players, each of whom one order lets join first: the standard deviation of (a, b) is |a - b| / √2, and the
     error of their mean that divided by √2."""
     value = game(2, 10)
-    orders = [sampled(value, 2, np.random.default_rng(seed), 2, antithetic=False) for seed in range(8)]
+    orders = [permutation_shapley(value, 2, np.random.default_rng(seed), 2, antithetic=False) for seed in range(8)]
     found = next(estimate for estimate in orders if estimate.coalitions == 4)
     first = one(value, 0, players=2) - one(value, players=2)
     last = one(value, 0, 1, players=2) - one(value, 1, players=2)
@@ -132,10 +132,15 @@ def test_the_error_of_two_orders_is_half_of_what_they_differ_by() -> None:
 
 def test_reversed_orders_leave_nothing_to_estimate_where_gains_are_linear_in_the_place() -> None:
     """v = |S|² symmetric: each order gives 2k + 1 at place k, an order and its reverse always N."""
-    found = sampled(lambda masks: masks.sum(1) ** 2, 20, np.random.default_rng(0), 4)
+    found = permutation_shapley(lambda masks: masks.sum(1) ** 2, 20, np.random.default_rng(0), 4)
     torch.testing.assert_close(found.values, torch.full((20,), 20.0, dtype=torch.float64))
     assert float(found.error.max()) == 0
-    assert float(sampled(lambda m: m.sum(1) ** 2, 20, np.random.default_rng(0), 4, antithetic=False).error.max()) > 1
+    assert (
+        float(
+            permutation_shapley(lambda m: m.sum(1) ** 2, 20, np.random.default_rng(0), 4, antithetic=False).error.max()
+        )
+        > 1
+    )
 
 
 def test_only_distinct_prefixes_are_valued_in_batches() -> None:
@@ -145,7 +150,7 @@ def test_only_distinct_prefixes_are_valued_in_batches() -> None:
         seen.append(masks)
         return masks.double() @ torch.arange(30).double()
 
-    found = sampled(value, 30, np.random.default_rng(0), 50, batch=64)
+    found = permutation_shapley(value, 30, np.random.default_rng(0), 50, batch=64)
     rows = torch.cat(seen)
     assert max(map(len, seen)) == 64
     assert len(rows.unique(dim=0)) == len(rows) == found.coalitions < 31 * 50
@@ -154,7 +159,7 @@ def test_only_distinct_prefixes_are_valued_in_batches() -> None:
 
 def test_the_generator_alone_decides_the_draws() -> None:
     value = game(9, 7)
-    first, again, other = (sampled(value, 9, np.random.default_rng(seed), 10).values for seed in (1, 1, 2))
+    first, again, other = (permutation_shapley(value, 9, np.random.default_rng(seed), 10).values for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -182,10 +187,10 @@ def test_leave_one_out_by_hand() -> None:
         (lambda v: exact(v, 13), r"13 players would take 2\^13 coalitions; `exact` takes 1 to 12 players"),
         (lambda v: exact(v, 0), "1 to 12 players"),
         (lambda v: shapley(v, 13), "at most 12 players, here are 13; give a generator"),
-        (lambda v: sampled(v, 0, np.random.default_rng(0)), "at least 1 player"),
-        (lambda v: sampled(v, 3, np.random.default_rng(0), 5), "an even number"),
-        (lambda v: sampled(v, 3, np.random.default_rng(0), 2), "at least 1 player and 4 permutations"),
-        (lambda v: sampled(v, 3, np.random.default_rng(0), 1, antithetic=False), "2 permutations"),
+        (lambda v: permutation_shapley(v, 0, np.random.default_rng(0)), "at least 1 player"),
+        (lambda v: permutation_shapley(v, 3, np.random.default_rng(0), 5), "an even number"),
+        (lambda v: permutation_shapley(v, 3, np.random.default_rng(0), 2), "at least 1 player and 4 permutations"),
+        (lambda v: permutation_shapley(v, 3, np.random.default_rng(0), 1, antithetic=False), "2 permutations"),
         (lambda v: leave_one_out(v, 0), "at least 1"),
         (lambda v: exact(lambda masks: masks, 2), r"returned \(4, 2\) for 4 coalitions"),
         (lambda v: exact(lambda masks: v(masks).log(), 2), r"coalition \[\] is -inf"),

@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedweave.errors import UserError
-from fedweave.incentives.payoffs import (
+from fedweave.incentives.payoffs import payoffs
+from fedweave.incentives.statement import (
     SCHEMA,
     Digest,
     StatementRound,
     Terms,
-    chained,
+    chain,
     check,
     digest,
     hashes,
     in_cents,
     of_member,
-    payoffs,
     reasons,
     statement,
     totals,
@@ -41,7 +41,7 @@ def tensor(*numbers: float) -> torch.Tensor:
 
 
 def a_round(number: int, r: torch.Tensor, before: torch.Tensor | None = None) -> StatementRound:
-    paid = payoffs(r, before)
+    paid = payoffs(r, r if before is None else before)
     return StatementRound(
         number,
         ["bank a", "bank b", "bänk c"],
@@ -129,7 +129,7 @@ def test_every_round_and_the_totals_reconcile_with_the_budget(budget: str | floa
     for number in range(1, 31):
         r = torch.rand(7, generator=generator, dtype=torch.float64) - 0.1
         r = r / r.sum()
-        paid = payoffs(r, before)
+        paid = payoffs(r, r if before is None else before)
         rounds.append(StatementRound(number, members, r, None, None, None, None, paid.pay, reasons(paid)))
         before = r if before is None else before + (r - before) / number
     table = statement(Terms(budget, "EUR"), rounds)
@@ -193,9 +193,6 @@ def test_a_written_statement_is_the_same(through: Callable[[pa.Table, Path], pa.
     back = through(table, tmp_path / "statement")
     assert back.to_pylist() == table.to_pylist()
     assert digest(back, TERMS, RUN) == digest(table, TERMS, RUN)
-    through(totals(table), tmp_path / "totals") if through is as_parquet else pyarrow.csv.write_csv(
-        totals(table), tmp_path / "totals"
-    )
 
 
 CHANGES = {
@@ -242,7 +239,7 @@ def test_order_omission_terms_and_run_change_the_digest() -> None:
 def test_earlier_rounds_lead_to_the_digest_of_later_ones() -> None:
     table = example()
     early, late = digest(table.slice(0, 3), TERMS, RUN), digest(table, TERMS, RUN)
-    assert chained(early.digest, late.lines[3:]) == late.digest
+    assert chain(early.digest, late.lines[3:]) == late.digest
 
 
 def test_a_line_is_hashed_as_documented() -> None:

@@ -8,16 +8,8 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from fedweave.algorithms.fairgraphfl.motifs import (
-    HAVING,
-    MOTIF_MEAN,
-    MOTIFS,
-    Motif,
-    Motifs,
-    Vocabulary,
-    extract,
-    numbers,
-)
+from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
+from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIF_MEAN, MOTIFS, Vocabulary, numbers
 from fedweave.core.graph import TRAIN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset

@@ -7,7 +7,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Gaussian
 from fedweave.privacy.accountant import bounds, over_rounds
-from fedweave.privacy.mechanisms import epsilon
+from fedweave.privacy.gaussian import epsilon
 
 
 def test_epsilon_over_rounds_ends_at_the_bound_of_all() -> None:

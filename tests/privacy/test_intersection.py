@@ -48,7 +48,7 @@ class Meeting:
 
     def hear(self, **lies: Opening) -> None:
         for party in self.parties.values():
-            party.hear(self.openings | lies)
+            party.receive_openings(self.openings | lies)
 
     def turn(self, turn: int) -> None:
         owner = {site: self.sites[at - turn] for at, site in enumerate(self.sites)}
@@ -143,7 +143,7 @@ def test_a_party_blinds_each_list_once_in_turn() -> None:
     with refusal("call-refused", "turn 3 is not the next"):
         meeting.parties["a"].blind(3, meeting.lists["a"], meeting.signed["a"])
     with refusal("call-refused", "lists once"):
-        meeting.parties["a"].hear(meeting.openings)
+        meeting.parties["a"].receive_openings(meeting.openings)
 
 
 def test_no_turn_is_left_out() -> None:
@@ -183,8 +183,8 @@ def test_a_list_of_what_is_no_point_is_refused() -> None:
     points = np.full((1, WIDTH), 255, np.uint8)
     meeting.openings["c"] = signed_by(own, meeting.openings["c"].nonce, points)
     with refusal("call-refused", "all sites' lists once"):
-        meeting.parties["c"].hear(meeting.openings)
-    meeting.parties["a"].hear(meeting.openings)
+        meeting.parties["c"].receive_openings(meeting.openings)
+    meeting.parties["a"].receive_openings(meeting.openings)
     with refusal("call-refused", "no point of the curve"):
         meeting.parties["a"].blind(1, points, b"")
 
@@ -198,9 +198,9 @@ def test_all_parties_are_told_of_the_same_lists() -> None:
     """Else a party that works with the server could have two lists, and every other site see one of them."""
     meeting, lie = trio(), np.stack([trio().lists["c"][at] for at in range(5)])
     other = signed_by(identities()["c"], bytes(16), lie)
-    meeting.parties["a"].hear(meeting.openings)
-    meeting.parties["b"].hear(meeting.openings | {"c": other})
-    meeting.parties["c"].hear(meeting.openings)
+    meeting.parties["a"].receive_openings(meeting.openings)
+    meeting.parties["b"].receive_openings(meeting.openings | {"c": other})
+    meeting.parties["c"].receive_openings(meeting.openings)
     blinded, signature = meeting.parties["a"].blind(1, meeting.lists["c"], b"")
     meeting.parties["b"].blind(1, meeting.lists["a"], b"")
     with refusal("signature.wrong", "'a'"):
@@ -220,7 +220,7 @@ def test_what_a_party_says_of_its_list_is_signed(lie: str) -> None:
     else:
         del openings["b"]
     with pytest.raises(CallRefused, match=r"is not signed by it|must send all sites' lists once"):
-        meeting.parties["a"].hear(openings)
+        meeting.parties["a"].receive_openings(openings)
 
 
 @pytest.mark.parametrize("places", [[], [0, 0], [-1], [5]])

@@ -12,7 +12,8 @@ from fedweave.core import random
 from fedweave.core.random import fold
 from fedweave.ops import hashing
 from fedweave.ops import hashing as secret
-from fedweave.privacy.mechanisms import noise, noisy_links
+from fedweave.privacy.gaussian import noise
+from fedweave.privacy.mechanisms import noisy_links
 from tests.refusals import refusal
 
 KEY = secret.from_bytes(b"a site's own")

@@ -123,7 +123,7 @@ def test_a_site_reveals_one_secret_of_each_other_site() -> None:
     signatures = epoch.signed(use, "abcd")
     told = epoch.all["a"].reveal(0, signatures, epoch.to("a", 0))
     for site in SITES[1:]:
-        letter = epoch.all["a"]._open_letter(site, 0, epoch.letters[site]["a"][0])
+        letter = epoch.all["a"].open_letter(site, 0, epoch.letters[site]["a"][0])
         assert letter is not None
         assert told.shares[site] == {"a": letter[:16] if site == "e" else letter[16:]}
     assert list(told.mask) == ["a"]

@@ -28,7 +28,7 @@ from fedweave.cli import app
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import write_csv, write_table
 from fedweave.experiment.runs.reading import grouped, read_run
-from fedweave.incentives.payoffs import Terms, chained, digest, hashes
+from fedweave.incentives.statement import Terms, chain, digest, hashes
 from fedweave.reports import tables
 from fedweave.reports.html import render
 from fedweave.reports.motifs import Kinds, kinds_of, motif_drawing
@@ -298,7 +298,7 @@ def sealed_again(copy: Path, lines: Callable[[pa.Table], pa.Table], **values: An
     kept = [*others, *hashes(after)]
     seal |= {"lines": kept, **values}
     start = digest(after, Terms(seal["budget"], seal["currency"]), seal["run"], as_numbers(seal["sums"])).start
-    seal |= {"start": start, "digest": chained(start, kept)}
+    seal |= {"start": start, "digest": chain(start, kept)}
     (copy / "statement.json").write_text(json.dumps(seal))
     write_table(path, after)
     write_csv(copy / "statement-client-1.csv", after)
@@ -488,7 +488,7 @@ def test_whoever_seals_a_statement_cannot_leave_out_or_lower_what_the_run_pays(c
     seal, old, new = json.loads((own / "statement.json").read_text()), hashes(before), hashes(after)
     swapped = {old[0]: None if cheat == "left out" else new[0]}
     lines = [line for each in seal["lines"] if (line := swapped.get(each, each)) is not None]
-    sealed = seal | {"lines": lines, "digest": chained(seal["start"], lines)}
+    sealed = seal | {"lines": lines, "digest": chain(seal["start"], lines)}
     (own / "statement.json").write_text(json.dumps(sealed))
     write_table(path, after)
     write_csv(own / "statement-client-0.csv", after)

@@ -26,7 +26,7 @@ from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.accountant import of_members
-from fedweave.privacy.mechanisms import epsilon
+from fedweave.privacy.gaussian import epsilon
 from tests.refusals import refusal
 
 SENT = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(0.5, 2.0))), "n": "a count"})

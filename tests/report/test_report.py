@@ -32,7 +32,7 @@ from fedweave.core.types import PREDICTION
 from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.reading import Group, Run, grouped, read_run, read_runs, spread
 from fedweave.privacy.accountant import bounds, over_rounds, states_bound
-from fedweave.privacy.mechanisms import epsilon
+from fedweave.privacy.gaussian import epsilon
 from fedweave.python.comparing import paired_of
 from fedweave.reports import drawing, figures, tables
 from fedweave.reports import gains as gain

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedweave.accounts.contributions import measured
+from fedweave.accounts.contributions import measure_contributions
 from fedweave.datasets import DATASETS
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
@@ -192,7 +192,7 @@ def test_fairness_is_the_correlation_with_the_same_agents_alone(tmp_path: Path) 
 def test_contributions_are_those_of_the_run_told_again(tmp_path: Path) -> None:
     rows = made(tmp_path, [it for it in ALL["figure 1"].cells if it.column.startswith("FedAvg")])
     run = run_of(tmp_path, "fedavg")
-    table = measured(run, "all").to_pylist()
+    table = measure_contributions(run, "all").to_pylist()
     for agent in range(5):
         own = {it["round"]: it["leave_one_out"] for it in table if it["client"] == f"client-{agent}"}
         for part in range(5):  # of five rounds

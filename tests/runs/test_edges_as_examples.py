@@ -24,7 +24,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.build import build, prepared
 from fedweave.experiment.config import resolve
 from fedweave.export.source import source
-from fedweave.incentives.shapley import worth
+from fedweave.incentives.coalitions import round_value
 from tests.contract.federations import state_after
 from tests.refusals import refusal
 from tests.runs.test_predictions import made
@@ -207,7 +207,7 @@ def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighborho
         update = ReplyBatch((0, 1), {"update": map_leaves(lambda a, b, c: torch.stack([b - a, c - a]), first, *others)})
         replies, share = Replies(("east", "west"), [update], {}), torch.tensor([0.5, 0.5], dtype=torch.float64)
         round = Round(replies, torch.arange(2), first, net, weights=share)
-        gained = worth(round, net, graphs, "accuracy")(torch.eye(2, dtype=torch.bool))
+        gained = round_value(round, net, graphs, "accuracy")(torch.eye(2, dtype=torch.bool))
     examples = sum(int(graph.masks[TEST].sum()) for graph in graphs)
     hits = [sum(right(w, graph) for graph in graphs) / examples for w in (first, *others)]
     assert gained.tolist() == pytest.approx([own - hits[0] for own in hits[1:]], abs=1e-6)

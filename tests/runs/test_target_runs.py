@@ -10,14 +10,14 @@ import pytest
 import torch
 
 import fedweave
-from fedweave.accounts.contributions import left_out
+from fedweave.accounts.contributions import leave_one_out_gains
 from fedweave.algorithms import FedAvg, Local
 from fedweave.algorithms.parts import GraphCrossEntropy, SampledCrossEntropy
 from fedweave.contract.subject import ShardedRecorder
 from fedweave.core import model as models
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.reading import read_runs
-from fedweave.incentives.shapley import GAINS_IN
+from fedweave.incentives.coalitions import GAINS_IN
 from fedweave.metrics.intervals import BIN_ERROR
 from fedweave.metrics.selection import Judging
 from fedweave.models.edges import on_examples
@@ -213,11 +213,11 @@ def test_what_members_bring_is_measured_in_what_judges(make, judges, tmp_path):
     fed = fedweave.federation(data, split(data), algorithm, seed=0)
     for _ in fedweave.train(algorithm, fed, 2, out=tmp_path / "run"):
         pass
-    gains = left_out(tmp_path / "run", "last", "auto")
+    gains = leave_one_out_gains(tmp_path / "run", "last", "auto")
     assert gains.schema.metadata[GAINS_IN].decode() == judges
     assert np.isfinite(gains["leave_one_out"].to_numpy()).all()
     with refusal("user"):
-        left_out(tmp_path / "run", "last", "macro_f1")
+        leave_one_out_gains(tmp_path / "run", "last", "macro_f1")
 
 
 def test_units_of_members_with_other_means_are_noted_where_they_share_a_model():

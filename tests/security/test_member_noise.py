@@ -13,7 +13,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.tree import Tree, norm
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.privacy.mechanisms import epsilon
+from fedweave.privacy.gaussian import epsilon
 from fedweave.sites.flare.audit import compare
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.journal import entries, journals

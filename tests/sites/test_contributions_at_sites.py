@@ -9,7 +9,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 from typer.testing import CliRunner
 
-from fedweave.accounts.contributions import measured
+from fedweave.accounts.contributions import measure_contributions
 from fedweave.cli import app
 from fedweave.core.tree import map_leaves
 from fedweave.errors import ClientsMissing
@@ -34,7 +34,7 @@ def test_sites_value_each_other_as_the_simulation_does(project: Path, tmp_path: 
     job(project, out, config)
     expected, sim = simulated(config)
     names = dict(zip(sim.clients, SITES, strict=True))
-    table = measured(out, "all").to_pylist()
+    table = measure_contributions(out, "all").to_pylist()
     last = expected.state["parts"]["CoalitionValue"]
     for name in ("shapley", "leave_one_out"):
         found = {row["client"]: row[name] for row in table if row["round"] == 2}
@@ -56,7 +56,7 @@ def test_sites_value_updates_by_themselves_as_the_simulation_does(project: Path,
     job(project, out, config)
     expected, _ = simulated(config)
     last = expected.state["parts"]["ValidatedValue"]["validated"].tolist()
-    table = measured(out, "all").to_pylist()
+    table = measure_contributions(out, "all").to_pylist()
     assert [row["validated"] for row in table if row["round"] == 2] == pytest.approx(last)
     assert {"validated_share", "equal_share"} <= table[0].keys()
     assert "shapley" not in table[0]
@@ -70,7 +70,7 @@ def test_sites_value_updates_by_themselves_as_the_simulation_does(project: Path,
 def test_a_run_of_sites_without_the_part_names_it(project: Path, tmp_path: Path) -> None:
     job(project, tmp_path / "out", experiment(rounds=1))
     with refusal("contributions.unmeasured", "algorithm.parts =", "without secure_sum") as error:
-        measured(tmp_path / "out")
+        measure_contributions(tmp_path / "out")
     assert error.value.code == "contributions.unmeasured"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.algorithms.fairgraphfl.motifs import MOTIFS
+from fedweave.algorithms.fairgraphfl.vocabulary import MOTIFS
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import encode
 from fedweave.errors import UserError

@@ -18,7 +18,7 @@ from fedweave.core.ledger_columns import Entry, Line
 from fedweave.core.mechanism import LDP, Clipped, Cost, Gaussian, Mixup, PrivacyAccount, SecureSum, read_applied
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.experiment.rounds import train
-from fedweave.privacy.mechanisms import GaussianRows, epsilon
+from fedweave.privacy.gaussian import GaussianRows, epsilon
 from fedweave.sites.flare import participation
 from fedweave.sites.flare.journal import Journal, entries
 from fedweave.sites.flare.policy import PolicyViolation, Spent, check_reply
@@ -111,7 +111,7 @@ def test_a_server_that_runs_another_algorithm_than_the_sites_agreed_to(
     list(train(*asked))
     told = {line.applied for entry in journal(project, run="r2") for line in entry.keys if line.key == "h"}
     [applied] = told
-    assert ((applied and read_applied(applied).mechanisms) or ()) == algorithm.party.release.rows.mechanisms
+    assert ((applied and read_applied(applied).mechanisms) or ()) == algorithm.release.rows.mechanisms
 
 
 def test_a_site_counts_what_its_own_algorithm_costs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, METRICS, read_table
 from fedweave.experiment.runs.resuming import Stop
 from fedweave.experiment.runs.run import run
-from fedweave.privacy.mechanisms import epsilon
+from fedweave.privacy.gaussian import epsilon
 from fedweave.sites.flare.journal import entries, journals
 from fedweave.sites.flare.policy import Spent, replies_of
 from fedweave.sites.flare.server import Progress, Server, backend

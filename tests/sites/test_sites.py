@@ -23,7 +23,7 @@ from fedweave.experiment.config import load, resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, EARLIER_LEDGER, LEDGER, METRICS, PARTITION, read_table
-from fedweave.privacy.mechanisms import epsilon
+from fedweave.privacy.gaussian import epsilon
 from fedweave.sites.flare.journal import entries, journal_path, journals, read_journal
 from fedweave.sites.flare.member import LOG
 from fedweave.sites.flare.sitefile import FINE

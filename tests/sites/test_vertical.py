@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.algorithms.vertical.party import DRAWN
+from fedweave.algorithms.vertical.labels import DRAWN
 from fedweave.core.federation import StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies

@@ -24,17 +24,16 @@ from fedweave.accounts.statements import (
     run_hash,
     terms_of,
 )
-from fedweave.core.types import TRAINING, Record
+from fedweave.core.types import TRAINING
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Document as ConfigDocument
 from fedweave.experiment.config import config_hash, dumps, load_saved
 from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, damaged, read, read_table, write, write_table
 from fedweave.experiment.runs.reading import Run
-from fedweave.incentives.payoffs import SCHEMA, Digest, Terms, check, of_member
+from fedweave.incentives.statement import SCHEMA, Digest, Terms, check, of_member
 
 DIFFERS = "statement.differs"
 SEAL = "statement.json"
-LEAVE_ONE_OUT = "leave_one_out"  # a column that has values only after `fedweave contributions`
 _COPY_KEYS = ("run", "sites")  # of run.json in a copy; the others describe the machine that started the run
 
 
@@ -50,41 +49,30 @@ class Seal(NamedTuple):
 
 
 def read_seal(folder: Path) -> Seal:
-    """The seal of the statement in `folder`.
-
-    Raises:
-        UserError: there is no statement, or the seal is damaged.
-    """
+    """The seal of the statement in `folder`."""
     if not (folder / SEAL).is_file():
         raise UserError(
             f"{folder} holds no statement: it has no {SEAL}. Name the folder that `fedweave statement` wrote."
         )
     try:
-        return _seal(json.loads(read(folder / SEAL)))
+        seal = json.loads(read(folder / SEAL))
+        whole = Digest(seal["start"], tuple(seal["lines"]), seal["digest"])
+        for word in (whole.start, whole.digest, *whole.lines):
+            bytes.fromhex(word)
+        sums = {int(number): float(total) for number, total in seal["sums"].items()}
+        if not all(0 <= total < math.inf for total in sums.values()):
+            raise ValueError("a sum is negative or not finite")
+        terms = Terms(seal["budget"], seal["currency"])
+        return Seal(terms, whole, str(seal["config"]), dict(seal["ledgers"]), str(seal["run"]), sums)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise UserError(
             f"the seal {folder / SEAL} is damaged ({type(error).__name__} {error}); ask for the statement again."
         ) from error
 
 
-def _seal(seal: Record) -> Seal:
-    """The seal in a JSON document."""
-    whole = Digest(seal["start"], tuple(seal["lines"]), seal["digest"])
-    for word in (whole.start, whole.digest, *whole.lines):
-        bytes.fromhex(word)
-    sums = {int(number): float(total) for number, total in seal["sums"].items()}
-    if not all(0 <= total < math.inf for total in sums.values()):
-        raise ValueError("a sum is negative or not finite")
-    terms = Terms(seal["budget"], seal["currency"])
-    return Seal(terms, whole, str(seal["config"]), dict(seal["ledgers"]), str(seal["run"]), sums)
-
-
 def check_same(folders: Sequence[Path]) -> str:
     """Compare the seals in members' copies, which contain no lines: seals of one statement are equal. Returns this
     result in words, with the members whose seals were not compared.
-
-    Raises:
-        UserError: a seal contradicts itself, or differs from most seals; names these members, and the first difference.
     """
     seals = {_whose(folder): read_seal(folder) for folder in folders}
     if len(seals) < 2:
@@ -125,17 +113,24 @@ def _difference(seal: Seal, common: Seal) -> str:
 def check_in_run(member_lines: pa.Table, seal: Seal, member: str, run: Run) -> None:
     """Check a member's lines of a statement against its seal, the seal against the configuration and the member's
     ledger in `run`, and the pay against the payoffs in `run`.
-
-    Raises:
-        UserError: a line was changed or left out, or the statement is about another run; the error names the part that
-            does not agree.
     """
     _check_sealed(member_lines, seal, member, run.config, run.ledger, run.directory)
+    _check_once(member_lines, member)
+
+    # The author of a statement can seal anything: rounds and amounts have to be the run's.
     expected_lines = of_member(account(run).table, member)
-    _check_amounts(member_lines, expected_lines, member, run.directory)
+    amounts = {row["round"]: row["pay"] for row in member_lines.to_pylist()}
+    expected = {row["round"]: row["pay"] for row in expected_lines.to_pylist()}
+    for number in sorted(amounts.keys() | expected.keys()):
+        if amounts.get(number) != expected.get(number):
+            claim = f"says {amounts[number]}" if number in amounts else "leaves it out"
+            raise UserError(
+                f"in round {number} {run.directory} has {expected.get(number, 'nothing')} for {member}, and the "
+                f"statement {claim}; ask for the statement again."
+            )
     columns = expected_lines.column_names
-    if member_lines[LEAVE_ONE_OUT].null_count == len(member_lines):  # written before `fedweave contributions`
-        columns.remove(LEAVE_ONE_OUT)
+    if member_lines["leave_one_out"].null_count == len(member_lines):  # written before `fedweave contributions`
+        columns.remove("leave_one_out")
     if member_lines.select(columns).to_pylist() != expected_lines.select(columns).to_pylist():
         raise UserError(
             f"the lines of {member} say other values or reasons than {run.directory}, though they pay the same; ask "
@@ -146,17 +141,25 @@ def check_in_run(member_lines: pa.Table, seal: Seal, member: str, run: Run) -> N
 def check_copy(member_lines: pa.Table, seal: Seal, member: str, folder: Path) -> None:
     """Check a member's lines only with its copy in `folder` (`write_copy`): against the seal, the seal against the
     configuration and the member's ledger, and the pay against the values in the lines.
-
-    Raises:
-        UserError: see `check_in_run`; or the rounds of the lines differ from the rounds in which the member sent an
-            update; or the copy cannot show that an amount is right.
     """
     config, ledger = load_saved(folder / CONFIG), read_table(folder, LEDGER)
     _check_sealed(member_lines, seal, member, config, ledger, folder)
-    if in_total(config):
-        _check_once(member_lines, member)
-    else:
-        _check_rounds(member_lines, member, of_client(ledger, member))
+    _check_once(member_lines, member)
+    if not in_total(config):  # a line for each round in which the member sent an update, by its ledger
+        local = of_client(ledger, member)
+        sent = local.filter(pc.and_(pc.equal(local["direction"], "up"), pc.equal(local["purpose"], TRAINING)))
+        rounds_of_updates, rounds_of_lines = {*sent["round"].to_pylist()}, {*member_lines["round"].to_pylist()}
+        without_line = sorted(rounds_of_updates - rounds_of_lines)
+        if without_line:
+            raise UserError(
+                f"{member} sent an update in {_round_list(without_line)}, and the statement has no line of it; ask for "
+                "the statement again. If that round paid no member, only the run itself shows it."
+            )
+        without_update = sorted(rounds_of_lines - rounds_of_updates)
+        if without_update:
+            raise UserError(
+                f"the statement has {_round_list(without_update)}, in which {member} sent no update; ask for it again."
+            )
     unknown = check_pay(member_lines, seal.sums, seal.terms, rule_of(config))
     if unknown:
         raise UserError(
@@ -185,39 +188,6 @@ def _check_sealed(
     check(member_lines, member, seal.digest, seal.terms, seal.run, seal.sums)
 
 
-def _check_amounts(member_lines: pa.Table, expected_lines: pa.Table, member: str, directory: Path) -> None:
-    """Raise an error if rounds or amounts differ from the run's: the author of a statement can seal anything."""
-    _check_once(member_lines, member)
-    amounts = {row["round"]: row["pay"] for row in member_lines.to_pylist()}
-    expected = {row["round"]: row["pay"] for row in expected_lines.to_pylist()}
-    for number in sorted(amounts.keys() | expected.keys()):
-        if amounts.get(number) != expected.get(number):
-            claim = f"says {amounts[number]}" if number in amounts else "leaves it out"
-            raise UserError(
-                f"in round {number} {directory} has {expected.get(number, 'nothing')} for {member}, and the statement "
-                f"{claim}; ask for the statement again."
-            )
-
-
-def _check_rounds(member_lines: pa.Table, member: str, ledger: pa.Table) -> None:
-    """Raise an error if the lines' rounds differ from the rounds in which the member sent an update, by its `ledger`.
-    The seal has no influence."""
-    _check_once(member_lines, member)
-    sent = ledger.filter(pc.and_(pc.equal(ledger["direction"], "up"), pc.equal(ledger["purpose"], TRAINING)))
-    rounds_of_updates, rounds_of_lines = {*sent["round"].to_pylist()}, {*member_lines["round"].to_pylist()}
-    without_line = sorted(rounds_of_updates - rounds_of_lines)
-    if without_line:
-        raise UserError(
-            f"{member} sent an update in {_round_list(without_line)}, and the statement has no line of it; ask for the "
-            "statement again. If that round paid no member, only the run itself shows it."
-        )
-    without_update = sorted(rounds_of_lines - rounds_of_updates)
-    if without_update:
-        raise UserError(
-            f"the statement has {_round_list(without_update)}, in which {member} sent no update; ask for it again."
-        )
-
-
 def _check_once(member_lines: pa.Table, member: str) -> None:
     numbers = member_lines["round"].to_pylist()
     twice = sorted({number for number in numbers if numbers.count(number) > 1})
@@ -230,11 +200,7 @@ def _round_list(numbers: Sequence[int]) -> str:
 
 
 def check_free(out: Path, member: str) -> None:
-    """Raise an error if a member's copy, or the whole statement for `member` "", would overwrite other files.
-
-    Raises:
-        UserError: the folder holds a run, other files, or another member's copy.
-    """
+    """Raise an error if a member's copy, or the whole statement for `member` "", would overwrite other files."""
     files_of_run = [name for name in (CONFIG, LEDGER) if (out / name).exists()]
     if files_of_run and not (out / SEAL).exists():
         raise UserError(
@@ -247,31 +213,22 @@ def check_free(out: Path, member: str) -> None:
 
 
 def write_copy(run: Run, member: str, out: Path) -> list[Path]:
-    """Write the files of a copy, without lines, page and seal; return the paths.
-
-    Raises:
-        FedweaveError: the run's run.json is damaged.
-    """
+    """Write the files of a copy, without lines, page and seal; return the paths."""
     write(out / CONFIG, lambda file: file.write(dumps(run.config).encode()))
-    write_table(out / LEDGER, _compact(of_client(run.ledger, member)))
-    return [out / CONFIG, out / LEDGER, *_copy_run_file(run.directory / RUN, out)]
-
-
-def _compact(table: pa.Table) -> pa.Table:
-    """The same rows, with dictionaries of only their words: a filter leaves the other rows' words too."""
-    for index, field in enumerate(table.schema):
+    ledger = of_client(run.ledger, member)
+    for index, field in enumerate(ledger.schema):  # a filter leaves the words of other members' rows in dictionaries
         if pa.types.is_dictionary(field.type):
-            words = table[field.name].cast(field.type.value_type).combine_chunks().dictionary_encode()
-            table = table.set_column(index, field, words.cast(field.type))
-    return table
-
-
-def _copy_run_file(path: Path, out: Path) -> list[Path]:
-    if not path.exists():
-        return []
-    try:
-        record = {key: value for key, value in dict(json.loads(read(path))).items() if key in _COPY_KEYS}
-    except (ValueError, TypeError) as error:
-        raise damaged(path, str(error)) from error
-    write(out / RUN, lambda file: file.write(json.dumps(record).encode()))
-    return [out / RUN]
+            words = ledger[field.name].cast(field.type.value_type).combine_chunks().dictionary_encode()
+            ledger = ledger.set_column(index, field, words.cast(field.type))
+    write_table(out / LEDGER, ledger)
+    paths = [out / CONFIG, out / LEDGER]
+    source = run.directory / RUN
+    if source.exists():
+        try:
+            record = dict(json.loads(read(source)))
+        except (ValueError, TypeError) as error:
+            raise damaged(source, str(error)) from error
+        copied = {key: value for key, value in record.items() if key in _COPY_KEYS}
+        write(out / RUN, lambda file: file.write(json.dumps(copied).encode()))
+        paths.append(out / RUN)
+    return paths

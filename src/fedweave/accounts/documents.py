@@ -6,15 +6,15 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from fedweave.accounts.document import Document, Grid, Section, grid
+from fedweave.accounts.document import Document, Section, grid
 from fedweave.accounts.ledger import period
 from fedweave.accounts.statements import Account
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config.toml import section
 from fedweave.experiment.runs.reading import Run
-from fedweave.incentives.payoffs import MEASURES
 from fedweave.incentives.rules import to_digits
+from fedweave.incentives.statement import MEASURES
 from fedweave.metrics.selection import selection_metric_of, title_of
 
 _NAMES = {
@@ -48,33 +48,63 @@ def document(whole: Account, table: pa.Table, about: str, command: str, run: Run
     rounds = len({row["round"] for row in rows})
     member = member_totals[0]["member"] if len(member_totals) == 1 else ""
     number = f"SA-{whole.digest.digest[:12].upper()}{f'/{member}' if member else ''}"
+
+    # 1. Facts and lead.
     legal_names = section(run.config, "pay").get("names", {})
-    members = [_legal_name(row["member"], legal_names) for row in member_totals]
+    members = []
+    for row in member_totals:
+        name = row["member"]
+        members.append(f"{legal_names[name]} ({name})" if name in legal_names else name)
+    if whole.covers:
+        covered = f"{counted(run.done, 'round')}, for all of them together"
+    else:
+        numbers = f"{rows[0]['round']} to {rows[-1]['round']}" if rounds > 1 else str(rows[0]["round"])
+        covered = f"{counted(rounds, 'round')} with pay, {numbers}"
     facts = (
         ("number", number),
         ("issued", f"{issued:%Y-%m-%d}"),
-        ("period", f"{period(run.ledger)}; {_rounds_text(whole, rows, run)}"),
+        ("period", f"{period(run.ledger)}; {covered}"),
         ("members", ", ".join(members)),
         ("currency", whole.terms.currency),
     )
     lead = _lead(whole, len(member_totals), rounds, sum((row["pay"] for row in member_totals), Decimal()))
+    empty = ", ".join(map(str, whole.empty))
+
+    # 2. Totals: a line for each member, and one for all if there are several.
+    measures = [name for name in MEASURES if table[name].null_count < len(table)]
+    all_titles = _NAMES | {"value": whole.rule.number}
+    titles = {name: all_titles[name] for name in measures}
+    totals = [_total_line(row["member"], str(row["rounds"]), row, titles) for row in member_totals]
+    if member:
+        totals_grid = grid(totals, ("member",))
+    else:
+        sums: Record = {name: sum((row[name] for row in member_totals), Decimal()) for name in ("paid", "fined", "pay")}
+        sums["currency"] = whole.terms.currency
+        totals.append(_total_line("all members", str(whole.covers or rounds), sums, titles))
+        totals_grid = grid(totals, ("member",), 1)
+    meanings = [_MEANINGS[name].format(gains=whole.gains) for name in measures if name in _MEANINGS]
+    means = " ".join(["Measures are means over rounds here.", *meanings])
+
+    # 3. The rule of pay, the lines, how to check them, and a line for each signature on paper.
+    metric = title_of(selection_metric_of(run.summary["metrics"]))
+    rule = f"{whole.rule.words.format(metric=metric)} {_AMOUNT if whole.covers else _SUMS}"
+    lines = grid([_line(whole, row, measures, all_titles) for row in rows], ("member", "why"))
+    code = (command, f"run {whole.run}", f"statement {whole.digest.digest}")
+    signers = [dict(zip(_SIGNATURES, (signer, "", ""), strict=True)) for signer in ("who issues this", *members)]
     return Document(
         title=f"Statement of account{f' of {member}' if member else ''}: {about}",
         number=number,
         facts=facts,
         lead=(whole.warning, lead) if whole.warning else (lead,),
-        warnings=_empty_rounds(whole),
-        sections=(*_account_sections(whole, rows, member_totals, run), *_closing_sections(whole, command, members)),
+        warnings=(f"In rounds {empty} there was nothing to divide.",) if empty else (),
+        sections=(
+            Section("Totals", () if whole.covers else (means,), grid=totals_grid),
+            Section("How pay follows", (rule,), code=(whole.rule.formula,)),
+            Section("The whole run" if whole.covers else "Round by round", grid=lines),
+            Section("How to check this", (_SEALED,), code=code),
+            Section("Signatures", grid=grid(signers, _SIGNATURES)),
+        ),
     )
-
-
-def _rounds_text(whole: Account, rows: list[Record], run: Run) -> str:
-    """The rounds that lines cover: "3 rounds with pay, 1 to 5"."""
-    if whole.covers:
-        return f"{counted(run.done, 'round')}, for all of them together"
-    count = len({row["round"] for row in rows})
-    numbers = f"{rows[0]['round']} to {rows[-1]['round']}" if count > 1 else str(rows[0]["round"])
-    return f"{counted(count, 'round')} with pay, {numbers}"
 
 
 def _lead(whole: Account, members: int, rounds: int, pay: Decimal) -> str:
@@ -86,52 +116,6 @@ def _lead(whole: Account, members: int, rounds: int, pay: Decimal) -> str:
     if members == 1:
         return f"{money(pay)} {currency} over {during}, of {budget} {currency} that all members share in a round."
     return f"{budget} {currency} a round over {during}: {money(pay)} {currency} among {members} members."
-
-
-def _empty_rounds(whole: Account) -> tuple[str, ...]:
-    rounds = ", ".join(map(str, whole.empty))
-    return (f"In rounds {rounds} there was nothing to divide.",) if rounds else ()
-
-
-def _account_sections(whole: Account, rows: list[Record], member_totals: list[Record], run: Run) -> tuple[Section, ...]:
-    """Totals, the rule of pay, and the lines."""
-    measures = [name for name in MEASURES if any(row[name] is not None for row in rows)]
-    titles = _NAMES | {"value": whole.rule.number}
-    totals = _totals_grid(whole, member_totals, {name: titles[name] for name in measures}, rows)
-    lines = grid([_line(whole, row, measures, titles) for row in rows], ("member", "why"))
-    metric = title_of(selection_metric_of(run.summary["metrics"]))
-    rule = f"{whole.rule.words.format(metric=metric)} {_AMOUNT if whole.covers else _SUMS}"
-    meanings = [_MEANINGS[name].format(gains=whole.gains) for name in measures if name in _MEANINGS]
-    means = " ".join(["Measures are means over rounds here.", *meanings])
-    return (
-        Section("Totals", () if whole.covers else (means,), grid=totals),
-        Section("How pay follows", (rule,), code=(whole.rule.formula,)),
-        Section("The whole run" if whole.covers else "Round by round", grid=lines),
-    )
-
-
-def _closing_sections(whole: Account, command: str, members: list[str]) -> tuple[Section, ...]:
-    """How to check the statement, and a line for each signature on paper."""
-    code = (command, f"run {whole.run}", f"statement {whole.digest.digest}")
-    signers = ["who issues this", *members]
-    lines = [dict(zip(_SIGNATURES, (signer, "", ""), strict=True)) for signer in signers]
-    return (
-        Section("How to check this", (_SEALED,), code=code),
-        Section("Signatures", grid=grid(lines, _SIGNATURES)),
-    )
-
-
-def _totals_grid(
-    whole: Account, member_totals: list[Record], titles: Mapping[str, str], rows: list[Record]
-) -> Grid | None:
-    """A line for each member, and one for all if there are several."""
-    lines = [_total_line(row["member"], str(row["rounds"]), row, titles) for row in member_totals]
-    if len(member_totals) < 2:
-        return grid(lines, ("member",))
-    sums: Record = {name: sum((row[name] for row in member_totals), Decimal()) for name in ("paid", "fined", "pay")}
-    sums["currency"] = member_totals[0]["currency"]
-    rounds = whole.covers or len({row["round"] for row in rows})
-    return grid([*lines, _total_line("all members", str(rounds), sums, titles)], ("member",), 1)
 
 
 def _total_line(name: str, rounds: str, row: Record, titles: Mapping[str, str]) -> dict[str, str]:
@@ -160,7 +144,3 @@ def money(amount: Decimal) -> str:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
-
-
-def _legal_name(member: str, names: Mapping[str, str]) -> str:
-    return f"{names[member]} ({member})" if member in names else member

@@ -331,7 +331,7 @@ def meaning(one: Flow) -> str:
 
 def spelt(account: PrivacyAccount, delta: float = DELTA) -> str:
     """The privacy cost of releases at that δ, in words; "" if no release is counted."""
-    from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
+    from fedweave.privacy.gaussian import total_epsilon  # imports torch, which ledgers without noise need not
 
     bounded = account.cost.epsilon or account.cost.squared_mu
     words = [f"{total_epsilon(account.cost, delta):.4g}"] if bounded else []

@@ -26,84 +26,32 @@ from fedweave.experiment.config import Document as ConfigDocument
 from fedweave.experiment.config import config_hash
 from fedweave.experiment.config.experiment import PaySettings
 from fedweave.experiment.config.toml import section
-from fedweave.experiment.runs.files import (
-    CONTRIBUTIONS,
-    read_table,
-)
+from fedweave.experiment.runs.files import CONTRIBUTIONS, read_table
 from fedweave.experiment.runs.reading import Run
-from fedweave.incentives.payoffs import (
+from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON, WEIGHT, measured_by
+from fedweave.incentives.payoffs import Payoffs, limit_shares
+from fedweave.incentives.rules import PAYOFF, RULES, SIZE, TIMES, Basis, GainsRule, Rule, to_digits
+from fedweave.incentives.statement import (
     MEASURES,
     Digest,
-    Payoffs,
     StatementRound,
     Terms,
-    capped,
     digest,
+    of_member,
     reasons,
     statement,
     totals,
 )
-from fedweave.incentives.rules import PAYOFF, RULES, SIZE, TIMES, Basis, GainsRule, Rule, to_digits
-from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON, WEIGHT, measured_by
 
 PAYOFF_MEASURE, COMPENSATION = "payoff", "compensation"  # measures of the part "payoff"
-_CENT = 1 + 1e-6  # largest error of an amount: a largest remainder's rounding, and rounding of floats
-
-
-def sums(table: pa.Table, terms: Terms, rule: Rule) -> dict[int, float]:
-    """{round: the sum of `Rule.dues`} of a whole statement, for the rounds in which every member's pay follows from
-    it."""
-    dues = {}  # {member: {round: due}}
-    for member in pc.unique(table["member"]).to_pylist():
-        dues[member] = rule.dues(table.filter(pc.equal(table["member"], member)))
-    result: dict[int, float] = {}
-    for number in sorted(set(table["round"].to_pylist())):
-        lines = table.filter(pc.equal(table["round"], number)).to_pylist()
-        pay = {line["member"]: line["pay"] for line in lines}
-        due = {member: dues[member].get(number, math.nan) for member in pay}
-        total = sum(due.values())
-        if all(_follows(pay[member], due[member], total, terms) for member in pay):
-            result[number] = total
-    return result
-
-
-def check_pay(member_lines: pa.Table, totals: Mapping[int, float], terms: Terms, rule: Rule) -> list[int]:
-    """Check the pay in a member's lines against `totals` (`sums`); return the rounds that cannot be checked.
-
-    Raises:
-        UserError: a line has another amount than its value gives; names round and amounts.
-    """
-    dues = rule.dues(member_lines)
-    unknown = []
-    for line in member_lines.to_pylist():
-        number = line["round"]
-        total = totals.get(number)
-        if not total or number not in dues:
-            unknown.append(number)
-        elif not _follows(line["pay"], dues[number], total, terms):
-            amount = dues[number] / total * terms.cents / 100
-            raise UserError(
-                f"in round {number} the statement pays {line['pay']}, and from its values follow {amount:.2f}: one of "
-                "the two was changed; ask for the statement again."
-            )
-    return unknown
-
-
-def _follows(pay: Decimal, due: float, total: float, terms: Terms) -> bool:
-    """Whether a member's pay is its share of the budget, due / total, in whole cents."""
-    if not total > 0:  # also of NaN
-        return False
-    expected_cents = due / total * terms.cents
-    return abs(float(pay) * 100 - expected_cents) < _CENT + 1e-9 * abs(expected_cents)
-
-
+_MAX_ERROR = 1 + 1e-6  # in cents, of an amount: a largest remainder's rounding, and rounding of floats
 _OF_LEDGER = ("round", "call", "step", "direction", "key", "shape", "bytes", "mechanism", "reveals", "to", "applied")
 
 
 class Account(NamedTuple):
     """A statement of account.
 
-    table: its lines (`incentives.payoffs.SCHEMA`). terms, run, digest: terms, the run's hash and the digest. config,
+    table: its lines (`incentives.statement.SCHEMA`). terms, run, digest: terms, the run's hash and the digest. config,
     ledgers: the hashes that make the run's hash. sums: divisor of each round's pay (`sums`), 0 without pay. rule: by
     which it pays. covers: the number of rounds that one line is of, 0 where there is a line for each. gains: the metric
     of leave-one-out values, "" without them. warning: a note to read before anything is paid (`one_class`).
@@ -122,7 +70,7 @@ class Account(NamedTuple):
     warning: str = ""
 
     def totals(self, table: pa.Table) -> pa.Table:
-        """`incentives.payoffs.totals` of lines of this statement, with the number of rounds that they cover."""
+        """`incentives.statement.totals` of lines of this statement, with the number of rounds that they cover."""
         sums = totals(table)
         if not self.covers:
             return sums
@@ -150,11 +98,7 @@ class Account(NamedTuple):
 
 
 def account(run: Run) -> Account:
-    """The statement of a run whose algorithm pays.
-
-    Raises:
-        UserError: the algorithm does not pay, or no round has pay.
-    """
+    """The statement of a run whose algorithm pays."""
     terms = terms_of(run.config, run.directory)
     rounds = [_whole_run(run)] if in_total(run.config) else _rounds(run)
     paid_rounds = [entry for entry in rounds if float(entry.pay.sum()) > 0]
@@ -167,6 +111,12 @@ def account(run: Run) -> Account:
     divisors = sums(table, terms, rule)
     divisors |= {entry.number: 0.0 for entry in rounds if not float(entry.pay.sum()) > 0}
     divisors = dict(sorted(divisors.items()))
+    gains = ""
+    if (run.directory / CONTRIBUTIONS).is_file():  # the file of `fedweave contributions`
+        metadata = read_table(run.directory, CONTRIBUTIONS).schema.metadata or {}
+        gains = metadata.get(GAINS_IN, b"").decode(errors="replace") or "accuracy"
+        if MEASURED_ON in metadata:
+            gains += f" on {metadata[MEASURED_ON].decode(errors='replace')}"
     config = config_hash(run.config)
     ledgers = {member: ledger_hash(run.ledger, member) for member in _members(run)}
     hash_of_run = run_hash(config, ledgers)
@@ -180,7 +130,7 @@ def account(run: Run) -> Account:
         sums=divisors,
         rule=rule,
         covers=run.done if in_total(run.config) else 0,
-        gains=_gains_metric(run),
+        gains=gains,
         warning=one_class(run),
     )
 
@@ -196,11 +146,7 @@ def rule_of(config: ConfigDocument) -> Rule:
 
 
 def _whole_run(run: Run) -> StatementRound:
-    """Each member's pay for all rounds by the rule of [pay]; it has the last round's number.
-
-    Raises:
-        UserError: what the rule needs was not measured, or divides no budget.
-    """
+    """Each member's pay for all rounds by the rule of [pay]; it has the last round's number."""
     pay = PaySettings(**section(run.config, "pay"))
     rule = RULES[pay.by]
     weights = run.known(WEIGHT)  # {member: {round: number of examples}}
@@ -215,7 +161,12 @@ def _whole_run(run: Run) -> StatementRound:
     sizes = torch.ones(len(members), dtype=torch.float64, device="cpu")  # [N]
     if rounds:
         sizes = _sums_over_rounds(weights, members, rounds)
-    gains = _gains_by_judge(run, rule.needs, members, rounds) if isinstance(rule, GainsRule) else {}
+    gains = {}  # {who measured, every member or the server: [N]}
+    if isinstance(rule, GainsRule):
+        measured = {judge: run.known(measured_by(rule.needs, index)) for index, judge in enumerate(members)}
+        if not all(measured.values()):
+            measured = {"the server": run.known(rule.needs)}
+        gains = {judge: _sums_over_rounds(values, members, rounds) for judge, values in measured.items()}
     basis = Basis(members, gains, sizes / sizes.sum())
     uncapped = rule.shares(basis)  # [N]
     if bool(uncapped.isnan().any()):
@@ -225,12 +176,16 @@ def _whole_run(run: Run) -> StatementRound:
             "agree on another rule.",
             code="user.no-positive-sum",
         )
-    shares = capped(uncapped, sizes, pay.cap) if pay.cap else uncapped
+    shares = limit_shares(uncapped, sizes, pay.cap) if pay.cap else uncapped
     order = sorted(range(len(members)), key=members.__getitem__)
     explanations = []
     for index in order:
-        limit = _limit_text(pay, basis, float(uncapped[index]), float(shares[index]), index)
-        explanations.append(f"share = {rule.terms(basis, index)}{limit}")
+        text, before, after = f"share = {rule.terms(basis, index)}", float(uncapped[index]), float(shares[index])
+        if after < before:
+            text += f", limited to {pay.cap:g} {TIMES} size {to_digits(float(basis.sizes[index]))}"
+        elif after > before:
+            text += f" = {to_digits(before)}, and {to_digits(after - before)} of what others' limit left"
+        explanations.append(text)
     last_round, names = max(rounds, default=run.done), [members[index] for index in order]
     shares = shares[order]
     return StatementRound(last_round, names, None, None, shares, None, None, shares, explanations)
@@ -242,23 +197,6 @@ def _sums_over_rounds(
     """The sums over rounds of {member: {round: value}}, [N]."""
     totals = [math.fsum(values[member][number] for number in rounds) for member in members]
     return torch.tensor(totals, dtype=torch.float64, device="cpu")
-
-
-def _gains_by_judge(run: Run, name: str, members: Sequence[str], rounds: Sequence[int]) -> dict[str, torch.Tensor]:
-    """{who measured: the gains [N]}: every member, or the server."""
-    measured = {judge: run.known(measured_by(name, index)) for index, judge in enumerate(members)}
-    if not all(measured.values()):
-        measured = {"the server": run.known(name)}
-    return {judge: _sums_over_rounds(values, members, rounds) for judge, values in measured.items()}
-
-
-def _limit_text(pay: PaySettings, basis: Basis, uncapped: float, share: float, member: int) -> str:
-    """What the limit makes of a member's share, in its line."""
-    if share < uncapped:
-        return f", limited to {pay.cap:g} {TIMES} size {to_digits(float(basis.sizes[member]))}"
-    if share > uncapped:
-        return f" = {to_digits(uncapped)}, and {to_digits(share - uncapped)} of what others' limit left"
-    return ""
 
 
 def one_class(run: Run) -> str:
@@ -275,12 +213,7 @@ def one_class(run: Run) -> str:
 
 
 def terms_of(config: ConfigDocument, directory: Path) -> Terms:
-    """Budget and currency in the configuration of the run in `directory`: [pay], the algorithm or its part "payoff".
-
-    Raises:
-        UserError: the configuration has no budget.
-        ConfigError: the budget is not an amount in whole cents.
-    """
+    """Budget and currency in the configuration of the run in `directory`: [pay], the algorithm or its part "payoff"."""
     if in_total(config):
         pay = PaySettings(**section(config, "pay"))
         return Terms(_amount(pay.budget), pay.currency)
@@ -325,16 +258,6 @@ def _rounds(run: Run) -> list[StatementRound]:
     return entries
 
 
-def _gains_metric(run: Run) -> str:
-    """The metric of leave-one-out values, and on which examples; "" without them."""
-    if not (run.directory / CONTRIBUTIONS).is_file():
-        return ""
-    metadata = read_table(run.directory, CONTRIBUTIONS).schema.metadata or {}
-    metric = metadata.get(GAINS_IN, b"").decode(errors="replace") or "accuracy"
-    examples = metadata.get(MEASURED_ON, b"").decode(errors="replace")
-    return f"{metric} on {examples}" if examples else metric
-
-
 def _column(by_member: dict[str, dict[int, float]], members: list[str], number: int) -> torch.Tensor | None:
     """The members' values of a round, [N]; None if one is not known."""
     values = [by_member.get(member, {}).get(number) for member in members]
@@ -356,3 +279,46 @@ def ledger_hash(ledger: pa.Table, member: str) -> str:
 def run_hash(config: str, ledgers: dict[str, str]) -> str:
     """SHA-256 of the hashes of the configuration and of the members' ledgers, by name."""
     return hashlib.sha256(json.dumps([config, sorted(ledgers.items())]).encode()).hexdigest()
+
+
+def sums(table: pa.Table, terms: Terms, rule: Rule) -> dict[int, float]:
+    """{round: the sum of `Rule.dues`} of a whole statement, for the rounds in which every member's pay follows from
+    it."""
+    dues = {}  # {member: {round: due}}
+    for member in pc.unique(table["member"]).to_pylist():
+        dues[member] = rule.dues(of_member(table, member))
+    result: dict[int, float] = {}
+    for number in sorted(set(table["round"].to_pylist())):
+        lines = table.filter(pc.equal(table["round"], number)).to_pylist()
+        pay = {line["member"]: line["pay"] for line in lines}
+        due = {member: dues[member].get(number, math.nan) for member in pay}
+        total = sum(due.values())
+        if all(_follows(pay[member], due[member], total, terms) for member in pay):
+            result[number] = total
+    return result
+
+
+def check_pay(member_lines: pa.Table, totals: Mapping[int, float], terms: Terms, rule: Rule) -> list[int]:
+    """Check the pay in a member's lines against `totals` (`sums`); return the rounds that cannot be checked."""
+    dues = rule.dues(member_lines)
+    unknown = []
+    for line in member_lines.to_pylist():
+        number = line["round"]
+        total = totals.get(number)
+        if not total or number not in dues:
+            unknown.append(number)
+        elif not _follows(line["pay"], dues[number], total, terms):
+            amount = dues[number] / total * terms.cents / 100
+            raise UserError(
+                f"in round {number} the statement pays {line['pay']}, and from its values follow {amount:.2f}: one of "
+                "the two was changed; ask for the statement again."
+            )
+    return unknown
+
+
+def _follows(pay: Decimal, due: float, total: float, terms: Terms) -> bool:
+    """Whether a member's pay is its share of the budget, due / total, in whole cents."""
+    if not total > 0:  # also of NaN
+        return False
+    expected_cents = due / total * terms.cents
+    return abs(float(pay) * 100 - expected_cents) < _MAX_ERROR + 1e-9 * abs(expected_cents)

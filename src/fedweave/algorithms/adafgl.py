@@ -86,12 +86,12 @@ class AdaFGL(FedAvg):
             return _flat({"joint": models.init(self.trained, key)})
 
         def apply(w: Tree, graph: Graph, h: object, key: Tensor | None) -> Tensor:
-            held = _nested(w)
-            logits: Tensor = models.apply(self.trained, held["joint"], graph, key)
-            if "own" not in held:
+            weights = nest({name.replace(":", "/"): leaf for name, leaf in w.items()})  # undoes `_flat`
+            logits: Tensor = models.apply(self.trained, weights["joint"], graph, key)
+            if "own" not in weights:
                 return logits
             inputs = self.propagation.prepared(graph, torch.softmax(logits, 1))
-            return self.propagation.predicted(held["own"], graph, inputs, held["share"]["s"])
+            return self.propagation.predicted(weights["own"], graph, inputs, weights["share"]["s"])
 
         return (Layer(init, apply, reads="graph", runs_alone=runs_alone),)
 
@@ -108,12 +108,12 @@ class AdaFGL(FedAvg):
         after = {"round": state["round"] + 1}
         if state["round"] < self.joint:
             return super().round(state, fed) | after
-        replies = fed.map(self.personalise, self._first(state), quorum=self.quorum)
+        message = {} if state["begun"].all() else {"w": state["w"], "key": state["key"]}
+        replies = fed.map(self.personalise, message, quorum=self.quorum)
         at = places(fed, replies.clients)
         return state | after | {"begun": state["begun"].index_fill(0, at, True)}
 
     def calls(self, clients: int) -> Calls:
-        """FedAvg's training, or the client's own."""
         family = super().calls(clients)
         return Calls(family.setup, (*family.round, self.personalise), family.evaluation, family.prediction)
 
@@ -126,34 +126,28 @@ class AdaFGL(FedAvg):
         return ({}, None) if state["begun"].all() else super().evaluation_message(state, fed)
 
     def trained_model_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """As `evaluation_message`."""
         return self.evaluation_message(state, fed)
-
-    def _first(self, state: Tree) -> Tree:
-        return {} if state["begun"].all() else {"w": state["w"], "key": state["key"]}
 
     # --- client ------------------------------------------------------------------------------------------------------
 
     @on_client(hears=HEARS)
     def personalise(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps of the client's own modules; sends nothing."""
-        graph, memory = client.graph, client.state.get("own") or self._begun(client, message)
+        graph, memory = client.graph, client.state.get("own")
+        if not memory:
+            classes = models.apply(self.trained, message["w"], graph).shape[1]
+            w = self.propagation.init(message["key"], graph.x.shape[1], classes, graph.x.dtype)
+            s = propagation.homophily(graph, random.fold(client.key, "shown"), classes)
+            memory = {"joint": message["w"], "w": w, "s": s.to(graph.x.dtype)}
         inputs = self.propagation.prepared(graph, torch.softmax(models.apply(self.trained, memory["joint"], graph), 1))
-        trained, optimizer = self.objective.training, self.objective.training.update_rule
+        training = self.objective.training
         w, _, state = fit(
-            self.propagation.loss, memory["w"], graph, client.key, optimizer, self.local_steps,
+            self.propagation.loss, memory["w"], graph, client.key, training.update_rule, self.local_steps,
             state=memory.get("optimizer"), args=inputs, rows=propagation.FEATURE_ROWS,
         )  # fmt: skip
-        w = keep_trained(graph.masks[TRAIN].any(), w, memory["w"]) if trained.weight_decay else w
-        client.state["own"] = memory | {"w": w} | ({"optimizer": state} if trained.keeps_state else {})
+        w = keep_trained(graph.masks[TRAIN].any(), w, memory["w"]) if training.weight_decay else w
+        client.state["own"] = memory | {"w": w} | ({"optimizer": state} if training.keeps_state else {})
         return {}
-
-    def _begun(self, client: Client, message: Tree) -> Tree:
-        graph = client.graph
-        classes = models.apply(self.trained, message["w"], graph).shape[1]
-        w = self.propagation.init(message["key"], graph.x.shape[1], classes, graph.x.dtype)
-        s = propagation.homophily(graph, random.fold(client.key, "shown"), classes)
-        return {"joint": message["w"], "w": w, "s": s.to(graph.x.dtype)}
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The global weights and, once there are any, the client's own."""
@@ -164,17 +158,18 @@ class AdaFGL(FedAvg):
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
         """The weights that the client trained last, in the form of `used`."""
-        trained = self._trained(client, used := self.used(client, message))
+        used = self.used(client, message)
+        trained = self._last_weights(client, used)
         return None if trained is None else keep_trained(client.graph.masks[TRAIN].any(), trained, used)
 
     @on_client(sends=SCORES, hears=lambda self: self.composed.client_learns)
     def score(self, client: Client, message: Tree) -> Tree:
         """Scores of the client's model on its own nodes."""
         w = self.used(client, message)
-        trained = self._trained(client, w)
+        trained = self._last_weights(client, w)
         return self.score_or_store(client, message, w, lambda: score(self.net, w, client, trained, self._goes_on))
 
-    def _trained(self, client: Client, used: Tree) -> Tree | None:
+    def _last_weights(self, client: Client, used: Tree) -> Tree | None:
         if "own" in client.state:
             return used
         return {"0": _flat({"joint": client.state["w"]})} if "w" in client.state else None
@@ -183,8 +178,3 @@ class AdaFGL(FedAvg):
 def _flat(tree: Tree) -> Tree:
     """A tree as one layer's weights, with colons in the names instead of levels."""
     return {path.replace("/", ":"): leaf for path, leaf in leaves(tree)}
-
-
-def _nested(w: Tree) -> Tree:
-    """Undo `_flat`."""
-    return nest({name.replace(":", "/"): leaf for name, leaf in w.items()})

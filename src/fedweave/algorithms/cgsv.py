@@ -21,7 +21,7 @@ from fedweave.algorithms.preset import preset_of
 from fedweave.core.bounds import Fraction, NonNegative, Positive
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
-from fedweave.incentives.shapley import reward
+from fedweave.incentives.agent_values import reward
 from fedweave.ops.touched import Sparsified
 
 

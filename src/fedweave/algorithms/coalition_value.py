@@ -1,12 +1,13 @@
 """The value of every client in a round, by trying models: clients measure models on their test examples, by the metric
-that selects in the run. `CoalitionValue` tries the global models of coalitions (gains as in `incentives.shapley`),
+that selects in the run. `CoalitionValue` tries the global models of coalitions (gains as in `incentives.coalitions`),
 `ValidatedValue` the model of each update by itself.
 
 Unlike a cosine, such values depend on the length of updates and on how good the model is. The server reads single
 updates, so no part may hide them.
 
 A client may report false counts. So the server keeps apart by whose examples a value was measured, and pay divides by
-these values in such a way that nothing that a client reports changes its own share (`incentives.payoffs.impartial`).
+these values in such a way that nothing that a client reports changes its own share
+(`incentives.payoffs.impartial_shares`).
 """
 
 from abc import abstractmethod
@@ -27,19 +28,9 @@ from fedweave.core.bounds import Count
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves, ravel
 from fedweave.errors import ConfigError
+from fedweave.incentives.coalitions import COPIED, WEIGHT, coalition_models, copies, measured_by
 from fedweave.incentives.rules import SIZE
-from fedweave.incentives.shapley import (
-    COPIED,
-    MOST_EXACT,
-    WEIGHT,
-    Value,
-    copies,
-    exact,
-    leave_one_out,
-    measured_by,
-    mixing,
-    sampled,
-)
+from fedweave.incentives.shapley import MAX_EXACT, Value, exact, leave_one_out, permutation_shapley
 from fedweave.metrics import classification
 
 
@@ -153,7 +144,7 @@ class CoalitionValue(TriedValue):
     permutations: number of sampled orders, even.
     """
 
-    exact: Annotated[int, Field(ge=1, le=MOST_EXACT)] = 8
+    exact: Annotated[int, Field(ge=1, le=MAX_EXACT)] = 8
     permutations: Annotated[int, Field(ge=4, multiple_of=2)] = 32
     names: ClassVar = ("shapley", "shapley_error", "leave_one_out")
     needs = replace(TriedValue.needs, measures=("shapley", SIZE))
@@ -172,7 +163,7 @@ class CoalitionValue(TriedValue):
         if players <= self.exact:
             estimate = exact(value, players)
         else:
-            estimate = sampled(
+            estimate = permutation_shapley(
                 value, players, np.random.default_rng([state["key"], state["round"] + 1]), self.permutations
             )
         return estimate.values, estimate.error, leave_one_out(value, players)
@@ -182,7 +173,7 @@ class CoalitionValue(TriedValue):
 class ValidatedValue(TriedValue):
     """The effect of each update by itself: what the round's model plus this update, scaled to the median length of the
     round's updates, reaches by the metric that selects in the run, minus what the model before reaches. An update that
-    is nearly another client's, or nearly the last global update (`incentives.shapley.COPY`), has value 0, as has the
+    is nearly another client's, or nearly the last global update (`incentives.coalitions.COPY`), has value 0, as has the
     copied one.
 
     A round tries N + 1 models, where `CoalitionValue` tries 2^N. The length of an update has no effect on its value in
@@ -260,7 +251,7 @@ class _Trials:
     """What the models of a round's coalitions reach at each judge and at all together; each model is tried once."""
 
     def __init__(self, round: Round, try_out: TryOut) -> None:
-        self._mixed, self._round, self._try_out = mixing(round), round, try_out
+        self._mixed, self._round, self._try_out = coalition_models(round), round, try_out
         self._place, self._pairs = dict[tuple[bool, ...], int](), dict[str, np.ndarray]()
         self._metric, self._positive = "", 1
 

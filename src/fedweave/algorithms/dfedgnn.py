@@ -54,7 +54,6 @@ class DFedGNN(Local):
         return self.after(state)
 
     def calls(self, clients: int) -> Calls:
-        """Training, then the exchange."""
         return replace(super().calls(clients), round=(self.train, self.mix))
 
     @on_client(sends={"w": "model weights after local training"}, peers=True, hears=lambda self: self.heard | _HEARS)
@@ -74,12 +73,12 @@ class DFedGNN(Local):
         present = message["present"]
         neighbors = [message["received"][str(j)]["w"] for j in range(len(present))]
 
-        def mixed(leaf: Tensor, *others: Tensor) -> Tensor:
-            moves = [torch.where(present[j], other - leaf, 0) for j, other in enumerate(others)]
-            return leaf + sum(moves) / (len(others) + 1)
+        def mean(leaf: Tensor, *of_neighbors: Tensor) -> Tensor:
+            moves = [torch.where(present[j], neighbor - leaf, 0) for j, neighbor in enumerate(of_neighbors)]
+            return leaf + sum(moves) / (len(of_neighbors) + 1)
 
         trained = client.state["w"]
-        client.state |= {"w": map_leaves(mixed, trained, *neighbors), "trained": trained}
+        client.state |= {"w": map_leaves(mean, trained, *neighbors), "trained": trained}
         return {}
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
@@ -104,6 +103,13 @@ class DFedGNN(Local):
 
 def ring(clients: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """{client: the client before it and the one after it}; of two clients only the other, of a single client none."""
-    before, after = (*clients[-1:], *clients[:-1]), (*clients[1:], *clients[:1])
-    both = zip(clients, before, after, strict=True)
-    return {client: tuple(near for near in dict.fromkeys(pair) if near != client) for client, *pair in both}
+    neighbors: dict[str, tuple[str, ...]] = {}
+    for at, client in enumerate(clients):
+        before, after = clients[at - 1], clients[(at + 1) % len(clients)]
+        if client == before:
+            neighbors[client] = ()
+        elif before == after:
+            neighbors[client] = (before,)
+        else:
+            neighbors[client] = (before, after)
+    return neighbors

@@ -54,16 +54,16 @@ def gaps(logits: Tensor, graph: Graph) -> Tensor:
     Raises:
         DataError: the graph has no sensitive attribute, or there are not two classes.
     """
-    return _gaps(logits, _shares(graph, logits.dtype))
+    return _weighted_gaps(logits, _gap_weights(graph, logits.dtype))
 
 
-def _gaps(logits: Tensor, counted: Tensor) -> Tensor:
+def _weighted_gaps(logits: Tensor, weights: Tensor) -> Tensor:
     if logits.shape[-1] != 2:
         raise DataError(_NEEDS)
-    return total_gap(torch.softmax(logits, -1)[:, 1], counted)
+    return total_gap(torch.softmax(logits, -1)[:, 1], weights)
 
 
-def _shares(graph: Graph, dtype: torch.dtype) -> Tensor:
+def _gap_weights(graph: Graph, dtype: torch.dtype) -> Tensor:
     """The weights of the training nodes in the gaps."""
     if graph.sensitive is None:
         raise DataError(_NEEDS)
@@ -83,11 +83,10 @@ class FairPenalty(Part):
 
     def recall(self, ctx: Context) -> Tree:
         """{"shares": the weight of every node in the gaps}."""
-        return {"shares": _shares(ctx.client.graph, ctx.client.graph.x.dtype)}
+        return {"shares": _gap_weights(ctx.client.graph, ctx.client.graph.x.dtype)}
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """The penalty."""
-        return self.alpha * _gaps(outputs.logits, outputs.inputs["shares"])
+        return self.alpha * _weighted_gaps(outputs.logits, outputs.inputs["shares"])
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,6 @@ class DivergenceStart(Part):
     }
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """No divergence yet."""
         unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64, device=fed.device)
         return {"js": unknown, "calls": torch.zeros(len(fed.clients), device=fed.device)}
 
@@ -118,36 +116,34 @@ class DivergenceStart(Part):
         if not last:
             ctx.keep({"js": torch.ones((), dtype=ctx.client.graph.x.dtype, device=ctx.client.graph.device)})
             return ctx.received
-        js = self._divergence(ctx, ctx.memory["p"] if "p" in ctx.memory else _predicted(ctx, last))
+        graph, p = ctx.client.graph, _probabilities(ctx, ctx.received)  # [n, c]
+        last_p = ctx.memory["p"] if "p" in ctx.memory else _probabilities(ctx, last)
+        if self.js == "class":
+            js = _BETWEEN_CLASSES(p, last_p, graph.usable_examples)
+        else:
+            js = _BETWEEN_NODES(p, last_p, graph.masks[TRAIN])
         ctx.keep({"js": js})
         rest = 1 - js
         return map_leaves(lambda w, previous: js * w + rest * previous, ctx.received, last)
-
-    def _divergence(self, ctx: Context, last: Tensor) -> Tensor:
-        graph, p = ctx.client.graph, _predicted(ctx, ctx.received)
-        if self.js == "class":
-            return _BETWEEN_CLASSES(p, last, graph.usable_examples)
-        return _BETWEEN_NODES(p, last, graph.masks[TRAIN])
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Forget predictions for data that may have changed: eq. 2 compares two models on the same nodes."""
         ctx.keep({key: value for key, value in ctx.memory.items() if key != "p"})
 
     def personalize(self, ctx: Context) -> Tree:
-        """The global model."""
-        return ctx.received
+        return ctx.received  # the global model
 
     def report(self, ctx: Context) -> Tree:
         """{"js"}, 1 at the first call; what the trained model predicts, [n, c], is kept for the next."""
-        ctx.keep(ctx.memory | {"p": _predicted(ctx, ctx.trained)})
+        ctx.keep(ctx.memory | {"p": _probabilities(ctx, ctx.trained)})
         return {"js": ctx.memory["js"]}
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The round's divergences, -1 where there was none, and how often each client was called."""
         divergences = torch.where(state["calls"][round.at] > 0, round.replies.stack("js").double(), -1.0)
         js = torch.full_like(state["js"], -1.0).index_copy(0, round.at, divergences)
-        once = torch.ones_like(round.at, dtype=state["calls"].dtype)
-        return {"js": js, "calls": state["calls"].index_add(0, round.at, once)}
+        one = torch.ones_like(round.at, dtype=state["calls"].dtype)
+        return {"js": js, "calls": state["calls"].index_add(0, round.at, one)}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"js"} of the last round, NaN at clients that it did not call, or called for the first time."""
@@ -180,7 +176,6 @@ class GroupWeights(Part):
     }
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Nothing is known yet."""
         unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64, device=fed.device)
         return {"gaps": unknown, "balance": unknown.clone(), "weight": unknown.clone()}
 
@@ -198,21 +193,24 @@ class GroupWeights(Part):
         ctx.keep({})
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """γ."""
-        balances, group_gaps = (round.replies.stack(key) for key in ("balance", "gaps"))
+        balances, group_gaps = round.replies.stack("balance"), round.replies.stack("gaps")
         return f2gnn_weights(balances, group_gaps, self.lam, self.tau, self.prefer)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The reports and weights of the round's clients; -1 for the others."""
-        reports = {key: round.replies.stack(key).double() for key in ("gaps", "balance")} | {"weight": round.weights}
-        return {key: torch.full_like(state[key], -1.0).index_copy(0, round.at, value) for key, value in reports.items()}
+        unknown = torch.full_like(state["gaps"], -1.0)
+        return {
+            "gaps": unknown.index_copy(0, round.at, round.replies.stack("gaps").double()),
+            "balance": unknown.index_copy(0, round.at, round.replies.stack("balance").double()),
+            "weight": unknown.index_copy(0, round.at, round.weights),
+        }
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"gaps", "balance", "weight"} of the last round, NaN at clients that it did not call."""
         return {key: _nan_if_missing(value) for key, value in state.items()}
 
 
-def _predicted(ctx: Context, w: Tree) -> Tensor:
+def _probabilities(ctx: Context, w: Tree) -> Tensor:
     return torch.softmax(ctx.outputs(w), -1)
 
 
@@ -237,6 +235,9 @@ class F2GNN:
     }
 
     def parts(self) -> tuple[Part, ...]:
-        """The client's and the server's, as far as they are wanted."""
-        client = (part_of(self, FairPenalty), part_of(self, DivergenceStart)) if self.client else ()
-        return (*client, *((part_of(self, GroupWeights),) if self.server else ()))
+        parts: tuple[Part, ...] = ()
+        if self.client:
+            parts += (part_of(self, FairPenalty), part_of(self, DivergenceStart))
+        if self.server:
+            parts += (part_of(self, GroupWeights),)
+        return parts

@@ -42,32 +42,30 @@ class EdgeEnds(NamedTuple):
 
 
 def groups_of(graph: Graph) -> Tensor:
-    """bool [2, n]: the nodes of each group.
-
-    Raises:
-        DataError: the graph has no sensitive attribute.
-    """
+    """bool [2, n]: the nodes of each group."""
     if graph.sensitive is None:
         raise DataError("FairAug needs a sensitive attribute (sens); choose data that has one")
     return graph.sensitive == torch.arange(2, device=graph.device)[:, None]
 
 
-def mask_probabilities(x: Tensor, groups: Tensor, most: float) -> Tensor:
-    """[d]: for each column of x [n, d] `most` times the difference of the groups' means as a share of the largest;
+def mask_probabilities(x: Tensor, groups: Tensor, largest: float) -> Tensor:
+    """[d]: for each column of x [n, d] `largest` times the difference of the groups' means as a share of the largest;
     0 where a group is empty."""
     member = groups.to(x.dtype)
     means = member @ x / member.sum(1, keepdim=True).clamp(min=1)
     delta = (means[1] - means[0]).abs() * groups.any(1).all()
-    return most * delta / delta.max().clamp(min=torch.finfo(x.dtype).tiny)
+    return largest * delta / delta.max().clamp(min=torch.finfo(x.dtype).tiny)
 
 
-def balanced_nodes(groups: Tensor, real: Tensor, keys: Tensor) -> Tensor:
+def draw_balanced_nodes(groups: Tensor, real: Tensor, keys: Tensor) -> Tensor:
     """bool [steps, n]: all nodes except random nodes of the larger group, so that both groups have equal size; all
     nodes if a group is empty. keys: int64 [steps]."""
-    least = groups.sum(1).min()
-    orders = [random.order(random.fold(keys, "nodes", s)[:, None], groups[s]) for s in (0, 1)]
-    chosen = [group & (order.argsort(1).argsort(1) < least) for group, order in zip(groups, orders, strict=True)]
-    return real & torch.where(least > 0, chosen[0] | chosen[1] | ~groups.any(0), True)
+    smaller = groups.sum(1).min()
+    chosen = []
+    for s in (0, 1):
+        order = random.order(random.fold(keys, "nodes", s)[:, None], groups[s])  # [steps, n]
+        chosen.append(groups[s] & (order.argsort(1).argsort(1) < smaller))
+    return real & torch.where(smaller > 0, chosen[0] | chosen[1] | ~groups.any(0), True)
 
 
 def ends_of(graph: Graph) -> EdgeEnds:
@@ -85,7 +83,7 @@ def edge_probabilities(ends: EdgeEnds, groups: Tensor, nodes: Tensor, keep: floa
     `keep`, edges within group s with min(1, π |E_inter| / (2 |E_intra,s|)). So the expected numbers within both groups
     are equal, and their sum equals the number between them. Other edges stay with 1, edges that lose an end with 0. If
     no edge of the client joins the groups, all edges stay."""
-    source, target = groups[:, ends.source], groups[:, ends.target]
+    source, target = groups[:, ends.source], groups[:, ends.target]  # [2, E]
     alive = ends.real & nodes[:, ends.source] & nodes[:, ends.target]
     inter = source.any(0) & target.any(0) & ~(source & target).any(0)
     between = (alive & inter).sum(1)
@@ -98,7 +96,7 @@ def edge_probabilities(ends: EdgeEnds, groups: Tensor, nodes: Tensor, keep: floa
     return torch.where(alive, torch.where(joined, chance, 1.0), 0.0)
 
 
-def drawn_edges(ends: EdgeEnds, chance: Tensor, keys: Tensor) -> Tree:
+def draw_edges(ends: EdgeEnds, chance: Tensor, keys: Tensor) -> Tree:
     """Lists of neighbors in which both directions of an edge stay or go together: "columns" [steps, E], which are
     filled from the left, and "starts" [steps, n + 1]."""
     low, high = torch.minimum(ends.source, ends.target), torch.maximum(ends.source, ends.target)
@@ -136,7 +134,6 @@ class FairAugmented(Part):
     needs = Needs(data=("sensitive", "nodes", "classes"), reads=("features",), supervised=True)
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model needs more of the graph than products."""
         if any(layer.reads != "product" for layer in training.model):
             raise ValueError(
                 "FairAug draws other edges in every step, which attention, h2gcn and a torch.nn.Module cannot read; "
@@ -149,8 +146,8 @@ class FairAugmented(Part):
         keys, groups = random.fold(key, torch.arange(steps, device=key.device)), groups_of(graph)
         chance = mask_probabilities(dense(graph.x), groups & graph.real, self.mask)
         features = uniform(bits(random.fold(keys, "features")[:, None], len(chance))) >= chance
-        nodes, ends = balanced_nodes(groups & graph.real, graph.real, keys), ends_of(graph)
-        edges = drawn_edges(ends, edge_probabilities(ends, groups, nodes, self.keep), keys)
+        nodes, ends = draw_balanced_nodes(groups & graph.real, graph.real, keys), ends_of(graph)
+        edges = draw_edges(ends, edge_probabilities(ends, groups, nodes, self.keep), keys)
         return {"features": features.to(graph.x.dtype), "kept": nodes, **edges}
 
     def least_examples(self, graph: Graph, steps: int) -> int:
@@ -160,16 +157,15 @@ class FairAugmented(Part):
         sizes, trained, per_group = groups.sum(1), (groups & train).sum(1), groups.sum(1).min()
         if not per_group:
             return int(train.sum())
-        left = (per_group - sizes + trained).clamp(min=0).sum() + (train & ~groups.any(0)).sum()
-        return max(1, int(left)) if train.any() else 0
+        remaining = (per_group - sizes + trained).clamp(min=0).sum() + (train & ~groups.any(0)).sum()
+        return max(1, int(remaining)) if train.any() else 0
 
     def objective(self, outputs: Outputs) -> Tensor:
         """The loss on one augmented copy, scalar; 0 without training examples in it."""
         graph, sample = outputs.graph, outputs.drawn
         copy = view(graph, sample)._replace(x=dense(graph.x) * sample["features"])
         logits = models.apply(outputs.model, outputs.w, copy, outputs.key)
-        trains = graph.masks[TRAIN] & sample["kept"]
-        return outputs.cross_entropy(logits, trains)
+        return outputs.cross_entropy(logits, graph.masks[TRAIN] & sample["kept"])
 
 
 @preset_of(FairAugmented)

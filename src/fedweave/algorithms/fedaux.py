@@ -10,7 +10,6 @@ has no training examples is left out of mixes.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -49,11 +48,7 @@ class AuxiliaryMix(UniformTrained):
     needs = Needs(data=("nodes",), reads=("features",), models=("personal",))
 
     def layers(self, model: Model, on_clients: bool) -> Model:
-        """With the smoothing before the last layer, which takes embeddings of twice the width.
-
-        Raises:
-            ValueError: it has no embeddings of nodes, or a last layer that could not take more of them.
-        """
+        """With the smoothing before the last layer, which takes embeddings of twice the width."""
         models.check_embeds(model, "fedaux")
         last = model[-1]
         if models.pools(model) or not last.by_feature:
@@ -62,7 +57,7 @@ class AuxiliaryMix(UniformTrained):
                 "of nodes such as gcn or sage"
             )
         width = models.fan_in(last)
-        return (*model[:-1], smoothing(width, self.sigma, SCORES[self.score], self.start_at), widened(last))
+        return (*model[:-1], smoothing_layer(width, self.sigma, self.score, self.start_at), widen(last))
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """ω, float64 [P, P]; its rows sum to 1."""
@@ -70,38 +65,32 @@ class AuxiliaryMix(UniformTrained):
         return mix(a, round.replies.stack("trains"), self.alpha)
 
 
-def by_longest(h: Tensor, a: Tensor) -> Tensor:
-    """⟨h_v, a⟩ / max_u ‖h_u‖ of h [n, d]."""
-    longest = h.square().sum(1).max()
-    return (h * a).sum(1) / torch.where(longest > 0, longest, 1.0).sqrt()
-
-
-def by_cosine(h: Tensor, a: Tensor) -> Tensor:
-    """cos(h_v, a) of h [n, d]."""
-    return F.cosine_similarity(h, a[None], dim=1)
-
-
-SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"text": by_longest, "script": by_cosine}
-
-
-def smoothed(h: Tensor, s: Tensor, real: Tensor, sigma: float) -> Tensor:
+def smooth(h: Tensor, s: Tensor, real: Tensor, sigma: float) -> Tensor:
     """z [n, d] of h [n, d] and the scores s [n], over the nodes that are real."""
     k = torch.exp(-((s[:, None] - s) / sigma).square()) * real
     return k @ h / k.sum(1, keepdim=True).clamp(min=torch.finfo(h.dtype).tiny)
 
 
-def smoothing(width: int, sigma: float, score: Callable[[Tensor, Tensor], Tensor], start: str) -> Layer:
+def scores(h: Tensor, a: Tensor, kind: str) -> Tensor:
+    """s [n] of h [n, d]: ⟨h_v, a⟩ / max_u ‖h_u‖, or by the "script" cos(h_v, a)."""
+    if kind == "script":
+        return F.cosine_similarity(h, a[None], dim=1)
+    longest = h.square().sum(1).max()
+    return (h * a).sum(1) / torch.where(longest > 0, longest, 1.0).sqrt()
+
+
+def smoothing_layer(width: int, sigma: float, score: str, start: str) -> Layer:
     """h [n, width] -> [h ‖ z] [n, 2 width]."""
     draw = random.normal if start == "normal" else random.uniform
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         rows = models.rows_of(h) * graph.real[:, None]
-        return torch.cat([rows, smoothed(rows, score(rows, w[AUX]), graph.real, sigma)], 1)
+        return torch.cat([rows, smooth(rows, scores(rows, w[AUX], score), graph.real, sigma)], 1)
 
     return Layer(lambda key: {AUX: draw(random.fold(key, AUX), (width,))}, apply, reads="graph")
 
 
-def widened(layer: Layer) -> Layer:
+def widen(layer: Layer) -> Layer:
     """`layer` for an input with twice the columns."""
 
     def init(key: Tensor) -> Tree:
@@ -115,9 +104,9 @@ def widened(layer: Layer) -> Layer:
 def mix(a: Tensor, trains: Tensor, alpha: float) -> Tensor:
     """float64 [P, P]: row k is softmax_l(α cos(a_k, a_l)) of the directions a [P, d], over the clients in `trains`,
     bool [P]; over all if no client trains."""
-    along = F.normalize(a.double(), dim=1, eps=1e-8)
-    counted = trains | ~trains.any()
-    return torch.softmax((alpha * along @ along.T).masked_fill(~counted, -torch.inf), 1)
+    unit = F.normalize(a.double(), dim=1, eps=1e-8)
+    members = trains | ~trains.any()
+    return torch.softmax((alpha * unit @ unit.T).masked_fill(~members, -torch.inf), 1)
 
 
 @preset_of(AuxiliaryMix)

@@ -23,16 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.algorithms.neighbors import (
-    ENCODER,
-    Generates,
-    counts,
-    embeddings,
-    lacking,
-    miscount,
-    mismatch,
-    noisy,
-)
+from fedweave.algorithms.neighbors import ENCODER, Generates, counts, embeddings, lacking, miscount, mismatch, noisy
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
@@ -40,7 +31,7 @@ from fedweave.core.bounds import Count, CountOrNone
 from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.graph_arrays import graph_arrays, graph_like
-from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.model import Hidden, Model
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree
@@ -67,14 +58,21 @@ class MissingEmbeddings(Generates):
     recorded = True
 
     def layers(self, model: Model, on_clients: bool) -> Model:
-        """The model with rows in the first layer for generated embeddings; unmended graphs have no columns for them.
-
-        Raises:
-            ValueError: it does not multiply features by weights.
-        """
+        """The model with rows in the first layer for generated embeddings; unmended graphs have no columns for them."""
         if not models.feature_rows(model) or models.pools(model):
             raise ValueError("FedDEP adds columns to the features of nodes; choose a model such as sage or gcn")
-        return (_with_columns(model[0], on_clients), *model[1:])
+        first = model[0]
+
+        def init(key: Tensor) -> Tree:
+            w = first.init(key)
+            return w | {name: F.pad(w[name], (0, 0, 0, WIDTH)) for name in first.by_feature}  # 0 at first
+
+        def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
+            if not on_clients:
+                w = w | {name: w[name][:-WIDTH] for name in first.by_feature}
+            return first.apply(w, graph, h, key)
+
+        return (first._replace(init=init, apply=apply), *model[1:])
 
     # --- server ------------------------------------------------------------------------------------------------------
 
@@ -82,14 +80,13 @@ class MissingEmbeddings(Generates):
         """Exchange prototypes, train generators, and mend the clients' graphs."""
         replies = fed.map(self.learn, {"classes": fed.classes})
         size = replies.stack("size")
-        sent = {"classes": fed.classes, "prototype": replies.stack("prototype"), "size": size}
+        message = {"classes": fed.classes, "prototype": replies.stack("prototype"), "size": size}
         place = torch.arange(len(replies), device=size.device)
-        fed.replace_data(self.mend, sent, each=Stacked(replies.clients, {"own": place}))
+        fed.replace_data(self.mend, message, each=Stacked(replies.clients, {"own": place}))
         return {}
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The steps for prototypes and mending."""
         return (self.learn, self.mend)
 
     # --- client ------------------------------------------------------------------------------------------------------
@@ -105,14 +102,15 @@ class MissingEmbeddings(Generates):
     def learn(self, client: Client, message: Tree) -> Tree:
         """{"prototype": [k, 128], "size": int64 [k]}, 0 for missing clusters."""
         graph, key, steps = client.graph, client.key, self.epochs
-        first = self._begun(graph, random.fold(key, "init"), message["classes"], WIDTH)
-        w = fit(_classified, {name: first[name] for name in ("encoder", "head")}, graph, key, Adam(0.01, 5e-4), steps).w
+        weights = self.first_weights(graph, random.fold(key, "init"), message["classes"], WIDTH)
+        first = {name: weights[name] for name in ("encoder", "head")}
+        w = fit(_classifier_loss, first, graph, key, Adam(0.01, 5e-4), steps).w
         z = embeddings(w["encoder"], graph, graph.real)
-        member, mean, size = clustered(z[: int(graph.real.sum())], random.fold(key, "clusters"), self.clusters)
+        member, mean, size = find_clusters(z[: int(graph.real.sum())], random.fold(key, "clusters"), self.clusters)
         client.state["cluster"] = F.pad(member, (0, graph.nodes - len(member)), value=-1)
         return {"prototype": mean, "size": size}
 
-    def _begun(self, graph: Graph, key: Tensor, classes: int, width: int) -> Tree:
+    def first_weights(self, graph: Graph, key: Tensor, classes: int, width: int) -> Tree:
         """Initial weights, with a linear "head" over `width` columns instead of a classifier."""
         w = self.net.init(key, graph.x.shape[1], classes, graph.x.dtype, WIDTH)
         head = affine(width, classes).init(random.fold(key, "head"))
@@ -131,25 +129,25 @@ class MissingEmbeddings(Generates):
     )
     def mend(self, client: Client, message: Tree) -> Tree:
         """Append the mean of each node's generated embeddings to its features; sends nothing."""
-        graph, key, sent = client.graph, client.key, message["prototype"].to(client.graph.x.dtype)
+        graph, key, prototypes = client.graph, client.key, message["prototype"].to(client.graph.x.dtype)  # [N, k, d]
         hidden = self.hides(graph, key)
-        member = F.one_hot(client.state.pop("cluster") + 1, sent.shape[1] + 1)[:, 1:] * hidden[:, None]
-        near = (graph.edges.operator("sum") @ member.to(sent.dtype) > 0).T  # [k, n]
-        sampled = _sampled(message["size"], self.slots, graph.nodes, random.fold(key, "drawn"))
-        is_own = torch.arange(len(sent), device=near.device) == message["own"]
-        local_args = {"hidden": hidden, "prototype": sent[message["own"]][None], "near": near[None]}
-        every = local_args | {"prototype": sent, "near": torch.where(is_own[:, None, None], near, sampled)}
-        w = self._begun(graph, random.fold(key, "init"), message["classes"], 2 * WIDTH)
+        member = F.one_hot(client.state.pop("cluster") + 1, prototypes.shape[1] + 1)[:, 1:] * hidden[:, None]
+        near = (graph.edges.operator("sum") @ member.to(prototypes.dtype) > 0).T  # [k, n]
+        local_args = {"hidden": hidden, "prototype": prototypes[message["own"]][None], "near": near[None]}
+        w = self.first_weights(graph, random.fold(key, "init"), message["classes"], 2 * WIDTH)
         w, _, state = fit(
             self.loss, w, graph, random.fold(key, "alone"), self.update_rule, self.epochs, args=local_args
         )
         if self.exchanges:
-            w = fit(self.loss, w, graph, key, self.update_rule, self.exchanges, args=every, state=state).w
+            samples = sample_prototypes(message["size"], self.slots, graph.nodes, random.fold(key, "drawn"))
+            local = torch.arange(len(prototypes), device=near.device) == message["own"]
+            args = local_args | {"prototype": prototypes, "near": torch.where(local[:, None, None], near, samples)}
+            w = fit(self.loss, w, graph, key, self.update_rule, self.exchanges, args=args, state=state).w
         z = embeddings(w["encoder"], graph, graph.real)
-        embedding = self._generated(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
+        embedding = self._generate(w, z, random.fold(key, "made"))[1][: int(graph.real.sum())].cpu().numpy()
         arrays = graph_arrays(graph)
-        joined = sp.hstack([arrays.x, embedding]).tocsr() if sp.issparse(arrays.x) else np.hstack([arrays.x, embedding])
-        return {DATA: graph_like(graph, arrays._replace(x=joined))}
+        x = sp.hstack([arrays.x, embedding]).tocsr() if sp.issparse(arrays.x) else np.hstack([arrays.x, embedding])
+        return {DATA: graph_like(graph, arrays._replace(x=x))}
 
     def loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """The loss of the generator, scalar: the error in the number of hidden neighbors, the distance of generated
@@ -157,17 +155,17 @@ class MissingEmbeddings(Generates):
         n], the prototypes to match at each node."""
         visible, missing = graph.real & ~args["hidden"], lacking(graph, args["hidden"])
         z = embeddings(w["encoder"], graph, visible)
-        embedding, mean = self._generated(w, z, random.fold(key, "noise"))
+        embedding, mean = self._generate(w, z, random.fold(key, "noise"))
         used = self.net.used(missing.long()) & visible[:, None]
-        sent = args["prototype"]
-        apart = vmap(mismatch, (None, None, 0, 0, 0))(embedding, used, sent, sent.square().sum(2), args["near"]).mean()
-        head = cross_entropy(
-            _answers(w, torch.cat([z, mean], 1)), graph.y.clamp(min=0), (visible & graph.masks[TRAIN]).to(z.dtype)
-        )
-        result: Tensor = miscount(counts(w["count"], z), missing, visible) + apart + head
+        targets = args["prototype"]
+        norms = targets.square().sum(2)
+        distance = vmap(mismatch, (None, None, 0, 0, 0))(embedding, used, targets, norms, args["near"]).mean()
+        logits = _logits(w, torch.cat([z, mean], 1))
+        head = cross_entropy(logits, graph.y.clamp(min=0), (visible & graph.masks[TRAIN]).to(z.dtype))
+        result: Tensor = miscount(counts(w["count"], z), missing, visible) + distance + head
         return result
 
-    def _generated(self, w: Tree, z: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    def _generate(self, w: Tree, z: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """([n, slots, 128], embeddings in all slots; [n, 128], the mean over the slots that n̂ fills, 0 if none)."""
         embedding = self.net.features(w["features"], noisy(z, key))
         up = random.uniform(random.fold(key, "slots"), (len(z),))
@@ -175,7 +173,7 @@ class MissingEmbeddings(Generates):
         return embedding, (embedding * used[..., None]).sum(1) / used.sum(1).clamp(min=1)[:, None]
 
 
-def clustered(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+def find_clusters(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """(int64 [n] the cluster of each row of z [n, d], their means [k, d], int64 [k] how many rows they have), by ten of
     Lloyd's steps from k-means++ (Arthur and Vassilvitskii 2007). A row alone in its cluster goes to the nearest cluster
     with several rows; if there is none, all rows form one cluster. If z has one row, its cluster has the mean 0 and
@@ -199,38 +197,24 @@ def clustered(z: Tensor, key: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return member, F.pad(mean, (0, 0, 0, k - len(mean))), F.pad(size, (0, k - len(size)))
 
 
-def _sampled(size: Tensor, slots: int, nodes: int, key: Tensor) -> Tensor:
+def sample_prototypes(size: Tensor, slots: int, nodes: int, key: Tensor) -> Tensor:
     """bool [N, k, n]: prototypes of each client drawn for a node, by their size [N, k], one for each slot; independent
     of the clients' order."""
     total = size.double().cumsum(1)
     at = random.uniform(key, (nodes * slots,)).double() * total[:, -1:, None]
     chosen = (at < total[..., None]) & (at >= (total - size)[..., None])
-    sampled: Tensor = chosen.unflatten(2, (nodes, slots)).any(3)
-    return sampled
-
-
-def _classified(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-    z = embeddings(w["encoder"], graph, graph.real)
-    return cross_entropy(_answers(w, z), graph.y.clamp(min=0), graph.masks[TRAIN].to(z.dtype))
-
-
-def _answers(w: Tree, h: Tensor) -> Tensor:
-    result: Tensor = linear(h, w["head"]["weight"]) + w["head"]["bias"]
+    result: Tensor = chosen.unflatten(2, (nodes, slots)).any(3)
     return result
 
 
-def _with_columns(layer: Layer, on_client_data: bool) -> Layer:
-    """`layer` with 128 more rows of weights, 0 at first, which it uses only on the clients' own data
-    (`on_client_data`)."""
+def _classifier_loss(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    z = embeddings(w["encoder"], graph, graph.real)
+    return cross_entropy(_logits(w, z), graph.y.clamp(min=0), graph.masks[TRAIN].to(z.dtype))
 
-    def init(key: Tensor) -> Tree:
-        first = layer.init(key)
-        return first | {name: F.pad(first[name], (0, 0, 0, WIDTH)) for name in layer.by_feature}
 
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-        return layer.apply(w if on_client_data else w | {n: w[n][:-WIDTH] for n in layer.by_feature}, graph, h, key)
-
-    return layer._replace(init=init, apply=apply)
+def _logits(w: Tree, h: Tensor) -> Tensor:
+    result: Tensor = linear(h, w["head"]["weight"]) + w["head"]["bias"]
+    return result
 
 
 @preset_of(MissingEmbeddings)

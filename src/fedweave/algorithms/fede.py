@@ -31,62 +31,59 @@ from fedweave.ops.sparse import Sparse
 from fedweave.privacy.secure_sum import beyond_declaration
 
 HELD = "held"
-ITEM_ROWS = (
-    "rows of items"  # key under which `own_users` leaves the rows that clients send, for the part that averages rows
-)
-_MOST = 1 << 40  # examples of a client
+ITEM_ROWS = "rows of items"  # a note of `own_users`: the rows that clients send, for the part that averages rows
+_MAX_EXAMPLES = 1 << 40  # of a client
 Count = Literal["uniform", "examples"]
 
 
-def held_rows(model: Model) -> dict[str, str]:
+def row_kinds(model: Model) -> dict[str, str]:
     """{path of a weight: kind of its rows}: "features" in the first layer, "relations" in a decoder."""
     return dict.fromkeys(sorted(models.feature_rows(model)), "features") | dict.fromkeys(
         sorted(models.relation_rows(model)), "relations"
     )
 
 
-def trained_links(graph: Graph) -> Tensor:
+def training_links(graph: Graph) -> Tensor:
     """bool [e]: the examples that a client trains on; with links as examples, only true links."""
     train = graph.masks[TRAIN]
     return train if graph.pairs is None else train & (graph.y == 1)
 
 
-def counted_nodes(graph: Graph, count: Count) -> Tensor:
-    """float [n]: 1 for each node of a client, or the number of its training examples with the node."""
-    if count == "uniform":
-        return graph.real.to(graph.x.dtype)
-    if graph.pairs is None:
-        return graph.masks[TRAIN].to(graph.x.dtype)
-    train = trained_links(graph).to(graph.x.dtype)
-    none = torch.zeros_like(graph.real, dtype=train.dtype)
-    return none.index_add(0, graph.pairs[SOURCE], train).index_add(0, graph.pairs[TARGET], train)
-
-
-def held_counts(ctx: Context, count: Count) -> Tree:
+def holder_counts(ctx: Context, count: Count) -> Tree:
     """{"features": int64 [F], "relations": int64 [R]}: n_ie of every entity and every relation at a client, 0 for
     entities and relations that it does not hold; only for shared weights."""
-    graph, rows, counts = ctx.client.graph, held_rows(ctx.training.model), Tree()
+    graph, rows, counts = ctx.client.graph, row_kinds(ctx.training.model), Tree()
     sizes = {rows[path]: len(leaf) for path, leaf in leaves(ctx.message["w"]) if path in rows}
-    nodes, x, train = counted_nodes(graph, count), graph.x, trained_links(graph)
+    x, train = graph.x, training_links(graph)
+
+    # 1 for each node of the client, or the number of its training examples with the node: float [n].
+    if count == "uniform":
+        nodes = graph.real.to(x.dtype)
+    elif graph.pairs is None:
+        nodes = graph.masks[TRAIN].to(x.dtype)
+    else:
+        nodes = torch.zeros_like(graph.real, dtype=x.dtype)
+        nodes = nodes.index_add(0, graph.pairs[SOURCE], train.to(x.dtype))
+        nodes = nodes.index_add(0, graph.pairs[TARGET], train.to(x.dtype))
     if "features" in sizes:
         by_column = x.transpose_matmul(nodes[:, None]) if isinstance(x, Sparse) else x.mT @ nodes[:, None]
         counts["features"] = by_column[:, 0]
     if "relations" in sizes and graph.pairs is not None:
         of = graph.pairs[RELATION].clamp(min=0)
         counts["relations"] = nodes.new_zeros(sizes["relations"]).index_add(0, of, train.to(nodes.dtype))
-    most = 1 if count == "uniform" else _MOST
     if "features" in counts and ITEM_ROWS in ctx.notes:
         counts["features"] = counts["features"] * ctx.notes[ITEM_ROWS]
-    return {kind: (n.round().clamp(0, most) * train.any()).to(torch.int64) for kind, n in counts.items()}
+    max_count = 1 if count == "uniform" else _MAX_EXAMPLES
+    return {kind: (n.round().clamp(0, max_count) * train.any()).to(torch.int64) for kind, n in counts.items()}
 
 
 def columns_of(graph: Graph, items: bool) -> Tensor:
     """bool [F]: the columns of a client's `items`, or else of its users; without users all its nodes are items."""
-    listed = graph.extra.get(ITEMS)
+    places = graph.extra.get(ITEMS)
     is_item = torch.ones_like(graph.real)
-    if listed is not None:
+    if places is not None:
         none = torch.zeros_like(graph.real, dtype=torch.int64)
-        is_item = none.index_add(0, listed.clamp(min=0), (listed >= 0).long()) > 0
+        is_item = none.index_add(0, places.clamp(min=0), (places >= 0).long()) > 0
     nodes = (graph.real & (is_item == items)).to(graph.x.dtype)[:, None]
     by_column = graph.x.transpose_matmul(nodes) if isinstance(graph.x, Sparse) else graph.x.mT @ nodes
     return by_column[:, 0] > 0
@@ -107,22 +104,23 @@ class OwnUsers(Part):
         before = dict(leaves(ctx.client.state["w"])) if ctx.client.state.get("w") else {}
         users, rows = columns_of(ctx.client.graph, items=False), models.feature_rows(ctx.training.model)
 
-        def leaf(path: str, received: Tensor) -> Tensor:
-            if path not in rows or path not in before:
-                return received
-            return torch.where(users.view(-1, *[1] * (received.dim() - 1)), before[path], received)
-
-        return nest({path: leaf(path, received) for path, received in leaves(ctx.received)})
+        start = dict(leaves(ctx.received))
+        for path in rows:
+            if path in start and path in before:
+                mask = users.view(-1, *[1] * (start[path].dim() - 1))
+                start[path] = torch.where(mask, before[path], start[path])
+        return nest(start)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """The update with 0 in all feature rows except the client's items."""
         items, rows = columns_of(ctx.client.graph, items=True), models.feature_rows(ctx.training.model)
         ctx.notes[ITEM_ROWS] = items
 
-        def leaf(path: str, change: Tensor) -> Tensor:
-            return change * items.view(-1, *[1] * (change.dim() - 1)) if path in rows else change
-
-        return nest({path: leaf(path, change) for path, change in leaves(update)})
+        flat = dict(leaves(update))
+        for path in rows:
+            if path in flat:
+                flat[path] = flat[path] * items.view(-1, *[1] * (flat[path].dim() - 1))
+        return nest(flat)
 
 
 def over_holders(total: Tensor, counts: Tensor) -> Tensor:
@@ -147,24 +145,22 @@ class Holders(TellsExamples):
     }
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if `count` does not support the kind of examples."""
         _check(self.count, training)
 
     def report(self, ctx: Context) -> Tree:
-        """{"n", "held": n_ie}."""
-        return super().report(ctx) | {HELD: held_counts(ctx, self.count)}
+        return super().report(ctx) | {HELD: holder_counts(ctx, self.count)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """n_i / Σ n_k, for weights that are not rows of entities or relations."""
-        return by_size(round)
+        return by_size(round)  # for weights that are not rows of entities or relations
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """The means of rows over holders, and of other weights by size."""
-        rows, whole = held_rows(round.model), dict(leaves(round.weighted()))
-        for path in (path for path in rows if path in whole):
-            counts = round.replies.stack(f"{HELD}/{rows[path]}")
-            total = torch.einsum("pf,pfd->fd", counts.double(), round.update(path).double())
-            whole[path] = over_holders(total, counts.sum(0)).to(whole[path].dtype)
+        rows, whole = row_kinds(round.model), dict(leaves(round.weighted()))
+        for path in rows:
+            if path in whole:
+                counts = round.replies.stack(f"{HELD}/{rows[path]}")  # [P, rows]
+                total = torch.einsum("pf,pfd->fd", counts.double(), round.update(path).double())
+                whole[path] = over_holders(total, counts.sum(0)).to(whole[path].dtype)
         return nest(whole)
 
 
@@ -188,7 +184,6 @@ class HoldersSum(InSum):
     rounds_vary = True
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if `count` does not support the kind of examples."""
         _check(self.count, training)
 
     @property
@@ -208,39 +203,34 @@ class HoldersSum(InSum):
 
     def terms(self, ctx: Context, update: Tree) -> Tree:
         """n_ie Δ_ie for rows, n_i Δ_i for other weights."""
-        rows, counts = held_rows(ctx.training.model), self._counts(ctx)
+        rows, counts = row_kinds(ctx.training.model), self._counts(ctx)
 
-        def term(path: str, leaf: Tensor) -> Tensor:
+        terms = {}
+        for path, leaf in leaves(update):
             n = counts[HELD][rows[path]] if path in rows else counts["n"]
-            weighted: Tensor = n.double().view(*n.shape, *[1] * (leaf.dim() - n.dim())) * leaf.double()
-            return weighted
-
-        return nest({path: term(path, leaf) for path, leaf in leaves(update)})
+            terms[path] = n.double().view(*n.shape, *[1] * (leaf.dim() - n.dim())) * leaf.double()
+        return nest(terms)
 
     def report(self, ctx: Context) -> Tree:
         """{"n", "held": n_ie, "beyond": how many numbers were cut}, in the sum."""
         return self._counts(ctx) | self.beyond(ctx)
 
     def weigh(self, state: Tree, round: Round) -> None:
-        """None: the weights are inside the sum."""
-        return None
+        return None  # the weights are inside the sum
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """The means of rows over holders, and of other weights by size."""
-        rows, n = held_rows(round.model), round.replies.total("n")
-        held, total = round.replies.total(HELD), dict(leaves(round.replies.total("update")))
-
-        def mean(path: str, w: Tensor) -> Tensor:
+        rows, n = row_kinds(round.model), round.replies.total("n")
+        row_counts, total = round.replies.total(HELD), dict(leaves(round.replies.total("update")))
+        means = {}
+        for path, w in leaves(round.w):
             decoded = self._words.decode(total[path], torch.float64)
-            counts = held[rows[path]] if path in rows else n.expand(max(w.shape[0], 1) if w.dim() else 1)
-            whole = decoded if w.dim() else decoded[None]
-            return over_holders(whole, counts).view(w.shape).to(w.dtype)
-
-        return nest({path: mean(path, w) for path, w in leaves(round.w)})
+            counts = row_counts[rows[path]] if path in rows else n.expand(max(w.shape[0], 1) if w.dim() else 1)
+            means[path] = over_holders(decoded if w.dim() else decoded[None], counts).view(w.shape).to(w.dtype)
+        return nest(means)
 
     def _counts(self, ctx: Context) -> Tree:
-        n = ctx.examples.clamp(max=_MOST)
-        return {"n": n, HELD: held_counts(ctx, self.count)}
+        return {"n": ctx.examples.clamp(max=_MAX_EXAMPLES), HELD: holder_counts(ctx, self.count)}
 
 
 def _check(count: Count, training: Training) -> None:
@@ -266,9 +256,5 @@ class FedE:
     users: Literal["shared", "home"] = "shared"
 
     def parts(self) -> tuple[Part, ...]:
-        """The means over holders, with or without secure aggregation, of all rows or only of items."""
-        home = (OwnUsers(),) if self.users == "home" else ()
-        return (
-            *home,
-            part_of(self, HoldersSum if self.secure_sum else Holders),
-        )
+        holders = part_of(self, HoldersSum if self.secure_sum else Holders)
+        return (OwnUsers(), holders) if self.users == "home" else (holders,)

@@ -57,9 +57,8 @@ _HEARS = {
     "uploads": "how many mixed ego-graphs every client is to send: what the client with most training nodes fills",
 }
 
-_RECORDED = (
-    500  # steps of the server: a recording takes all of their kernels, and longer to make than a few rounds save
-)
+# Steps of the server: a recording takes all of their kernels, and longer to make than a few rounds save.
+_MAX_RECORDED_STEPS = 500
 
 
 @dataclass(frozen=True)
@@ -182,7 +181,7 @@ class FedEgo(Deployable):
     def init(self, fed: Federation) -> Tree:
         """Θ_g, Φ_g, P_g (uniform at first), how many mashed ego-graphs a client uploads and, if sizes decide it, how
         many mini-batches an epoch has."""
-        theta, phi = self._parts(models.init(self.model, fed.key("init"), fed.dtype))
+        theta, phi = self.split_weights(models.init(self.model, fed.key("init"), fed.dtype))
         counts = fed.map(self.count, quorum=self.quorum)
         uploads = int(counts.stack("batches").max())
         epoch = {} if self.epoch_share is None else {"epoch": max(1, int(counts.stack("epoch").max()))}
@@ -200,9 +199,10 @@ class FedEgo(Deployable):
 
     def _counts(self) -> dict[str, Sends]:
         sends = {"batches": Sends("the number of the client's train nodes, up to one batch", within=Whole())}
-        needed = "the number of the client's nodes that an epoch takes, up to one batch"
-        epoch = {"epoch": Sends(needed, within=Whole())}
-        return sends if self.epoch_share is None else sends | epoch
+        if self.epoch_share is not None:
+            needed = "the number of the client's nodes that an epoch takes, up to one batch"
+            sends["epoch"] = Sends(needed, within=Whole())
+        return sends
 
     @on_client(sends=_counts)
     def count(self, client: Client, message: Tree) -> Tree:
@@ -215,67 +215,66 @@ class FedEgo(Deployable):
         sizes = {key: state[key] for key in ("uploads", "epoch") if key in state}
         message = self._shared(state) | sizes
         replies = fed.map(self.train, message, clients=sample(fed, self.participation), quorum=self.quorum)
-        alike = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=fed.device)
-        theta = replies.weighted_sum("theta", alike) if self.share_reduction else state["theta"]
-        embedding, label = (replies.stack(f"egos/{name}") for name in ("embedding", "label"))
+        equal = torch.full((len(replies),), 1 / len(replies), dtype=torch.float64, device=fed.device)
+        theta = replies.weighted_sum("theta", equal) if self.share_reduction else state["theta"]
+        embedding, label = replies.stack("egos/embedding"), replies.stack("egos/label")
         order = sorted(range(len(replies)), key=lambda at: replies.clients[at])  # the order of clients must not matter
         if order != [*range(len(order))]:
             by_id = torch.tensor(order, device=replies.device)
             embedding, label = embedding[by_id], label[by_id]
-        embedding, label = embedding.flatten(0, 1), label.flatten(0, 1)
+        embedding, label = embedding.flatten(0, 1), label.flatten(0, 1)  # [E, positions, hidden], [E, classes]
         filled = (label.sum(-1) > 0).nonzero()[:, 0]
         if not len(filled):  # only clients with too few train nodes replied
             return state | {"theta": theta}
-        label = label[filled]
-        trained = self._train_server(state, embedding[filled], label, fed)
+        embedding, label = embedding[filled], label[filled]
+
+        # Lines 24-33: `server_epochs` over the mashed ego-graphs.
+        inputs = {"phi": state["phi"], "key": fed.key("server"), "embedding": embedding, "label": label}
+        if self._keeps_state and "optimizer" in state:
+            inputs["optimizer"] = state["optimizer"]
+        with fed.recording() if self._server_steps(len(label)) <= _MAX_RECORDED_STEPS else nullcontext():
+            trained: Tree = compute_on_server(self._fit_server, inputs)
         return state | {"theta": theta, "labels": label.mean(0)} | trained
 
     def _shared(self, state: Tree) -> Tree:
-        shared = {key: state[key] for key in ("phi", "labels")}
-        return shared | ({"theta": state["theta"]} if self.share_reduction else {})
+        names = ("phi", "labels", "theta") if self.share_reduction else ("phi", "labels")
+        return {name: state[name] for name in names}
 
     def _sends(self) -> dict[str, Sends]:
-        mixed = (Mixup(self.minimum),) if self.mixup else ()
-        labels = "the label distribution of the same train nodes" if self.mixup else "the same node's label"
-        sends = {
-            "egos/embedding": Sends(self._upload, (*mixed, *((Gaussian(self.sigma),) if self.sigma else ()))),
-            "egos/label": Sends(labels, mixed, Real()),
-        }
-        theta = Sends("weights of the reduction layers after local training", like="theta")
-        return sends | ({"theta": theta} if self.share_reduction else {})
+        if self.mixup:
+            egos = f"per {self.batch} train nodes, or fewer, the position-wise mean of their ego-graphs' embeddings"
+            labels = "the label distribution of the same train nodes"
+        else:
+            egos, labels = "per batch of train nodes, one node's raw ego-graph of embeddings", "the same node's label"
+        mixup = (Mixup(self.minimum),) if self.mixup else ()
+        noise = (Gaussian(self.sigma),) if self.sigma else ()
+        sends = {"egos/embedding": Sends(egos, (*mixup, *noise)), "egos/label": Sends(labels, mixup, Real())}
+        if self.share_reduction:
+            sends["theta"] = Sends("weights of the reduction layers after local training", like="theta")
+        return sends
 
     @on_client(sends=_sends, hears=_HEARS)
     def train(self, client: Client, message: Tree) -> Tree:
         """The local stage (lines 5-18), after the mixing of line 38."""
-        w, _ = self._personal(client, message)
+        w, _ = self.mix(client, message)
         steps = self.epochs * message.get("epoch", self.batches)
+        update_rule = OPTIMIZERS[self.optimizer](self.lr, self.weight_decay)
         trained, _, optimizer = fit(
-            self._local_loss,
-            w,
-            client.graph,
-            client.key,
-            OPTIMIZERS[self.optimizer](self.lr, self.weight_decay),
-            steps,
+            self._local_loss, w, client.graph, client.key, update_rule, steps,
             state=client.state.get("optimizer") if self._keeps_state else None,
             batches=self.egos.batches(self.model, client.graph, client.key, steps),
             rows=models.feature_rows(self.model),
-        )
+        )  # fmt: skip
         w = keep_trained(client.graph.masks[TRAIN].any(), trained, w) if self.weight_decay else trained
         client.state |= {"w": w} | ({"optimizer": optimizer} if self._keeps_state else {})
-        theta, _ = self._parts(w)
-        reply = {"egos": self._mashed(client, theta, message["uploads"], len(message["labels"]))}
+        theta, _ = self.split_weights(w)
+        reply = {"egos": self.mash(client, theta, message["uploads"], len(message["labels"]))}
         return reply | {"theta": theta} if self.share_reduction else reply
 
     def _local_loss(self, w: Tree, graph: Graph, key: Tensor, minibatch: Tree) -> Tensor:
         return self.egos.loss(w, self.model, graph, key, minibatch, self.loss)
 
-    @property
-    def _upload(self) -> str:
-        if not self.mixup:
-            return "per batch of train nodes, one node's raw ego-graph of embeddings"
-        return f"per {self.batch} train nodes, or fewer, the position-wise mean of their ego-graphs' embeddings"
-
-    def _mashed(self, client: Client, theta: Tree, uploads: int, classes: int) -> Tree:
+    def mash(self, client: Client, theta: Tree, uploads: int, classes: int) -> Tree:
         """Eq. 8: "embedding" [uploads, positions, hidden] and the centers' "label" [uploads, classes]."""
         graph, egos = client.graph, self.egos
         centers, weight = egos.mixtures(graph, random.fold(client.key, "mash"), uploads, self.minimum, self.mixup)
@@ -292,28 +291,20 @@ class FedEgo(Deployable):
         label = weight[..., None] * (truth[..., None] == torch.arange(classes, device=truth.device))
         return {"embedding": embedding, "label": label.sum(1).to(embedding.dtype)}
 
-    def _train_server(self, state: Tree, embedding: Tensor, label: Tensor, fed: Federation) -> Tree:
-        """Lines 24-33: {"phi": Φ_g after `server_epochs` over mashed ego-graphs [E, positions, hidden] with labels
-        [E, C]}, and the state of its optimizer."""
-        inputs = {"phi": state["phi"], "key": fed.key("server"), "embedding": embedding, "label": label}
-        before = state.get("optimizer") if self._keeps_state else None
-        inputs |= {"optimizer": before} if before else {}
-        with fed.recording() if self._server_steps(len(label)) <= _RECORDED else nullcontext():
-            trained: Tree = compute_on_server(self._fit_server, inputs)
-        return trained
-
     def _fit_server(self, inputs: Tree) -> Tree:
+        """{"phi": Φ_g after the server's steps}, and the state of its optimizer."""
         label, update_rule = inputs["label"], OPTIMIZERS[self.optimizer](self.lr, self.weight_decay)
         data = ego_graphs.ego_graph(inputs["embedding"], len(label), self.fan_out)
-        ways: Tree = {"state": inputs.get("optimizer"), "args": {"label": label}}
-        steps = self._server_steps(len(label))
-        phi, _, optimizer = fit(self._server_loss, inputs["phi"], data, inputs["key"], update_rule, steps, **ways)
+        phi, _, optimizer = fit(
+            self._server_loss, inputs["phi"], data, inputs["key"], update_rule, self._server_steps(len(label)),
+            state=inputs.get("optimizer"), args={"label": label},
+        )  # fmt: skip
         return {"phi": phi} | ({"optimizer": optimizer} if self._keeps_state else {})
 
     def _server_steps(self, mashed: int) -> int:
-        return self.server_epochs * -(-self._in_epoch(mashed) // self.batch)
+        return self.server_epochs * -(-self.server_epoch_size(mashed) // self.batch)
 
-    def _in_epoch(self, mashed: int) -> int:
+    def server_epoch_size(self, mashed: int) -> int:
         """The number of ego-graphs in an epoch of the server, of `mashed`."""
         return max(1, int(self.server_share * mashed))
 
@@ -323,14 +314,14 @@ class FedEgo(Deployable):
 
     def _server_loss(self, phi: Tree, data: Graph, key: Tensor, args: Tree) -> Tensor:
         """Eq. 2 with the centers' soft labels, over a random mini-batch of mashed ego-graphs."""
-        size = min(self.batch, self._in_epoch(len(args["label"])))
+        size = min(self.batch, self.server_epoch_size(len(args["label"])))
         order = random.bits(random.fold(key, "batch"), len(args["label"])).argsort()[:size]
         h = data.x[order].transpose(0, 1).flatten(0, 1)  # type: ignore[index]
         egos, split = ego_graphs.ego_graph(h, len(order), self.fan_out), self.egos.split(self.model)
         logits = models.apply(self.model[split:], phi, egos, key, first=split)
         return self.loss.soft(logits, args["label"][order], args["label"].sum(0))
 
-    def _personal(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
+    def mix(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
         """Line 38: Θ_g and λ_i Φ_g + (1 − λ_i) Φ_i, and {"emd", "lambda", "divergence": ‖Φ_i − Φ_g‖ / ‖Φ_g‖ after it}.
 
         The last is Definition 4.2 read as one norm over another, not as the norm of a quotient.
@@ -338,19 +329,19 @@ class FedEgo(Deployable):
         general, labels = message["phi"], message["labels"]
         train = client.graph.masks[TRAIN].to(labels.dtype)
         classes = torch.arange(len(labels), device=labels.device)
-        own_labels = train @ (client.graph.y[:, None] == classes).to(labels.dtype)
-        emd = (own_labels / train.sum().clamp(min=1) - labels).abs().sum()
+        counts = train @ (client.graph.y[:, None] == classes).to(labels.dtype)  # [classes]
+        emd = (counts / train.sum().clamp(min=1) - labels).abs().sum()
         if "w" in client.state:
-            theta, phi_i = self._parts(client.state["w"])
+            theta, phi_i = self.split_weights(client.state["w"])
             share = (emd / 2).clamp(max=1) ** self.gamma if self.mixing is None else torch.full_like(emd, self.mixing)
         else:
-            theta = self._parts(models.init(self.model, random.fold(client.key, "init"), labels.dtype))[0]
+            theta = self.split_weights(models.init(self.model, random.fold(client.key, "init"), labels.dtype))[0]
             phi_i, share = general, torch.ones_like(emd)
         phi = map_leaves(lambda w, mine: share * w + (1 - share) * mine, general, phi_i)
         away = _norm(map_leaves(torch.sub, phi, general)) / _norm(general)
         return message.get("theta", theta) | phi, {"emd": emd, "lambda": share, "divergence": away}
 
-    def _parts(self, w: Tree) -> tuple[Tree, Tree]:
+    def split_weights(self, w: Tree) -> tuple[Tree, Tree]:
         """Θ and Φ of the whole model's weights."""
         split = self.egos.split(self.model)
         first = {key: layer for key, layer in w.items() if int(key) < split}
@@ -365,8 +356,8 @@ class FedEgo(Deployable):
         hears=_HEARS,
     )
     def score(self, client: Client, message: Tree) -> Tree:
-        """The personal model after the mixing of line 38."""
-        w, measures = self._used(client, message)
+        w, measures = self.mix(client, message)
+        w |= self._local_reduction(client)
         return self.score_or_store(
             client, message, w, lambda: personal_score(self.model, w, client) | {"measures": measures}
         )
@@ -376,18 +367,14 @@ class FedEgo(Deployable):
         return state["theta"] | state["phi"] if self.share_reduction else None
 
     def evaluation_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
-        """The message of a round."""
         return self._shared(state), None
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The personal model after the mixing of line 38."""
-        return self._used(client, message)[0]
+        """The personal model after the mixing of line 38, with the client's reduction layers if `own_reduction`."""
+        return self.mix(client, message)[0] | self._local_reduction(client)
 
-    def _used(self, client: Client, message: Tree) -> tuple[Tree, Tree]:
-        """`_personal` with the client's own reduction layers, if the algorithm uses them."""
-        w, measures = self._personal(client, message)
-        theta = self._parts(client.state["w"])[0] if self.own_reduction and "w" in client.state else {}
-        return w | theta, measures
+    def _local_reduction(self, client: Client) -> Tree:
+        return self.split_weights(client.state["w"])[0] if self.own_reduction and "w" in client.state else {}
 
 
 def _norm(tree: Tree) -> Tensor:

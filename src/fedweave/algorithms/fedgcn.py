@@ -33,9 +33,8 @@ from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_c
 from fedweave.core.graph import Graph
 from fedweave.core.graph_arrays import GraphArrays, dense, graph_arrays, graph_like
 from fedweave.core.mechanism import SecureSum
-from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.model import Hidden, Model
 from fedweave.core.operators import NODES, MessagePassing, Precomputed
-from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError, DataError
@@ -43,13 +42,13 @@ from fedweave.partition.base import Partition
 from fedweave.partition.ego_networks import crossing_edges
 from fedweave.privacy.secure_sum import FixedPoint
 
-_GONE = {"gone": "which of the nodes that its own are joined to no client holds"}
-_MINE = {"mine": "which of the nodes that others hold, too, it is to add up"} | _GONE
+_MISSING = {"gone": "which of the nodes that its own are joined to no client holds"}
+_MINE = {"mine": "which of the nodes that others hold, too, it is to add up"} | _MISSING
 _ROWS = {
     "own": "for each of its nodes, the sum of the features of all neighbors, also of those that others hold",
     "outside": "for each neighbor that another member holds, the sum of the features of that one's neighbors",
     "degree": "how many neighbors those have that others hold",
-} | _GONE
+} | _MISSING
 _REVEALS = {
     "node": "which nodes of the whole graph the client holds",
     "outside": "which nodes of others its nodes are joined to",
@@ -61,7 +60,7 @@ _SUMS = {
 }
 
 # Declarations with secure aggregation, in which every client adds a term for every node.
-_HELD = {"held": "how many clients hold a node, for every node, by numbers that the server cannot tell from chance"}
+_HOLDERS = {"held": "how many clients hold a node, for every node, by numbers that the server cannot tell from chance"}
 _ALL_SUMS = {
     "sum": "for every node, by such numbers, the sum of the features of all its neighbors",
     "degree": "for every node, by such numbers, how many neighbors it has",
@@ -112,23 +111,22 @@ class Places:
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
         """The clients' `NodePlace`s, as tables of numbers; with keyed numbers also the number of nodes."""
         groups, along = [part.nodes for part in partition.parts], {PLACES: NODES, CROSSING: CROSSING}
-        places = [*zip(groups, crossing_edges(data, groups), strict=True)]
-        if not self.keyed:
-            return [Precomputed({PLACES: nodes, CROSSING: crossing.T}, along=along) for nodes, crossing in places]
         numbers = np.random.default_rng(len(groups)).permutation(data.nodes)
-        tables_of = []
-        for nodes, (here, other) in places:
-            tables = {PLACES: numbers[nodes], CROSSING: np.stack([here, numbers[other]], 1), NUMBERED: [data.nodes]}
-            arrays = {name: np.asarray(table, np.int64) for name, table in tables.items()}
-            tables_of.append(Precomputed(arrays, along=along | {NUMBERED: NUMBERED}))
-        return tables_of
+        results = []
+        for nodes, (here, other) in zip(groups, crossing_edges(data, groups), strict=True):
+            if self.keyed:
+                arrays = {PLACES: numbers[nodes], CROSSING: np.stack([here, numbers[other]], 1)}
+                arrays = {name: array.astype(np.int64) for name, array in arrays.items()}
+                arrays[NUMBERED] = np.array([data.nodes], np.int64)
+                results.append(Precomputed(arrays, along=along | {NUMBERED: NUMBERED}))
+            else:
+                results.append(Precomputed({PLACES: nodes, CROSSING: np.stack([here, other], 1)}, along=along))
+        return results
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
-        """Not available: one site does not know the whole graph."""
         raise ConfigError("FedGCN must know where a client's nodes stand in the whole graph, which no site does.")
 
     def tables(self, precomputed: Mapping[str, Precomputed]) -> dict[str, np.ndarray]:
-        """None."""
         return {}
 
 
@@ -163,52 +161,71 @@ class NeighborSums(Part):
 
     def layers(self, model: Model, on_clients: bool) -> Model:
         """On the clients' own data, the first layer takes the features as they are."""
-        return (_without_messages(model[0]), *model[1:]) if self.hops and on_clients else model
+        if not self.hops or not on_clients:
+            return model
+        first = model[0]
+
+        def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
+            edges: MessagePassing = SelfEdges(graph.nodes)
+            return first.apply(w, graph._replace(edges=edges), h, key)
+
+        return (first._replace(apply=apply), *model[1:])
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """The exchange."""
         if not self.hops:
             return {}
         if self.within is not None:
-            return self._exchanged_in_sums(fed, self.within)
+            # In three messages, the same for all clients: holders of each node, sums, totals.
+            FixedPoint.of(_sum_form(self.within)).check(_BOUND, len(fed.clients), "fedgcn")
+            held = fed.map(self.hold).total("held")
+            totals = fed.map(self.add_to_all, {"held": held})
+            decoded = FixedPoint.of(_sum_form(self.within)).decode(totals.total("sum"), fed.dtype)
+            degree = totals.total("degree") // held.clamp(min=1)  # every holder of a node knows all of its neighbors
+            fed.replace_data(self.take_of_all, {"held": held, "sum": decoded, "degree": degree})
+            return {}
+
+        # 1. Which nodes clients hold; the first client that holds a node adds its features.
         replies = fed.map(self.tell)
         nodes, index = torch.cat([reply["node"] for reply in replies]).unique(return_inverse=True)
-        first = _first(index, len(nodes))
-        mine = first.split([len(reply["node"]) for reply in replies])
-        gone = _gone(nodes, replies)
-        shares = fed.map(
-            self.add_up,
-            each={c: {"mine": positions} | gone[c] for c, positions in zip(replies.clients, mine, strict=True)},
-        )
-        sums, degree = _total(nodes, shares), torch.zeros_like(nodes)
+        place = torch.arange(len(index), device=index.device)
+        first_place = place.new_full((len(nodes),), len(index)).scatter_reduce(0, index, place, "amin")
+        adds = (first_place[index] == place).split([len(reply["node"]) for reply in replies])
+        gone: dict[str, Tree] = {}  # neighbors that no client holds; in all messages or in none
+        for client in replies.clients:
+            outside = replies[client]["outside"]
+            gone[client] = {"gone": outside[~torch.isin(outside, nodes)]}
+        if not any(len(message["gone"]) for message in gone.values()):
+            gone = {client: {} for client in replies.clients}
+
+        # 2. Sums of features, and degrees.
+        each = {client: {"mine": mask} | gone[client] for client, mask in zip(replies.clients, adds, strict=True)}
+        shares = fed.map(self.add_up, each=each)
+        dtype, width = shares[replies.clients[0]]["sum"].dtype, shares[replies.clients[0]]["sum"].shape[1]
+        total = torch.zeros(len(nodes), width, dtype=torch.float64, device=nodes.device)
+        for reply in shares:
+            total.index_add_(0, torch.searchsorted(nodes, reply["node"]), reply["sum"].double())
+        sums, degree = total.to(dtype), torch.zeros_like(nodes)  # [N, d], [N]
         degree[index] = torch.cat([reply["degree"] for reply in shares])
 
-        def rows(client: str) -> Tree:
+        # 3. Each client's rows.
+        rows = {}
+        for client in replies.clients:
+            local = torch.searchsorted(nodes, replies[client]["node"])
             outside = replies[client]["outside"] if self.hops == 2 else nodes[:0]
-            positions, outside = (
-                torch.searchsorted(nodes, ids) for ids in (replies[client]["node"], outside[torch.isin(outside, nodes)])
-            )
-            return {"own": sums[positions], "outside": sums[outside], "degree": degree[outside]} | gone[client]
-
-        fed.replace_data(self.take, each={client: rows(client) for client in replies.clients})
-        return {}
-
-    def _exchanged_in_sums(self, fed: Federation, within: SecureSum) -> Tree:
-        """The exchange in three messages, the same for all clients: holders of each node, sums, totals."""
-        FixedPoint.of(_words(within)).check(_BOUND, len(fed.clients), "fedgcn")
-        held = fed.map(self.hold).total("held")
-        totals = fed.map(self.add_to_all, {"held": held})
-        decoded = FixedPoint.of(_words(within)).decode(totals.total("sum"), fed.dtype)
-        degree = totals.total("degree") // held.clamp(min=1)  # every holder of a node knows all of its neighbors
-        fed.replace_data(self.take_of_all, {"held": held, "sum": decoded, "degree": degree})
+            outside = torch.searchsorted(nodes, outside[torch.isin(outside, nodes)])
+            rows[client] = {"own": sums[local], "outside": sums[outside], "degree": degree[outside]} | gone[client]
+        fed.replace_data(self.take, each=rows)
         return {}
 
     @property
     def setup(self) -> tuple[Step, ...]:
         """The exchange's three steps."""
-        steps = (self.tell, self.add_up, self.take)
-        in_sums = (self.hold, self.add_to_all, self.take_of_all)
-        return () if not self.hops else steps if self.within is None else in_sums
+        if not self.hops:
+            return ()
+        if self.within is not None:
+            return (self.hold, self.add_to_all, self.take_of_all)
+        return (self.tell, self.add_up, self.take)
 
     # NumPy computes the three steps on the host; replies go back to the client's device.
 
@@ -225,7 +242,7 @@ class NeighborSums(Part):
         place, arrays = NodePlace.of(client.graph).without(message.get("gone")), graph_arrays(client.graph)
         degree = _degree(arrays, place)
         mine = message["mine"].cpu().numpy()
-        target, source = _joins(arrays, place)
+        target, source = _adjacent_pairs(arrays, place)
         target, source = target[mine[source]], source[mine[source]]
         node, at = np.unique(target, return_inverse=True)
         scale = (1 / np.sqrt(degree + 1)).astype(arrays.x.dtype)
@@ -237,14 +254,14 @@ class NeighborSums(Part):
     def take(self, client: Client, message: Tree) -> Tree:
         """Replace the features with rows of Â X, and with two hops add the neighbors at other clients."""
         old, place = graph_arrays(client.graph), NodePlace.of(client.graph).without(message.get("gone"))
-        new = old._replace(x=_scaled(message["own"], _degree(old, place)))
+        new = old._replace(x=_divide_by_degree(message["own"], _degree(old, place)))
         if self.hops == 2:
-            new = _joined(new, place, message)
+            new = _with_outside(new, place, message)
         return {DATA: graph_like(client.graph, new)}
 
     # The steps with secure aggregation.
 
-    @on_client(sends=lambda self: _in_sum(_HELD, replace(_words(self.within), fraction=0)), ragged=True)
+    @on_client(sends=lambda self: _in_sum(_HOLDERS, replace(_sum_form(self.within), fraction=0)), ragged=True)
     def hold(self, client: Client, message: Tree) -> Tree:
         """{"held": int64 [N]}: 1 for each node that the client holds."""
         count = int(client.graph.precomputed(NUMBERED)[0])
@@ -252,30 +269,29 @@ class NeighborSums(Part):
         held[NodePlace.of(client.graph).nodes] = 1
         return {"held": held}
 
-    @on_client(sends=lambda self: _sums_of_all(_words(self.within)), ragged=True, hears=_HELD)
+    @on_client(sends=lambda self: _all_sums_declaration(_sum_form(self.within)), ragged=True, hears=_HOLDERS)
     def add_to_all(self, client: Client, message: Tree) -> Tree:
         """{"sum": masked integers [N, d], "degree": int64 [N]}: for each node, Σ_u x_u / (m_u √d~_u) over the client's
         nodes u that are the node or its neighbor; m_u clients hold u and add the same term. And the degrees of its
         nodes.
-
-        Raises:
-            DataError: a sum is too large for masked integers.
         """
         held, graph = message["held"].cpu(), client.graph
-        place, arrays = _held_place(graph, held), graph_arrays(graph)
+        place, arrays = NodePlace.of(graph), graph_arrays(graph)
+        other = place.crossing[1].unique()
+        place = place.without(other[held.to(other.device)[other] == 0])  # no client holds them
         nodes, degree = place.nodes.cpu().numpy(), _degree(arrays, place)
-        target, source = _joins(arrays, place)
+        target, source = _adjacent_pairs(arrays, place)
         scale = 1 / (np.sqrt(degree + 1) * held.numpy()[nodes])
         adds = sp.csr_matrix((scale[source], (target, source)), shape=(len(held), len(nodes)))
         total = torch.from_numpy(dense(adds @ arrays.x.astype(np.float64)))
-        words = FixedPoint.of(_words(self.within))
-        most = words.word(_BOUND)
-        if words.beyond(total, most):
+        words = FixedPoint.of(_sum_form(self.within))
+        bound = words.word(_BOUND)
+        if words.beyond(total, bound):
             raise DataError(f"sums of features are beyond {_BOUND:g}; scale them ([data] normalize).")
         degrees = torch.zeros_like(held).index_add(0, torch.from_numpy(nodes), torch.from_numpy(degree))
-        return to({"sum": words.encode(total, most), "degree": degrees}, graph.device)
+        return to({"sum": words.encode(total, bound), "degree": degrees}, graph.device)
 
-    @on_client(replaces_data=True, hears=_HELD | _ALL_SUMS)
+    @on_client(replaces_data=True, hears=_HOLDERS | _ALL_SUMS)
     def take_of_all(self, client: Client, message: Tree) -> Tree:
         """`take` with the rows of the client's own nodes and of its neighbors at other clients."""
         totals = to(message, torch.device("cpu"))
@@ -289,7 +305,7 @@ class NeighborSums(Part):
         return result
 
 
-def _words(within: SecureSum | None) -> SecureSum:
+def _sum_form(within: SecureSum | None) -> SecureSum:
     """The form of sums of features."""
     return replace(within or SecureSum(everyone=True), bits=64, fraction=_FRACTION)
 
@@ -299,19 +315,12 @@ def _in_sum(meanings: Mapping[str, str], form: SecureSum) -> dict[str, Sends]:
     return {key: Sends(f"nothing by itself; with the others' {text}", form) for key, text in meanings.items()}
 
 
-def _sums_of_all(form: SecureSum) -> dict[str, Sends]:
-    whole = _in_sum(_ALL_SUMS, form)
-    return whole | {"degree": replace(whole["degree"], mechanism=replace(form, fraction=0))}
+def _all_sums_declaration(form: SecureSum) -> dict[str, Sends]:
+    declared = _in_sum(_ALL_SUMS, form)
+    return declared | {"degree": replace(declared["degree"], mechanism=replace(form, fraction=0))}
 
 
-def _held_place(graph: Graph, held: Tensor) -> NodePlace:
-    """A client's places without edges to nodes that no client holds."""
-    place = NodePlace.of(graph)
-    other = place.crossing[1].unique()
-    return place.without(other[held.to(other.device)[other] == 0])
-
-
-def _joins(arrays: GraphArrays, place: NodePlace) -> tuple[np.ndarray, np.ndarray]:
+def _adjacent_pairs(arrays: GraphArrays, place: NodePlace) -> tuple[np.ndarray, np.ndarray]:
     """int64 [j] twice: nodes of the whole graph that the client's own nodes are joined to, themselves included, and
     these own nodes."""
     inside, other = place.crossing.cpu().numpy()
@@ -321,32 +330,7 @@ def _joins(arrays: GraphArrays, place: NodePlace) -> tuple[np.ndarray, np.ndarra
     return target, source
 
 
-def _first(index: Tensor, count: int) -> Tensor:
-    """bool: whether each of `index`, numbers below `count`, is the first of its number."""
-    place = torch.arange(len(index), device=index.device)
-    return place.new_full((count,), len(index)).scatter_reduce(0, index, place, "amin")[index] == place
-
-
-def _gone(nodes: Tensor, replies: Replies) -> dict[str, Tree]:
-    """{client: {"gone": its nodes' neighbors that are not among `nodes`, int64 [N]}}; {client: {}} if there are none at
-    any client."""
-    gone = {
-        client: replies[client]["outside"][~torch.isin(replies[client]["outside"], nodes)] for client in replies.clients
-    }
-    lacks = any(len(missing) for missing in gone.values())
-    return {client: {"gone": missing} if lacks else {} for client, missing in gone.items()}
-
-
-def _total(nodes: Tensor, shares: Replies) -> Tensor:
-    """[N, d]: the sums of all clients for the nodes int64 [N], rising."""
-    parts = [(torch.searchsorted(nodes, reply["node"]), reply["sum"]) for reply in shares]
-    total: Tensor = parts[0][1].new_zeros(len(nodes), parts[0][1].shape[1], dtype=torch.float64)
-    for at, part in parts:
-        total.index_add_(0, at, part.double())
-    return total.to(parts[0][1].dtype)
-
-
-def _joined(arrays: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays:
+def _with_outside(arrays: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays:
     """A client's n nodes, and their neighbors at other clients with rows of Â X. Nodes without features stand for the
     further neighbors of these, so that all degrees equal the degrees in the whole graph."""
     here, other = place.crossing.cpu().numpy()
@@ -357,7 +341,9 @@ def _joined(arrays: GraphArrays, place: NodePlace, message: Tree) -> GraphArrays
     end = np.repeat(np.arange(far), missing)
     stand_in = np.arange(len(end)) - np.repeat(np.cumsum(missing) - missing, missing)
     links = np.concatenate([np.stack([here, n + index]), np.stack([n + end, n + far + stand_in])], 1)
-    outside = np.concatenate([_scaled(message["outside"], degree), np.zeros((more, arrays.x.shape[1]), arrays.x.dtype)])
+    outside = np.concatenate(
+        [_divide_by_degree(message["outside"], degree), np.zeros((more, arrays.x.shape[1]), arrays.x.dtype)]
+    )
     return GraphArrays(
         np.concatenate([arrays.x, outside]),
         np.concatenate([arrays.edges, links, links[::-1]], 1),
@@ -372,20 +358,20 @@ def _degree(arrays: GraphArrays, place: NodePlace) -> np.ndarray:
     return np.bincount(np.concatenate([arrays.edges[0], place.crossing[0].cpu().numpy()]), minlength=len(arrays.y))
 
 
-def _scaled(sums: Tensor, degree: np.ndarray) -> np.ndarray:
+def _divide_by_degree(sums: Tensor, degree: np.ndarray) -> np.ndarray:
     """Rows of Â X: the sums [n, d] divided by √d~."""
     return (sums.cpu() / torch.from_numpy(degree + 1).to(sums.dtype).sqrt()[:, None]).numpy()
 
 
-class _Passed:
-    """Edges that pass no further messages (a `core.operators.MessagePassing` and its own operator)."""
+class SelfEdges:
+    """Edges by which each node receives only its own row (a `core.operators.MessagePassing` and its own operator)."""
 
     shrinks = False
 
     def __init__(self, nodes: int) -> None:
         self.shape = (nodes, nodes)
 
-    def operator(self, kind: str) -> "_Passed":
+    def operator(self, kind: str) -> "SelfEdges":
         """I."""
         return self
 
@@ -395,18 +381,6 @@ class _Passed:
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """All rows as they are."""
         return h, h
-
-
-def passed_edges(nodes: int) -> MessagePassing:
-    """Edges that pass no further messages: each of `nodes` nodes receives only its own row."""
-    return _Passed(nodes)
-
-
-def _without_messages(layer: Layer) -> Layer:
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-        return layer.apply(w, graph._replace(edges=passed_edges(graph.nodes)), h, key)
-
-    return layer._replace(apply=apply)
 
 
 @preset_of(NeighborSums, Uniform)

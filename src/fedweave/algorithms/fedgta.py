@@ -60,7 +60,6 @@ class TopologyMix(Part):
     needs = Needs(data=("nodes", "classes"), reads=("graph",), models=("personal",))
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model is for small graphs, whose labels no edges join."""
         if models.pools(training.model):
             raise ValueError("FedGTA spreads labels along edges, so that the examples must be nodes, not small graphs")
 
@@ -70,7 +69,8 @@ class TopologyMix(Part):
         logits = ctx.outputs(ctx.trained).double()
         truth = F.one_hot(graph.y.clamp(min=0), logits.shape[1]).to(logits.dtype)
         spread = propagated(graph, torch.where(train, truth, torch.softmax(logits, 1)), train, self.hops, self.alpha)
-        soft, softer = (torch.where(train, truth, torch.softmax(spread / t, 1)) for t in (1.0, TEMPERATURE))
+        soft = torch.where(train, truth, torch.softmax(spread, 1))  # [n, C]
+        softer = torch.where(train, truth, torch.softmax(spread / TEMPERATURE, 1))
         trains = (ctx.examples > 0).double()
         return {
             "moments": moments(soft, graph.real, self.orders, self.kind),
@@ -92,9 +92,12 @@ def moments(p: Tensor, real: Tensor, orders: int, kind: str) -> Tensor:
     """For k = 1, …, orders the mean over nodes of p^k and of (p − mean p)^k, p [n, C]: one vector [2 · orders · C]."""
     row = real.to(p.dtype)[:, None]
     count = row.sum().clamp(min=1)
-    away = p - (p * row).sum(0) / count
-    bases = {"raw": (p,), "central": (away,), "hybrid": (p, away)}[kind]
-    return torch.cat([(base**k * row).sum(0) / count for base in bases for k in range(1, orders + 1)])
+    deviation = p - (p * row).sum(0) / count
+    result = []
+    for base in {"raw": (p,), "central": (deviation,), "hybrid": (p, deviation)}[kind]:
+        for k in range(1, orders + 1):
+            result.append((base**k * row).sum(0) / count)
+    return torch.cat(result)
 
 
 def certainty(p: Tensor, degree: Tensor) -> Tensor:

@@ -54,7 +54,6 @@ class ClassPrototypes(Part):
     }
 
     def check(self, training: Training) -> None:
-        """Raise an error if the model has no embeddings."""
         models.check_embeds(training.model, "a prototype")
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
@@ -62,13 +61,12 @@ class ClassPrototypes(Part):
         return state, {}
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """The pull, scalar."""
         h, inputs, graph = outputs.embedding, outputs.inputs, outputs.graph
         if "prototype" not in inputs:
             return h.new_zeros(())
         y, train = graph.y.clamp(min=0), graph.masks[TRAIN]
-        away = (h - inputs["prototype"][y]).square().mean(1)
-        return self.lam * torch.where(train & inputs["known"][y], away, 0.0).sum() / train.sum().clamp(min=1)
+        distance = (h - inputs["prototype"][y]).square().mean(1)  # [examples]
+        return self.lam * torch.where(train & inputs["known"][y], distance, 0.0).sum() / train.sum().clamp(min=1)
 
     def report(self, ctx: Context) -> Tree:
         """{"prototype": [C, d], "count": int64 [C]} by the trained model, 0 for a class that the client does not
@@ -80,13 +78,13 @@ class ClassPrototypes(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The new q; a class that no client sent keeps its prototype."""
-        sent, counts = sent_by(round)
+        prototype, counts = stack_prototypes(round)  # [P, C, d], [P, C]
         weight = (counts if self.how == "size" else counts > 0).double()
-        mean = torch.einsum("pc,pcd->cd", weight, sent.double()) / weight.sum(0).clamp(min=1)[:, None]
-        heard = weight.sum(0) > 0
-        known = state.get("known", torch.zeros_like(heard))
-        last = state.get("prototype", torch.zeros_like(sent[0]))
-        return {"prototype": torch.where(heard[:, None], mean.to(sent.dtype), last), "known": known | heard}
+        mean = torch.einsum("pc,pcd->cd", weight, prototype.double()) / weight.sum(0).clamp(min=1)[:, None]
+        new = weight.sum(0) > 0
+        known = state.get("known", torch.zeros_like(new))
+        last = state.get("prototype", torch.zeros_like(prototype[0]))
+        return {"prototype": torch.where(new[:, None], mean.to(prototype.dtype), last), "known": known | new}
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,6 @@ class NearestPrototype(ClassPrototypes):
     recorded = True
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model's last layer is not linear."""
         super().check(training)
         if not linear(training.model[-1]):
             raise ValueError(
@@ -114,12 +111,8 @@ class NearestPrototype(ClassPrototypes):
         return w | {str(len(ctx.training.model) - 1): {"weight": 2 * q.T, "bias": bias}}
 
 
-def sent_by(round: Round) -> tuple[Tensor, Tensor]:
-    """Prototypes [P, C, d], and int64 [P, C], their numbers of examples.
-
-    Raises:
-        ConfigError: clients' models have embeddings of different widths d.
-    """
+def stack_prototypes(round: Round) -> tuple[Tensor, Tensor]:
+    """Prototypes [P, C, d], and int64 [P, C], their numbers of examples."""
     try:
         return round.replies.stack("prototype"), round.replies.stack("count")
     except FedweaveError as error:
@@ -156,5 +149,4 @@ class FedProto:
     }
 
     def parts(self) -> tuple[Part, ...]:
-        """Prototypes."""
         return (part_of(self, NearestPrototype if self.head == "prototype" else ClassPrototypes),)

@@ -32,9 +32,10 @@ from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree, leaves
 
 SUFFIX = "_mask"
+BLOCKS, SIZE, DENSITY = 5, 100, 0.1  # of the proxy graph, section 4.1 and the authors' code
 
 
-def masked(layer: Layer, threshold: float) -> Layer:
+def add_masks(layer: Layer, threshold: float) -> Layer:
     """`layer` with the weights w ∘ μ, a mask μ for each of its matrices.
 
     The mask of "weight" is the weight "weight_mask"; it starts at 1. Its entries below `threshold` in magnitude count
@@ -46,26 +47,18 @@ def masked(layer: Layer, threshold: float) -> Layer:
         return w | {name + SUFFIX: torch.ones_like(leaf) for name, leaf in w.items() if leaf.dim() > 1}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-        return layer.apply(_multiplied(w, threshold if key is None else None), graph, h, key)
+        return layer.apply(_apply_masks(w, threshold if key is None else None), graph, h, key)
 
-    return layer._replace(init=init, apply=apply, plain=partial(_multiplied, threshold=threshold))
+    return layer._replace(init=init, apply=apply, plain=partial(_apply_masks, threshold=threshold))
 
 
-def _multiplied(w: Tree, threshold: float | None) -> Tree:
+def _apply_masks(w: Tree, threshold: float | None) -> Tree:
     """The products of weights and masks, in which entries below a threshold in magnitude count as 0."""
     masks = {name: leaf for name, leaf in w.items() if name.endswith(SUFFIX)}
     if threshold is not None:
-        masks = {name: pruned(mask, threshold) for name, mask in masks.items()}
+        masks = {name: torch.where(mask.abs() < threshold, 0, mask) for name, mask in masks.items()}
     plain = {name: leaf for name, leaf in w.items() if name not in masks}
     return plain | {name: leaf * masks[name + SUFFIX] for name, leaf in plain.items() if name + SUFFIX in masks}
-
-
-def pruned(mask: Tensor, threshold: float) -> Tensor:
-    """The mask with entries below `threshold` in magnitude set to 0."""
-    return torch.where(mask.abs() < threshold, 0, mask)
-
-
-BLOCKS, SIZE, DENSITY = 5, 100, 0.1  # of the proxy graph, section 4.1 and the authors' code
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,6 @@ class FunctionalMix(Part):
     needs = Needs(models=("personal",))
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model has no weights by feature, or no convolutions."""
         if not models.feature_rows(training.model) or not convolutions(training.model):
             raise ValueError(
                 "FED-PUB compares models by their outputs on a random graph; choose a model with graph convolutions "
@@ -91,7 +83,6 @@ class FunctionalMix(Part):
             )
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """The key of the proxy graph."""
         return {"proxy": fed.key("proxy")}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
@@ -106,9 +97,9 @@ class FunctionalMix(Part):
             h: Tensor = out["h"] if isinstance(out, dict) else out  # gcnii's layers hand on more than h
             return h[: BLOCKS * SIZE].mean(0)
 
-        h = vmap(embedding, chunk_size=32)(w).double()
-        along = F.normalize(h, dim=1)
-        return torch.softmax(self.tau * (along @ along.T), 1)
+        h = vmap(embedding, chunk_size=32)(w).double()  # [P, width]
+        unit = F.normalize(h, dim=1)
+        return torch.softmax(self.tau * (unit @ unit.T), 1)
 
 
 def convolutions(model: Model) -> list[int]:
@@ -122,10 +113,10 @@ def proxy_graph(key: int, features: int, dtype: torch.dtype, device: torch.devic
     n, source = BLOCKS * SIZE, torch.tensor(key, device="cpu")
     pairs = random.keep(random.fold(source, "edges"), (n, n), DENSITY).numpy()
     block = np.arange(n) // SIZE
-    joined = np.triu(pairs & (block[:, None] == block), 1)
+    linked = np.triu(pairs & (block[:, None] == block), 1)
     x = random.normal(random.fold(source, "x"), (n, features)).numpy()
     none = np.zeros((3, n), bool)
-    graph = make_graph(x, np.stack(np.nonzero(joined | joined.T)), np.full(n, -1), none, dtype=dtype)
+    graph = make_graph(x, np.stack(np.nonzero(linked | linked.T)), np.full(n, -1), none, dtype=dtype)
     return graph.to(device)
 
 
@@ -156,24 +147,23 @@ class SparseMasks(Part):
     )
 
     def layers(self, model: Model, on_clients: bool) -> Model:
-        """With masks."""
-        return tuple(masked(layer, self.threshold) for layer in model)
+        return tuple(add_masks(layer, self.threshold) for layer in model)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """No pull yet, as a tensor, for a number that changes would be a new computation to record."""
         return {"pull": torch.tensor(0.0, dtype=torch.float64, device=fed.device)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """The pull's strength."""
         return {"pull": state["pull"]}, {}
 
     def penalty(self, w: Tree, received: Tree, inputs: Tree) -> Tensor:
-        """Both terms."""
-        now, fixed = dict(leaves(w)), dict(leaves(received))
-        masks = {path for path in now if path.endswith(SUFFIX)}
-        size = torch.stack([now[path].abs().sum() for path in now if path in masks])
-        moved = torch.stack([(now[path] - fixed[path]).norm() for path in now if path not in masks])
-        result: Tensor = self.l1 * size.sum() + inputs["pull"] * moved.sum()
+        before, sizes, distances = dict(leaves(received)), [], []
+        for path, leaf in leaves(w):
+            if path.endswith(SUFFIX):
+                sizes.append(leaf.abs().sum())
+            else:
+                distances.append((leaf - before[path]).norm())
+        result: Tensor = self.l1 * torch.stack(sizes).sum() + inputs["pull"] * torch.stack(distances).sum()
         return result
 
     def update(self, state: Tree, round: Round) -> Tree:

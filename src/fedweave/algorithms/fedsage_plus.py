@@ -63,7 +63,7 @@ _GRADIENT = (
     "for each generator that the client was sent, the gradient of how far what it makes is from the nearest of the "
     "client's nodes; of a generator made for that, a node's features"
 )
-_MOST_EXCHANGES = 10_000  # a site lists them before the first one, so a server's number must not fill its memory
+_MAX_EXCHANGES = 10_000  # a site lists them before the first one, so a server's number must not fill its memory
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class MissingNeighbours(Generates):
     rounding:  rounding of n̂ to a number of slots: "floor", "nearest", or "random", which is n̂ on average.
     """
 
-    exchanges: Annotated[int, Field(ge=0, le=_MOST_EXCHANGES)] = 20
+    exchanges: Annotated[int, Field(ge=0, le=_MAX_EXCHANGES)] = 20
     peers: CountOrNone = 3
     sample: Count = 64
     rounding: Literal["floor", "nearest", "random"] = "random"
@@ -85,7 +85,6 @@ class MissingNeighbours(Generates):
     needs = Needs(data=("nodes", "classes"), steps=LocalSteps(bounds=("sample",)))
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model reads edge attributes, which generated edges do not have."""
         if any(layer.operator in edge_attributes.kinds() for layer in training.model):
             raise ValueError(
                 "edges to generated neighbors have no attributes; choose model sage, or gcn with weighted = false and "
@@ -98,28 +97,27 @@ class MissingNeighbours(Generates):
         """Train generators, exchange gradients, and mend the clients' graphs."""
         fed.map(self.learn, {"classes": fed.classes})
         for number in range(self.exchanges if len(fed.clients) > 1 else 0):
-            self._exchange(fed, random.fold(fed.key("peers"), number))
+            self.exchange(fed, random.fold(fed.key("peers"), number))
         fed.replace_data(self.mend)
         return {}
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The steps for local training, the exchanges, and mending."""
         return (self.learn, *(self.offer, self.match, self.improve) * self.exchanges, self.mend)
 
-    def _exchange(self, fed: Federation, key: Tensor) -> None:
-        """One step of all generators, with gradients of others."""
+    def exchange(self, fed: Federation, key: Tensor) -> None:
+        """One step of all generators, with gradients of other clients."""
         offers = fed.map(self.offer)
-        partners = self._owners(offers.clients, key)
-        replies = fed.map(self.match, each=Stacked(offers.clients, _sent(offers, partners)))
-        fed.map(self.improve, each=Stacked(offers.clients, {"gradient": _total(replies, partners)}))
+        owners = self.owners(offers.clients, key)
+        replies = fed.map(self.match, each=Stacked(offers.clients, forward_offers(offers, owners)))
+        fed.map(self.improve, each=Stacked(offers.clients, {"gradient": sum_gradients(replies, owners)}))
 
-    def _owners(self, clients: Sequence[str], key: Tensor) -> Tensor:
+    def owners(self, clients: Sequence[str], key: Tensor) -> Tensor:
         """int64 [k, P]: the owners of the generators that each client gets, all different in a row; each generator goes
         to k others."""
-        others = len(clients) - 1
-        member = torch.ones(others, dtype=torch.bool, device=key.device)
-        shifts = 1 + random.order(key, member).argsort()[: self.peers or others]
+        count = len(clients) - 1
+        member = torch.ones(count, dtype=torch.bool, device=key.device)
+        shifts = 1 + random.order(key, member).argsort()[: self.peers or count]
         by_id = sorted(range(len(clients)), key=lambda at: clients[at])  # independent of the clients' order
         ring = torch.tensor(by_id, device=key.device)
         return ring[(ring.argsort() + shifts[:, None]) % len(clients)]
@@ -148,9 +146,9 @@ class MissingNeighbours(Generates):
         number = miscount(count, lacking(graph, args["hidden"]), visible)
         rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
         features = self.net.features(w["features"], noisy(gather_rows(z, rows), random.fold(key, "noise")))
-        slots = self.rounded(count.detach(), random.fold(key, "slots")).gather(0, rows)
+        slots = self.round_counts(count.detach(), random.fold(key, "slots")).gather(0, rows)
         used = self.net.used(slots) & real[:, None]
-        matching = self._own_mismatch(graph, features, rows, real, args)
+        matching = self._local_mismatch(graph, features, rows, real, args)
         result: Tensor = number + matching + classification(w["classifier"], graph, visible, rows, features, used)
         return result
 
@@ -158,7 +156,7 @@ class MissingNeighbours(Generates):
         """Some visible nodes with hidden neighbors, int64 [sample], and which of them are real."""
         return draw_nodes(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
 
-    def _own_mismatch(self, graph: Graph, features: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
+    def _local_mismatch(self, graph: Graph, features: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
         """The distance of the generated `features` [b, slots, d] of `rows` to the features of their hidden neighbors,
         with a slot for each of these."""
         chosen = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(features.dtype)
@@ -166,25 +164,25 @@ class MissingNeighbours(Generates):
         used = self.net.used(near.sum(0)) & real[:, None]
         return mismatch(features, used, graph.x, args["norms"], near)
 
-    def rounded(self, count: Tensor, key: Tensor) -> Tensor:
+    def round_counts(self, count: Tensor, key: Tensor) -> Tensor:
         """int64 [n]: the number of used slots, from n̂ [n]."""
         if self.rounding == "nearest":
             return torch.round(count).long()
         up = random.uniform(key, tuple(count.shape)) if self.rounding == "random" else 0
         return torch.floor(count + up).long()
 
-    def _offers(self) -> Declaration:
+    def _offer_sends(self) -> Declaration:
         return {
             "generator": "weights that make features of missing neighbors, trained on hidden neighbors",
             "embedding": Sends("embeddings of a sample of the client's nodes, with noise", Gaussian(1.0)),
             "slots": Sends("how many neighbors each of these nodes is believed to miss", within=Whole(0, self.slots)),
         }
 
-    @on_client(sends=_offers)
+    @on_client(sends=_offer_sends)
     def offer(self, client: Client, message: Tree) -> Tree:
         """The generator of features, and the nodes to generate features for."""
         memory, key = client.state["neighbours"], client.key
-        slots = self.rounded(memory["count"], random.fold(key, "slots")).clamp(max=self.slots)
+        slots = self.round_counts(memory["count"], random.fold(key, "slots")).clamp(max=self.slots)
         visible = client.graph.real & ~memory["hidden"]
         rows, real = draw_nodes(visible & (slots > 0), random.fold(key, "rows"), self.sample)
         z = noisy(gather_rows(memory["z"], rows), random.fold(client.secret, "noise"))
@@ -197,10 +195,10 @@ class MissingNeighbours(Generates):
         zero = {i: map_leaves(torch.zeros_like, offer["generator"]) for i, offer in message["offers"].items()}
         inputs = {"offers": message["offers"], "norms": norms}
         # from 0 a plain step of length 1 leads to the negative gradient, without a rounding
-        step = fit(self.others_loss, zero, client.graph, client.key, Sgd(1.0), 1, args=inputs)
+        step = fit(self.offers_loss, zero, client.graph, client.key, Sgd(1.0), 1, args=inputs)
         return {"gradient": scale(step.w, -1.0)}
 
-    def others_loss(self, change: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    def offers_loss(self, change: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """The distance of features by the offered generators, with `change` added to their weights, to the client's own
         nodes."""
         terms = []
@@ -217,15 +215,9 @@ class MissingNeighbours(Generates):
         memory = client.state["neighbours"]
         known = {name: memory[name] for name in ("hidden", "norms", "z")} | {"gradient": message["gradient"]}
         features, _, optimizer = fit(
-            self.joint_loss,
-            memory["w"]["features"],
-            client.graph,
-            client.key,
-            self.update_rule,
-            1,
-            args=known,
-            state=memory["optimizer"],
-        )
+            self.joint_loss, memory["w"]["features"], client.graph, client.key, self.update_rule, 1,
+            args=known, state=memory["optimizer"],
+        )  # fmt: skip
         client.state["neighbours"] = memory | {"w": memory["w"] | {"features": features}, "optimizer": optimizer}
         return {}
 
@@ -233,16 +225,16 @@ class MissingNeighbours(Generates):
         """The client's own matching term, plus a term with the gradient that other clients returned."""
         rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
         features = self.net.features(w, noisy(gather_rows(args["z"], rows), random.fold(key, "noise")))
-        others = dict(leaves(args["gradient"]))
-        linear = [(leaf * others[path]).sum() for path, leaf in leaves(w)]
-        return sum(linear, self._own_mismatch(graph, features, rows, real, args))
+        gradient = dict(leaves(args["gradient"]))
+        linear = [(leaf * gradient[path]).sum() for path, leaf in leaves(w)]
+        return sum(linear, self._local_mismatch(graph, features, rows, real, args))
 
     @on_client(replaces_data=True)
     def mend(self, client: Client, message: Tree) -> Tree:
         """The whole graph with generated neighbors; sends nothing, and deletes the generator."""
         w, graph, key = client.state.pop("neighbours")["w"], client.graph, client.key
         z = embeddings(w["encoder"], graph, graph.real)
-        slots = self.rounded(counts(w["count"], z), random.fold(key, "slots")) * graph.real
+        slots = self.round_counts(counts(w["count"], z), random.fold(key, "slots")) * graph.real
         owners = slots.clamp(max=self.slots).nonzero()[:, 0]
         features = self.net.features(w["features"], noisy(z, random.fold(key, "noise"))[owners])
         used = self.net.used(slots[owners])
@@ -251,22 +243,23 @@ class MissingNeighbours(Generates):
         return {DATA: graph_like(graph, new)}
 
 
-def _sent(offers: Replies, partners: Tensor) -> Tree:
-    """{"offers": {"0": the offers of the clients partners[0], …}}, leaves [P, …]."""
-    paths = [path for path, _ in leaves(offers[offers.clients[0]])]
-    stacked = {path: offers.stack(path) for path in paths}
-    return {
-        "offers": {str(i): nest({path: leaf[at] for path, leaf in stacked.items()}) for i, at in enumerate(partners)}
-    }
+def forward_offers(offers: Replies, owners: Tensor) -> Tree:
+    """{"offers": {"0": the offers of the clients owners[0], …}}, leaves [P, …]."""
+    result: Tree = {str(i): {} for i in range(len(owners))}
+    for path, _ in leaves(offers[offers.clients[0]]):
+        stacked = offers.stack(path)
+        for i, at in enumerate(owners):
+            result[str(i)][path] = stacked[at]
+    return {"offers": {number: nest(flat) for number, flat in result.items()}}
 
 
-def _total(replies: Replies, partners: Tensor) -> Tree:
+def sum_gradients(replies: Replies, owners: Tensor) -> Tree:
     """For each client the sum of the gradients that others returned for its generator, leaves [P, …]."""
     first = replies[replies.clients[0]]["gradient"]
     totals = {}
     for path, leaf in leaves(first["0"]):
         total = leaf.new_zeros(len(replies), *leaf.shape, dtype=torch.float64)
-        for i, at in enumerate(partners):
+        for i, at in enumerate(owners):
             total.index_add_(0, at, replies.stack(f"gradient/{i}/{path}").double())
         totals[path] = total.to(leaf.dtype)
     return nest(totals)

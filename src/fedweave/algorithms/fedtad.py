@@ -38,15 +38,15 @@ from fedweave.models.star import CODES, DEGREES, RETURNS
 from fedweave.ops.sparse import dense
 
 NOISE, WIDTHS = 32, (64, 128, 256)  # numbers that a node begins with; the generator's layers
+WALK = 5  # steps of walks that return
 
 
 def generator(key: Tensor, classes: int, features: int, dtype: torch.dtype) -> Tree:
     """A vector of each class, N(0, 1), and the layers of the generator."""
     widths = (NOISE + classes, *WIDTHS, features)
     weights: Tree = {"class": {"weight": random.normal(random.fold(key, "class"), (classes, classes))}}
-    weights |= {
-        str(at): affine(*widths[at : at + 2]).init(random.fold(key, "layer", at)) for at in range(len(WIDTHS) + 1)
-    }
+    for at in range(len(WIDTHS) + 1):
+        weights[str(at)] = affine(*widths[at : at + 2]).init(random.fold(key, "layer", at))
     return nest({path: leaf.to(dtype) for path, leaf in leaves(weights)})
 
 
@@ -65,7 +65,7 @@ def labels(count: int, classes: int, device: torch.device | str = "cpu") -> Tens
     return (torch.arange(count, device=device) // max(1, count // classes)).clamp(max=classes - 1)
 
 
-def alike(cosine: Tensor, near: int) -> Tensor:
+def nearest_pairs(cosine: Tensor, near: int) -> Tensor:
     """bool [n, n]: pairs in which one node is among the `near` largest columns of the other's row."""
     nearest = (-cosine).argsort(dim=1, stable=True)[:, :near]
     close = torch.zeros_like(cosine, dtype=torch.bool).scatter(1, nearest, True)
@@ -75,12 +75,9 @@ def alike(cosine: Tensor, near: int) -> Tensor:
 def pseudo_graph(x: Tensor, near: int) -> Graph:
     """Each node of x [n, d] linked to the `near` rows of the largest cosine, itself among them, both ways."""
     unit = F.normalize(x.detach(), dim=1)
-    joined = alike(unit @ unit.T, near).fill_diagonal_(False).cpu()
+    joined = nearest_pairs(unit @ unit.T, near).fill_diagonal_(False).cpu()
     masks, none = np.zeros((3, len(x)), bool), np.full(len(x), -1)
     return make_graph(x.detach().cpu().numpy(), joined.nonzero().T.numpy(), none, masks, dtype=x.dtype).to(x.device)
-
-
-WALK = 5  # steps of walks that return
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,6 @@ class Distilled(TellsExamples):
             raise ValueError(f"near = {self.near}: must be at most pseudo, which is {self.pseudo}")
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if features of the model cannot be generated, or its examples are small graphs."""
         if not models.feature_rows(training.model) or models.pools(training.model):
             raise ValueError(
                 "FedTAD makes up nodes with features; choose a model of nodes that multiplies features by a weight, "
@@ -127,7 +123,6 @@ class Distilled(TellsExamples):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The step that computes clients' reliabilities."""
         return (self.reliability,)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -148,57 +143,48 @@ class Distilled(TellsExamples):
     def reliability(self, client: Client, message: Tree) -> Tree:
         """{"reliability": φ float64 [C], at least 0}."""
         graph = client.graph
-        walks = (graph.edges.operator(CODES) @ torch.eye(RETURNS + DEGREES, dtype=graph.x.dtype, device=graph.device))[
-            :, :WALK
-        ]
+        codes = graph.edges.operator(CODES) @ torch.eye(RETURNS + DEGREES, dtype=graph.x.dtype, device=graph.device)
+        walks = codes[:, :WALK]
         return {"reliability": reliability(graph, torch.cat([dense(graph.x), walks], 1), message["classes"])}
 
     # --- in each round -----------------------------------------------------------------------------------------------
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """Proportional to n."""
         return by_size(round)
 
     def observe(self, state: Tree, round: Round) -> Tree:
         """The generator's state, and "moved", the change of the mean by distillation."""
         start = w = add(round.w, round.replies.weighted_sum("update", by_size(round)))
-        generator_weights, of_made, of_w = self._held(state, round)
+        adam = Adam(self.rate, self.decay)
+        if "made" in state:
+            generator_weights, of_made, of_w = state["made"], state["of_made"], state["of_mean"]
+        else:  # the generator begins like torch's linear layers
+            rows = dict(leaves(round.w))[next(iter(models.feature_rows(round.model)))]
+            generator_weights = generator(state["key"], state["known"].shape[1], rows.shape[0], rows.dtype)
+            of_made, of_w = adam.init(generator_weights), adam.init(round.w)
         label = labels(self.pseudo, state["known"].shape[1], state["known"].device)
         share = shares(state["known"][round.at])[:, label] / F.one_hot(label).sum(0)[label]
         task = _Task(self, round.model, label)
         dtype = next(leaves(w))[1].dtype
         inputs: Tree = {"teachers": round.trained, "share": share.to(dtype)}
-        adam = Adam(self.rate, self.decay)
         for time in range(self.outer):
             key = random.fold(state["key"], state["round"], time)
             z = random.normal(random.fold(key, "z"), (self.pseudo, NOISE)).to(dtype)
             graph = pseudo_graph(features(generator_weights, z, label), self.near)
             args = inputs | {"w": w, "z": z}
             generator_weights, _, of_made = fit(
-                task.unlike, generator_weights, graph, key, adam, 1, state=of_made, args=args
+                task.generator_loss, generator_weights, graph, key, adam, 1, state=of_made, args=args
             )
             graph = pseudo_graph(features(generator_weights, z, label), self.near)
-            args = inputs | {"targets": task.answers(inputs["teachers"], graph)}
-            w, _, of_w = fit(task.apart, w, graph, key, adam, self.inner, state=of_w, args=args)
+            args = inputs | {"targets": task.logits(inputs["teachers"], graph)}
+            w, _, of_w = fit(task.distillation_loss, w, graph, key, adam, self.inner, state=of_w, args=args)
         after = {"made": generator_weights, "of_made": of_made, "of_mean": of_w, "round": state["round"] + 1}
         return state | after | {"moved": sub(w, start)}
 
-    def _held(self, state: Tree, round: Round) -> tuple[Tree, Tree, Tree]:
-        """The generator, at first initialized like torch's linear layers, and the optimizer states of generator and
-        mean."""
-        if "made" in state:
-            return state["made"], state["of_made"], state["of_mean"]
-        w, adam = dict(leaves(round.w)), Adam(self.rate, self.decay)
-        first = w[next(iter(models.feature_rows(round.model)))]
-        generator_weights = generator(state["key"], state["known"].shape[1], first.shape[0], first.dtype)
-        return generator_weights, adam.init(generator_weights), adam.init(round.w)
-
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The mean update plus the change by distillation."""
         return add(round.weighted(), state["moved"])
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The state without "moved"."""
         return {key: value for key, value in state.items() if key != "moved"}
 
 
@@ -210,26 +196,26 @@ class _Task:
     model: Model
     label: Tensor
 
-    def answers(self, teachers: Tree, graph: Graph) -> Tensor:
+    def logits(self, teachers: Tree, graph: Graph) -> Tensor:
         """[P, n, C]."""
         count = len(self.label)
         logits: Tensor = vmap(lambda w: models.apply(self.model, w, graph)[:count], chunk_size=32)(teachers)
         return logits
 
-    def unlike(self, weights: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    def generator_loss(self, weights: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """λ1 L_sem − L_dis + λ2 L_div."""
         x = features(weights, args["z"], self.label)
         graph = graph._replace(x=F.pad(x, (0, 0, 0, graph.nodes - len(x))))
-        teachers = self.answers(args["teachers"], graph)
+        teachers = self.logits(args["teachers"], graph)
         student = models.apply(self.model, args["w"], graph)[: len(x)]
         plain = F.cross_entropy(teachers.transpose(1, 2), self.label.expand(len(teachers), -1), reduction="none")
         spread = F.pdist(args["z"]).square() * F.pdist(x, p=1.0) / (NOISE * x.shape[1])  # of each pair once
         semantic, diversity = (args["share"] * plain).sum(), len(teachers) * torch.exp(-2 * spread.sum() / len(x) ** 2)
-        apart = divergence(student, teachers, args["share"])
-        result: Tensor = self.part.semantic * semantic - apart + self.part.diversity * diversity
+        distance = divergence(student, teachers, args["share"])
+        result: Tensor = self.part.semantic * semantic - distance + self.part.diversity * diversity
         return result
 
-    def apart(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    def distillation_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """L_dis, with dropout in the global model."""
         return divergence(models.apply(self.model, w, graph, key)[: len(self.label)], args["targets"], args["share"])
 

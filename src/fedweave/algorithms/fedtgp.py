@@ -15,17 +15,17 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fedproto import ClassPrototypes, NearestPrototype, sent_by
+from fedweave.algorithms.fedproto import ClassPrototypes, NearestPrototype, stack_prototypes
 from fedweave.algorithms.parts import Part, Round
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
 from fedweave.core.bounds import CountOrNone, Positive
 from fedweave.core.federation import Federation
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Adam, fit, keep_trained
 from fedweave.models.blocks import affine
 
-MOST = 100.0  # of the margin, in the released code
+MAX_MARGIN = 100.0  # of the margin, in the released code
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ class TrainedPrototypes(ClassPrototypes):
     }
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """The key of the first T and e."""
         return {"key": fed.key("prototypes")}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
@@ -56,16 +55,15 @@ class TrainedPrototypes(ClassPrototypes):
         return {key: state[key] for key in ("prototype", "known") if key in state}, {}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """T, e and q after the server's steps."""
-        sent, counts = sent_by(round)
-        rows, present = sent.double(), counts > 0
+        received, counts = stack_prototypes(round)  # [P, C, d], [P, C]
+        rows, present = received.double(), counts > 0
         w = state["w"] if "w" in state else first(state["key"], *rows.shape[1:])
         if self.steps:
             args = {"rows": rows, "present": present, "margin": margin(rows, present)}
             fitted = fit(_loss, w, None, state["key"], Adam(self.rate, 0.0), self.steps, args=args)  # type: ignore[arg-type]
             w = keep_trained(present.any(), fitted.w, w)
         known = state.get("known", False) | present.any(0)
-        return {"key": state["key"], "w": w, "prototype": prototypes(w).to(sent.dtype), "known": known}
+        return {"key": state["key"], "w": w, "prototype": prototypes(w).to(received.dtype), "known": known}
 
 
 @dataclass(frozen=True)
@@ -78,12 +76,9 @@ class NearestTrained(TrainedPrototypes, NearestPrototype):
 def first(key: Tensor, classes: int, width: int) -> Tree:
     """T and e at first, float64: e ~ N(0, 1), T as torch's linear layers start."""
     layer = affine(width, width)
-    layers = {str(at): layer.init(random.fold(key, "layer", at)) for at in range(2)}
-    classed: Tree = {"class": random.normal(random.fold(key, "class"), (classes, width))}
-    return {
-        name: {key: leaf.double() for key, leaf in weights.items()}
-        for name, weights in (layers | {"e": classed}).items()
-    }
+    weights: Tree = {str(at): layer.init(random.fold(key, "layer", at)) for at in range(2)}
+    weights["e"] = {"class": random.normal(random.fold(key, "class"), (classes, width))}
+    return map_leaves(Tensor.double, weights)
 
 
 def prototypes(w: Tree) -> Tensor:
@@ -97,17 +92,17 @@ def margin(rows: Tensor, present: Tensor) -> Tensor:
     """δ, scalar, from the prototypes [P, C, d] that are `present`, bool [P, C]; 0 with fewer than two classes."""
     count = present.sum(0)
     center = (rows * present[:, :, None]).sum(0) / count.clamp(min=1)[:, None]
-    apart = torch.cdist(center, center, compute_mode="donot_use_mm_for_euclid_dist")
+    distance = torch.cdist(center, center, compute_mode="donot_use_mm_for_euclid_dist")  # [C, C]
     pair = (count > 0) & (count > 0)[:, None] & ~torch.eye(len(count), dtype=torch.bool, device=rows.device)
-    nearest = torch.where(pair, apart, torch.inf).amin(1)
-    return torch.where(nearest.isfinite(), nearest, 0.0).amax().clamp(max=MOST)
+    nearest = torch.where(pair, distance, torch.inf).amin(1)
+    return torch.where(nearest.isfinite(), nearest, 0.0).amax().clamp(max=MAX_MARGIN)
 
 
 def contrast(rows: Tensor, present: Tensor, q: Tensor, margin: Tensor) -> Tensor:
     """The server's loss, scalar: rows [P, C, d], present bool [P, C], q [C, d]."""
-    away = ((rows[:, :, None] - q).square().sum(3) + 1e-12).sqrt()  # [P, own class, other class]
+    distance = ((rows[:, :, None] - q).square().sum(3) + 1e-12).sqrt()  # [P, own class, other class]
     same = torch.eye(len(q), dtype=torch.bool, device=q.device)
-    logits = torch.where(present.any(0), -(away + margin * same), -torch.inf)
+    logits = torch.where(present.any(0), -(distance + margin * same), -torch.inf)
     each = logits.logsumexp(2) - logits.diagonal(dim1=1, dim2=2).where(present, 0.0)
     return torch.where(present, each, 0.0).sum() / present.sum().clamp(min=1)
 
@@ -133,5 +128,4 @@ class FedTGP:
     }
 
     def parts(self) -> tuple[Part, ...]:
-        """Prototypes."""
         return (part_of(self, NearestTrained if self.head == "prototype" else TrainedPrototypes),)

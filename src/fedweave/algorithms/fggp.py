@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.fairaug import uniform
-from fedweave.algorithms.fedtad import alike
+from fedweave.algorithms.fedtad import nearest_pairs
 from fedweave.algorithms.fgssl import unit
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Round, Training
 from fedweave.algorithms.preset import part_of, preset_of
@@ -63,33 +63,30 @@ class AugmentedView(Part):
     needs = Needs(data=("nodes", "classes"), reads=("received", "features", "graph"), statistics="none")
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model does not pass messages by GCN's matrix."""
         gcn = all(layer.reads == "product" and layer.operator in (None, "gcn") for layer in training.model)
         if models.pools(training.model) or not gcn:
             raise ValueError("FGGP draws edges of its own; choose a model of nodes that takes them, such as gcn")
 
     def layers(self, model: Model, on_clients: bool) -> Model:
-        """The model whose last layer also has the weights of the two layers.
-
-        Raises:
-            ValueError: the model has no embeddings, or does not multiply features by weights.
-        """
+        """The model whose last layer also has the weights of the two layers."""
         models.check_embeds(model, "fggp")
         if not model[0].by_feature:
             raise ValueError("FGGP draws edges of features by weights; choose a model that has such, such as gcn")
         features = models.fan_in(model[0])
 
         def init(key: Tensor) -> Tree:
-            widths = zip(AUGMENTOR, (features, self.width), strict=True)
-            more = {name: glorot(random.fold(key, name), fan_in, self.width) for name, fan_in in widths}
-            return model[-1].init(key) | more
+            first, second = AUGMENTOR
+            return model[-1].init(key) | {
+                first: glorot(random.fold(key, first), features, self.width),
+                second: glorot(random.fold(key, second), self.width, self.width),
+            }
 
         return (*model[:-1], model[-1]._replace(init=init))
 
     def recall(self, ctx: Context) -> Tree:
         """{"joined": A₂ [n, n]}."""
         graph = ctx.client.graph
-        return {"joined": joined(models.embedded(ctx.training.model, ctx.received, graph), graph, self.near)}
+        return {"joined": nearest_graph(models.embedded(ctx.training.model, ctx.received, graph), graph, self.near)}
 
     def objective(self, outputs: Outputs) -> Tensor:
         """All three terms, scalar; 0 at a client that does not train."""
@@ -97,15 +94,13 @@ class AugmentedView(Part):
         if self.augment == self.align == 0:
             return h.new_zeros(())
         a, train = outputs.inputs["joined"], graph.masks[TRAIN]
-        pairs = likeness(outputs.w[str(len(outputs.model) - 1)], graph, a)
-        edges = DenseGraph(normalised(drawn(pairs, a, graph.real, random.fold(outputs.key, "edges"))))
+        pairs = pair_products(outputs.w[str(len(outputs.model) - 1)], graph, a)
+        edges = DenseGraph(normalize(draw_edges(pairs, a, graph.real, random.fold(outputs.key, "edges"))))
         key = random.fold(outputs.key, "view")
-        *_, other, logits = models.embeddings(outputs.model, outputs.w, graph._replace(edges=edges), key)
-        first, second = (
-            prototypes(rows, torch.softmax(z.detach(), 1), graph)
-            for rows, z in ((h, outputs.logits), (models.rows_of(other), logits))
-        )
-        pull = contrast(first[0], second[0], (first[1] > 0) & (second[1] > 0), self.tau)
+        *_, view_h, logits = models.embeddings(outputs.model, outputs.w, graph._replace(edges=edges), key)
+        first, count = prototypes(h, torch.softmax(outputs.logits.detach(), 1), graph)
+        second, view_count = prototypes(models.rows_of(view_h), torch.softmax(logits.detach(), 1), graph)
+        pull = contrast(first, second, (count > 0) & (view_count > 0), self.tau)
         view = outputs.cross_entropy(logits, train) + reconstruction(pairs, a, graph.real)
         return train.any() * (self.augment * view + self.align * pull)
 
@@ -137,9 +132,9 @@ class NearestCentres(Part):
         last = model[-1]
 
         def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
-            return (
-                by_centers(models.rows_of(h), w[CENTER], self.nearest) if CENTER in w else last.apply(w, graph, h, key)
-            )
+            if CENTER not in w:
+                return last.apply(w, graph, h, key)
+            return log_probabilities(models.rows_of(h), w[CENTER], self.nearest)
 
         return (*model[:-1], last._replace(apply=apply))
 
@@ -149,7 +144,7 @@ class NearestCentres(Part):
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
         """The centers [C, groups, d], with rows of 0 for missing groups; nothing before the first round."""
-        return {key: state[key] for key in (CENTER,) if key in state}, {}
+        return {CENTER: state[CENTER]} if CENTER in state else {}, {}
 
     def report(self, ctx: Context) -> Tree:
         """{"prototype": [C, d]} by the trained model, 0 for a class that the client does not send."""
@@ -160,10 +155,12 @@ class NearestCentres(Part):
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The new centers; a class that no client sent keeps its centers."""
-        sent = round.replies.stack("prototype")
-        center = state.get(CENTER, sent.new_zeros(sent.shape[1], state["groups"], sent.shape[2])).clone()
-        for c, class_rows in enumerate(sent.double().cpu().numpy().swapaxes(0, 1)):
-            if len(rows := class_rows[class_rows.any(1)]):
+        prototype = round.replies.stack("prototype")  # [P, C, d]
+        empty = prototype.new_zeros(prototype.shape[1], state["groups"], prototype.shape[2])
+        center = state.get(CENTER, empty).clone()
+        for c, class_rows in enumerate(prototype.double().cpu().numpy().swapaxes(0, 1)):
+            rows = class_rows[class_rows.any(1)]
+            if len(rows):
                 means = torch.from_numpy(centers(rows)).to(center)
                 center[c] = F.pad(means, (0, 0, 0, state["groups"] - len(means)))
         return state | {CENTER: center}
@@ -191,35 +188,35 @@ class DenseGraph:
         return h, self._matrix @ h
 
 
-def joined(h: Tensor, graph: Graph, near: int) -> Tensor:
+def nearest_graph(h: Tensor, graph: Graph, near: int) -> Tensor:
     """A₂ [n, n], 0 or 1: the edges, each node's `near` nodes of the largest cosine of h [n, d], and itself."""
     eye, real = torch.eye(graph.nodes, dtype=torch.bool, device=h.device), graph.real & graph.real[:, None]
     cosine = (unit(h) @ unit(h).T).masked_fill(eye | ~real, -torch.inf)
     edges = graph.edges.operator("sum") @ eye.to(h.dtype) > 0
-    return (((alike(cosine, near) | edges) & real) | eye).to(h.dtype)
+    return (((nearest_pairs(cosine, near) | edges) & real) | eye).to(h.dtype)
 
 
-def normalised(a: Tensor) -> Tensor:
+def normalize(a: Tensor) -> Tensor:
     """D^-1/2 A D^-1/2, A [n, n] having no empty rows."""
     scale = a.sum(1).rsqrt()
     return scale[:, None] * a * scale
 
 
-def likeness(w: Tree, graph: Graph, a: Tensor) -> Tensor:
+def pair_products(w: Tree, graph: Graph, a: Tensor) -> Tensor:
     """L = u uᵀ [n, n] of two layers without biases on A₂."""
-    mean = normalised(a)
-    first, second = (w[name] for name in AUGMENTOR)
+    mean = normalize(a)
+    first, second = w[AUGMENTOR[0]], w[AUGMENTOR[1]]
     u = mean @ linear(torch.relu(mean @ linear(graph.x, first)), second)
     result: Tensor = u @ u.T
     return result
 
 
-def drawn(pairs: Tensor, a: Tensor, real: Tensor, key: Tensor) -> Tensor:
+def draw_edges(pairs: Tensor, a: Tensor, real: Tensor, key: Tensor) -> Tensor:
     """Symmetric edges [n, n], 0 or 1 with ones on the diagonal, with the gradient of a relaxed draw at temperature 1
     with probability ½ L / max L + ½ A₂."""
     both = real & real[:, None]
-    most = torch.where(both, pairs, 0.0).amax().clamp(min=1e-12)
-    chance = (0.5 * pairs / most + 0.5 * a).clamp(SURE, 1 - SURE)
+    largest = torch.where(both, pairs, 0.0).amax().clamp(min=1e-12)
+    chance = (0.5 * pairs / largest + 0.5 * a).clamp(SURE, 1 - SURE)
     at = torch.arange(len(a), device=a.device)
     words = random.fold(key, torch.minimum(at, at[:, None]), torch.maximum(at, at[:, None]))
     noise = uniform(words).to(a.dtype).clamp(SURE, 1 - SURE)
@@ -234,9 +231,9 @@ def reconstruction(pairs: Tensor, a: Tensor, real: Tensor) -> Tensor:
     an edge counts (n² − Σ A₂) / Σ A₂ times."""
     both = (real & real[:, None]).to(a.dtype)
     linked = a * both
-    edges, others = linked.sum(), (both.sum() - linked.sum()).clamp(min=1)
-    each = linked * (others / edges) * F.softplus(-pairs) + (both - linked) * F.softplus(pairs)
-    return each.sum() / (2 * others)
+    edges, non_edges = linked.sum(), (both.sum() - linked.sum()).clamp(min=1)
+    entropy = linked * (non_edges / edges) * F.softplus(-pairs) + (both - linked) * F.softplus(pairs)
+    return entropy.sum() / (2 * non_edges)
 
 
 def prototypes(h: Tensor, p: Tensor, graph: Graph) -> tuple[Tensor, Tensor]:
@@ -256,12 +253,12 @@ def contrast(first: Tensor, second: Tensor, known: Tensor, tau: float) -> Tensor
     a, b = unit(first), unit(second)
     same = torch.eye(len(known), dtype=torch.bool, device=known.device)
 
-    def each(here: Tensor, there: Tensor) -> Tensor:
-        s = here @ there.T / tau
-        compared = torch.cat([s.masked_fill(~known, -1e9), (here @ here.T / tau).masked_fill(same | ~known, -1e9)], 1)
-        return compared.logsumexp(1) - s.diagonal()
+    def one_way(here: Tensor, there: Tensor) -> Tensor:
+        s = here @ there.T / tau  # [C, C]
+        within = (here @ here.T / tau).masked_fill(same | ~known, -1e9)
+        return torch.cat([s.masked_fill(~known, -1e9), within], 1).logsumexp(1) - s.diagonal()
 
-    return torch.where(known, each(a, b) + each(b, a), 0.0).sum() / (2 * known.sum().clamp(min=1))
+    return torch.where(known, one_way(a, b) + one_way(b, a), 0.0).sum() / (2 * known.sum().clamp(min=1))
 
 
 def centers(rows: np.ndarray) -> np.ndarray:
@@ -272,8 +269,8 @@ def centers(rows: np.ndarray) -> np.ndarray:
     means = rows
     label = np.arange(len(rows))
     while len(means) > 1:
-        along = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
-        links = np.eye(len(means))[(along @ along.T - 10 * np.eye(len(means))).argmax(1)]
+        units = means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12)
+        links = np.eye(len(means))[(units @ units.T - 10 * np.eye(len(means))).argmax(1)]
         count, merged = connected_components(links, directed=False)
         if count == 1 and len(means) < len(rows):
             break
@@ -282,7 +279,7 @@ def centers(rows: np.ndarray) -> np.ndarray:
     return means
 
 
-def by_centers(h: Tensor, center: Tensor, nearest: int) -> Tensor:
+def log_probabilities(h: Tensor, center: Tensor, nearest: int) -> Tensor:
     """ln Σ over a class's centers among the `nearest` of softmax(cos / .1), [n, C]; center [C, groups, d], 0 where
     there is none."""
     flat = center.flatten(0, 1)
@@ -309,6 +306,5 @@ class FGGP:
     test_settings: ClassVar[Record] = {"width": 8, "near": 2, "lr": 0.02}
 
     def parts(self) -> tuple[Part, ...]:
-        """The view, and centers."""
-        kinds = (AugmentedView, NearestCentres) if self.answer == "centres" else (AugmentedView,)
-        return tuple(part_of(self, kind) for kind in kinds)
+        view = part_of(self, AugmentedView)
+        return (view, part_of(self, NearestCentres)) if self.answer == "centres" else (view,)

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.fairaug import drawn_edges, ends_of, uniform, view
+from fedweave.algorithms.fairaug import draw_edges, ends_of, uniform, view
 from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
@@ -29,7 +29,7 @@ from fedweave.core.types import Record
 from fedweave.ops.hashing import bits
 from fedweave.ops.rows import gather_rows
 
-LEAST = 0.01  # a shorter vector counts as so long in a cosine: logits close to 0 would have gradients without a bound
+MIN_NORM = 0.01  # of a vector in a cosine: logits close to 0 would have gradients without a bound
 WEAK, STRONG = (0.7, 0.7), (0.2, 0.5)  # how likely an edge stays, and a column of features
 
 
@@ -57,7 +57,6 @@ class SemanticStructure(Part):
     needs = Needs(data=("nodes", "classes"), reads=("received", "features"), statistics="none")
 
     def check(self, training: Training) -> None:
-        """Raise an error if the model has no embeddings, pools small graphs, or needs more of a graph than products."""
         models.check_embeds(training.model, "fgssl")
         net = training.model
         if models.pools(net) or not net[0].by_feature or any(layer.reads != "product" for layer in net):
@@ -86,7 +85,7 @@ class SemanticStructure(Part):
             view_keys = random.fold(keys, name)
             stays = uniform(bits(random.fold(view_keys, "features")[:, None], graph.x.shape[1])) < feature
             chance = torch.where(ends.real, edge, 0.0).expand(steps, -1)
-            views[name] = {"features": stays.to(graph.x.dtype), **drawn_edges(ends, chance, view_keys)}
+            views[name] = {"features": stays.to(graph.x.dtype), **draw_edges(ends, chance, view_keys)}
         return views
 
     def objective(self, outputs: Outputs) -> Tensor:
@@ -101,11 +100,11 @@ class SemanticStructure(Part):
             other, _ = view_outputs(outputs.model, outputs.w, graph, weak, random.fold(outputs.key, "weak"))
             return trains * self.contrast * self.semantic(h, other, graph)
         with torch.no_grad():
-            far, answers = view_outputs(outputs.model, inputs["w"], graph, weak, None)
+            global_h, global_z = view_outputs(outputs.model, inputs["w"], graph, weak, None)
         if self.variant == "openfgl":
-            return trains * self.structure * by_columns(h, far, graph)
-        near = self.structural(z, answers, inputs["near"], graph.real)
-        return trains * (self.contrast * self.semantic(h, far, graph) + self.structure * near)
+            return trains * self.structure * edge_divergence(h, global_h, graph)
+        structural = self.structural(z, global_z, inputs["near"], graph.real)
+        return trains * (self.contrast * self.semantic(h, global_h, graph) + self.structure * structural)
 
     def semantic(self, h: Tensor, other: Tensor, graph: Graph) -> Tensor:
         """L_C of embeddings [n, d] by two models, scalar."""
@@ -114,48 +113,51 @@ class SemanticStructure(Part):
         same = (graph.y[:, None] == graph.y) & pair
         s = unit(h) @ unit(other).T / self.tau
         if self.others_only:
-            apart = torch.where(pair & ~same, s, -torch.inf).logsumexp(1, keepdim=True)
-            each = torch.logaddexp(torch.where(train[:, None], apart, 0.0), s) - s
+            different = torch.where(pair & ~same, s, -torch.inf).logsumexp(1, keepdim=True)
+            terms = torch.logaddexp(torch.where(train[:, None], different, 0.0), s) - s
         else:
-            each = torch.where(pair, s, -torch.inf).where(train[:, None], 0.0).logsumexp(1, keepdim=True) - s
-        mean = torch.where(same, each, 0.0).sum(1) / same.sum(1).clamp(min=1)
+            terms = torch.where(pair, s, -torch.inf).where(train[:, None], 0.0).logsumexp(1, keepdim=True) - s
+        mean = torch.where(same, terms, 0.0).sum(1) / same.sum(1).clamp(min=1)
         return mean.sum() / train.sum().clamp(min=1)
 
     def structural(self, z: Tensor, other: Tensor, near: Tensor, real: Tensor) -> Tensor:
         """L_D of logits [n, C] by two models, near bool [n, n], scalar."""
         near = near | ~real[:, None]  # no row without entries
-        p, q = (
-            torch.log_softmax((unit(logits) @ unit(logits).T / self.omega).masked_fill(~near, -1e4), 1)
-            for logits in (z, other)
-        )
-        each = (q.exp() * torch.where(near, q - p, 0.0)).sum(1)
-        return torch.where(real, each, 0.0).sum() / real.sum().clamp(min=1)
+
+        def distribution(logits: Tensor) -> Tensor:
+            cosine = unit(logits) @ unit(logits).T
+            return torch.log_softmax((cosine / self.omega).masked_fill(~near, -1e4), 1)  # [n, n]
+
+        p, q = distribution(z), distribution(other)
+        divergence = (q.exp() * torch.where(near, q - p, 0.0)).sum(1)
+        return torch.where(real, divergence, 0.0).sum() / real.sum().clamp(min=1)
 
 
 def unit(h: Tensor) -> Tensor:
-    """The rows of h [n, d] divided by their norms, by `LEAST` where these are less."""
-    return h / h.square().sum(1, keepdim=True).clamp(min=LEAST**2).sqrt()
+    """The rows of h [n, d] divided by their norms, by `MIN_NORM` where these are less."""
+    return h / h.square().sum(1, keepdim=True).clamp(min=MIN_NORM**2).sqrt()
 
 
 def view_outputs(model: Model, w: Tree, graph: Graph, drawn: Tree, key: Tensor | None) -> tuple[Tensor, Tensor]:
     """(embeddings [n, d], logits [n, C]) of a view: a column that is left out is one whose weights are 0."""
-    layer = {
-        name: leaf * drawn["features"][:, None] if name in model[0].by_feature else leaf
-        for name, leaf in w["0"].items()
-    }
+    layer = dict(w["0"])
+    for name in model[0].by_feature:
+        layer[name] = layer[name] * drawn["features"][:, None]
     *_, h, logits = models.embeddings(model, w | {"0": layer}, view(graph, drawn), key)
     return models.rows_of(h), logits
 
 
-def by_columns(h: Tensor, other: Tensor, graph: Graph) -> Tensor:
+def edge_divergence(h: Tensor, other: Tensor, graph: Graph) -> Tensor:
     """The mean over edges of KL between the softmax over columns of |h_u − h_v| / .1, by two models; scalar."""
     ends = ends_of(graph)
-    q, p = (
-        torch.log_softmax((gather_rows(embeddings, ends.source) - gather_rows(embeddings, ends.target)).abs() / 0.1, 1)
-        for embeddings in (other, h)
-    )
-    each = torch.where(ends.real, (q.exp() * (q - p)).sum(1), 0.0)
-    return each.sum() / ends.real.sum().clamp(min=1)
+
+    def distribution(rows: Tensor) -> Tensor:
+        difference = (gather_rows(rows, ends.source) - gather_rows(rows, ends.target)).abs()
+        return torch.log_softmax(difference / 0.1, 1)  # [E, d]
+
+    q, p = distribution(other), distribution(h)
+    divergence = torch.where(ends.real, (q.exp() * (q - p)).sum(1), 0.0)
+    return divergence.sum() / ends.real.sum().clamp(min=1)
 
 
 @preset_of(SemanticStructure)

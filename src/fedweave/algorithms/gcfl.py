@@ -26,7 +26,7 @@ from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree, norm
 from fedweave.core.types import Record
 
-_MOST_ROUNDS = 10_000  # of a series; every client has a series of this length in memory
+_MAX_ROUNDS = 10_000  # of a series; every client has a series of this length in memory
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Clusters(TellsExamples):
     needs = Needs(models=("personal",))
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """One cluster of all N clients."""
         return {"round": 0, "cluster": torch.zeros(len(fed.clients), dtype=torch.int64, device=fed.device)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
@@ -57,11 +56,9 @@ class Clusters(TellsExamples):
         return n / n.sum(1, keepdim=True)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The clusters after a round."""
         return state | {"round": state["round"] + 1, "cluster": round.once(self, lambda: self._cut(state, round))}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"cluster": number of each client's}."""
         return {"cluster": state["cluster"].double()}
 
     def _cut(self, state: Tree, round: Round) -> Tensor:
@@ -69,42 +66,42 @@ class Clusters(TellsExamples):
         cluster: Tensor = state["cluster"].clone()
         if state["round"] < self.wait:
             return cluster
-        numbers = cluster[round.at].tolist()
-        members = [[at for at, value in enumerate(numbers) if value == number] for number in sorted(set(numbers))]
-        groups = [torch.tensor(rows, device=cluster.device) for rows in members if len(rows) > 2]
-        for rows, split in zip(groups, self._splits(round, groups), strict=True):
-            if split:
+        numbers = cluster[round.at]
+        groups, cuts = [], []  # rows of each cluster's clients, and whether it is to be cut
+        for number in sorted(set(numbers.tolist())):
+            rows = (numbers == number).nonzero()[:, 0]
+            if len(rows) > 2:
+                updates = round.updates[rows]  # [C, D]
+                groups.append(rows)
+                cuts.append((updates.mean(0).norm() < self.eps1) & (updates.norm(dim=1).max() > self.eps2))
+        decisions = torch.stack(cuts).tolist() if cuts else []  # waits for a device once
+        for rows, cut in zip(groups, decisions, strict=True):
+            if cut:
                 updates = round.updates[rows]
-                apart = smaller_side(self._likeness(state, round, rows, updates), updates.norm(dim=1))
-                cluster[round.at[rows[apart]]] = cluster.max() + 1
+                side = smaller_side(self._similarity(state, round, rows, updates), updates.norm(dim=1))
+                cluster[round.at[rows[side]]] = cluster.max() + 1
         return cluster
 
-    def _splits(self, round: Round, clusters: list[Tensor]) -> list[bool]:
-        """Whether each of some clusters, rows of clients, is to be cut; a device is waited for once."""
-        each = [round.updates[rows] for rows in clusters]
-        known = [(updates.mean(0).norm() < self.eps1) & (updates.norm(dim=1).max() > self.eps2) for updates in each]
-        result: list[bool] = torch.stack(known).tolist() if known else []
-        return result
-
-    def _likeness(self, state: Tree, round: Round, rows: Tensor, updates: Tensor) -> Tensor:
-        """[C, C], not negative: how alike the clients `rows` of a cluster are."""
+    def _similarity(self, state: Tree, round: Round, rows: Tensor, updates: Tensor) -> Tensor:
+        """[C, C], not negative: how similar the clients `rows` of a cluster are."""
         unit = updates / updates.norm(dim=1, keepdim=True).clamp(min=1e-30)
         result: Tensor = (unit @ unit.T + 1).clamp(min=0)
         return result
 
 
-def smaller_side(likeness: Tensor, norms: Tensor) -> Tensor:
-    """bool [C]: the side of a minimum cut of a graph with the weights `likeness` [C, C] (Stoer and Wagner 1997) that
+def smaller_side(similarity: Tensor, norms: Tensor) -> Tensor:
+    """bool [C]: the side of a minimum cut of a graph with the weights `similarity` [C, C] (Stoer and Wagner 1997) that
     does not hold the client of the largest norm; `norms` [C]."""
     import networkx as nx  # slow to import
 
     graph = nx.Graph()
-    count = len(norms)
-    weight = likeness.tolist()
-    graph.add_weighted_edges_from((i, j, weight[i][j]) for i in range(count) for j in range(i))
-    _, (side, _) = nx.stoer_wagner(graph)
-    apart = torch.tensor([i in side for i in range(count)], device=norms.device)
-    return ~apart if apart[norms.argmax()] else apart
+    for i, row in enumerate(similarity.tolist()):
+        for j in range(i):
+            graph.add_edge(i, j, weight=row[j])
+    _, (nodes, _) = nx.stoer_wagner(graph)
+    side = torch.zeros(len(norms), dtype=torch.bool, device=norms.device)
+    side[list(nodes)] = True
+    return ~side if side[norms.argmax()] else side
 
 
 @dataclass(frozen=True)
@@ -116,13 +113,12 @@ class SeriesClusters(Clusters):
     length: rounds of a series.
     """
 
-    length: Annotated[int, Field(ge=1, le=_MOST_ROUNDS)] = 5
+    length: Annotated[int, Field(ge=1, le=_MAX_ROUNDS)] = 5
     sends: ClassVar = EXAMPLES | {
         "gradient": Sends("norm of the training loss's gradient at the trained weights", within=Real())
     }
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """One cluster, and empty series of norms."""
         state = super().init(fed, w)
         return state | self._none(state["cluster"])
 
@@ -133,7 +129,6 @@ class SeriesClusters(Clusters):
         return super().report(ctx) | {"gradient": norm(ctx.shared(slope))}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The clusters and the series after a round."""
         after = super().update(state, round)
         if not torch.equal(after["cluster"], state["cluster"]):
             return after | self._none(after["cluster"])
@@ -153,14 +148,16 @@ class SeriesClusters(Clusters):
         full = bool((state["known"][round.at] + 1 >= self.length).all())
         return super()._cut(state, round) if full else state["cluster"]
 
-    def _likeness(self, state: Tree, round: Round, rows: Tensor, updates: Tensor) -> Tensor:
+    def _similarity(self, state: Tree, round: Round, rows: Tensor, updates: Tensor) -> Tensor:
         series = self._newest(state, round)[rows].cpu().numpy()
-        apart = [[warped(one, other) for other in series] for one in series]
-        d = torch.tensor(apart, dtype=torch.float64, device=rows.device)
-        return d.max() - d
+        d = torch.zeros(len(rows), len(rows), dtype=torch.float64, device="cpu")
+        for i, one in enumerate(series):
+            for j, other in enumerate(series):
+                d[i, j] = warping_distance(one, other)
+        return (d.max() - d).to(rows.device)
 
 
-def warped(one: np.ndarray, other: np.ndarray) -> float:
+def warping_distance(one: np.ndarray, other: np.ndarray) -> float:
     """The dynamic time warping distance of two series, the square root of the least Σ (a − b)² over all alignments that
     go through both in order (Sakoe and Chiba 1978, without window or slopes)."""
     cost = np.full((len(one) + 1, len(other) + 1), np.inf)

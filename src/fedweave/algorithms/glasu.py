@@ -30,16 +30,30 @@ Choices where the paper is open, and deviations:
   labels, because the others need only the gradient with respect to it. With secure aggregation the server sends it to
   all clients, because a sum opens only if all got the same message.
 - Each client predicts with its own f_m on the full graph; the accuracy reported is the mean over the clients.
+
+`client.state` holds "w", "share", "at" for concatenation (see `vertical.aggregation`), "optimizer", the state of the
+party's optimizer if it has any, and the draw of `LabelRelease`. Within a round its "round" holds:
+
+    "key", "batch"       the key of the client's randomness and the common one of the mini-batch
+    "minibatch", "real"  the mini-batch
+    "nodes"              the exchanged lists of nodes, by cut
+    "below"              the samples of `Split.sample` below the list above a segment
+    "sent"               the client's last message
+    "others"             the other clients' contributions, by cut
+    "received"           the whole aggregates, by cut (where gradients are exchanged)
+    "kept"               the first segment's further outputs for the lowest list
+    "grads", "pulled"    gradients with respect to weights and "kept"
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+from torch.func import grad, vjp
 
 from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, criterion_of
 from fedweave.algorithms.scoring import SCORES, pairs_of
@@ -48,9 +62,13 @@ from fedweave.algorithms.vertical.aggregation import (
     PREDICTIONS,
     ROWS,
     WORDS,
+    Concat,
+    Mean,
     RowRelease,
     SecureMean,
     check_finite,
+    in_words,
+    tally_cut,
     union,
 )
 from fedweave.algorithms.vertical.declared import (
@@ -62,24 +80,34 @@ from fedweave.algorithms.vertical.declared import (
     LISTED_ROWS,
     LOGITS,
     SLOPE,
-    check_same_message,
-    last_heard,
 )
-from fedweave.algorithms.vertical.party import SLOPES, LabelRelease, PartySteps
-from fedweave.algorithms.vertical.split import Split, cuts
+from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
+from fedweave.algorithms.vertical.split import (
+    Split,
+    cuts,
+    draw,
+    error,
+    exchanged_nodes,
+    labeled_nodes,
+    sample_below,
+)
+from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Calls, Capabilities, Evaluation
 from fedweave.core.bounds import Between, ClipNorm, Count, CountOrNone, NonNegative, Positive, Share, Steps
 from fedweave.core.federation import Client, Declaration, Federation, Sends, on_client
-from fedweave.core.graph import Graph
+from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.core.types import Record
-from fedweave.errors import UserError
-from fedweave.learn import OPTIMIZERS
-from fedweave.privacy.mechanisms import GaussianRows
+from fedweave.errors import CallRefused, UserError
+from fedweave.learn import OPTIMIZERS, Fit, Optimizer, fit
+from fedweave.learn.recording import record_part
+from fedweave.ops.rows import gather_rows
+from fedweave.privacy.gaussian import GaussianRows
 from fedweave.privacy.secure_sum import cut_counts
+from fedweave.sampling.neighborhoods import find_places, sort_distinct
 
 _log = logging.getLogger(__name__)
 
@@ -161,13 +189,13 @@ class GLASU(Algorithm):
     test_settings: ClassVar[Record] = {"fan_out": 2}
 
     def __post_init__(self) -> None:
-        aggregated = self.party.split.cuts
+        aggregated = self.split.cuts
         if self.backward == "exchanged" and (self.steps > 1 or self.sigma > 0 or not aggregated):
             raise ValueError(
                 f"backward = 'exchanged' sends gradients back through the exchanges: it needs steps = 1 (here "
                 f"{self.steps}), sigma = 0 (here {self.sigma:g}) and an aggregated layer; or take 'frozen'"
             )
-        if self.aggregation == "concat" and self.tells_predictions:
+        if self.aggregation == "concat" and self.ends_in_exchange:
             raise ValueError(
                 "aggregation = 'concat' after the model's last layer would give M columns per class; "
                 "take 'mean', a model with a classifier after its convolutions (gcnii), or `at` without the last layer"
@@ -179,15 +207,32 @@ class GLASU(Algorithm):
             )
 
     @cached_property
-    def party(self) -> PartySteps:
-        """The steps of a client."""
-        how = SecureMean() if self.secure_sum else AGGREGATIONS[self.aggregation]
-        split = Split(self.model, self.cuts, how.wider, self.fan_out, self.edges == "own")
-        key = PREDICTIONS if self.tells_predictions else ROWS
-        release = RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum, key)
-        labels, returned = LabelRelease(self.label_epsilon), self.backward == "exchanged"
-        training = self.batch, self.steps, OPTIMIZERS[self.optimizer], self.lr, self.weight_decay
-        return PartySteps(split, how, release, labels, *training, returned, self.decay_every > 0, criterion_of(self))
+    def how(self) -> Mean | Concat:
+        """How the server aggregates."""
+        return SecureMean() if self.secure_sum else AGGREGATIONS[self.aggregation]
+
+    @cached_property
+    def split(self) -> Split:
+        """The model's segments between exchanges."""
+        return Split(self.model, self.cuts, self.how.wider, self.fan_out, self.edges == "own")
+
+    @cached_property
+    def release(self) -> RowRelease:
+        """How representations leave a client."""
+        key = PREDICTIONS if self.ends_in_exchange else ROWS
+        return RowRelease(GaussianRows(self.clip, self.sigma, self.delta), self.secure_sum, key)
+
+    @cached_property
+    def labels(self) -> LabelRelease:
+        """The labels that a client trains on."""
+        return LabelRelease(self.label_epsilon)
+
+    criterion = cached_property(criterion_of)
+
+    @property
+    def sampling(self) -> list[int]:
+        """The segments above an aggregated layer that sample neighbors, from the last."""
+        return [s for s in range(self.split.last, 0, -1) if self.batch and self.split.hops(s)]
 
     @property
     def recorded(self) -> bool:
@@ -205,7 +250,7 @@ class GLASU(Algorithm):
         return cuts(self.model, self.exchanges, self.at)
 
     @property
-    def tells_predictions(self) -> bool:
+    def ends_in_exchange(self) -> bool:
         """Whether the last aggregate is the logits, because no layer follows it. Then every receiver, including the
         server, reads the joint prediction of each node."""
         return self.cuts[-1:] == (len(self.model) - 1,)
@@ -213,31 +258,52 @@ class GLASU(Algorithm):
     @property
     def notes(self) -> list[str]:
         """Notes for the parties before they run it."""
-        return [ENDS_THERE] if self.tells_predictions else []
+        return [ENDS_THERE] if self.ends_in_exchange else []
 
     def _sends(self, what: str) -> Declaration:
-        return self.party.release.sends(what + (LOGITS if self.tells_predictions else ""))
+        return self.release.sends(what + (LOGITS if self.ends_in_exchange else ""))
 
-    def _hears_last(self) -> dict[str, str]:
-        return HEARS | last_heard(self.tells_predictions, self.secure_sum)
+    def _hears(self) -> dict[str, str]:
+        """What a party learns where the last aggregate may be in the message. With secure aggregation all parties get
+        it, else only those with labels."""
+        if self.ends_in_exchange:
+            what = "the class scores of the nodes, whose softmax is the joint prediction of each"
+        else:
+            what = "the joint representation after the last exchange, made of all parties' representations"
+        return HEARS | {"h": what if self.secure_sum else f"where the party has labels, {what}; else nothing"}
 
     def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{settings: fewest train nodes of a mini-batch} at a client. Waits for the graph's device."""
-        return {f"{type(self).__name__} (batch)": self.party.fewest(graph)}
+        count, labeled = int(graph.masks[TRAIN].sum()), int(labeled_nodes(graph).sum())
+        fewest = min(self.batch or count, count)
+        if 0 < labeled < count:  # a mini-batch may have any number of nodes without labels in it
+            fewest = max(1, fewest - (count - labeled)) if self.batch else labeled
+        return {f"{type(self).__name__} (batch)": fewest}
 
     def init(self, fed: Federation) -> Tree:
-        """{"holders": {client: 1 if it has labels, else 0}, "nodes": their number} and, if the rate decays, "rounds".
-
-        Raises:
-            UserError: the clients do not hold the same nodes, or no client that could train has labels.
-        """
+        """{"holders": {client: 1 if it has labels, else 0}, "nodes": number} and, if the rate decays, "rounds"."""
         share = torch.tensor(1 / len(fed.clients), dtype=fed.dtype, device=fed.device)
-        each = {client: {"at": i} for i, client in enumerate(fed.clients)} if self.party.how.wider else None
+        each = {client: {"at": i} for i, client in enumerate(fed.clients)} if self.how.wider else None
         replies = fed.map(self.begin, {"clients": len(fed.clients), "share": share, "tail": fed.key("tail")}, each)
-        check_same_message(type(self).__name__, fed.clients, replies)
-        holders = [client for client, reply in zip(fed.clients, replies, strict=True) if reply["labels"]]
+        facts = dict(zip(fed.clients, replies, strict=True))
+        if len(replies.stack("nodes").unique()) > 1:
+            sizes = ", ".join(f"{client} {int(reply['nodes'])}" for client, reply in facts.items())
+            raise UserError(
+                f"{type(self).__name__} needs clients with the same nodes, but they hold {sizes}; set partition.name = "
+                "'vertical' or 'parties'.",
+                code="user.nodes-differ",
+            )
+        first = fed.clients[0]
+        different = [client for client, reply in facts.items() if reply["masks"] != facts[first]["masks"]]
+        if different:
+            raise UserError(
+                f"{type(self).__name__} needs clients that use their nodes alike, but {', '.join(different)} train, "
+                f"validate or test on others than {first}; give every party's nodes the same split.",
+                code="user.splits-differ",
+            )
+        holders = [client for client, reply in facts.items() if reply["labels"]]
         # A client without labels cannot train on its own; with others it follows their gradient.
-        if not holders or (len(holders) < len(fed.clients) and self.cuts and not self.party.split.followed):
+        if not holders or (len(holders) < len(fed.clients) and self.cuts and not self.split.predicts_per_node):
             raise UserError(
                 f"labels are at {', '.join(holders) or 'no client'}: every client needs them, or one "
                 "and an exchange after the model's last layer that passes messages, or none; set partition.labels = "
@@ -258,18 +324,27 @@ class GLASU(Algorithm):
 
     @on_client(sends=FACTS, hears=HEARS)
     def begin(self, client: Client, message: Tree) -> Tree:
-        """Line 3 of algorithm 1 at t = 0."""
-        return self.party.begin(client, message)
+        """Line 3 of algorithm 1 at t = 0; the reply shows whether the clients hold the same nodes."""
+        graph, state = client.graph, client.state
+        state |= {"share": message["share"]}
+        if self.how.wider:
+            state["at"] = message["at"]
+        key, tail = random.fold(client.key, "init"), random.fold(message["tail"], "init")
+        state["w"] = self.split.init(key, tail, message["clients"], graph.x.dtype)
+        use = (graph.masks * torch.arange(1, 4, device=graph.device)[:, None]).sum(0)
+        public = torch.zeros((), dtype=torch.int64, device=graph.device)
+        fingerprint = (random.bits(public, len(use)) * use).sum()
+        return {"nodes": graph.real.sum(), "masks": fingerprint, "labels": labeled_nodes(graph).any().long()}
 
-    @on_client(sends=lambda glasu: glasu.party.labels.draws())
+    @on_client(sends=lambda glasu: glasu.labels.draw_sends())
     def draw(self, client: Client, message: Tree) -> Tree:
         """Randomized response on the labels if `label_epsilon` is set, before any training."""
-        return self.party.labels.draw(client)
+        return self.labels.draw(client)
 
     def calls(self, clients: int) -> Calls:
         """The steps for one segment of the model after the other."""
-        last = self.party.split.last
-        forward = (self.sample,) * len(self.party.sampling) + (self.infer,) * last
+        last = self.split.last
+        forward = (self.sample,) * len(self.sampling) + (self.infer,) * last
         backward = (self.back,) * last if self.backward == "exchanged" else (self.update,)
         # With drawn labels only one client has them: a sum of its gradient and the others' zeros hides nothing.
         pull = (self.pull, self.pull_sum) if self.secure_sum and self.label_epsilon is None else (self.pull,)
@@ -281,21 +356,33 @@ class GLASU(Algorithm):
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Algorithm 1, lines 2-7."""
-        split, sums = self.party.split, list[Tensor]()
+        split, sums = self.split, list[Tensor]()
         message: Tree = {"batch": fed.key("batch")}
         # Forward: the mini-batch's nodes from the last segment to the first, then representations back up.
-        for segment in self.party.sampling:  # algorithm 2
+        for segment in self.sampling:  # algorithm 2
             lists = fed.map(self.sample, message | {"segment": segment})
             message = {"nodes": union(lists, state["nodes"]), "cut": segment}
         for segment in range(split.last):  # algorithm 3
             replies = fed.map(self.infer, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies, sums)}
-            state = self.party.how.tallied(state, replies, message["h"], WORDS)
+            if self.secure_sum:
+                state = tally_cut(state, replies, message["h"], WORDS)
+        rate: Tree = {}
+        if self.decay_every:
+            rate = {"lr": self.lr * self.decay ** (state["rounds"] // self.decay_every)}
+            state = state | {"rounds": state["rounds"] + 1}
+        # Algorithm 6: the mean gradient of the label holders with respect to H[L], by secure aggregation if several.
         holders = [client for client in fed.clients if state["holders"][client]]
-        exchanged, (rate, state) = self.backward == "exchanged", self._rate(state)
-        if exchanged or (self.cuts and len(holders) < len(fed.clients)):  # algorithm 6
-            message["gradient"], state = self._mean_gradient(fed, message, holders, state)
-        if not exchanged:
+        if self.backward == "exchanged" or (self.cuts and len(holders) < len(fed.clients)):
+            if self.secure_sum and len(holders) > 1:
+                pulls = fed.map(self.pull_sum, message)
+                message["gradient"] = SLOPES.decode(pulls.total("gradient"), fed.dtype) / len(holders)
+                state = tally_cut(state, pulls, message["gradient"], SLOPES)
+            else:
+                pulls = fed.map(self.pull, message, clients=holders)
+                equal = torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64, device=fed.device)
+                message["gradient"] = pulls.weighted_sum("gradient", equal)
+        if self.backward == "frozen":
             fed.map(self.update, *self._addressed(message | rate, state))  # algorithms 4 and 7
             check_finite(sums)
             return state
@@ -317,29 +404,9 @@ class GLASU(Algorithm):
         h, rest = message["h"], {key: value for key, value in message.items() if key != "h"}
         return rest, {client: {"h": h if holds else h[:0]} for client, holds in state["holders"].items()}
 
-    def _mean_gradient(
-        self, fed: Federation, message: Tree, holders: Sequence[str], state: Tree
-    ) -> tuple[Tensor, Tree]:
-        """The mean gradient of the label holders with respect to H[L], by secure aggregation if several hold labels;
-        and the server's state after it."""
-        if self.secure_sum and len(holders) > 1:
-            pulls = fed.map(self.pull_sum, message)
-            gradient = SLOPES.decode(pulls.total("gradient"), fed.dtype) / len(holders)
-            return gradient, self.party.how.tallied(state, pulls, gradient, SLOPES)
-        pulls = fed.map(self.pull, message, clients=holders)
-        alike = torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64, device=fed.device)
-        return pulls.weighted_sum("gradient", alike), state
-
     def counts(self, state: Tree) -> dict[str, float]:
         """{"secure_sum/cut": how many numbers were cut to the bound} and related counts; {} if none was."""
         return cut_counts(state.get("cut"))
-
-    def _rate(self, state: Tree) -> tuple[Tree, Tree]:
-        """The learning rate for the clients if it is not always `lr`, and the server's state after the round."""
-        if not self.decay_every:
-            return {}, state
-        rate = self.lr * self.decay ** (state["rounds"] // self.decay_every)
-        return {"lr": rate}, state | {"rounds": state["rounds"] + 1}
 
     @on_client(
         sends={
@@ -348,33 +415,104 @@ class GLASU(Algorithm):
         hears=HEARS,
     )
     def sample(self, client: Client, message: Tree) -> Tree:
-        """Algorithm 2 down to the next aggregated layer."""
-        return self.party.sample(client, message)
+        """Algorithm 2 down to the next aggregated layer: S_m, int32, rising, padded with its first node to the largest
+        possible length."""
+        now, segment, graph = self._receive(client, message), message["segment"], client.graph
+        below = sample_below(self.split, graph, now, segment)
+        now["below"] = now.get("below", {}) | {str(segment): below}
+        targets = len(exchanged_nodes(now, segment + 1))
+        max_nodes = min(len(graph.y), targets * (1 + self.split.fan_out) ** len(self.split.hops(segment)))
+        return {"nodes": sort_distinct(below["nodes"], len(graph.y), max_nodes).to(torch.int32)}
 
     @on_client(sends=lambda glasu: glasu._sends(LISTED_ROWS), hears=HEARS)
     def infer(self, client: Client, message: Tree) -> Tree:
-        """Algorithm 3 up to the next aggregated layer."""
-        return self.party.infer(client, message)
+        """Algorithm 3 up to the next aggregated layer: H+_m for all nodes of the list."""
+        now, segment = self._receive(client, message), message["segment"]
+        inputs = self._joint(client.graph, now, segment, client.state["w"], message.get("h"))
+        outputs = record_part(self._segment, client.graph, _in_local_order(inputs))
+        nodes = exchanged_nodes(now, segment + 1) if self.batch else None
+        result = map_leaves(lambda out: out if nodes is None else out[: len(nodes)], outputs)
+        if segment == 0:
+            now["kept"] = result["kept"]
+        now["sent"] = self.release.add_noise(client, result["h"], nodes)
+        return self.release.encode(client, now["sent"])
 
-    @on_client(sends=lambda glasu: glasu.party.labels.sends(SLOPE), hears=lambda glasu: glasu._hears_last())
+    @on_client(sends=lambda glasu: glasu.labels.sends(SLOPE), hears=lambda glasu: glasu._hears())
     def pull(self, client: Client, message: Tree) -> Tree:
-        """Algorithm 6, lines 15 and 16."""
-        return self.party.pull(client, message)
+        """Algorithm 6, lines 15 and 16: the gradient of the client's loss with respect to H[L]."""
+        loss, w = self._prediction_loss(client), client.state["w"]
+        h = _zeros_if_empty(message["h"], len(client.state["round"]["sent"]))
+        return {"gradient": grad(lambda h: loss(w, h))(h)}
 
-    @on_client(sends=lambda glasu: glasu.party.labels.sends_sum(SLOPE), hears=lambda glasu: glasu._hears_last())
+    @on_client(sends=lambda glasu: glasu.labels.sends_in_sum(SLOPE), hears=lambda glasu: glasu._hears())
     def pull_sum(self, client: Client, message: Tree) -> Tree:
         """`pull` as a term of secure aggregation over all clients, 0 without labels."""
-        return self.party.pull_sum(client, message)
+        gradient = self.pull(client, message)["gradient"] * labeled_nodes(client.graph).any()
+        return in_words(SLOPES, "gradient", gradient, client.state["share"])
 
-    @on_client(hears=lambda glasu: glasu._hears_last())
+    @on_client(hears=lambda glasu: glasu._hears())
     def update(self, client: Client, message: Tree) -> Tree:
-        """Q times algorithm 4, or 7; sends nothing."""
-        return self.party.update(client, message)
+        """Q times algorithm 4, or 7, with the others' unchanged representations; sends nothing."""
+        now, graph, state = self._receive(client, message), client.graph, client.state
+        args: Tree = {name: now[name] for name in ("minibatch", "real", "others") if name in now}
+        args |= {name: state[name] for name in ("at", "share") if name in state} | self.labels.random_words(client)
+        if self.batch:  # the sample for only the client's mini-batch; from segment `top` on it was already drawn
+            top = next(iter(self.sampling), self.split.last + 1)
+            above = now["below"][str(top)] if top <= self.split.last else {"nodes": now["minibatch"], "hops": {}}
+            below = self.split.sample(graph, range(top - 1, -1, -1), above["nodes"], now["key"], above.get("filled"))
+            below["hops"] = above["hops"] | below["hops"]
+            args["below"] = {"nodes": below["nodes"], "hops": below["hops"]}
+            args["others"] = {}
+            for cut, rows in now.get("others", {}).items():
+                nodes = self.split.outputs(int(cut) - 1, below)
+                args["others"][cut] = gather_rows(
+                    rows, find_places(nodes, exchanged_nodes(now, int(cut)), len(graph.y))
+                )
+        if "gradient" in message:
+            args["gradient"] = message["gradient"] * ~labeled_nodes(graph).any()
+        keys = self._tail_keys(now, torch.arange(self.steps, device=graph.device))
+        optimizer, past = self._optimizer(message), state.get("optimizer")
+        fitted = fit(
+            self._loss, state["w"], graph, client.key, optimizer, self.steps,
+            state=past, args=args, batches={"tail": keys},
+        )  # fmt: skip
+        _keep(state, fitted)
+        del state["round"]
+        return {}
 
-    @on_client(sends={"gradient": BACK}, hears=lambda glasu: glasu._hears_last())
+    @on_client(sends={"gradient": BACK}, hears=lambda glasu: glasu._hears())
     def back(self, client: Client, message: Tree) -> Tree:
         """The backward pass of section 3.1 down to the next aggregated layer; a step at the end of it."""
-        return self.party.back(client, message)
+        now, segment, w = client.state["round"], message["segment"], client.state["w"]
+        if "h" in message:
+            loss, tail = self._prediction_loss(client), self.split.segment_weights(w, self.split.last)
+            h = _zeros_if_empty(message["h"], len(now["sent"]))
+            now["grads"] = grad(lambda tail: loss(tail, h))(tail) if tail else {}
+        inputs = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
+        free: Tree = {name: inputs[name] for name in ("w", "h", "kept") if inputs[name] is not None}
+        count = len(exchanged_nodes(now, segment + 1)) if self.batch else None
+
+        def outputs(free: Tree) -> Tree:
+            return map_leaves(lambda out: out[:count], self._segment(client.graph, _in_local_order(inputs | free)))
+
+        out, pull, *_ = vjp(outputs, free)
+        above = self.how.back(message["gradient"], client.state.get("at"), client.state["share"], out["h"].shape[1])
+        pulled = now.get("pulled") or map_leaves(torch.zeros_like, out["kept"])
+        grads = pull({"h": above, "kept": {} if segment else pulled})[0]
+        now["grads"] |= grads["w"]
+        if segment:
+            more = grads["kept"]
+            now["pulled"] = map_leaves(torch.add, now["pulled"], more) if "pulled" in now else more
+            return {"gradient": grads["h"]}
+        lr, past = self._rate(message), client.state.get("optimizer")
+        optimizer = self._optimizer(message)
+        if optimizer.moments:
+            slopes = {"slopes": now["grads"]}
+            _keep(client.state, fit(_linear, w, client.graph, client.key, optimizer, 1, state=past, args=slopes))
+        else:  # keeps earlier results bit for bit
+            client.state["w"] = map_leaves(lambda w, s: w - lr * (s + self.weight_decay * w), w, now["grads"])
+        del client.state["round"]
+        return {}
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Each client's prediction on the full graph, after K exchanges."""
@@ -395,37 +533,177 @@ class GLASU(Algorithm):
         """The message for the clients' predictions on the full graph, and the sums for `check_finite`."""
         message: Tree = {}
         sums = list[Tensor]()
-        for segment in range(self.party.split.last):
+        for segment in range(self.split.last):
             replies = fed.map(self.infer_full, message | {"segment": segment})
             message = {"h": self._aggregate(fed, replies, sums)}
-            if counts := self.counts(self.party.how.tallied({}, replies, message["h"], WORDS)):
+            counts = self.counts(tally_cut({}, replies, message["h"], WORDS)) if self.secure_sum else {}
+            if counts:
                 _log.warning("note: secure aggregation cut %(secure_sum/cut)d values for predictions", counts)
         return message, sums
 
     def _aggregate(self, fed: Federation, replies: Replies, sums: list[Tensor]) -> Tensor:
         """The aggregate H of the clients' representations; adds its sum to `sums`."""
-        h = self.party.how.aggregate(replies, self.party.release.key, fed.dtype)
+        h = self.how.aggregate(replies, self.release.key, fed.dtype)
         sums.append(h.sum(dtype=torch.float64))
         return h
 
     @on_client(sends=lambda glasu: glasu._sends(EVERY_ROW), hears=HEARS)
     def infer_full(self, client: Client, message: Tree) -> Tree:
         """Joint inference on the full graph up to the next aggregated layer."""
-        return self.party.infer_full(client, message)
+        segment, state = message["segment"], client.state
+        # At the first segment, "kept" is from an earlier evaluation.
+        h, side_outputs = (message["h"], state.get("kept")) if segment else (client.graph.x, None)
+        out, side_outputs = self.split.run(segment, state["w"], client.graph, h, first_outputs=side_outputs)
+        if segment == 0:
+            state["kept"] = side_outputs
+        return self.release.encode(client, self.release.add_noise(client, out))
 
     @on_client(
         sends={name: SCORES[name] for name in ("own", "own/classes", "own/groups", "own/group_auc")},
-        hears=lambda glasu: glasu._hears_last(),
+        hears=lambda glasu: glasu._hears(),
     )
     def score(self, client: Client, message: Tree) -> Tree:
         """Scores of the client's prediction on nodes whose labels it has."""
         graph = client.graph
-        return {
-            "own": pairs_of(self.party.logits(client, message), graph.y, graph.masks & (graph.y >= 0), graph.sensitive)
-        }
+        logits = self._logits(client, message)
+        return {"own": pairs_of(logits, graph.y, graph.masks & (graph.y >= 0), graph.sensitive)}
 
-    @on_client(hears=lambda glasu: glasu._hears_last())
+    @on_client(hears=lambda glasu: glasu._hears())
     def predict_proba(self, client: Client, message: Tree) -> Tree:
         """Keep the client's prediction in its state, for its owner only."""
-        client.state["prediction"] = torch.softmax(self.party.logits(client, message), -1)
+        client.state["prediction"] = torch.softmax(self._logits(client, message), -1)
         return {}
+
+    def _logits(self, client: Client, message: Tree) -> Tensor:
+        """The client's prediction for all nodes [n, c], after `infer_full`."""
+        h = _zeros_if_empty(message["h"], len(client.graph.y)) if self.split.cuts else client.graph.x
+        side_outputs = client.state.pop("kept", None)
+        return self.split.run(self.split.last, client.state["w"], client.graph, h, first_outputs=side_outputs)[0]
+
+    def _optimizer(self, message: Tree) -> Optimizer:
+        """The optimizer with the learning rate of the message."""
+        return OPTIMIZERS[self.optimizer](self._rate(message), self.weight_decay)
+
+    def _rate(self, message: Tree) -> float:
+        """The learning rate, which the server may only lower, and only if it decays. With any other length, or a
+        negative one, the server could write chosen values into the weights.
+        """
+        rate = float(message.get("lr", self.lr))
+        lowest = 0.0 if self.decay_every else self.lr
+        if not lowest <= rate <= self.lr:
+            allowed = f"from 0 to {self.lr:g}" if self.decay_every else f"{self.lr:g}, as algorithm.decay_every is 0"
+            raise CallRefused(f"lr is {rate:g} in the message, and may be {allowed}; send the value of algorithm.lr")
+        return rate
+
+    def _receive(self, client: Client, message: Tree) -> Tree:
+        """The round's state with the message's contents; H_{-m} = Extract(H, H+_m)."""
+        state = client.state
+        if "batch" in message:
+            minibatch = draw(client.graph, message["batch"], self.batch)
+            state["round"] = {"key": client.key, "batch": message["batch"]} | minibatch
+        now: Tree = state["round"]
+        if "nodes" in message:
+            now["nodes"] = now.get("nodes", {}) | {str(message["cut"]): message["nodes"]}
+        if "h" in message:
+            cut = str(message.get("segment", self.split.last))
+            h = _zeros_if_empty(message["h"], len(now["sent"]))
+            if self.backward == "exchanged":
+                now["received"] = now.get("received", {}) | {cut: h}
+            else:
+                rest = self.how.extract(h, now["sent"], state.get("at"), state["share"])
+                now["others"] = now.get("others", {}) | {cut: rest}
+        return now
+
+    def _joint(self, graph: Graph, now: Tree, segment: int, w: Tree, h: Tensor | None) -> Tree:
+        """The inputs of `_segment`, before `_in_local_order`, for the nodes of the list above a segment (the first of
+        its outputs) from the received h."""
+        tail = segment == self.split.last and self.split.cuts
+        inputs: Tree = {
+            "segment": segment,
+            "w": self.split.segment_weights(w, segment),
+            "h": h,
+            "kept": now.get("kept", {}) if segment else {},
+            "drop": self._tail_keys(now, torch.zeros_like(now["batch"])) if tail else random.fold(now["key"], "joint"),
+        }
+        if self.batch:
+            below = now.get("below", {}).get(str(segment)) or sample_below(self.split, graph, now, segment)
+            inputs["below"] = below
+            if segment:
+                inputs["places"] = {
+                    "h": find_places(below["nodes"], exchanged_nodes(now, segment), len(graph.y)),
+                    "kept": find_places(below["nodes"], exchanged_nodes(now, 1), len(graph.y)),
+                }
+        return inputs
+
+    def _segment(self, graph: Graph, inputs: Tree) -> Tree:
+        """{"h": a segment's output, "kept": further outputs of the first segment}."""
+        segment, below = inputs["segment"], inputs.get("below", {})
+        h = inputs["h"] if segment else self.split.first(graph, below.get("nodes"))
+        out, side_outputs = self.split.run(
+            segment, inputs["w"], graph, h, below.get("hops"), inputs["kept"], inputs["drop"]
+        )
+        return {"h": out, "kept": {} if segment else map_leaves(lambda rows: rows[: len(out)], side_outputs)}
+
+    def _tail_keys(self, now: Tree, step: Tensor) -> Tensor:
+        """The RNG key of the prediction's dropout in a step, the same at all clients."""
+        return random.fold(now["batch"], "tail", step)
+
+    def _prediction_loss(self, client: Client) -> Callable[[Tree, Tensor], Tensor]:
+        """(w, H[L]) -> the client's loss; 0 without labels."""
+        graph, now = client.graph, client.state["round"] | self.labels.random_words(client)
+        inputs = self._joint(graph, now, self.split.last, {}, None)
+
+        def loss(w: Tree, h: Tensor) -> Tensor:
+            outputs = self._segment(graph, _in_local_order(inputs | {"w": w, "h": h}))
+            return self._error(outputs["h"], graph, now)
+
+        return loss
+
+    def _error(self, logits: Tensor, graph: Graph, args: Tree) -> Tensor:
+        """The loss; args: the mini-batch, and the draw of labels."""
+        labels = self.labels.training_labels(graph.y, logits.shape[-1], args)
+        return error(logits, labels, graph, args, self.criterion)
+
+    def _loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        """Algorithm 4, lines 2-11; algorithm 7, line 14, if the client has no labels.
+
+        args: entries of the round's state by the same names, with "below" and "others" for only its mini-batch;
+        "tail", the keys of the prediction; "at" and "share"; the draw of `labels`; and "gradient" with respect to H[L],
+        for clients without labels.
+        """
+        split, below, side_outputs = self.split, args.get("below", {}), None
+        h, hops = split.first(graph, below.get("nodes")), below.get("hops")
+        for segment in range(split.last):
+            output, side_outputs = split.run(segment, w, graph, h, hops, side_outputs, key)
+            h = self.how.join(args["others"][str(segment + 1)], output, args.get("at"), args["share"])
+        logits, _ = split.run(split.last, w, graph, h, hops, side_outputs, args["tail"] if split.cuts else key)
+        loss = self._error(logits, graph, args)
+        return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
+
+
+def _keep(state: Tree, fitted: Fit) -> None:
+    """Put the trained weights into a client's state and, if the optimizer has any, its own state."""
+    state["w"] = fitted.w
+    if fitted.state:
+        state["optimizer"] = fitted.state
+
+
+def _zeros_if_empty(h: Tensor, rows: int) -> Tensor:
+    """An aggregate as input of a client: zeros if the client got no row of it; results from these are multiplied by
+    0."""
+    return h if len(h) else h.new_zeros(rows, h.shape[1])
+
+
+def _linear(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+    """A loss with the gradient `args["slopes"]`, so that `fit` takes a step along a known gradient."""
+    slopes = dict(leaves(args["slopes"]))
+    return torch.stack([(slopes[path] * leaf).sum() for path, leaf in leaves(w)]).sum()
+
+
+def _in_local_order(inputs: Tree) -> Tree:
+    """Inputs in the order of a segment's own nodes, from the order of the exchanged lists."""
+    result = {name: value for name, value in inputs.items() if name != "places"}
+    for name, place in inputs.get("places", {}).items():
+        rows = partial(gather_rows, index=place)
+        result[name] = map_leaves(rows, inputs[name]) if isinstance(inputs[name], dict) else rows(inputs[name])
+    return result

@@ -46,7 +46,6 @@ class MetaGradient(Part):
 
     @property
     def protection(self) -> Protection:
-        """Clients send gradients instead of an update."""
         what = "negative gradient" if self.meta_steps == 1 else "sum of negative gradients"
         return Protection(
             becomes=f"{what} of the loss on a query set of training examples, at weights trained on a support set"
@@ -73,15 +72,14 @@ class MetaGradient(Part):
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """−∇F_query at the trained weights, instead of the update."""
-        client, sent, key, w, near = ctx.client, ctx.sent, ctx.client.key, ctx.received, ctx.trained
-        query = sent | {ctx.name: {"query": torch.ones_like(key)}}
-        total = ctx.objective.gradient(near, client, key, query)
-        slope = total
+        client, inputs, key, w = ctx.client, ctx.sent, ctx.client.key, ctx.received
+        query = inputs | {ctx.name: {"query": torch.ones_like(key)}}
+        gradient = ctx.objective.gradient(ctx.trained, client, key, query)
+        total = gradient
         for step in range(1, self.meta_steps):
-            w, key = sub(w, scale(slope, self.meta_lr)), random.fold(client.key, "meta", step)
-            near = ctx.objective.fit(w, client, key, sent).w
-            slope = ctx.objective.gradient(near, client, key, query)
-            total = add(total, slope)
+            w, key = sub(w, scale(gradient, self.meta_lr)), random.fold(client.key, "meta", step)
+            gradient = ctx.objective.gradient(ctx.objective.fit(w, client, key, inputs).w, client, key, query)
+            total = add(total, gradient)
         return scale(ctx.shared(total), -1.0)
 
     def personalize(self, ctx: Context) -> Tree:
@@ -112,6 +110,5 @@ class GraphFL:
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "the server's step is one of Adam"}
 
     def parts(self) -> tuple[Part, ...]:
-        """The gradients, their plain mean, and the server's step."""
         step = part_of(self, ServerAdam) if self.server == "adam" else part_of(self, ServerMomentum, momentum=0.0)
         return part_of(self, MetaGradient), Uniform(), step

@@ -109,7 +109,7 @@ def write_statement(
     from fedweave.accounts.statements import account
     from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
     from fedweave.experiment.runs.reading import read_run
-    from fedweave.incentives.payoffs import of_member
+    from fedweave.incentives.statement import of_member
     from fedweave.reports.pages import check_page, write_document
     from fedweave.sites.flare.compliance import Report, certificate_name, write_report
 
@@ -152,7 +152,7 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     from fedweave.accounts.checks import check_copy, check_in_run, read_seal
     from fedweave.experiment.runs.files import LEDGER, RUN, read_table
     from fedweave.experiment.runs.reading import read_run
-    from fedweave.incentives.payoffs import of_member
+    from fedweave.incentives.statement import of_member
 
     if not member:
         raise UserError("--check needs --member NAME: the member whose ledger is in the directory.")
@@ -213,18 +213,18 @@ def contributions(
     They are measured on the global test set or, without one, on all clients' test examples. docs/contributions.md
     explains each column.
     """
-    from fedweave.accounts.contributions import COPIES, measured, over_rounds, withheld
+    from fedweave.accounts.contributions import COPIES, indivisible_shares, measure_contributions, over_rounds
     from fedweave.accounts.statements import one_class
     from fedweave.experiment.runs.files import CONTRIBUTIONS, locked, write_table
     from fedweave.experiment.runs.reading import read_run
-    from fedweave.incentives.shapley import GAINS_IN, MEASURED_ON
+    from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
     from fedweave.reports.terminal import screen
 
     with locked(directory) if directory.is_dir() else nullcontext():  # no other run may replace it meanwhile
-        table = measured(directory, rounds, metric, permutations)
+        table = measure_contributions(directory, rounds, metric, permutations)
         write_table(directory / CONTRIBUTIONS, table)
     sums = over_rounds(table)
-    omitted = withheld(sums)  # {column: why}
+    omitted = indivisible_shares(sums)  # {column: why}
     sums = sums.drop_columns([*omitted])
     grid = Table(box=None, header_style="dim")
     for name in sums.column_names:

@@ -24,7 +24,7 @@ class Cost:
                 Differential Privacy", corollary 3.3).
     unbounded:  how many releases have no known bound. A single one leaves the total without a bound.
 
-    `privacy.mechanisms.total_epsilon` combines the first two into one ε.
+    `privacy.gaussian.total_epsilon` combines the first two into one ε.
     """
 
     epsilon: float = 0.0

@@ -347,7 +347,7 @@ def _odd_loss(facts: Assembled) -> tuple[str, tuple[Kind, ...]] | None:
     of: dict[str, tuple[bool, tuple[Kind, ...]]] = {
         "class_weight": (criterion.class_weight != "none", (CLASS, LABELS)),
         "focal": (criterion.focal > 0, (CLASS,)),
-        "logit_adjustment": (criterion.tau > 0, (CLASS,)),
+        "logit_adjustment": (criterion.logit_adjustment > 0, (CLASS,)),
         "number_loss": (criterion.number_loss != "mse", (NUMBER,)),
         "quantile": (criterion.quantile != 0.5, (NUMBER,)),
     }

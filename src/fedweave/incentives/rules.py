@@ -3,13 +3,12 @@ and how shares and a member's check of them are computed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 import pyarrow as pa
 import torch
 from torch import Tensor
 
-from fedweave.incentives.payoffs import divided, divisible, impartial, unscaled
+from fedweave.incentives.payoffs import divisible, impartial_shares, proportions, raw_payoffs
 
 SIZE = "size"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -60,8 +59,12 @@ class Rule:
 
     def dues(self, lines: pa.Table) -> dict[int, float]:
         """{round: what the pay of one member's lines is in proportion to}, up to the first line without its number."""
-        known = takewhile(lambda line: line["value"] is not None, lines.sort_by("round").to_pylist())
-        return {line["round"]: line["value"] for line in known}
+        dues = {}
+        for line in lines.sort_by("round").to_pylist():
+            if line["value"] is None:
+                break
+            dues[line["round"]] = line["value"]
+        return dues
 
 
 class SizeRule(Rule):
@@ -81,15 +84,15 @@ class GainsRule(Rule):
         gains = torch.stack([*basis.by.values()]).double()
         if not divisible(gains.relu().sum(0)):
             return torch.full_like(basis.sizes, torch.nan)
-        return impartial(gains) if list(basis.by) == list(basis.members) else divided(gains[0].relu())
+        return impartial_shares(gains) if list(basis.by) == list(basis.members) else proportions(gains[0].relu())
 
     def terms(self, basis: Basis, member: int) -> str:
         count, fractions = len(basis.members), list[str]()
         for judge, gains in basis.by.items():
             if judge == basis.members[member]:
                 continue
-            others = [name != judge for name in basis.members]
-            total = float((gains.double().relu() * torch.tensor(others, device="cpu")).sum())
+            not_judge = torch.tensor([name != judge for name in basis.members], device="cpu")
+            total = float((gains.double().relu() * not_judge).sum())
             gain = max(float(gains[member]), 0.0)
             fraction = f"{to_digits(gain)} / {to_digits(total)}" if total > 0 else f"1 / {count - 1}"
             fractions.append(f"{fraction} by {judge}")
@@ -106,7 +109,7 @@ class PayoffRule(Rule):
         values = super().dues(lines)
         r = torch.tensor([*values.values()], dtype=torch.float64, device="cpu")
         means = r.cumsum(0) / torch.arange(1, len(r) + 1, device=r.device)
-        raw = unscaled(r, torch.cat([r[:1], means[:-1]])).pay  # no compensation in the first round
+        raw = raw_payoffs(r, torch.cat([r[:1], means[:-1]])).pay  # no compensation in the first round
         return dict(zip(values, raw.tolist(), strict=True))
 
 

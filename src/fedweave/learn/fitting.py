@@ -155,12 +155,7 @@ class TrainSpec:
         moving_per_client = None if weight_count is None else weight_count - len(statistics)
         moments = {name: [each[at] for at in moving] for name, each in moments.items()}
 
-        def move_together(
-            weights: list[Tensor], gradients: list[Tensor], _: list[list[Tensor]], numbers: Tensor, *rate: Tensor
-        ) -> None:
-            self.optimizer.move(weights, gradients, moments, [numbers] * len(weights), *rate)
-
-        move = _step_of_runs(self.optimizer, list(moments)) if numbers.dim() else move_together
+        move_runs = _step_of_runs(self.optimizer, list(moments)) if numbers.dim() else None
         factor = () if rate is None else (rate,)
         last = tensors[0].new_zeros(key.shape)
         for step in range(self.steps):
@@ -168,12 +163,15 @@ class TrainSpec:
             before = [] if limit is None else [tensor.clone() for tensor in tensors[:weight_count]]
 
             # 1. the optimizer moves weights, and statistics move by their difference
-            slopes = [grads[at] for at in moving]
+            weights, slopes = [tensors[at] for at in moving], [grads[at] for at in moving]
             if self.clip:
                 slopes = clip_gradients(slopes, self.clip, key.dim(), moving_per_client)
+            slopes = [slope.contiguous() for slope in slopes]
             numbers.add_(1)
-            moving_tensors = [tensors[at] for at in moving]
-            move(moving_tensors, [slope.contiguous() for slope in slopes], list(moments.values()), numbers, *factor)
+            if move_runs is None:
+                self.optimizer.move(weights, slopes, moments, [numbers] * len(weights), *factor)
+            else:
+                move_runs(weights, slopes, list(moments.values()), numbers, *factor)
             for at in statistics:
                 tensors[at].sub_(grads[at])
 
@@ -350,9 +348,8 @@ def train_batch(
     gradients = differentiate(objective, len(tensors), len(minibatch))
 
     def traced_gradients(*inputs: Tensor) -> tuple[Tensor, ...]:
-        result: tuple[Tensor, ...] = record_or_play(
-            gradients, (plan.loss, plan.penalty), names, batch.graph[0].roots, [*inputs, *operands]
-        )
+        functions, roots = (plan.loss, plan.penalty), batch.graph[0].roots
+        result: tuple[Tensor, ...] = record_or_play(gradients, functions, names, roots, [*inputs, *operands])
         return result
 
     def minibatch_of(step: int) -> list[Tensor]:
@@ -399,9 +396,12 @@ class _Batch:
 
         # untouched rows are shared only if all trees agree in them at all clients
         splits = dict[str, dict[str, Split]]()
-        touched = TouchedFeatures.of(graph) if self._starts_equal(plan, w) else None
+        stored = dict(leaves(w[0]))
+        shared = {path for path, dim in leaves(w[1]) if dim is None or isinstance(stored[path], TouchedRows)}
+        starts_equal = plan.rows <= shared and self.steps_before.dim() == 0
+        touched = TouchedFeatures.of(graph) if plan.rows and starts_equal else None
         if touched is not None:
-            splits_or_none = {name: touched.split(tree, plan.rows) for name, tree in trees.items()}
+            splits_or_none = {name: touched.split_leaves(tree, plan.rows) for name, tree in trees.items()}
             narrow = [touched.narrow_tree(tree, plan.rows, plan.penalty is not None) for tree in (anchor, args)]
             if None in splits_or_none.values() or None in narrow:
                 touched = None
@@ -421,12 +421,6 @@ class _Batch:
             stores[name] = BatchTree.of(tree, paths, clients, splits.get(name, {}), touched)
         self.weights = stores.pop("")
         self.moments = stores or {name: self.weights.zeros() for name in plan.optimizer.moments}
-
-    def _starts_equal(self, plan: TrainSpec, w: TreeDims) -> bool:
-        """Whether untouched rows start equal at all clients, regardless of moments and the penalty's arguments."""
-        stored = dict(leaves(w[0]))
-        shared = {path for path, dim in leaves(w[1]) if dim is None or isinstance(stored[path], TouchedRows)}
-        return bool(plan.rows) and plan.rows <= shared and self.steps_before.dim() == 0
 
     def state_after(self, steps: int) -> tuple[Tree, Tree]:
         """The optimizer's state after `steps` further steps, and its batch dimensions."""

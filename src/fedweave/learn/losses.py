@@ -19,8 +19,8 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor) -> Tensor:
     """Mean cross-entropy over the nodes of weight 1, 0 without any: logits [n, c], target int64 [n] not negative,
     weight [n] of the logits' dtype."""
     # `gather` rather than F.cross_entropy, which has no batching rule and falls back to a slow decomposition
-    each = -F.log_softmax(logits, -1).gather(-1, target[:, None])[:, 0]
-    return (each * weight).sum() / weight.sum().clamp(min=1)
+    entropy = -F.log_softmax(logits, -1).gather(-1, target[:, None])[:, 0]  # [n]
+    return (entropy * weight).sum() / weight.sum().clamp(min=1)
 
 
 def class_counts(y: Tensor, chosen: Tensor, classes: int) -> Tensor:
@@ -44,11 +44,6 @@ def number_errors(outputs: Tensor, truth: Tensor, loss: NumberLoss, quantile: fl
         size = error.abs()
         return torch.where(size <= 1, 0.5 * error.square(), size - 0.5)
     return torch.maximum(-quantile * error, (1 - quantile) * error)
-
-
-def label_errors(outputs: Tensor, truth: Tensor) -> Tensor:
-    """The binary cross-entropy of each label [e, t]: log(1 + e^o) − y o, with logits `outputs` and `truth` 0 or 1."""
-    return F.softplus(outputs) - truth * outputs
 
 
 @dataclass(frozen=True)
@@ -82,14 +77,9 @@ class Criterion:
     counts: Tensor | None = field(default=None, compare=False)
 
     @property
-    def tau(self) -> float:
-        """`logit_adjustment`."""
-        return self.logit_adjustment
-
-    @property
     def plain(self) -> bool:
         """Whether the loss of classes is the plain cross-entropy."""
-        return self.class_weight == "none" and not self.focal and not self.tau
+        return self.class_weight == "none" and not self.focal and not self.logit_adjustment
 
     def __call__(self, logits: Tensor, target: Tensor, weight: Tensor, counts: Tensor | None = None) -> Tensor:
         """The mean over the examples of weight 1, weighted by class; 0 without examples. Arguments as in
@@ -102,17 +92,17 @@ class Criterion:
     def of(self, logits: Tensor, target: Tensor, weight: Tensor, y: Tensor, train: Tensor) -> Tensor:
         """The same mean; counts the classes `y` int64 [e] of the `train`ing examples, bool [e], if weights need it."""
         if kind_of(y) != CLASS:
-            return self.several(logits, target, weight, self._of_labels(y, train))
+            return self.several(logits, target, weight, self._label_weights(y, train))
         counts = class_counts(y, train, logits.shape[-1]) if self.counts_classes and self.counts is None else None
         return self(logits, target, weight, counts)
 
     def several(
-        self, outputs: Tensor, target: Tensor, weight: Tensor, of_labels: tuple[Tensor, Tensor] | None = None
+        self, outputs: Tensor, target: Tensor, weight: Tensor, label_weights: tuple[Tensor, Tensor] | None = None
     ) -> Tensor:
         """The mean over all known numbers, or labels, of the examples of weight 1, 0 without any.
 
-        outputs [e, t]; target: `core.graph.Graph.truth` of the same examples [e, t]; weight [e]. of_labels: weights of
-        a no and a yes of each label, [t] each; 1 without.
+        outputs [e, t]; target: `core.graph.Graph.truth` of the same examples [e, t]; weight [e]. label_weights: weights
+        of a no and a yes of each label, [t] each; 1 without.
         """
         if outputs.shape != target.shape:  # broadcasting would compare each output with several targets
             raise ConfigError(
@@ -126,15 +116,15 @@ class Criterion:
         if numbers:
             errors = number_errors(outputs, truth, self.number_loss, self.quantile)
         else:
-            errors = label_errors(outputs, truth)
+            errors = F.softplus(outputs) - truth * outputs  # binary cross-entropy: log(1 + e^o) − y o
         share = known * weight[:, None]  # [e, t]
-        if of_labels is None:
+        if label_weights is None:
             return (errors * share).sum() / share.sum().clamp(min=1)
-        share = share * torch.where(truth > 0, of_labels[1], of_labels[0]).to(outputs.dtype)
+        share = share * torch.where(truth > 0, label_weights[1], label_weights[0]).to(outputs.dtype)
         total = share.sum()
         return (errors * share).sum() / torch.where(total > 0, total, torch.ones_like(total))
 
-    def _of_labels(self, y: Tensor, train: Tensor) -> tuple[Tensor, Tensor] | None:
+    def _label_weights(self, y: Tensor, train: Tensor) -> tuple[Tensor, Tensor] | None:
         """Weights of a no and a yes of each label by `class_weight`: "balanced" is n / (2 n_c) over the `train`ing
         examples; numbers weigh a yes. None if all weights are 1."""
         if self.class_weight == "none" or y.is_floating_point():
@@ -153,15 +143,15 @@ class Criterion:
             return loss
         counts = counts if self.counts is None else self.counts
         counts = torch.ones_like(logits[0]) if counts is None else counts.to(logits.dtype)
-        if self.tau:
-            logits = logits + self.tau * torch.log(counts.clamp(min=1) / counts.sum().clamp(min=1))
+        if self.logit_adjustment:
+            logits = logits + self.logit_adjustment * torch.log(counts.clamp(min=1) / counts.sum().clamp(min=1))
         log_p = F.log_softmax(logits, -1)
-        each = -log_p
+        entropy = -log_p
         if self.focal:
-            each = each * (-torch.expm1(log_p)).clamp(min=torch.finfo(log_p.dtype).eps) ** self.focal
+            entropy = entropy * (-torch.expm1(log_p)).clamp(min=torch.finfo(log_p.dtype).eps) ** self.focal
         weighted = truth * self._weights(counts)
         total = weighted.sum()
-        return (each * weighted).sum() / torch.where(total > 0, total, torch.ones_like(total))
+        return (entropy * weighted).sum() / torch.where(total > 0, total, torch.ones_like(total))
 
     def by(self, counts: Tensor | None) -> "Criterion":
         """The same loss with these `counts`, if there are any."""
@@ -170,7 +160,7 @@ class Criterion:
     @property
     def counts_classes(self) -> bool:
         """Whether the loss depends on the number of training examples of each class."""
-        return self.class_weight == "balanced" or self.tau > 0
+        return self.class_weight == "balanced" or self.logit_adjustment > 0
 
     def _weights(self, counts: Tensor) -> Tensor:
         """w_c [c] of classes with these `counts` of training examples."""

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -243,11 +243,16 @@ def optimizer_of(
     Raises:
         ValueError: a setting that the optimizer does not have differs from its default.
     """
-    values = {"momentum": (momentum, 0.0), "nesterov": (nesterov, False), "betas": (tuple(betas), (0.9, 0.999))}
-    supported = {field.name for field in fields(OPTIMIZERS[name])}  # type: ignore[arg-type]
-    for setting, (value, default) in values.items():
-        if value != default and setting not in supported:
-            names = [other for other, kind in OPTIMIZERS.items() if setting in kind.__dataclass_fields__]  # type: ignore[attr-defined]
+    settings: dict[str, object] = {}
+    for setting, value, default in (
+        ("momentum", momentum, 0.0),
+        ("nesterov", nesterov, False),
+        ("betas", tuple(betas), (0.9, 0.999)),
+    ):
+        kinds = [kind for kind, optimizer in OPTIMIZERS.items() if setting in optimizer.__dataclass_fields__]  # type: ignore[attr-defined]
+        if name in kinds:
+            settings[setting] = value
+        elif value != default:
             key = "local_momentum" if setting == "momentum" else setting
-            raise ValueError(f"{key} = {value}: {name} has none. Leave it out, or take {', '.join(names)}")
-    return OPTIMIZERS[name](lr, weight_decay, **{key: value for key, (value, _) in values.items() if key in supported})
+            raise ValueError(f"{key} = {value}: {name} has none. Leave it out, or take {', '.join(kinds)}")
+    return OPTIMIZERS[name](lr, weight_decay, **settings)

@@ -37,12 +37,14 @@ class PaddedTensors:
 
     def reshape(self, tensors: Iterable[Tensor]) -> dict[str, Tensor]:
         """{path: tensor in its original shape} of tensors stored like these, differentiable."""
-        return {path: self._crop(t, shape) for t, (path, shape) in zip(tensors, self.shapes.items(), strict=True)}
+        result = {}
+        for stored, (path, shape) in zip(tensors, self.shapes.items(), strict=True):
+            if stored.shape != shape:
+                stored = stored[..., : shape[self.batch_dims :].numel()].view(shape)
+            result[path] = stored
+        return result
 
     def zeros(self) -> "PaddedTensors":
         """Zeros of the same shapes."""
         zeros = {path: torch.zeros_like(tensor) for path, tensor in self.reshape(self.tensors).items()}
         return PaddedTensors(zeros, self.batch_dims)
-
-    def _crop(self, stored: Tensor, shape: torch.Size) -> Tensor:
-        return stored if stored.shape == shape else stored[..., : shape[self.batch_dims :].numel()].view(shape)

@@ -54,7 +54,7 @@ class TouchedFeatures:
         """The clients' rows of a tensor [F, …] that all clients share: [P, m, …], zero at padding."""
         return rows_or_zeros(tensor, self.rows)
 
-    def split(self, tree: TreeDims, paths: frozenset[str]) -> dict[str, Split] | None:
+    def split_leaves(self, tree: TreeDims, paths: frozenset[str]) -> dict[str, Split] | None:
         """The leaves at `paths`, split into new tensors; None if clients may differ in a row that one of them does not
         touch."""
         flat, dims = dict(leaves(tree[0])), dict(leaves(tree[1]))
@@ -90,19 +90,16 @@ class TouchedFeatures:
             split = self._split_leaf(*entries[path])
             if split is None:
                 rows_move_equally = False
-                entries[path] = self._client_rows(*entries[path]), 0
+                leaf, _ = _fill_in_leaf(*entries[path])
+                padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)  # [P, F + 1, …]
+                clients = torch.arange(len(self.rows), device=padded.device)[:, None]
+                entries[path] = padded[clients, self.rows], 0
             else:
                 rest[path] = split[0]
                 entries[path] = split[1], 0
         if penalized and not rows_move_equally:
             return None
         return fill_in(_tree_and_dims(entries)), nest(rest)
-
-    def _client_rows(self, leaf: Tensor | TouchedRows, dim: Dim) -> Tensor:
-        """The clients' rows of a stacked tensor: [P, m, …], zero at padding."""
-        leaf, _ = _fill_in_leaf(leaf, dim)
-        padded = torch.cat([leaf, torch.zeros_like(leaf[:, :1])], 1)  # [P, F + 1, …]
-        return padded[torch.arange(len(self.rows), device=padded.device)[:, None], self.rows]
 
     def _split_leaf(self, leaf: Tensor | TouchedRows, dim: Dim) -> Split | None:
         same_rows = isinstance(leaf, TouchedRows) and leaf.matrix is self.matrix
@@ -111,7 +108,7 @@ class TouchedFeatures:
         leaf, dim = _fill_in_leaf(leaf, dim)
         return (leaf.clone(), self.gather(leaf)) if dim is None else None
 
-    def partly_stored(self, leaf: Tensor) -> TouchedRows | Tensor:
+    def store_partly(self, leaf: Tensor) -> TouchedRows | Tensor:
         """Store whole tensors [P, F, …] partly, if clients agree in all rows that one of them does not touch."""
         clients = torch.arange(leaf.shape[0], device=leaf.device)[:, None]
         features = torch.arange(leaf.shape[1], device=leaf.device)
@@ -185,7 +182,7 @@ def restore_touched_rows(state: Tree, graph: Graph) -> Tree:
     entries = dict(leaves(state))
     for path, leaf in entries.items():
         if isinstance(leaf, Tensor) and leaf.shape[1:2] == (touched.matrix.cols,):
-            entries[path] = touched.partly_stored(leaf)
+            entries[path] = touched.store_partly(leaf)
     return nest(entries | {"steps": shared_scalar(steps[0], len(steps))})
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from fedweave.accounts.contributions import left_out
+from fedweave.accounts.contributions import leave_one_out_gains
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import read_table, write_table
 from fedweave.experiment.runs.reading import Run, read_run
@@ -115,6 +115,6 @@ def _contributions(run: Path, rounds: int) -> pa.Table:
         existing = read_table(run, LEFT_OUT)
         if len(set(existing["round"].to_pylist())) == rounds:
             return existing
-    table = left_out(run)
+    table = leave_one_out_gains(run)
     write_table(run / LEFT_OUT, table)
     return table

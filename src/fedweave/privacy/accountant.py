@@ -67,12 +67,9 @@ def bounds(*ledgers: pa.Table) -> list[Bound]:
     """
     largest: dict[str, Bound] = {}
     for bound in chain.from_iterable(of_members(*ledgers).values()):
-        so_far = largest.get(bound.per, bound)
-        largest[bound.per] = replace(
-            so_far,
-            epsilon=max(so_far.epsilon, bound.epsilon),
-            messages=max(so_far.messages, bound.messages),
-        )
+        max_bound = largest.get(bound.per, bound)
+        epsilon, messages = max(max_bound.epsilon, bound.epsilon), max(max_bound.messages, bound.messages)
+        largest[bound.per] = replace(max_bound, epsilon=epsilon, messages=messages)
     return list(largest.values())
 
 
@@ -82,28 +79,33 @@ def of_members(*ledgers: pa.Table) -> dict[str, list[Bound]]:
     accounts: dict[tuple[str, str], PrivacyAccount] = defaultdict(PrivacyAccount)
     times: dict[tuple[str, str], int] = defaultdict(int)
     deltas: dict[str, float] = {}
-    run_of: dict[tuple[str, str], int] = {}
-    rows = chain.from_iterable(((run, row) for row in _messages(ledger)) for run, ledger in enumerate(ledgers))
-    for run, row in rows:
-        applied = read_applied(row["applied"])
-        for per, mechanisms in _by_unit(applied).items():
-            at = per, row["client"]
-            if run_of.setdefault(at, run) != run:
-                accounts[at], run_of[at] = replace(accounts[at], released=frozenset()), run
-            accounts[at] = accounts[at].after(Applied(applied.key, mechanisms), row["times"])
-            times[at] += row["times"]
-            for noise in mechanisms:
-                if isinstance(noise, Gaussian):
-                    deltas[per] = min(noise.delta, deltas.get(per, noise.delta))
+    for ledger in ledgers:
+        for at in accounts:  # a new run
+            accounts[at] = replace(accounts[at], released=frozenset())
+        for row in _messages(ledger):
+            applied = read_applied(row["applied"])
+            for per, mechanisms in _by_unit(applied).items():
+                at = per, row["client"]
+                accounts[at] = accounts[at].after(Applied(applied.key, mechanisms), row["times"])
+                times[at] += row["times"]
+                for noise in mechanisms:
+                    if isinstance(noise, Gaussian):
+                        deltas[per] = min(noise.delta, deltas.get(per, noise.delta))
+    if not accounts:
+        return {}
+    from fedweave.privacy.gaussian import total_epsilon  # imports torch, which ledgers without noise need not
+
     by_client: dict[str, list[Bound]] = defaultdict(list)
     for (per, client), account in accounts.items():
-        by_client[client].append(_total_bound(per, deltas.get(per), account, times[per, client]))
+        delta = deltas.get(per)
+        bound = Bound(per, total_epsilon(account.cost, delta or 1e-5), delta, times[per, client])
+        by_client[client].append(bound)
     return dict(by_client)
 
 
 def over_rounds(ledger: pa.Table) -> dict[str, dict[int, float]]:
     """{kind of record: {round: ε of all messages up to the round}}, for the client with the highest cost."""
-    from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
+    from fedweave.privacy.gaussian import total_epsilon  # imports torch, which ledgers without noise need not
 
     accounts: dict[tuple[str, str], PrivacyAccount] = defaultdict(PrivacyAccount)
     deltas: dict[str, float] = {}
@@ -113,23 +115,18 @@ def over_rounds(ledger: pa.Table) -> dict[str, dict[int, float]]:
         for per, values in _by_unit(applied).items():
             at = per, row["client"]
             accounts[at] = accounts[at].after(Applied(applied.key, values), row["times"])
-            of_noise = [noise.delta for noise in values if isinstance(noise, Gaussian)]
-            deltas[per] = min([*of_noise, deltas.get(per, 1.0)])
-            delta = deltas[per] if deltas[per] < 1 else 1e-5
-            now = total_epsilon(accounts[at].cost, delta)
-            curves[per][row["round"]] = max(now, *[curves[per][n] for n in list(curves[per])[-1:]], 0.0)
+            for noise in values:
+                if isinstance(noise, Gaussian):
+                    deltas[per] = min(noise.delta, deltas.get(per, 1.0))
+            delta = deltas.get(per, 1e-5)
+            so_far = max(curves[per].values(), default=0.0)
+            curves[per][row["round"]] = max(total_epsilon(accounts[at].cost, delta), so_far)
     return {per: dict(values) for per, values in curves.items()}
 
 
 def states_bound(text: str | None) -> bool:
     """Whether an `applied` of the ledger bounds an ε."""
     return text is not None and bool(_by_unit(read_applied(text)))
-
-
-def _total_bound(per: str, delta: float | None, account: PrivacyAccount, times: int) -> Bound:
-    from fedweave.privacy.mechanisms import total_epsilon  # imports torch, which ledgers without noise need not
-
-    return Bound(per, total_epsilon(account.cost, delta or 1e-5), delta, times)
 
 
 def _by_unit(applied: Applied) -> dict[str, tuple[Gaussian | LDP, ...]]:
@@ -149,14 +146,12 @@ def _messages(ledger: pa.Table, by_round: bool = False) -> list[Record]:
     all its rows again.
     """
     released = ledger.filter(pc.is_valid(ledger["applied"])).select([*_MESSAGE, "key", "to"])
-    plain = released.cast(pa.schema([field.with_type(_value_type(field.type)) for field in released.schema]))
-    rows = plain.group_by([*_MESSAGE, "key", "to"]).aggregate([([], "count_all")])
+    for at, field in enumerate(released.schema):
+        if pa.types.is_dictionary(field.type):
+            released = released.set_column(at, field.name, released[at].cast(field.type.value_type))
+    rows = released.group_by([*_MESSAGE, "key", "to"]).aggregate([([], "count_all")])
     messages = rows.group_by(_MESSAGE).aggregate([("count_all", "max")])
     kinds = ["client", "applied", *(["round"] if by_round else [])]
     sums = messages.group_by(kinds).aggregate([("count_all_max", "sum")])
     rows = sums.sort_by("round").to_pylist() if by_round else sums.to_pylist()
     return [{name: row[name] for name in kinds} | {"times": row["count_all_max_sum"]} for row in rows]
-
-
-def _value_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -18,8 +18,8 @@ def reidentification_rate(noisy: Tensor, clean: Tensor, owner: Tensor) -> float:
     equally near codes count 1 / k."""
     right = 0.0
     for codes, owners in zip(noisy.split(1024), owner.split(1024), strict=True):
-        away = torch.cdist(codes.double(), clean.double(), p=1)
-        near = away <= away.amin(1, keepdim=True) + 1e-9
+        distance = torch.cdist(codes.double(), clean.double(), p=1)  # [m, n]
+        near = distance <= distance.amin(1, keepdim=True) + 1e-9
         right += float((near.gather(1, owners[:, None])[:, 0] / near.sum(1)).sum())
     return right / len(noisy)
 
@@ -34,8 +34,8 @@ def labels_from_gradient(gradient: Tensor, weight: Tensor) -> Tensor:
     """
     alive = gradient != 0
     alive_weight = torch.where(alive[:, :, None], weight.double(), 0.0)
-    away = torch.linalg.pinv(alive_weight) @ gradient.double()[:, :, None]
-    return torch.where(alive.any(1), away[:, :, 0].argmin(1), -1)
+    difference = torch.linalg.pinv(alive_weight) @ gradient.double()[:, :, None]  # (p − y) / n, [b, c, 1]
+    return torch.where(alive.any(1), difference[:, :, 0].argmin(1), -1)
 
 
 def majority_accuracy(flip: float, votes: int) -> float:

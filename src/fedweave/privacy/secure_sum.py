@@ -38,11 +38,7 @@ class FixedPoint:
         return self.DTYPES[self.bits]
 
     def check(self, bound: float, clients: int, what: str) -> None:
-        """Raise an error if the sum of terms within ±`bound` over `clients` clients could wrap around.
-
-        Raises:
-            UserError: gives the largest bound that fits.
-        """
+        """Raise an error if the sum of terms within ±`bound` over `clients` clients could wrap around."""
         if clients * self.word(bound) >= 1 << (self.bits - 1):
             max_bound = 2.0 ** (self.bits - 1 - self.fraction) / clients
             raise UserError(

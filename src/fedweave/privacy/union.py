@@ -47,11 +47,7 @@ def table(elements: np.ndarray, rows: int) -> np.ndarray:
 
 
 def union(total: np.ndarray, parties: int) -> np.ndarray:
-    """int64 [F, 2], rising: the distinct hashes in the sum `total` int64 [rows, 4] of the tables of `parties` parties.
-
-    Raises:
-        FedweaveError: `total` is not a sum of such tables.
-    """
+    """int64 [F, 2], rising: the distinct hashes in the sum `total` int64 [rows, 4] of `parties` parties' tables."""
     rest, parts = total.copy(), [np.empty((0, 2), np.int64)]
     while rest.any():
         count = rest[:, COUNT]
@@ -74,9 +70,9 @@ def union(total: np.ndarray, parties: int) -> np.ndarray:
     return result
 
 
-def places(elements: np.ndarray, listed: np.ndarray) -> np.ndarray:
-    """int64 [n]: the place of each hash int64 [n, 2] in a rising list int64 [F, 2]; -1 if it is not there."""
-    at = {(first, second): number for number, (first, second) in enumerate(listed.tolist())}
+def places(elements: np.ndarray, rising: np.ndarray) -> np.ndarray:
+    """int64 [n]: the place of each hash int64 [n, 2] in the list `rising` int64 [F, 2]; -1 if it is not there."""
+    at = {(first, second): number for number, (first, second) in enumerate(rising.tolist())}
     return np.array([at.get((first, second), -1) for first, second in elements.tolist()], np.int64)
 
 

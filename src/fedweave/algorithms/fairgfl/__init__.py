@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedweave.algorithms.fairgfl.attacks import attacked_codes, attacked_links, held_features
+from fedweave.algorithms.fairgfl.attacks import client_features, code_attack, link_attacks
 from fedweave.algorithms.fairgfl.encoder import CodeName, Encoder, EncoderName, check_form, features, node_codes
 from fedweave.algorithms.fairgfl.overlaps import (
     Rates,
@@ -64,8 +64,8 @@ from fedweave.privacy.mechanisms import (
     unpack_bits,
 )
 
-_COPIES = 8  # noisy ones of the public sample, twice, to measure rates with
-_ODDS = 1280.0  # pairs of different nodes to each common one, for minibatches of 64 with a twentieth in common
+_NOISY_COPIES = 8  # noisy ones of the public sample, twice, to measure rates with
+_PAIR_ODDS = 1280.0  # pairs of different nodes to each common one, for minibatches of 64 with a twentieth in common
 _MAX_CODE_SIZE = 1 << 16  # of codes; a server's word must not fill a site's memory
 
 
@@ -115,41 +115,28 @@ class OverlapWeights(Part):
     recorded = True
     rounds_vary = True
 
-    # --- what leaves a client ----------------------------------------------------------------------------------------
-
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """The loss and, to estimate overlaps, a noisy minibatch."""
         result: dict[str, Sends | str] = {"loss": Sends("mean training loss of the received weights", within=Real())}
-        if self.estimator == "ldp":
-            result["nodes"] = Sends("number of the client's nodes", within=Whole())
-            result["codes"] = Sends(f"noisy codes of the features of {self.sample} random nodes", self._private_codes)
-            if self.alpha < 1:
-                result["links"] = Sends(
-                    "noisy links between these nodes, thinned out by their codes", self._private_links
-                )
-        return result
-
-    @property
-    def _private_codes(self) -> tuple[LDP, ...]:
+        if self.estimator != "ldp":
+            return result
+        draw = "" if self.renew else type(self).__name__  # of draws that are made only once (`LDP.release`)
         epsilon = self.code_size * self.epsilon_a
-        return (LDP(epsilon, "node", self._permanent),) if epsilon < math.inf else ()
-
-    @property
-    def _private_links(self) -> tuple[LDP, ...]:
-        return (LDP(self.epsilon_b, "pair of nodes", self._permanent),) if self.epsilon_b < math.inf else ()
-
-    @property
-    def _permanent(self) -> str:
-        """The name of a draw that is made only once (`LDP.release`); "" if codes are renewed."""
-        return "" if self.renew else type(self).__name__
+        of_codes = (LDP(epsilon, "node", draw),) if epsilon < math.inf else ()
+        result["nodes"] = Sends("number of the client's nodes", within=Whole())
+        result["codes"] = Sends(f"noisy codes of the features of {self.sample} random nodes", of_codes)
+        if self.alpha < 1:
+            of_links = (LDP(self.epsilon_b, "pair of nodes", draw),) if self.epsilon_b < math.inf else ()
+            result["links"] = Sends("noisy links between these nodes, thinned out by their codes", of_links)
+        return result
 
     @property
     def steps(self) -> int:
         """Steps of a code's coordinate."""
         return 1 if self.code == "binary" else self.levels
 
-    def noisy(self, code: Tensor, key: Tensor) -> Tensor:
+    def add_noise(self, code: Tensor, key: Tensor) -> Tensor:
         """𝓜_N of codes [...] in [0, 1]: uint8 [...], in steps."""
         words = bits(random.fold(key, "codes"), code.numel()).view(code.shape)
         return noisy_levels(code, self.steps, self.epsilon_a, words)
@@ -158,46 +145,43 @@ class OverlapWeights(Part):
 
     def report(self, ctx: Context) -> Tree:
         """F_i(w_t) and a noisy minibatch (algorithm 1, lines 6-8)."""
-        loss = {"loss": ctx.loss(ctx.received)}
-        return loss | self._minibatch(ctx) if self.estimator == "ldp" else loss
-
-    def _minibatch(self, ctx: Context) -> Tree:
+        reply = {"loss": ctx.loss(ctx.received)}
+        if self.estimator != "ldp":
+            return reply
         if not ctx.memory:
-            ctx.keep(self._first_noise(ctx))
-        elif self.renew:
-            ctx.keep(self._renewed(ctx))
-        graph, noisy = ctx.client.graph, ctx.memory
+            ctx.keep(self.draw_noise(ctx))
+        elif self.renew:  # new draws of 𝓜_N for changed nodes; 𝓜_E gets a new number for them
+            stale = ctx.memory["version"] > ctx.memory["drawn"]
+            codes = torch.where(stale[:, None], self.draw_noise(ctx)["codes"], ctx.memory["codes"])
+            ctx.keep(ctx.memory | {"codes": codes, "drawn": ctx.memory["version"]})
+        graph, memory = ctx.client.graph, ctx.memory
         order = random.order(random.fold(ctx.client.key, "minibatch"), graph.real).argsort()[: self.sample]
-        nodes = F.pad(order, (0, self.sample - len(order)))
-        taken = torch.arange(self.sample, device=graph.device) < graph.real.sum()
-        codes = noisy["codes"][nodes] * taken[:, None].to(torch.uint8)
-        reply = {"nodes": graph.real.sum(), "codes": pack_bits(codes) if self.steps == 1 else codes}
+        nodes = F.pad(order, (0, self.sample - len(order)))  # [b]
+        real = torch.arange(self.sample, device=graph.device) < graph.real.sum()
+        codes = memory["codes"][nodes] * real[:, None].to(torch.uint8)  # [b, d]
+        reply |= {"nodes": graph.real.sum(), "codes": pack_bits(codes) if self.steps == 1 else codes}
         if self.alpha == 1:
             return reply
-        picked = (nodes == torch.arange(graph.nodes, device=graph.device)[:, None]) & taken
-        links = (graph.edges.operator("sum") @ picked.to(graph.x.dtype))[nodes] > 0
-        drawn = nodes + graph.nodes * noisy["version"][nodes] if self.renew else nodes
-        links = noisy_links(links, drawn, self.epsilon_b, noisy["links"])
-        links = sparsify_links(links, _euclidean(codes), taken, self.epsilon_b)
-        return reply | {"links": pack_bits(links)}
+        picked = (nodes == torch.arange(graph.nodes, device=graph.device)[:, None]) & real
+        links = (graph.edges.operator("sum") @ picked.to(graph.x.dtype))[nodes] > 0  # [b, b]
+        draws = nodes + graph.nodes * memory["version"][nodes] if self.renew else nodes
+        links = noisy_links(links, draws, self.epsilon_b, memory["links"])
+        # Squared distances of codes: whole numbers, and so the same in any order of summation.
+        rows = codes.double()
+        norm = (rows * rows).sum(1)
+        distances = norm[:, None] + norm - 2 * (rows @ rows.mT)
+        return reply | {"links": pack_bits(sparsify_links(links, distances, real, self.epsilon_b))}
 
-    def _first_noise(self, ctx: Context) -> Tree:
+    def draw_noise(self, ctx: Context) -> Tree:
         """The draws that are made only once: 𝓜_N of every node's code, and the RNG key of 𝓜_E."""
-        secret = ctx.client.secret
-        check_form(ctx.downloaded["encoder"], ctx.client.graph.x.shape[1], self.code_size, self.code)
-        codes = self.noisy(node_codes(ctx.downloaded["encoder"], ctx.client.graph.x), secret)
-        versions = torch.zeros_like(ctx.client.graph.real, dtype=torch.int64)
-        counted = {"version": versions, "drawn": versions} if self.renew else {}
-        return {"codes": codes, "links": random.fold(secret, "links")} | counted
-
-    def _renewed(self, ctx: Context) -> Tree:
-        """The memory with new draws of 𝓜_N for changed nodes; 𝓜_E gets a new number for them."""
-        memory, fresh = ctx.memory, self._first_noise(ctx)
-        stale = memory["version"] > memory["drawn"]
-        return memory | {
-            "codes": torch.where(stale[:, None], fresh["codes"], memory["codes"]),
-            "drawn": memory["version"],
-        }
+        secret, x = ctx.client.secret, ctx.client.graph.x
+        check_form(ctx.downloaded["encoder"], x.shape[1], self.code_size, self.code)
+        codes = self.add_noise(node_codes(ctx.downloaded["encoder"], x), secret)
+        memory = {"codes": codes, "links": random.fold(secret, "links")}
+        if self.renew:
+            versions = torch.zeros_like(ctx.client.graph.real, dtype=torch.int64)
+            memory |= {"version": versions, "drawn": versions}
+        return memory
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
         """Give the changed nodes new codes."""
@@ -211,21 +195,20 @@ class OverlapWeights(Part):
         n = len(fed.clients)
         empty = torch.zeros(n, dtype=torch.float64, device=fed.device)
         state: Tree = {"weight": empty, "loss": empty, "heard": torch.zeros_like(empty, dtype=torch.int64)}
-        matrices = {name: empty.new_zeros(n, n) for name in ("nodes", "links")}
-        known = fed.pairs
-        if self.estimator != "none":
-            state |= {"true": overlap(known, self.alpha).to(fed.device)} if known else {}
+        state |= {"nodes": empty.new_zeros(n, n), "links": empty.new_zeros(n, n)}
+        if self.estimator != "none" and fed.pairs:
+            state["true"] = overlap(fed.pairs, self.alpha).to(fed.device)
         if self.estimator == "oracle":
-            if not known:
+            if not fed.pairs:
                 raise UserError(
                     "estimator = 'oracle' needs the true overlap, which only a simulation with the partition 'overlap' "
                     "knows; choose that, estimator = 'ldp' or 'none'.",
                     code="user.oracle",
                 )
-            matrices = {name: known[name].to(fed.device, copy=True) for name in matrices}
+            state |= {name: fed.pairs[name].to(fed.device, copy=True) for name in ("nodes", "links")}
         if self.estimator == "ldp":
             state |= self.build_encoder(fed) | {"seen": empty.new_zeros(n, n, dtype=torch.int64)}
-        return state | matrices
+        return state
 
     def build_encoder(self, fed: Federation) -> Tree:
         """The "encoder" and the "rates" of its noisy codes on the public sample."""
@@ -238,19 +221,19 @@ class OverlapWeights(Part):
             )
         public, key = fed.held["public"], fed.key("encoder")
         encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).build(public, key)
-        code = node_codes(encoder, features(public)).expand(2, _COPIES, -1, -1)
-        first, second = self.noisy(code, key)
-        error_rates = rates(first, second, self.steps, self.threshold, _ODDS)
+        code = node_codes(encoder, features(public)).expand(2, _NOISY_COPIES, -1, -1)
+        first, second = self.add_noise(code, key)
+        error_rates = rates(first, second, self.steps, self.threshold, _PAIR_ODDS)
         return {"encoder": encoder, "rates": vars(error_rates)}
 
     def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
         """Attacks on noisy codes and, if clients send them, links."""
         if self.estimator != "ldp":
             return []
-        links = attacked_links(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
-        bare, encoder = replace(self, epsilon_a=float("inf")), self.build_encoder(fed)["encoder"]
-        clean = node_codes(encoder, held_features(data, partition).to(fed.dtype))
-        return [*links, attacked_codes(clean, *(variant.noisy(clean, key) / variant.steps for variant in (bare, self)))]
+        links = link_attacks(data, partition, self.epsilon_b, key) if self.alpha < 1 else []
+        clean = node_codes(self.build_encoder(fed)["encoder"], client_features(data, partition).to(fed.dtype))
+        without_noise = replace(self, epsilon_a=float("inf")).add_noise(clean, key) / self.steps
+        return [*links, code_attack(clean, without_noise, self.add_noise(clean, key) / self.steps)]
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """The encoder, as long as one of the called clients may not have it, or needs it again."""
@@ -261,24 +244,24 @@ class OverlapWeights(Part):
         """The accumulated N and T with this round's minibatches (algorithm 2, lines 4-6)."""
         state = state | {"loss": state["loss"].index_copy(0, round.at, round.replies.stack("loss").double())}
         state["heard"] = state["heard"].index_fill(0, round.at, 1)
-        return state | self._estimated(state, round) if self.estimator == "ldp" else state
-
-    def _estimated(self, state: Tree, round: Round) -> Tree:
-        nodes, codes = (round.replies.stack(name).cpu() for name in ("nodes", "codes"))  # NumPy counts below
-        taken, error_rates = nodes.clamp(max=self.sample), Rates(**state["rates"])
-        codes = unpack_bits(codes, self.code_size).to(torch.uint8) if self.steps == 1 else codes
-        pairs = matches(codes, taken, self.steps, error_rates.most)
-        common = overlap_count(counts(pairs, self.sample, len(nodes)), taken, error_rates)
-        now = {"nodes": node_ratios(common, taken, nodes)}
+        if self.estimator != "ldp":
+            return state
+        nodes, codes = round.replies.stack("nodes").cpu(), round.replies.stack("codes").cpu()  # NumPy counts below
+        sizes, error_rates = nodes.clamp(max=self.sample), Rates(**state["rates"])
+        if self.steps == 1:
+            codes = unpack_bits(codes, self.code_size).to(torch.uint8)
+        pairs = matches(codes, sizes, self.steps, error_rates.most)
+        common = overlap_count(counts(pairs, self.sample, len(nodes)), sizes, error_rates)
+        ratios = {"nodes": node_ratios(common, sizes, nodes)}  # [P, P]
         if self.alpha < 1:
             links = unpack_bits(round.replies.stack("links").cpu(), self.sample)
-            now["links"] = link_ratios(links, pairs, taken, nodes)
-        seen = state["seen"].clone()
-        seen[round.at[:, None], round.at] = 1
-        return {
-            name: accumulate(state[name], ratios.to(state[name].device), round.at, state["seen"], self.beta)
-            for name, ratios in now.items()
-        } | {"seen": seen}
+            ratios["links"] = link_ratios(links, pairs, sizes, nodes)
+        together = state["seen"]  # [N, N], pairs that were in one round before
+        for name, now in ratios.items():
+            state[name] = accumulate(state[name], now.to(state[name].device), round.at, together, self.beta)
+        state["seen"] = together.clone()
+        state["seen"][round.at[:, None], round.at] = 1
+        return state
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """q_i / K or q_i / Σ q_k, and λ more for the client with the largest loss."""
@@ -288,18 +271,22 @@ class OverlapWeights(Part):
         return torch.where(torch.arange(len(q), device=q.device) == worst, weights + self.lam, weights)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The weights, for `measures`."""
         return state | {"weight": state["weight"].index_copy(0, round.at, round.weights)}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """For clients that replied at least once: the sums O_i of estimated and of true overlaps, and weight and loss
         of their last round. For every two clients: the accumulated estimates of N and T."""
-        named = {"weight": state["weight"], "loss": state["loss"]}
-        named |= {"overlap_estimated": overlap(state, self.alpha)} if self.estimator == "ldp" else {}
-        named |= {"overlap_true": state["true"]} if "true" in state else {}
-        known = {name: torch.where(state["heard"] > 0, values, math.nan) for name, values in named.items()}
-        pairs = ("nodes", "links")[: 2 if self.alpha < 1 else 1] if self.estimator == "ldp" else ()
-        return known | {f"{name}_estimated": state[name] for name in pairs}
+        values = {"weight": state["weight"], "loss": state["loss"]}
+        if self.estimator == "ldp":
+            values["overlap_estimated"] = overlap(state, self.alpha)
+        if "true" in state:
+            values["overlap_true"] = state["true"]
+        result = {name: torch.where(state["heard"] > 0, value, math.nan) for name, value in values.items()}
+        if self.estimator == "ldp":
+            result["nodes_estimated"] = state["nodes"]
+            if self.alpha < 1:
+                result["links_estimated"] = state["links"]
+        return result
 
     def remaining(self) -> tuple[str, ...]:
         """Limits of the noise's protection, as sentences."""
@@ -307,8 +294,7 @@ class OverlapWeights(Part):
             return ()
         sentences = [
             "Noise is drawn once, so that asking again reveals nothing new. But every holder of a record draws its "
-            "own: "
-            "one that h clients hold costs h times the ε above.",
+            "own: one that h clients hold costs h times the ε above.",
             "What shows that two clients hold the same node also shows which one it is, to a server that knows the "
             "features of all nodes: on Cora it names 99 % of them from a single binary code at ε = 3 per coordinate "
             "(`fedweave attack`).",
@@ -328,14 +314,6 @@ def overlap(pairs: Values, alpha: float) -> Tensor:
     """O_i = Σ_k α N_ik + (1 − α) T_ik, float64 [N] (eq. 24)."""
     both: Tensor = alpha * pairs["nodes"] + (1 - alpha) * pairs["links"]
     return both.sum(1)
-
-
-def _euclidean(codes: Tensor) -> Tensor:
-    """Squared distances between codes uint8 [b, d]: float64 [b, b], whole numbers and so the same in any order of
-    summation."""
-    rows = codes.double()
-    norm = (rows * rows).sum(1)
-    return norm[:, None] + norm - 2 * (rows @ rows.mT)
 
 
 @preset_of(OverlapWeights)

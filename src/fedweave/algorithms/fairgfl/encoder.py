@@ -46,54 +46,39 @@ class Encoder:
     def build(self, public: Graph, key: Tensor) -> Tree:
         """The encoder for the clients: "weight" [features, d], "low" and, for a min-max code, "span" [d]."""
         x = features(public)
-        kinds = {"autoencoder": self._autoencoder, "pca": self._principal, "random": self._random}
-        weight = kinds[self.kind](x, public, key).to(x.dtype)  # [features, d]
+        if self.kind == "pca":
+            if self.size > min(len(x) - 1, x.shape[1]):
+                raise UserError(
+                    f"encoder = 'pca' has at most {min(len(x) - 1, x.shape[1])} components of {len(x)} public nodes "
+                    f"with {x.shape[1]} features, but code_size is {self.size}; lower it, or raise [partition] public.",
+                    code="user.components",
+                )
+            components = torch.linalg.svd(x.double() - x.double().mean(0), full_matrices=False)[2]
+            weight = components[: self.size].T.to(x.dtype)  # [features, d]
+        else:
+            projection = random.normal(random.fold(key, "encoder"), (x.shape[1], self.size)) * x.shape[1] ** -0.5
+            weight = projection.to(x.dtype)  # [features, d]
+        if self.kind == "autoencoder" and self.rounds:
+            decoder = random.normal(random.fold(key, "decoder"), (self.size, x.shape[1])) * self.size**-0.5
+            w = {"in": weight, "out": decoder.to(x.dtype), "mean": x.mean(0)}
+            weight = fit(_reconstruction, w, public, key, Adam(_LR), self.rounds, args={"x": x}).w["in"]
         u = linear(x, weight)
         if self.code == "binary":
             return {"weight": weight, "low": u.quantile(0.5, dim=0)}
         low = u.amin(0)
         return {"weight": weight, "low": low, "span": (u.amax(0) - low).clamp(min=1e-9)}
 
-    def _random(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
-        result: Tensor = random.normal(random.fold(key, "encoder"), (x.shape[1], self.size)) * x.shape[1] ** -0.5
-        return result
-
-    def _principal(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
-        if self.size > min(len(x) - 1, x.shape[1]):
-            raise UserError(
-                f"encoder = 'pca' has at most {min(len(x) - 1, x.shape[1])} components of {len(x)} public nodes with "
-                f"{x.shape[1]} features, but code_size is {self.size}; lower it, or raise [partition] public.",
-                code="user.components",
-            )
-        result: Tensor = torch.linalg.svd(x.double() - x.double().mean(0), full_matrices=False)[2][: self.size].T
-        return result
-
-    def _autoencoder(self, x: Tensor, public: Graph, key: Tensor) -> Tensor:
-        w = {
-            "in": self._random(x, public, key).to(x.dtype),
-            "out": (random.normal(random.fold(key, "decoder"), (self.size, x.shape[1])) * self.size**-0.5).to(x.dtype),
-            "mean": x.mean(0),
-        }
-        if self.rounds == 0:
-            result: Tensor = w["in"]
-            return result
-        trained: Tensor = fit(_reconstruction, w, public, key, Adam(_LR), self.rounds, args={"x": x}).w["in"]
-        return trained
-
 
 def features(public: Graph) -> Tensor:
     """[m, F]: features of the sample's m nodes, dense."""
-    n = int(public.real.sum())
-    x = public.x
-    return torch.from_numpy(x.blocks.members[0].scipy()[:n].toarray()).to(x.device) if isinstance(x, Sparse) else x[:n]
+    n, x = int(public.real.sum()), public.x
+    if isinstance(x, Sparse):
+        return torch.from_numpy(x.blocks.members[0].scipy()[:n].toarray()).to(x.device)
+    return x[:n]
 
 
 def check_form(encoder: Tree, width: int, size: int, code: CodeName) -> None:
-    """Check that an encoder has the form of `Encoder.build`: each further coordinate would cost another ε.
-
-    Raises:
-        CallRefused: it has another form.
-    """
+    """Check that an encoder has the form of `Encoder.build`: each further coordinate would cost another ε."""
     expected = {"weight": (width, size), "low": (size,)} | ({"span": (size,)} if code == "minmax" else {})
     shapes = {name: tuple(leaf.shape) for name, leaf in leaves(encoder)}
     if shapes != expected:

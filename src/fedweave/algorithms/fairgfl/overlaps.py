@@ -1,7 +1,7 @@
 """Estimates of the nodes and links that clients have in common (Zhou et al. 2026, section V-B2).
 
 Clients upload minibatches: noisy codes uint8 [P, b, d], noisy adjacencies bool [P, b, b], the number of rows in use
-`taken` int64 [P], and their numbers of nodes int64 [P]. Common nodes and links are counted in these, and scaled up to
+`sizes` int64 [P], and their numbers of nodes int64 [P]. Common nodes and links are counted in these, and scaled up to
 whole clients. `matches` and the functions on its pairs compute on the host, by NumPy.
 """
 
@@ -54,7 +54,8 @@ def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, o
         same += torch.bincount(distance.diagonal(), minlength=steps + 1)
         different += torch.bincount(distance.flatten(), minlength=steps + 1)
     different -= same
-    true, false = ((counts.cumsum(0) / counts.sum().clamp(min=1)).clamp(0, 1) for counts in (same, different))
+    true = (same.cumsum(0) / same.sum().clamp(min=1)).clamp(0, 1)
+    false = (different.cumsum(0) / different.sum().clamp(min=1)).clamp(0, 1)
     if threshold is None:
         spread = true * (1 - true) + odds * false * (1 - false)
         difference = true - false
@@ -64,12 +65,12 @@ def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, o
     return Rates(most, float(true[most]), float(false[most]))
 
 
-def matches(codes: Tensor, taken: Tensor, levels: int, max_distance: int) -> np.ndarray:
+def matches(codes: Tensor, sizes: Tensor, levels: int, max_distance: int) -> np.ndarray:
     """The pairs of rows of different clients whose codes are at most `max_distance` apart: int64 [2, M], the lower row
     of a pair first; rows are counted through all clients' minibatches."""
     clients, batch, _ = codes.shape
     near = _NearLevels(codes.flatten(0, 1), levels) if levels > 1 else _NearBits(codes.flatten(0, 1))
-    real, rows = (torch.arange(batch, device="cpu") < taken[:, None]).flatten().numpy(), clients * batch
+    real, rows = (torch.arange(batch, device="cpu") < sizes[:, None]).flatten().numpy(), clients * batch
     width = max(1, _ELEMENTS // max(rows * batch, 1)) * batch
     blocks = []
     for start in range(0, rows - batch, width):
@@ -122,44 +123,44 @@ def counts(pairs: np.ndarray, batch: int, clients: int) -> Tensor:
     return torch.from_numpy(upper + upper.T).double()
 
 
-def overlap_count(matched: Tensor, taken: Tensor, error_rates: Rates) -> Tensor:
+def overlap_count(matched: Tensor, sizes: Tensor, error_rates: Rates) -> Tensor:
     """(M − f b_i b_k) / (t − f): the unbiased size of the intersection of minibatches with M matching pairs."""
-    taken = taken.double()
-    return (matched - error_rates.false * taken[:, None] * taken) / max(error_rates.true - error_rates.false, 1e-6)
+    sizes = sizes.double()
+    return (matched - error_rates.false * sizes[:, None] * sizes) / max(error_rates.true - error_rates.false, 1e-6)
 
 
-def node_ratios(common: Tensor, taken: Tensor, nodes: Tensor) -> Tensor:
+def node_ratios(common: Tensor, sizes: Tensor, nodes: Tensor) -> Tensor:
     """N_ik = Ñ_ik n_k / b_k with Ñ_ik = |∩| / b_i, clipped to [0, 1]: float64 [P, P], 0 on the diagonal."""
-    taken, nodes = taken.double(), nodes.double()
-    return _clipped(common / taken[:, None] * (nodes / taken))
+    sizes, nodes = sizes.double(), nodes.double()
+    return _clip(common / sizes[:, None] * (nodes / sizes))
 
 
-def link_ratios(links: Tensor, pairs: np.ndarray, taken: Tensor, nodes: Tensor) -> Tensor:
+def link_ratios(links: Tensor, pairs: np.ndarray, sizes: Tensor, nodes: Tensor) -> Tensor:
     """T_ik = T̃_ik n_k² / b_k², clipped to [0, 1]; T̃_ik is the share of the links in i's mini-batch whose ends match
     the ends of a link in k's: float64 [P, P], 0 on the diagonal and for minibatches without links."""
     clients, batch, _ = links.shape
-    client, one, other = (index.numpy() for index in links.nonzero(as_tuple=True))  # each link in both directions
+    client, one, other = links.nonzero().numpy().T  # each link in both directions
     degree = np.bincount(client * batch + one, minlength=clients * batch)
     low, high = np.concatenate([pairs, pairs[::-1]], axis=1)
-    at, first, second = _products(degree[low], degree[high])  # a link of each of two rows that match
+    at, first, second = _combinations(degree[low], degree[high])  # a link of each of two rows that match
     start, ends = degree.cumsum() - degree, client * batch + other
     low, high = low[at], high[at]
-    same = np.isin(_code(ends[start[low] + first], ends[start[high] + second]), _code(*pairs))
+    same = np.isin(_pair_code(ends[start[low] + first], ends[start[high] + second]), _pair_code(*pairs))
     shared = np.bincount((low // batch * clients + high // batch)[same], minlength=clients**2)
     totals = np.bincount(client, minlength=clients)
     ratios = torch.from_numpy(shared.reshape(clients, clients) / np.maximum(totals, 1)[:, None])
-    return _clipped(ratios * (nodes.double() / taken.double()) ** 2)
+    return _clip(ratios * (nodes.double() / sizes.double()) ** 2)
 
 
-def _products(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _combinations(one: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For counts [M] of two kinds all combinations of the things counted: which of the M, and the numbers of both."""
-    many = one * other
-    at = np.repeat(np.arange(len(many)), many)
-    number = np.arange(len(at)) - (many.cumsum() - many)[at]
+    products = one * other
+    at = np.repeat(np.arange(len(products)), products)
+    number = np.arange(len(at)) - (products.cumsum() - products)[at]
     return at, number // other[at], number % other[at]
 
 
-def _code(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _pair_code(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """A number for each unordered pair of rows."""
     result: np.ndarray = np.minimum(one, other) << 32 | np.maximum(one, other)
     return result
@@ -175,5 +176,5 @@ def accumulate(before: Tensor, now: Tensor, at: Tensor, together: Tensor, beta: 
     return out
 
 
-def _clipped(ratios: Tensor) -> Tensor:
+def _clip(ratios: Tensor) -> Tensor:
     return ratios.clamp(0, 1).fill_diagonal_(0)

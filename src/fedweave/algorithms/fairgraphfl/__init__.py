@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.cgsv import OwedReward, rewarded
-from fedweave.algorithms.fairgraphfl.motifs import MOTIF_MEAN, MOTIFS, Ring, Vocabulary
+from fedweave.algorithms.fairgraphfl.vocabulary import MOTIF_MEAN, MOTIFS, Ring, Vocabulary
 from fedweave.algorithms.parts import Context, Needs, Normalised, Outputs, Part, Round, Training
 from fedweave.algorithms.parts.weights import EXAMPLES, by_size
 from fedweave.algorithms.preset import part_of, preset_of
@@ -38,14 +38,9 @@ from fedweave.core.operators import POOLS
 from fedweave.core.ranges import Whole
 from fedweave.core.tree import Tree, map_leaves, ravel, unravel
 from fedweave.core.types import Record
-from fedweave.incentives import shapley
-from fedweave.incentives.payoffs import Terms, paid
-from fedweave.incentives.shapley import distinct
-
-# ----------------------------------------------------------------------------------------------------
-# Motif prototypes (FairGraphFL, section 3.3): the mean embedding of graphs with a common motif is a reference that a
-# loss term pulls agents' embeddings to.
-
+from fedweave.incentives.agent_values import alignment, distinct, diversity, quota, reward
+from fedweave.incentives.payoffs import payoffs
+from fedweave.incentives.statement import Terms
 
 Distance = Literal["relative", "mean_square", "as_printed"]
 LISTED = {
@@ -57,7 +52,7 @@ LISTED = {
 
 @dataclass(frozen=True)
 class MotifPrototypes(Part):
-    """λ times the distance of the agent's prototypes to the global ones, a term of its loss (Eq. 14).
+    """λ times the distance of the agent's prototypes to the global ones, a term of its loss (section 3.3, Eq. 14).
 
     Prototype c_ik is the mean embedding of the agent's training graphs with motif k (Eq. 11); a graph's embedding is
     the output of the model's pooling. The global prototype is the mean of the agents' prototypes with weights ReLU(r_i)
@@ -85,11 +80,9 @@ class MotifPrototypes(Part):
 
     @property
     def needs(self) -> Needs:
-        """Values, and the motifs that have prototypes."""
         return Needs(decided=("value",), finder=Vocabulary(self.max_ring, self.keep))
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model has no embeddings of graphs."""
         if not models.pools(training.model):
             raise ValueError("prototypes need embeddings of small graphs; set model.pool = 'sum' or 'mean'")
 
@@ -97,54 +90,53 @@ class MotifPrototypes(Part):
 
     def objective(self, outputs: Outputs) -> Tensor:
         """λ times the distance, scalar; 0 before there are global prototypes."""
-        inputs, embedded = outputs.inputs, outputs.embeddings[embedding(outputs.model) - 1]
-        if "prototype" not in inputs:
+        embedded = outputs.embeddings[pooling_depth(outputs.model) - 1]  # [examples, h]
+        if "prototype" not in outputs.inputs:
             result: Tensor = embedded.new_zeros(())
             return result
-        prototypes = outputs.graph.edges.operator(MOTIF_MEAN) @ embedded
-        return self.lam * self.away(
-            prototypes, inputs["prototype"][: len(prototypes)], inputs["known"][: len(prototypes)]
-        )
+        prototypes = outputs.graph.edges.operator(MOTIF_MEAN) @ embedded  # [K, h]
+        global_prototypes = outputs.inputs["prototype"][: len(prototypes)]
+        known = outputs.inputs["known"][: len(prototypes)]
+        return self.lam * self.prototype_distance(prototypes, global_prototypes, known)
 
-    def away(self, local: Tensor, whole: Tensor, known: Tensor) -> Tensor:
+    def prototype_distance(self, local: Tensor, global_: Tensor, known: Tensor) -> Tensor:
         """The distance of prototypes [K, h] to the global ones, over the `known` ones, bool [K]; 0 if none is known."""
-        squared = torch.where(known[:, None], local - whole, 0.0).square().sum(1)
+        squared = torch.where(known[:, None], local - global_, 0.0).square().sum(1)
         if self.distance == "relative":
-            size = torch.where(known[:, None], whole, 0.0).square().sum()
+            size = torch.where(known[:, None], global_, 0.0).square().sum()
             return squared.sum() / torch.where(size > 0, size, 1.0)
         if self.distance == "mean_square":
             return squared.sum() / (known.sum() * local.shape[1]).clamp(min=1)
-        apart = squared > 0  # elsewhere the square root has no gradient
-        return torch.where(apart, torch.where(apart, squared, 1.0).sqrt(), 0.0).sum()
+        positive = squared > 0  # elsewhere the square root has no gradient
+        return torch.where(positive, torch.where(positive, squared, 1.0).sqrt(), 0.0).sum()
 
     def report(self, ctx: Context) -> Tree:
         """{"motif": int64 [K], "prototype": [K, h]} of the trained model, -1 and zeros behind the agent's motifs."""
         graph = ctx.client.graph
-        embedded = models.apply(ctx.training.model[: embedding(ctx.training.model)], ctx.trained, graph)
+        embedded = models.apply(ctx.training.model[: pooling_depth(ctx.training.model)], ctx.trained, graph)
         return {"motif": graph.precomputed(MOTIFS), "prototype": graph.edges.operator(MOTIF_MEAN) @ embedded}
 
     # --- server ---
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"motif": no motif of any agent}."""
         return {"motif": torch.full((len(fed.clients), 0), -1, device=fed.device)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """Each agent gets the global prototypes of its own motifs, as it listed them, and which of them are known."""
         if "mean" not in state or not len(state["number"]):
             return {}, {}
-        held = state["motif"][at]
-        place = torch.searchsorted(state["number"], held).clamp(max=len(state["number"]) - 1)
-        known = (state["number"][place] == held) & state["known"][place]
+        motif = state["motif"][at]  # [P, …]
+        place = torch.searchsorted(state["number"], motif).clamp(max=len(state["number"]) - 1)
+        known = (state["number"][place] == motif) & state["known"][place]
         return {}, {"prototype": torch.where(known[..., None], state["mean"][place], 0.0), "known": known}
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Global prototypes `mean` [K, h] of the motifs `number` int64 [K] (`shapley.distinct`), and which are `known`;
         `motif` int64 [N, …] are each agent's motifs."""
-        held, motif = listed(state, round), lists(round)
-        number, prototypes = distinct(held), round.replies.stack("prototype", padding=0)
+        last_motifs, motif = last_motif_lists(state, round), motif_lists(round)
+        number, prototypes = distinct(last_motifs), round.replies.stack("prototype", padding=0)
         share = round.value.relu()[:, None, None]
-        shared = torch.cat([share * prototypes.double(), share.expand(*motif.shape, 1)], 2)
+        shared = torch.cat([share * prototypes.double(), share.expand(*motif.shape, 1)], 2)  # [P, …, h + 1]
         place = torch.where(motif >= 0, torch.searchsorted(number, motif), len(number))  # the last row takes padding
         total = shared.new_zeros(len(number) + 1, shared.shape[2])
         for at, rows in zip(place, shared, strict=True):  # one agent after the other: the order decides the last bit
@@ -152,32 +144,30 @@ class MotifPrototypes(Part):
         total, weight = total[:-1, :-1], total[:-1, -1]
         known = weight > 0
         mean = total / torch.where(known, weight, 1.0)[:, None]
-        return {"motif": held, "number": number, "known": known, "mean": mean.to(prototypes.dtype)}
+        return {"motif": last_motifs, "number": number, "known": known, "mean": mean.to(prototypes.dtype)}
 
 
-def embedding(model: Model) -> int:
+def pooling_depth(model: Model) -> int:
     """Number of layers up to the pooling, which gives the embeddings of small graphs."""
     return 1 + next(i for i, layer in enumerate(model) if layer.operator in POOLS)
 
 
-def once(motif: Tensor) -> Tensor:
-    """int64 [P, K]: the lists with −1 for each repeated motif, which would count twice."""
+def motif_lists(round: Round) -> Tensor:
+    """The motifs of each of the round's P agents, int64 [P, …] with -1 elsewhere, also for repeated motifs, which would
+    count twice."""
+    motif = round.replies.stack("motif", padding=-1)
     ordered, at = motif.sort(dim=1, stable=True)
-    again = torch.zeros_like(motif, dtype=torch.bool).scatter(1, at[:, 1:], ordered[:, 1:] == ordered[:, :-1])
-    return torch.where(again, -1, motif)
+    repeated = torch.zeros_like(motif, dtype=torch.bool).scatter(1, at[:, 1:], ordered[:, 1:] == ordered[:, :-1])
+    return torch.where(repeated, -1, motif)
 
 
-def lists(round: Round) -> Tensor:
-    """The motifs of each of the round's P agents, each once, int64 [P, …] with -1 elsewhere."""
-    return once(round.replies.stack("motif", padding=-1))
-
-
-def listed(state: Tree, round: Round) -> Tensor:
+def last_motif_lists(state: Tree, round: Round) -> Tensor:
     """The motifs in the last reply of each of N agents, int64 [N, …] padded with -1."""
-    before, now = state["motif"], lists(round)
-    most = max(before.shape[1], now.shape[1])
-    wide, rows = (torch.nn.functional.pad(motif, (0, most - motif.shape[1]), value=-1) for motif in (before, now))
-    return wide.index_copy(0, round.at, rows)
+    before, now = state["motif"], motif_lists(round)
+    width = max(before.shape[1], now.shape[1])
+    before = torch.nn.functional.pad(before, (0, width - before.shape[1]), value=-1)
+    now = torch.nn.functional.pad(now, (0, width - now.shape[1]), value=-1)
+    return before.index_copy(0, round.at, now)
 
 
 @dataclass(frozen=True)
@@ -210,23 +200,19 @@ class AgentValue(Part):
 
     @property
     def needs(self) -> Needs:
-        """The precomputed motifs, for diversity."""
         return Needs(finder=Vocabulary(self.max_ring, self.keep) if self.alpha2 else None)
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
-        """The values and weights need these replies in addition to the updates."""
         return (LISTED if self.alpha2 else {}) | (EXAMPLES if self.weights == "size" else {})
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Equal values, and neither replies nor motifs."""
         nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         motif = nothing.new_full((len(fed.clients), 0), -1, dtype=torch.int64)
         known = {"r": nothing + 1 / len(fed.clients), "phi": nothing, "d": nothing, "heard": nothing > 0}
         return known | {"motif": motif, "changed": torch.ones_like(nothing[0], dtype=torch.bool)}
 
     def report(self, ctx: Context) -> Tree:
-        """{"motif": int64 [K], -1 at padding} and {"n": training examples}, if they count."""
         motif = {"motif": ctx.client.graph.precomputed(MOTIFS)} if self.alpha2 else {}
         return motif | ({"n": ctx.examples} if self.weights == "size" else {})
 
@@ -239,7 +225,6 @@ class AgentValue(Part):
         return share / torch.where(total > 0, total, 1.0)
 
     def value(self, state: Tree, round: Round) -> Tensor:
-        """r after the round, of its agents."""
         r: Tensor = self.update(state, round)["r"]
         return r[round.at]
 
@@ -248,17 +233,22 @@ class AgentValue(Part):
         values `changed`."""
         nothing = torch.zeros_like(state["r"])
         updates = torch.nn.functional.normalize(round.updates.double()) if self.one_norm else round.updates
-        whole = round.weights.to(updates.dtype) @ updates
-        phi = nothing.index_copy(0, round.at, shapley.alignment(updates, whole))
-        motif = listed(state, round) if self.alpha2 else state["motif"]
-        d = shapley.diversity(motif)
+        global_update = round.weights.to(updates.dtype) @ updates  # [D]
+        phi = nothing.index_copy(0, round.at, alignment(updates, global_update))
+        motif = last_motif_lists(state, round) if self.alpha2 else state["motif"]
+        d = diversity(motif)
         heard = nothing.index_fill(0, round.at, 1) > 0
-        counted = torch.where(heard, d, 0.0)
-        r, changed = shapley.updated(state["r"], phi if self.alignment else nothing, counted, self.alpha1, self.alpha2)
+
+        # r_i ← r_i + α1 (φ_i + α2 d_i), divided by their sum (Eq. 10). Dividing by a sum of zero or less would turn
+        # good agents into bad ones: then the values stay.
+        counted_phi = phi if self.alignment else nothing
+        new = state["r"] + self.alpha1 * (counted_phi + self.alpha2 * torch.where(heard, d, 0.0))
+        total = new.sum()
+        changed = total > 0
+        r = torch.where(changed, new / total, state["r"])
         return {"r": r, "phi": phi, "d": d, "heard": heard, "motif": motif, "changed": changed}
 
     def warns(self, state: Tree) -> Mapping[str, Tensor]:
-        """A warning if values stay unchanged."""
         sentence = "the agents' new values do not sum to more than 0, so that this round leaves them unchanged"
         return {sentence: ~state["changed"]}
 
@@ -283,29 +273,25 @@ class ValueReward(OwedReward):
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """No rewards, and densities of 0."""
         return super().init(fed, w) | {"density": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def receive(self, ctx: Context) -> Tree:
-        """The base plus the reward; leaves that are not shared are the agent's own."""
         return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def report(self, ctx: Context) -> Tree:
-        """Keep the base of the next reward; sends nothing."""
         ctx.keep({"w": ctx.received if self.base == "before" else ctx.trained})
         return {}
 
     def update(self, state: Tree, round: Round) -> Tree:
         """The rewards of all agents, and the share of u_N's entries that the round's agents earned."""
-        whole = ravel(round.delta)
-        quota = shapley.quota(round.value, len(whole), self.beta)
-        earned = unravel(shapley.reward(whole, quota), round.delta)
-        owed = map_leaves(lambda owed, reward: owed.index_copy(0, round.at, reward), state["owed"], earned)
-        density = torch.zeros_like(state["density"]).index_copy(0, round.at, quota.double() / len(whole))
+        delta = ravel(round.delta)  # [D]
+        entries = quota(round.value, len(delta), self.beta)  # [P]
+        rewards = unravel(reward(delta, entries), round.delta)  # [P, …]
+        owed = map_leaves(lambda owed, reward: owed.index_copy(0, round.at, reward), state["owed"], rewards)
+        density = torch.zeros_like(state["density"]).index_copy(0, round.at, entries.double() / len(delta))
         return {"owed": owed, "density": density}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"density": share of u_N's entries that each agent earned in the round}."""
         return {"density": state["density"]}
 
 
@@ -327,7 +313,6 @@ class Payoff(Part):
         Terms(self.budget, self.currency)  # raises an error if the budget cannot be divided into cents
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """The state before any payoff."""
         nothing = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         return {"sum": nothing, "rounds": nothing, "pay": nothing, "late": nothing, "heard": nothing > 0}
 
@@ -336,7 +321,8 @@ class Payoff(Part):
         at, r = round.at, round.value.double()
         past = state["rounds"][at]
         before = torch.where(past > 0, state["sum"][at] / past.clamp(min=1), r)  # no compensation in the first round
-        nothing, (pay, late) = torch.zeros_like(state["sum"]), paid(r, before, self.budget)
+        pay, late = payoffs(r, before, self.budget)
+        nothing = torch.zeros_like(state["sum"])
         return {
             "sum": state["sum"].index_add(0, at, r),
             "rounds": state["rounds"].index_add(0, at, torch.ones_like(r)),
@@ -346,7 +332,6 @@ class Payoff(Part):
         }
 
     def warns(self, state: Tree) -> Mapping[str, Tensor]:
-        """A warning if no agent is paid."""
         sentence = "the values of the agents that replied do not sum to more than 0, so that no agent is paid"
         return {sentence: ~state["pay"].any()} if self.budget else {}
 
@@ -387,12 +372,13 @@ class FairGraphFL:
     test_settings: ClassVar[Record] = {"lr": 0.01, "max_ring": 4}
 
     def parts(self) -> tuple[Part, ...]:
-        """All parts without the ablated ones."""
         one_norm = self.one_norm == "always" or (self.one_norm == "money" and self.budget != 1)
-        return (
-            *([Normalised(self.norm)] if self.norm else []),
-            part_of(self, AgentValue, one_norm=one_norm),
-            *([part_of(self, ValueReward)] if self.rewards else []),
-            part_of(self, Payoff),
-            *([part_of(self, MotifPrototypes)] if self.prototypes else []),
-        )
+        parts: list[Part] = [part_of(self, AgentValue, one_norm=one_norm)]
+        if self.norm:
+            parts.insert(0, Normalised(self.norm))
+        if self.rewards:
+            parts.append(part_of(self, ValueReward))
+        parts.append(part_of(self, Payoff))
+        if self.prototypes:
+            parts.append(part_of(self, MotifPrototypes))
+        return tuple(parts)

@@ -25,7 +25,7 @@ from fedweave.core.tree import Tree, add, leaves, map_leaves, nest, norm, scale
 from fedweave.learn import PLAIN
 from fedweave.ops.sparse import dense
 from fedweave.ops.touched import materialize
-from fedweave.privacy.mechanisms import noise, noise_multiplier
+from fedweave.privacy.gaussian import noise, noise_multiplier
 from fedweave.sampling.graphs import GraphBatches
 
 

@@ -43,7 +43,7 @@ from fedweave.metrics.classification import counts
 from fedweave.metrics.selection import CROSSING
 from fedweave.ops.rows import gather_rows
 from fedweave.partition.crossing import CrossingLinks
-from fedweave.privacy.mechanisms import GaussianRows, noise_multiplier
+from fedweave.privacy.gaussian import GaussianRows, noise_multiplier
 
 _SPLIT, _Y = 4, 5  # columns of FOREIGN_PAIRS
 _NAME = 0  # column of FOREIGN_NODES

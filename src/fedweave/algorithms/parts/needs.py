@@ -67,7 +67,7 @@ class Needs(Settings):
     decided:        hooks that another part must define.
     sends_gradients:
                     `report` sends gradients, which reveal what the protection of an update hides.
-    measures:       what it measures of each client that pay may follow from (`incentives.payoffs.RULES`).
+    measures:       what it measures of each client that pay may follow from (`incentives.rules.RULES`).
     """
 
     data: tuple[Literal["sensitive", "ids", "items", "classes", "nodes"], ...] = ()

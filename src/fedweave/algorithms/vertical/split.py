@@ -44,7 +44,7 @@ class Split:
         return len(self.cuts)
 
     @property
-    def followed(self) -> bool:
+    def predicts_per_node(self) -> bool:
         """Whether the prediction sees each node's aggregate separately, so that clients without labels can train by the
         gradient with respect to it (appendix B.2: "we require that server aggregation is performed on the last
         layer")."""
@@ -66,12 +66,13 @@ class Split:
     def init(self, key: Tensor, shared: Tensor, clients: int, dtype: torch.dtype) -> Tree:
         """A client's weights. The prediction's weights come from `shared`, the same at all clients: "this layer is the
         same among clients because they receive the same H[L]" (section 3.1)."""
-        wide = tuple(
-            _widened(layer, clients) if self.wider and clients > 1 and i - 1 in self.cuts else layer
-            for i, layer in enumerate(self.model)
-        )
-        tail = self.segment_weights(models.init(wide, shared, dtype), self.last) if self.cuts else {}
-        return models.init(wide, key, dtype) | tail
+        wide = list(self.model)
+        if self.wider and clients > 1:
+            for cut in self.cuts:
+                if cut + 1 < len(wide):
+                    wide[cut + 1] = _widen(wide[cut + 1], clients)
+        tail = self.segment_weights(models.init(tuple(wide), shared, dtype), self.last) if self.cuts else {}
+        return models.init(tuple(wide), key, dtype) | tail
 
     def sample(
         self, graph: Graph, segments: Iterable[int], targets: Tensor, key: Tensor, filled: Tensor | None = None
@@ -106,16 +107,16 @@ class Split:
         graph: Graph,
         h: Hidden,
         hops: Tree | None = None,
-        kept: Tree | None = None,
+        first_outputs: Tree | None = None,
         key: Tensor | None = None,
     ) -> tuple[Tensor, Tree]:
         """A segment's output for its input `h` [s, in], and further outputs of its layers (see `core.model.Layer`), {}
         if none.
 
-        hops: from `sample`; None takes the whole graph. kept: further outputs of the first segment, whose first rows
-        belong to the nodes of `h`. They do not leave the client, so later layers must not change them.
+        hops: from `sample`; None takes the whole graph. first_outputs: further outputs of the first segment, whose
+        first rows belong to the nodes of `h`. They do not leave the client, so later layers must not change them.
         """
-        hidden: Hidden = {"h": h, **kept} if kept else h
+        hidden: Hidden = {"h": h, **first_outputs} if first_outputs else h
         for i in self.layers(segment):
             layer, weights = self.model[i], w.get(str(i), {})
             h = hidden["h"] if isinstance(hidden, dict) else hidden
@@ -133,7 +134,7 @@ class Split:
         return hidden["h"], {name: rows for name, rows in hidden.items() if name != "h"}
 
 
-def _widened(layer: Layer, clients: int) -> Layer:
+def _widen(layer: Layer, clients: int) -> Layer:
     """`layer` for an input with `clients` times the columns.
 
     Its weights by column grow. A layer without such weights (GCNII's convolution adds a representation of its own
@@ -142,9 +143,9 @@ def _widened(layer: Layer, clients: int) -> Layer:
 
     def init(key: Tensor) -> Tree:
         w = layer.init(key)
-        parts = [w, *(layer.init(random.fold(key, "block", i)) for i in range(1, clients))]
         if layer.by_feature:
-            return w | {name: torch.cat([part[name] for part in parts]) for name in layer.by_feature}
+            blocks = [w] + [layer.init(random.fold(key, "block", i)) for i in range(1, clients)]
+            return w | {name: torch.cat([block[name] for block in blocks]) for name in layer.by_feature}
         identity = torch.eye(w["weight"].shape[0], device=key.device)
         return w | {"merge": identity.repeat(clients, 1) / clients}
 
@@ -154,10 +155,6 @@ def _widened(layer: Layer, clients: int) -> Layer:
 def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...]:
     """The numbers of the model's layers after which the server aggregates: the layers `at` 1, …, L among the layers
     that pass messages or, evenly, ⌈k L / K⌉ for k = 1, …, K (section 5.3; K = 2 is the middle and the last).
-
-    Raises:
-        ValueError: there are more exchanges than such layers, `at` does not rise within 1, …, L, or the model's layers
-            cannot be separated.
     """
     if models.needs_graph(model):
         raise ValueError(
@@ -177,8 +174,7 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
     if layers and any(layer.collects for layer in model[layers[0] + 1 :]):
         raise ValueError(
             "parties keep the outputs of the layers before the first exchange, but this model (gprgnn) also collects "
-            "the "
-            "outputs of later ones; set exchanges = 1, which is after the last of them, or choose model gcnii"
+            "the outputs of later ones; set exchanges = 1, which is after the last of them, or choose model gcnii"
         )
     return layers
 
@@ -193,7 +189,7 @@ def draw(graph: Graph, key: Tensor, size: int) -> Tree:
     return {"minibatch": torch.where(real, chosen, chosen[:1]), "real": real}
 
 
-def exchanged(now: Tree, cut: int) -> Tensor:
+def exchanged_nodes(now: Tree, cut: int) -> Tensor:
     """The list of nodes exchanged at a cut, int64 [b]: the next one in "nodes" at or after it, or the mini-batch after
     the last."""
     later = sorted(int(at) for at in now.get("nodes", {}) if int(at) >= cut)
@@ -201,26 +197,18 @@ def exchanged(now: Tree, cut: int) -> Tensor:
     return result
 
 
-def sampled(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
+def sample_below(split: Split, graph: Graph, now: Tree, segment: int) -> Tree:
     """The sample of `Split.sample` for the exchanged list above a segment. The list's length changes every time, so it
     is padded to few different lengths."""
-    targets = exchanged(now, segment + 1)
+    targets = exchanged_nodes(now, segment + 1)
     if targets is now["minibatch"]:
         return split.sample(graph, [segment], targets, now["key"])
     missing = graph.whole_edges.cache.padded_size(segment, len(targets)) - len(targets)
-    empty_rows = torch.cat([targets, targets[:1].expand(missing)])
-    return split.sample(graph, [segment], empty_rows, now["key"], split.count(targets))
+    padded = torch.cat([targets, targets[:1].expand(missing)])
+    return split.sample(graph, [segment], padded, now["key"], split.count(targets))
 
 
-def sampled_own(split: Split, graph: Graph, now: Tree, top: int) -> Tree:
-    """The sample of `Split.sample` for all segments and only the client's own mini-batch; from segment `top` on it was
-    already `sampled`."""
-    begun = now["below"][str(top)] if top <= split.last else {"nodes": now["minibatch"], "hops": {}}
-    rest = split.sample(graph, range(top - 1, -1, -1), begun["nodes"], now["key"], begun.get("filled"))
-    return {"nodes": rest["nodes"], "hops": begun["hops"] | rest["hops"]}
-
-
-def labelled(graph: Graph) -> Tensor:
+def labeled_nodes(graph: Graph) -> Tensor:
     """bool [n]: the train nodes whose label the client has."""
     return graph.masks[TRAIN] & (graph.y >= 0)
 
@@ -228,9 +216,9 @@ def labelled(graph: Graph) -> Tensor:
 def error(logits: Tensor, target: Tensor, graph: Graph, args: Tree, loss: Criterion = PLAIN) -> Tensor:
     """The loss against the labels `target` [n] over the labeled train nodes of the mini-batch, or of the whole graph;
     loss: how it weighs classes, with counts from these labels."""
-    weight = seen = labelled(graph)
-    every = target
+    all_labels, labeled = target, labeled_nodes(graph)
+    weight = labeled
     if "minibatch" in args:
         nodes = args["minibatch"]
         target, weight = target.gather(0, nodes), weight.gather(0, nodes) & args["real"]
-    return loss.of(logits, target.clamp(min=0), weight.to(logits.dtype), every, seen)
+    return loss.of(logits, target.clamp(min=0), weight.to(logits.dtype), all_labels, labeled)

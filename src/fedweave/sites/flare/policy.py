@@ -15,7 +15,7 @@ from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves
 from fedweave.core.types import NUMBER
 from fedweave.errors import CallRefused
-from fedweave.privacy.mechanisms import total_epsilon
+from fedweave.privacy.gaussian import total_epsilon
 from fedweave.sites.flare.scores import LABELS
 from fedweave.sites.flare.sitefile import Rules
 

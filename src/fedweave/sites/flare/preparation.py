@@ -128,7 +128,7 @@ def _blind(job: Participation, turn: int, message: Tree) -> Tree:
     if meeting is None or "ids" in job.rules.deny:
         raise CallRefused("alignment: only a site that sends ids blinds others'")
     if turn == 1:
-        meeting.hear(read_openings(message.get("openings")))
+        meeting.receive_openings(read_openings(message.get("openings")))
         check_lists(job.rules, {site: count for site, count in meeting.counts.items() if site != meeting.name})
         with job.accounts.open(job.ledger):
             job.ledger.note("lists", counts=meeting.counts)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.scoring import HIGH, LOW, MEAN, TRIED
-from fedweave.algorithms.vertical.party import DRAWN, LabelRelease
+from fedweave.algorithms.vertical.labels import DRAWN, LabelRelease
 from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Sends, Step, StepInfo, step_info
 from fedweave.core.mechanism import LDP, Derived, SecureSum
@@ -64,7 +64,8 @@ class Scoring:
             return {}
         release, fresh_client = LabelRelease(self.epsilon), replace(client, state={})
         release.draw(fresh_client)
-        client.graph = client.graph._replace(y=release.seen(client.graph.y, classes, release.kept(fresh_client)))
+        labels = release.training_labels(client.graph.y, classes, release.random_words(fresh_client))
+        client.graph = client.graph._replace(y=labels)
         return {DRAWN: fresh_client.state[DRAWN]}
 
     def prepare(self, reply: Tree, info: StepInfo, classes: int) -> tuple[Tree, StepInfo, Record]:

@@ -138,17 +138,13 @@ class Participant:
         """
         _once(not self._seeds, f"the keys of epoch {self.group.epoch} are advertised")
         self._seeds = [(os.urandom(_SEED), os.urandom(_SEED)) for _ in range(self.group.slots)]
-        pairs = [self._letters, *(private_key(seed) for seed, _ in self._seeds)]
-        keys = tuple(pair.public_key().public_bytes_raw() for pair in pairs)
+        private_keys = [self._letters] + [private_key(seed) for seed, _ in self._seeds]
+        keys = tuple(key.public_key().public_bytes_raw() for key in private_keys)
         signature = self.identity.sign(advert_bytes(self.group, self.name, keys))
         return Advert(self.identity.certificate, keys, signature)
 
     def share(self, adverts: Mapping[str, Advert]) -> dict[str, list[bytes]]:
-        """Round 1: {other site: a sealed letter for each slot}, with the shares of this site's key and self mask.
-
-        Raises:
-            CallRefused: the shares were dealt before; there are too few sites, or a site has not signed its keys.
-        """
+        """Round 1: {other site: a sealed letter for each slot}, with the shares of this site's key and self mask."""
         _once(bool(self._seeds) and not self._adverts, f"the shares of epoch {self.group.epoch} are dealt")
         if self.name not in adverts or not set(adverts) <= set(self.group.sites):
             raise CallRefused("secure sum: keys must come from this site and other sites of the run")
@@ -161,7 +157,13 @@ class Participant:
                     f"secure sum: {site!r} advertises {len(advert.keys)} keys, not {self.group.slots + 1}"
                 )
         self._adverts = {site: adverts[site] for site in self.group.sites if site in adverts}
-        deals = [self._deal_shares(pair) for pair in self._seeds]
+        # For each slot {site: its shares of both seeds}; the number of a share is the site's place in the run.
+        deals = []
+        for key_seed, mask_seed in self._seeds:
+            of_key = Shamir.split(self.group.needed, len(self.group.sites), key_seed)
+            of_mask = Shamir.split(self.group.needed, len(self.group.sites), mask_seed)
+            pairs = zip(self.group.sites, of_key, of_mask, strict=True)
+            deals.append({site: key[1] + mask[1] for site, key, mask in pairs})
         self._local_shares = [shares[self.name] for shares in deals]
         letters = dict[str, list[bytes]]()
         for site in self._adverts:
@@ -170,11 +172,7 @@ class Participant:
         return letters
 
     def mask(self, use: Use, words: Sequence[np.ndarray]) -> None:
-        """Round 2: add all pads of a slot to unsigned `words`, in place, modulo their size.
-
-        Raises:
-            CallRefused: the slot is used up, or the sum would be of too few sites.
-        """
+        """Round 2: add all pads of a slot to unsigned `words`, in place, modulo their size."""
         if not self._adverts or use.slot in self._sums or not 0 <= use.slot < self.group.slots:
             raise CallRefused(
                 f"secure sum: slot {use.slot} of epoch {self.group.epoch} is not prepared, or has been used"
@@ -192,11 +190,7 @@ class Participant:
         add_pad(self_pad(self._seeds[use.slot][1], self.group, use, self.name), words, 1)
 
     def sign(self, slot: int, survivors: Sequence[str]) -> bytes:
-        """Round 3, the consistency check: sign the list of sites whose terms arrived. A site signs one list.
-
-        Raises:
-            CallRefused: the site has signed already, or the list has other sites than the peers, or not this site.
-        """
+        """Round 3, the consistency check: sign the list of sites whose terms arrived. A site signs one list."""
         record = self._sum_in(slot)
         _once(not record.survivors, f"the survivors of slot {slot} are signed")
         signers = tuple(site for site in record.use.peers if site in survivors)
@@ -212,9 +206,6 @@ class Participant:
         For each site it reveals one of the two, never both.
 
         signatures: of survivors on that list. letters: sealed by the other sites for this site.
-
-        Raises:
-            CallRefused: no list was signed, the slot was opened before, or too few sites have signed this list.
         """
         record = self._sum_in(slot)
         _once(bool(record.survivors) and not record.opened, f"slot {slot} is opened")
@@ -227,7 +218,7 @@ class Participant:
         record.opened = True
         shares = dict[str, dict[str, bytes]]()
         for site in use.peers:
-            pair = self._open_letter(site, slot, letters.get(site))
+            pair = self.open_letter(site, slot, letters.get(site))
             if pair is not None:  # the share of its key, then of its self mask
                 shares[site] = {self.name: pair[_SEED:] if site in record.survivors else pair[:_SEED]}
         return Answers({self.name: self._seeds[slot][1]}, shares)
@@ -243,17 +234,11 @@ class Participant:
                 f"secure sum: {len(sites)} of {len(self.group.sites)} sites are too few; {self.group.needed} are needed"
             )
 
-    def _deal_shares(self, seeds: tuple[bytes, bytes]) -> dict[str, bytes]:
-        """{site: its shares of both seeds}; the number of a share is the site's place in the run."""
-        sites = self.group.sites
-        of_key, of_mask = [Shamir.split(self.group.needed, len(sites), seed) for seed in seeds]
-        return {site: key[1] + mask[1] for site, key, mask in zip(sites, of_key, of_mask, strict=True)}
-
     def _seal(self, to: str, slot: int, letter: bytes) -> bytes:
         is_second = self.group.sign(self.name, to) < 0
         return seal(self._letter_key(to), slot, is_second, letter, self._about(self.name, to, slot))
 
-    def _open_letter(self, sender: str, slot: int, letter: bytes | None) -> bytes | None:
+    def open_letter(self, sender: str, slot: int, letter: bytes | None) -> bytes | None:
         """The shares from a site; None if the letter is not the one that the site sealed."""
         if sender == self.name:
             return self._local_shares[slot]
@@ -298,9 +283,6 @@ def subtract_masks(
     self masks, and the pads that survivors share with sites whose terms did not arrive.
 
     words: the sum, or one of its terms.
-
-    Raises:
-        FedweaveError: a site has too few shares, or they do not belong together; names the site.
     """
     for site in survivors:
         seed = next((answer.mask[site] for answer in answers if site in answer.mask), None)

@@ -70,9 +70,6 @@ def check_signed(
     has not revoked.
 
     at: time of validity, now if None. root: the authority; without it the issuer is not checked.
-
-    Raises:
-        CallRefused: names the site and the fault.
     """
     try:
         loaded = _load_certificate(certificate, None if root is None else root.certificate)
@@ -109,11 +106,7 @@ def _load_certificate(certificate: bytes, root: x509.Certificate | None) -> x509
 
 
 def read_root(kit: Path) -> Authority:
-    """The project's authority, from its certificate and its list of revoked certificates in a kit's folder.
-
-    Raises:
-        ConfigError: a file cannot be read, the certificate is absent, or its key did not sign the list.
-    """
+    """The project's authority, from its certificate and its list of revoked certificates in a kit's folder."""
     try:
         root = x509.load_pem_x509_certificate((kit / "rootCA.pem").read_bytes())
     except (OSError, ValueError) as error:
@@ -123,11 +116,7 @@ def read_root(kit: Path) -> Authority:
 
 
 def read_revoked(root: x509.Certificate, content: bytes, path: Path) -> frozenset[int]:
-    """The serial numbers on an authority's list of revoked certificates, which was read from `path`.
-
-    Raises:
-        ConfigError: the content is not such a list, or `root` did not sign it.
-    """
+    """The serial numbers on an authority's list of revoked certificates, which was read from `path`."""
     try:
         crl = x509.load_pem_x509_crl(content)
         if not crl.is_signature_valid(root.public_key()):  # type: ignore[arg-type]
@@ -138,11 +127,7 @@ def read_revoked(root: x509.Certificate, content: bytes, path: Path) -> frozense
 
 
 def read_identity(folder: Path, members: Mapping[str, str] = MappingProxyType({})) -> Identity:
-    """The identity that provisioning wrote for a site, an administrator or the server; members: see `Identity`.
-
-    Raises:
-        ConfigError: a file is absent or cannot be read.
-    """
+    """The identity that provisioning wrote for a site, an administrator or the server; members: see `Identity`."""
     kit = folder / STARTUP
     kind = "server" if (kit / "server.crt").exists() else "client"
     try:

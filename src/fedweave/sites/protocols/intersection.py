@@ -57,7 +57,7 @@ class IntersectionParty:
     key: bytes
     order: list[int] = field(default_factory=list)
     _turn: int = 0
-    _own_opening: Opening | None = None
+    _local_opening: Opening | None = None
     _openings: dict[str, Opening] = field(default_factory=dict)
     _meeting: bytes = b""
 
@@ -71,22 +71,17 @@ class IntersectionParty:
         points = _rows([multiple(self._secret, hash_to_point(self.key, self.run, names[row])) for row in self.order])
         nonce, list_digest = os.urandom(16), digest(points)
         signature = self.identity.sign(opens(self.run, self.name, nonce, len(points), list_digest))
-        self._own_opening = Opening(self.identity.certificate, nonce, len(points), list_digest, signature)
-        return points, self._own_opening
+        self._local_opening = Opening(self.identity.certificate, nonce, len(points), list_digest, signature)
+        return points, self._local_opening
 
     @property
     def counts(self) -> dict[str, int]:
         """{party: length of its list}, once all openings are known."""
         return {site: opening.size for site, opening in self._openings.items()}
 
-    def hear(self, openings: Mapping[str, Opening]) -> None:
-        """Receive the openings of all parties.
-
-        Raises:
-            CallRefused: called twice; a party is missing or its signature is wrong; or this party's own opening was
-                changed.
-        """
-        if self._openings or openings.keys() != set(self.sites) or openings[self.name] != self._own_opening:
+    def receive_openings(self, openings: Mapping[str, Opening]) -> None:
+        """Receive the openings of all parties."""
+        if self._openings or openings.keys() != set(self.sites) or openings[self.name] != self._local_opening:
             raise CallRefused("alignment: the server must send all sites' lists once, with this site's unchanged")
         for site, opening in openings.items():
             about = opens(self.run, site, opening.nonce, opening.size, opening.digest)
@@ -99,10 +94,6 @@ class IntersectionParty:
         """Take this party's turn with the list of the party that is `turn` places before it; sign the result.
 
         signature: of the party with the previous turn, over these points.
-
-        Raises:
-            CallRefused: it is not this party's turn, or the list differs from the signed one, has another length than
-                its owner signed, or has a point twice.
         """
         if not self._openings or turn != self._turn + 1 or turn >= len(self.sites):
             raise CallRefused(f"alignment: turn {turn} is not the next; every list is blinded once, in a fixed order")
@@ -121,11 +112,7 @@ class IntersectionParty:
         return blinded, self.identity.sign(_passes(self._meeting, owner, turn, digest(blinded)))
 
     def rows(self, places: Sequence[int]) -> list[int]:
-        """The numbers of this party's names at these places of its list.
-
-        Raises:
-            CallRefused: turns are missing; or there are no places, or a place is not on the list or occurs twice.
-        """
+        """The numbers of this party's names at these places of its list."""
         if self._turn < len(self.sites) - 1:
             raise CallRefused("alignment: not every list has been blinded yet")
         if not places or len(set(places)) < len(places) or not 0 <= min(places) <= max(places) < len(self.order):
@@ -135,9 +122,6 @@ class IntersectionParty:
     def pad(self, name: str, words: int) -> np.ndarray:
         """Pseudorandom words of a name, uint64 [words], the same at all parties of this meeting. Without the key they
         are unknown. An owner of the key and of padded words can test names on them.
-
-        Raises:
-            CallRefused: the openings are not yet known.
         """
         if not self._meeting:
             raise CallRefused("alignment: nothing is padded before the lists of all parties are known")
@@ -149,10 +133,11 @@ class IntersectionParty:
 
 def common(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """{party: places in its list of the points in all lists}, in the same order for all. All parties blinded them."""
-    keys = {site: np.ascontiguousarray(points).view(f"V{WIDTH}").reshape(-1) for site, points in lists.items()}
-    place = {site: {point.tobytes(): at for at, point in enumerate(entries)} for site, entries in keys.items()}
-    shared = sorted(set.intersection(*map(set, place.values())))
-    return {site: np.array([entries[point] for point in shared], np.int64) for site, entries in place.items()}
+    place = {}  # {party: {point: place}}
+    for site, points in lists.items():
+        place[site] = {point.tobytes(): at for at, point in enumerate(np.ascontiguousarray(points))}
+    in_all = sorted(set.intersection(*map(set, place.values())))
+    return {site: np.array([places[point] for point in in_all], np.int64) for site, places in place.items()}
 
 
 def hash_to_point(key: bytes, run: str, name: str) -> bytes:
@@ -173,11 +158,7 @@ def digest(points: np.ndarray) -> bytes:
 
 
 def multiple(secret: ec.EllipticCurvePrivateKey, point: bytes) -> bytes:
-    """A point times a party's secret number.
-
-    Raises:
-        CallRefused: `point` is no point of the curve.
-    """
+    """A point times a party's secret number."""
     try:
         public = ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, _EVEN + point)
     except ValueError as error:

@@ -34,11 +34,7 @@ def private_key(seed: bytes) -> X25519PrivateKey:
 
 
 def shared_secret(private: X25519PrivateKey, public: bytes) -> bytes:
-    """The secret that two sites share; the owner of the private key of `public` computes the same.
-
-    Raises:
-        CallRefused: `public` is not a key.
-    """
+    """The secret that two sites share; the owner of the private key of `public` computes the same."""
     try:
         return private.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
