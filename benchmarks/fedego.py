@@ -23,7 +23,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment import build
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
-from fedweave.partition.ego_networks import induced_edges
+from fedweave.partition.ego_networks import edges_within
 
 CLIENTS, BATCH, FAN_OUT, EPOCHS, BATCHES = 5, 32, 6, 5, 5
 POSITIONS = 1 + FAN_OUT + FAN_OUT**2
@@ -96,7 +96,7 @@ def plain(hidden: int) -> Callable[[int], list[float]]:
     data = datasets.load("cora")
     cut = PARTITIONS["label_skew"](clients=CLIENTS).cut(data, 0)
     rng, clients = np.random.default_rng(0), []
-    for part, edges in zip(cut.parts, induced_edges(data, [p.nodes for p in cut.parts]), strict=True):
+    for part, edges in zip(cut.parts, edges_within(data, [p.nodes for p in cut.parts]), strict=True):
         size = len(part.nodes)
         a = sp.csr_matrix((np.ones(edges.shape[1]), tuple(edges)), shape=(size, size))
         x, y = torch.from_numpy(data.x[part.nodes].toarray()), torch.from_numpy(data.y[part.nodes])

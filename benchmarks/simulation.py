@@ -39,7 +39,7 @@ from fedweave.experiment import build
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
-from fedweave.partition.ego_networks import induced_edges
+from fedweave.partition.ego_networks import edges_within
 
 HIDDEN, EPOCHS = 64, 3
 MANY = 1_000_000  # rounds, of which every turn makes some
@@ -49,7 +49,7 @@ def cora(clients: int) -> tuple[Dataset, dict[str, Graph], list[Part]]:
     """The same cut as fedweave's graphs and as the plain loops' arrays."""
     data = datasets.load("cora")
     cut = PARTITIONS["louvain"](clients=clients).cut(data, 0)
-    edges = induced_edges(data, [part.nodes for part in cut.parts])
+    edges = edges_within(data, [part.nodes for part in cut.parts])
     parts = [(data.x[p.nodes], e, data.y[p.nodes], p.masks) for p, e in zip(cut.parts, edges, strict=True)]
     return data, build.client_graphs(data, cut), parts
 

@@ -22,8 +22,8 @@ from fedweave.experiment.graphs import width
 from fedweave.ops.sparse import Sparse
 from fedweave.partition import Random, Vertical
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.client_data import pooled
-from fedweave.partition.ego_networks import crossing_edges, induced_edges
+from fedweave.partition.client_data import pool_clients
+from fedweave.partition.ego_networks import crossing_edges, edges_within
 
 PATH = Dataset(
     name="path of 5 nodes and a chord 1-4",
@@ -61,7 +61,7 @@ def test_induced_edges_against_brute_force() -> None:
     dense = np.triu(rng.random((40, 40)) < 0.2, 1)
     data = Dataset("random", np.zeros((40, 1), np.float32), np.stack(np.nonzero(dense | dense.T)), np.zeros(40), 1)
     groups = [np.flatnonzero(rng.random(40) < share) for share in (0.0, 0.1, 0.5, 0.9, 1.0)]
-    for nodes, edges in zip(groups, induced_edges(data, groups), strict=True):
+    for nodes, edges in zip(groups, edges_within(data, groups), strict=True):
         wanted = np.stack(np.nonzero((dense | dense.T)[np.ix_(nodes, nodes)]))
         assert edges.tolist() == wanted.tolist()
 
@@ -102,11 +102,11 @@ def test_what_the_server_holds_besides() -> None:
 
 def test_pooled_client_has_every_edge_and_never_trains_on_test_nodes() -> None:
     cut = Partition((part([0, 1, 2], train=[0, 1]), part([1, 3, 4], train=[3], val=[4], test=[1])))
-    [union] = pooled(cut).parts
+    [union] = pool_clients(cut).parts
     assert union.nodes.tolist() == [0, 1, 2, 3, 4]
     used = {split: union.nodes[mask].tolist() for split, mask in zip(SPLITS, union.masks, strict=True)}
     assert used == {"train": [0, 3], "val": [4], "test": [1]}
-    graph = build.client_graphs(PATH, pooled(cut))["client-0"]
+    graph = build.client_graphs(PATH, pool_clients(cut))["client-0"]
     assert graph.edges.members[0].index.shape[1] == PATH.edges.shape[1]
 
 
@@ -215,7 +215,7 @@ def test_own_edges_are_renumbered_to_the_own_nodes() -> None:
 
 
 def test_pooled_vertical_client_by_hand() -> None:
-    whole = pooled(VERTICAL)
+    whole = pool_clients(VERTICAL)
     (part,) = whole.parts
     assert whole.names is None
     assert cast(Any, part.columns).tolist() == [0, 1, 2]
@@ -239,7 +239,7 @@ def test_vertical_cora(data_root: Path) -> None:
     ]
     assert np.array_equal(np.concatenate(blocks, 1), cast(Any, data.x).toarray())
     assert {graph.x.shape for graph in graphs.values()} == {(len(graphs["client-0"].y), 478)}
-    whole = pooled(cut)
+    whole = pool_clients(cut)
     assert np.array_equal(
         dense(build.client_graphs(data, whole)["client-0"].x)[: data.nodes], cast(Any, data.x).toarray()
     )

@@ -12,7 +12,7 @@
 # %%
 import fedweave
 from fedweave.algorithms import GLASU, PooledGNN, Standalone
-from fedweave.partition.client_data import pooled
+from fedweave.partition.client_data import pool_clients
 
 data = fedweave.datasets.load("digits")
 cut = fedweave.partition.Vertical(clients=3, edges=0.8, train=0.1, val=0.2, test=0.7).cut(data, seed=0)
@@ -44,7 +44,7 @@ def trained(algorithm, clinics=cut, rounds=60):
 _, alone = trained(Standalone(model, steps=4, **training))
 print("alone, each clinic:", {clinic: round(value, 3) for clinic, value in alone.of_clients("accuracy").items()})
 
-whole = pooled(cut)
+whole = pool_clients(cut)
 wide = kind.build(fedweave.width(data, whole), data.classes)
 _, together = trained(PooledGNN(wide, steps=4, **training), whole)
 print(f"all data in one place: {together.summary['local/accuracy']:.3f}")

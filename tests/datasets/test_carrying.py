@@ -22,7 +22,7 @@ from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.build import client_graphs
 from fedweave.partition import Random
-from fedweave.partition.client_data import pooled, shares
+from fedweave.partition.client_data import pool_clients, shares
 from tests.refusals import refusal
 
 NODES = pd.DataFrame({"id": ["a", "b", "c"], "label": [0, 1, 1], "age": [1.0, 2.0, 4.0]})
@@ -142,7 +142,7 @@ def test_what_edges_carry_is_kept_in_an_archive(tmp_path):
 
 def messages(data, way):
     """What goes where, with weights, whatever the order."""
-    [graph] = client_graphs(data, pooled(Random(clients=2).cut(data, 0))).values()
+    [graph] = client_graphs(data, pool_clients(Random(clients=2).cut(data, 0))).values()
     own = graph.whole_edges.members[0].messages
     index, edge = own.messages_of(way)
     return sorted(zip(*index.tolist(), data.edge_attrs.weight[edge].tolist(), strict=True))
@@ -254,7 +254,7 @@ def test_clients_get_what_the_edges_among_their_nodes_carry():
 
 def test_a_changed_graph_keeps_what_its_edges_carry():
     data = transfers()
-    [graph] = client_graphs(data, pooled(Random(clients=2).cut(data, 0))).values()
+    [graph] = client_graphs(data, pool_clients(Random(clients=2).cut(data, 0))).values()
     again = tree_graph(decode(encode(graph_tree(graph)))).whole_edges.members[0].edge_attrs
     assert again.ends.tolist() == ENDS
     assert again.features.tolist() == data.edge_attrs.features.tolist()

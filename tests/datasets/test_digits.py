@@ -22,7 +22,7 @@ def test_digits_are_scikit_learns_images_and_labels() -> None:
 
 
 @pytest.mark.parametrize("neighbors", [1, 8])
-def test_an_edge_is_anearest_neighbors_neighbor_in_one_direction(neighbors: int) -> None:
+def test_an_edge_is_a_nearest_neighbor_in_one_direction(neighbors: int) -> None:
     edges = load("digits", neighbors=neighbors).edges
     pixels = load_digits().data
     distance = cdist(pixels, pixels)

@@ -23,7 +23,7 @@ from fedweave.models import links as decoders
 from fedweave.models.links import OnPairs
 from fedweave.models.relations import DECODERS
 from fedweave.partition import Random
-from fedweave.partition.client_data import pooled
+from fedweave.partition.client_data import pool_clients
 from fedweave.partition.edges import EdgeGroups
 from tests.links.test_demands_of_links import shop
 from tests.links.test_links import dims_of, random_data
@@ -121,7 +121,7 @@ def test_a_union_has_the_ranks_of_its_members() -> None:
     cut = EdgeGroups(clients=3, by="random").cut(data, 0)
     net = OnPairs(models.MLP(hidden=4, dropout=0.0), "distmult", 3).build(data.features)
     w = model.init(net, random.key(1))
-    [union] = client_graphs(data, pooled(cut, data)).values()
+    [union] = client_graphs(data, pool_clients(cut, data)).values()
     alone = [model.behind(net, w, graph) for graph in client_graphs(data, cut).values()]
     together = model.behind(net, w, union)
     assert together is not None

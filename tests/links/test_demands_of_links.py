@@ -13,7 +13,7 @@ from fedweave.datasets.links import as_links
 from fedweave.experiment import config
 from fedweave.experiment.build import client_graphs
 from fedweave.partition import Random
-from fedweave.partition.client_data import pooled
+from fedweave.partition.client_data import pool_clients
 from fedweave.partition.edges import EdgeGroups
 
 LINKS = {"name": "synthetic", "task": "links"}
@@ -64,5 +64,5 @@ def test_a_union_ranks_the_candidates_of_its_members() -> None:
     data = as_links(Dataset("net", np.eye(40, dtype=np.float32), edges, np.zeros(40, np.int64), 1), Links())
     cut = EdgeGroups(clients=2, by="random").cut(data, 0)
     alone = sum(int((graph.y < 0).sum() - (graph.pairs[2] < 0).sum()) for graph in client_graphs(data, cut).values())  # type: ignore[index]
-    [union] = client_graphs(data, pooled(cut, data)).values()
+    [union] = client_graphs(data, pool_clients(cut, data)).values()
     assert int((union.y < 0).sum() - (union.pairs[2] < 0).sum()) == alone  # type: ignore[index]

@@ -32,7 +32,7 @@ from fedweave.metrics import links as ranking
 from fedweave.models.edges import OnEdges
 from fedweave.models.links import WIDTH, OnPairs
 from fedweave.partition import Louvain, Random
-from fedweave.partition.client_data import pooled
+from fedweave.partition.client_data import pool_clients
 from tests.contract.federations import state_after
 
 
@@ -443,7 +443,7 @@ def test_the_union_is_judged_on_its_members_pairs() -> None:
     fed.begin(1)
     counted = algorithm.evaluate(state, fed).clients.stack("own/accuracy")[0, :, :, 1]
     assert counted.tolist() == [[float(graph.masks[split].sum()) for split in (TRAIN, VAL, TEST)] for graph in graphs]
-    union = pooled(cut, data)
+    union = pool_clients(cut, data)
     assert data.public is not None
     assert np.array_equal(union.parts[0].masks, data.public[:, union.parts[0].examples])
 

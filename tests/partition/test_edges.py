@@ -19,7 +19,7 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.partition import EdgeGroups, cut
 from fedweave.partition.base import Partition
-from fedweave.partition.client_data import pooled, shares
+from fedweave.partition.client_data import pool_clients, shares
 from fedweave.partition.edges import spans
 from tests.refusals import refusal
 
@@ -101,7 +101,7 @@ def test_each_edge_is_at_exactly_one_member_that_holds_its_ends(nodes, edges, cl
         if by == "relation":
             others = np.setdiff1d(np.arange(edges), part.examples)
             assert not np.isin(kind[part.examples], kind[others]).any()
-    [union] = shares(whole, pooled(made, whole).parts)
+    [union] = shares(whole, pool_clients(made, whole).parts)
     assert union.edge_attrs.total == edges
 
 

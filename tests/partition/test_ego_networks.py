@@ -13,7 +13,7 @@ from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.build import client_graphs, global_test_graph
 from fedweave.partition import EgoNetworks, Partition, statistics, totals
-from fedweave.partition.client_data import pooled
+from fedweave.partition.client_data import pool_clients
 from tests.refusals import refusal
 
 
@@ -96,7 +96,7 @@ def test_graphs_of_clients_and_server() -> None:
         assert graph.edges.members[0].index.shape[1] == np.isin(data.edges, part.nodes).all(0).sum()
         assert graph.sensitive is not None
         assert np.array_equal(graph.sensitive[: len(part.nodes)], np.asarray(data.sensitive)[part.nodes])
-    for held in (cut, pooled(cut)):
+    for held in (cut, pool_clients(cut)):
         judged = global_test_graph(data, held)
         assert judged is not None
         assert np.array_equal(judged.edges.members[0].index, data.edges)

@@ -22,8 +22,8 @@ from fedweave.partition import (
     statistics,
     totals,
 )
-from fedweave.partition.client_data import pooled
-from fedweave.partition.ego_networks import induced_edges, labels_of
+from fedweave.partition.client_data import pool_clients
+from fedweave.partition.ego_networks import edges_within, labels_of
 from tests.refusals import refusal
 
 
@@ -169,19 +169,19 @@ def test_edges_keep_their_labels_and_new_ones_have_none() -> None:
     known = {(int(a), int(b)): int(k) for a, b, k in zip(*data.edges, np.asarray(data.edge_labels), strict=True)}
     assert [known.get((int(a), int(b)), -1) for a, b in edges.T] == labels.tolist()
     assert (labels == -1).any()
-    [induced] = induced_edges(data, [own.nodes])
+    [induced] = edges_within(data, [own.nodes])
     np.testing.assert_array_equal(labels_of(data, own.nodes[induced]), data.edge_labels)
 
 
 def test_pooled_graphs_are_all_graphs_with_their_edges() -> None:
     data = collection()
-    [whole] = pooled(GraphsIID(clients=4).cut(data, 0)).parts
+    [whole] = pool_clients(GraphsIID(clients=4).cut(data, 0)).parts
     parts = GraphsIID(clients=4).cut(data, 0).parts
     np.testing.assert_array_equal(whole.examples, np.sort(np.concatenate([part.examples for part in parts])))
     np.testing.assert_array_equal(whole.nodes, data.nodes_of(whole.examples))
     assert whole.masks.sum(1).tolist() == sum(part.masks.sum(1) for part in parts).tolist()  # type: ignore[union-attr]
     flipped = Perturbed(clients=4, low=1, medium=1).cut(data, 0)
-    [whole] = pooled(flipped).parts
+    [whole] = pool_clients(flipped).parts
     held = np.concatenate([np.asarray(part.edges) for part in flipped.parts], 1)
     np.testing.assert_array_equal(np.asarray(whole.edges), held[:, np.lexsort(held[::-1])])
 

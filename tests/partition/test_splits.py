@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedweave.datasets.base import Dataset
 from fedweave.partition import Random, unused
 from fedweave.partition.base import Partition
-from fedweave.partition.splits import check_ratios, dataset_split, divide, group, per_class, split_sizes, stratify
+from fedweave.partition.splits import check_ratios, dataset_split, divide, group, per_class, sizes_of_splits, stratify
 from tests.refusals import refusal
 
 RATIOS = st.sampled_from([(0.2, 0.4, 0.4), (0.6, 0.2, 0.2), (1.0, 0.0, 0.0), (0.1, 0.2, 0.3), (0.01, 0.5, 0.49)])
@@ -34,13 +34,13 @@ def labelled(y: list[int] | np.ndarray, public: np.ndarray | None = None) -> Dat
     ],
 )
 def test_role_sizes_by_hand(nodes: int, ratios: tuple[float, float, float], sizes: list[int]) -> None:
-    assert split_sizes(np.array([nodes]), ratios).tolist() == [sizes]
+    assert sizes_of_splits(np.array([nodes]), ratios).tolist() == [sizes]
 
 
 @given(nodes=st.lists(st.integers(0, 300), min_size=1, max_size=8), ratios=RATIOS)
 def test_role_sizes_are_within_one_node_of_the_ratios(nodes: list[int], ratios: tuple[float, float, float]) -> None:
     counts = np.array(nodes)
-    sizes = split_sizes(counts, ratios)
+    sizes = sizes_of_splits(counts, ratios)
     assert (np.abs(sizes - counts[:, None] * np.array(ratios)) < 1).all()
     assert (sizes.sum(axis=1) <= counts).all()
     if sum(ratios) == 1:
@@ -53,7 +53,7 @@ def test_masks_of_any_labels(y: list[int], ratios: tuple[float, float, float], s
     held = group(np.arange(len(y)) % 3, 3)
     for part in divide(data, held, ratios, False, seed):
         own = data.y[part.nodes]
-        sizes = split_sizes(np.array([(own >= 0).sum()]), ratios)[0]
+        sizes = sizes_of_splits(np.array([(own >= 0).sum()]), ratios)[0]
         assert part.masks.sum(axis=1).tolist() == sizes.tolist()
         assert part.masks.sum(axis=0).max() <= 1
         assert not part.masks[:, own < 0].any()

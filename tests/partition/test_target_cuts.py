@@ -15,8 +15,8 @@ from fedweave.datasets.synthetic import Synthetic
 from fedweave.experiment.build import client_graphs, global_test_graph
 from fedweave.partition import PARTITIONS, Noise, Random, cut, statistics
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.client_data import pooled, shares
-from fedweave.partition.scaling import meter_target_scaling, scaled_targets
+from fedweave.partition.client_data import pool_clients, shares
+from fedweave.partition.scaling import meter_target_scaling, scale_targets
 from tests.partition.test_partition_laws import blocks
 from tests.refusals import refusal
 
@@ -93,7 +93,7 @@ def by_hand(how: str, log: bool = False) -> tuple[Dataset, Partition]:
 
 def test_own_scales_are_those_of_own_training_examples_alone() -> None:
     data, found = by_hand("own")
-    data = scaled_targets(data, found)
+    data = scale_targets(data, found)
     spread = np.sqrt(8 / 3)
     typical = [(3 * 3 + 10) / 4, spread, 0]  # of 10 alone there is no deviation
     assert data.target_scale is not None
@@ -111,7 +111,7 @@ def test_own_scales_are_those_of_own_training_examples_alone() -> None:
 
 def test_all_scale_alike_by_all_training_examples_and_say_so() -> None:
     data, found = by_hand("all")
-    data = scaled_targets(data, found)
+    data = scale_targets(data, found)
     wanted = scale_of(np.array([[1.0], [3.0], [5.0], [10.0]]))
     for share in shares(data, found.parts):
         np.testing.assert_array_equal(share.target_scale, wanted)
@@ -127,11 +127,11 @@ def test_all_scale_alike_by_all_training_examples_and_say_so() -> None:
 
 def test_without_scaling_numbers_stay_and_logarithms_are_told() -> None:
     data, found = by_hand("none", log=True)
-    [first, *_] = shares(scaled_targets(data, found), found.parts)
+    [first, *_] = shares(scale_targets(data, found), found.parts)
     assert first.target_scale is not None
     assert first.target_scale[:, 0].tolist() == [0, 1, 1]
     data, found = by_hand("own", log=True)
-    [first, *_] = shares(scaled_targets(data, found), found.parts)
+    [first, *_] = shares(scale_targets(data, found), found.parts)
     assert first.target_scale is not None
     logs = np.log([1, 3, 5])
     np.testing.assert_allclose(first.target_scale[:, 0], [logs.mean(), logs.std(), 1])
@@ -139,8 +139,8 @@ def test_without_scaling_numbers_stay_and_logarithms_are_told() -> None:
 
 def test_the_union_of_all_has_one_scale() -> None:
     data, found = by_hand("own")
-    union = pooled(found, data)
-    data = scaled_targets(data, union)
+    union = pool_clients(found, data)
+    data = scale_targets(data, union)
     assert data.target_scale is not None
     wanted = scale_of(np.array([[1.0], [3.0], [5.0], [10.0]]))
     np.testing.assert_allclose(data.target_scale, wanted)
@@ -154,7 +154,7 @@ def test_test_examples_move_no_scale(how: str) -> None:
     data, found = by_hand(how)
     other = data.y.copy()
     other[[3, 5, 6, 7]] = 1e6
-    one, two = (scaled_targets(held, found) for held in (data, replace(data, y=other)))
+    one, two = (scale_targets(held, found) for held in (data, replace(data, y=other)))
     for left, right in zip(shares(one, found.parts), shares(two, found.parts), strict=True):
         np.testing.assert_array_equal(left.target_scale, right.target_scale)
 
@@ -165,7 +165,7 @@ def test_a_number_that_a_client_lacks_has_the_typical_scale() -> None:
     data = replace(data, target_scale=scale_of(y, how="none"))
     train = np.array([[True, True], [False, False], [False, False]])
     found = Partition((Part.of(data, np.array([0, 1]), train), Part.of(data, np.array([2, 3]), train)))
-    data = scaled_targets(data, found)
+    data = scale_targets(data, found)
     first, second = (np.asarray(share.target_scale) for share in shares(data, found.parts))
     assert first[:2].tolist() == [[2, 6], [1, 2]]
     assert second[:2].tolist() == [[15, 6], [5, 2]]
@@ -194,7 +194,7 @@ def test_people_of_whom_numbers_are_predicted_have_no_class_1() -> None:
 def test_classes_have_no_units() -> None:
     data = Synthetic().load(None, 0)
     found = cut(Random(clients=2), data, 0)
-    assert scaled_targets(data, found) is data
+    assert scale_targets(data, found) is data
     assert all(graph.scale is None for graph in client_graphs(data, found).values())
 
 
@@ -206,5 +206,5 @@ def test_scale_rows_are_in_their_order() -> None:
 def test_a_typical_scale_needs_somebody_who_trains() -> None:
     data, found = by_hand("own")
     nobody = Partition(tuple(replace(part, masks=part.masks & False) for part in found.parts))
-    scaled: Any = scaled_targets(data, nobody).target_scale
+    scaled: Any = scale_targets(data, nobody).target_scale
     assert scaled.tolist() == [[0], [1], [0]]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedweave import datasets
 from fedweave.datasets.base import Dataset, Party
 from fedweave.partition import PARTITIONS, Parties, Vertical, statistics, totals
-from fedweave.partition.splits import split_by_hash
+from fedweave.partition.splits import masks_by_hash
 from tests.refusals import refusal
 
 # 0 - 1 - 2 - 3 - 0 and 1 - 3
@@ -198,15 +198,15 @@ def test_equally_many_nodes_of_each_label_train() -> None:
 def test_a_hashed_split_is_what_the_key_and_the_id_say(tmp_path: Path) -> None:
     """As whoever has the key computes it: the first 8 bytes of HMAC-SHA256 as a share of 2^64."""
     ids, key, shares = tuple(f"p{i}" for i in range(4000)), b"k" * 32, (0.5, 0.2, 0.2)
-    masks = split_by_hash(ids, shares, key)
+    masks = masks_by_hash(ids, shares, key)
     for at in range(20):
         digest = hmac.new(key, b"fedweave split\x00" + ids[at].encode(), hashlib.sha256).digest()
         place = int.from_bytes(digest[:8], "big") / 2**64
         assert masks[:, at].tolist() == [place < 0.5, 0.5 <= place < 0.7, 0.7 <= place < 0.9]
     assert masks.sum(0).max() == 1
     np.testing.assert_allclose(masks.mean(1), shares, atol=0.03)  # four standard deviations of 0.5 over 4,000
-    np.testing.assert_array_equal(split_by_hash(ids[::-2], shares, key), masks[:, ::-2])  # whatever other ids there are
-    assert not np.array_equal(split_by_hash(ids, shares, b"j" * 32), masks)
+    np.testing.assert_array_equal(masks_by_hash(ids[::-2], shares, key), masks[:, ::-2])  # whatever other ids there are
+    assert not np.array_equal(masks_by_hash(ids, shares, b"j" * 32), masks)
 
 
 def test_parties_that_split_by_a_hash_do_so_whatever_the_labels() -> None:

@@ -42,7 +42,7 @@ from fedweave.metrics.drift import (
     stability_index,
 )
 from fedweave.metrics.selection import HALF
-from fedweave.partition.client_data import global_test_part, pooled, shares
+from fedweave.partition.client_data import global_test_part, pool_clients, shares
 from fedweave.partition.external import is_exchanged
 from fedweave.partition.preparation import with_scaled_edges, with_scaled_nodes
 
@@ -271,7 +271,7 @@ def reference_of_run(run: Trained, model: str | None, client: str | None) -> tup
     if client is not None:
         [tables] = shares(tables, [run.seen.parts[clients.index(client)]])
     elif run.config.forget is not None:
-        [tables] = shares(tables, pooled(run.seen, data).parts)
+        [tables] = shares(tables, pool_clients(run.seen, data).parts)
     if tables.edge_attrs is not None and data.edge_attrs is not None:
         tables = replace(tables, edge_attrs=tables.edge_attrs._replace(split_times=None, ports=data.edge_attrs.ports))
     scaled = with_scaled_nodes(with_scaled_edges(tables, scorer.form.edge_scaling), scorer.form.scaling)

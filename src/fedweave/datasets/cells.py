@@ -111,15 +111,11 @@ class CellForm:
 FORMS = (  # the order in which they are named
     CellForm("these are dates", _date, DATES),
     CellForm(
-        "these are arrays",
-        _array_with_dots,
-        "Numbers are left out where {cell} has dots: write the arrays whole.",
+        "these are arrays", _array_with_dots, "Numbers are left out where {cell} has dots: write the arrays whole."
     ),
     CellForm("the comma is a decimal comma", _decimal, "Write decimal points: {reading}, not {cell}."),
     CellForm(
-        "it is one number",
-        amount,
-        "Write only the number, {reading}, without currency, % and separators of thousands.",
+        "it is one number", amount, "Write only the number, {reading}, without currency, % and separators of thousands."
     ),
     CellForm(
         "each cell holds several numbers",

@@ -180,11 +180,7 @@ def check_counts(
     names: tuple[str, ...] = ("nodes", "edges", "features", "classes"),
     remedy: str = "Take the published graph, whole.",
 ) -> None:
-    """Refuse other data than the `published` one (`lookup.Facts`) by its counts; edges are distinct undirected ones.
-
-    Raises:
-        OtherCounts: names both counts.
-    """
+    """Refuse other data than the `published` one (`lookup.Facts`) by its counts; edges are distinct undirected ones."""
     counts = {
         "graphs": dataset.examples,
         "nodes": dataset.nodes,

@@ -48,11 +48,7 @@ def check_columns(
 ) -> None:
     """Refuse a table without `required` columns, with a misspelt one of the `known` or, where it is `closed`, with any
     other; `hint` names a setting that would allow it. ids: the names of what columns refer to, by which a row
-    that stands where the header should is known.
-
-    Raises:
-        DataError: names the file, the column and what it has.
-    """
+    that stands where the header should is known."""
     path, columns = table.path, table.columns
     # 1. A column that is almost called so.
     for name in columns:
@@ -90,11 +86,7 @@ def check_columns(
 
 def refuse_row_as_names(edges: Table, names: Sequence[str | None], ids: pa.Array) -> None:
     """Refuse names of the columns of both ends, in [data] columns, that are `ids` of nodes: they are an edge of a table
-    without a header, which would be lost. 0 and 1 may be names: so pandas calls columns without names.
-
-    Raises:
-        DataError: names them.
-    """
+    without a header, which would be lost. 0 and 1 may be names: so pandas calls columns without names."""
     if None in names or list(names) == ["0", "1"]:
         return
     if pc.all(pc.is_in(pa.array(names, pa.string()), ids)).as_py():
@@ -146,17 +138,11 @@ def _naming_remedy(table: Table, absent: Sequence[str], known: Sequence[str]) ->
 
 
 def check_naming(columns: Mapping[str, str], ignore: Sequence[str]) -> None:
-    """Refuse a meaning that no column has, and names that are given twice.
-
-    Raises:
-        ConfigError: says which.
-    """
+    """Refuse a meaning that no column has, and names that are given twice."""
     for meaning in columns:
         if meaning not in MEANINGS:
-            raise ConfigError(
-                f"data.columns: {meaning!r} is no meaning of a column; name columns for {', '.join(MEANINGS)}.",
-                code="config.unknown-key",
-            )
+            message = f"data.columns: {meaning!r} is no meaning of a column; name columns for {', '.join(MEANINGS)}."
+            raise ConfigError(message, code="config.unknown-key")
     names = [*columns.values(), *ignore]
     for name in names:
         if names.count(name) > 1:
@@ -171,9 +157,6 @@ def rename_columns(
     the edges. A row index is left out unless `columns` names it.
 
     lacking: whether names may be in none of the tables.
-
-    Raises:
-        DataError: a name is in none of the tables where it could be, its meaning is there, too, or a column has none.
     """
     # 1. Rows that are blank are left out; rows that repeat the header are refused.
     tables = [table.without(table.blank()) for table in tables]

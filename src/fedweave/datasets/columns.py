@@ -32,11 +32,7 @@ def gap_columns(missing: Sequence[str] | None, of_edges: bool) -> list[str]:
 
 
 def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] | None) -> None:
-    """Refuse columns in [data] missing that are in [data] categories, too.
-
-    Raises:
-        ConfigError: names one.
-    """
+    """Refuse columns in [data] missing that are in [data] categories, too."""
     for name in missing or ():
         if name in (categories or {}):
             raise ConfigError(f"data: missing names {name!r}, whose empty cells are in none of its categories.")
@@ -44,11 +40,7 @@ def check_gaps(missing: Sequence[str] | None, categories: Mapping[str, object] |
 
 def fill_gaps(table: Table, names: Sequence[str]) -> Table:
     """The table with 0 in empty cells of the columns `names`, or cells with a word for a gap (`GAPS`); at its end a
-    column for each that marks the gaps.
-
-    Raises:
-        DataError: there is no such column.
-    """
+    column for each that marks the gaps."""
     data = table.data
     for name in names:
         if name not in data.column_names:
@@ -69,11 +61,7 @@ def fill_gaps(table: Table, names: Sequence[str]) -> Table:
 
 def expand_lists(table: Table, known: Sequence[str] = ()) -> Table:
     """The table with columns of lists of numbers split into a column for each place, except for the `known`: "emb
-    0" and "emb 1" of "emb". A list may be text in square brackets, as CSV has it.
-
-    Raises:
-        DataError: lists differ in length, or one is missing; names file, row and column.
-    """
+    0" and "emb 1" of "emb". A list may be text in square brackets, as CSV has it."""
     data = table.data
     for name in table.columns:
         if name in known:
@@ -132,11 +120,7 @@ class TrainingValues(tuple[str, ...]):
 
 
 def training_values(table: Table, column: str, rows: np.ndarray | None = None) -> TrainingValues:
-    """The values of a column in the `rows` (bool [rows], all if None), sorted, without words for a gap.
-
-    Raises:
-        DataError: there is no such column, or these rows have no value.
-    """
+    """The values of a column in the `rows` (bool [rows], all if None), sorted, without words for a gap."""
     if column not in table.columns:
         what = f"[data] categories names the column {column!r}, which does not exist"
         refuse(table.path, what, "Correct its name.")
@@ -172,11 +156,7 @@ def _categories_of(table: Table, column: str, names: str | tuple[str, ...]) -> n
 
 
 def ids_of(nodes: Table) -> pa.Array:
-    """The nodes' ids as text, each once.
-
-    Raises:
-        DataError: an id is empty or repeated, or has a blank at an end; names file and row.
-    """
+    """The nodes' ids as text, each once."""
     ids = nodes.nonempty_texts("id")
     nodes.refuse_blanks("id")
     first_rows = pc.index_in(ids, ids).to_numpy(zero_copy_only=False)
@@ -206,10 +186,6 @@ def features_of(
     """float32 [n, d]: the columns of `feature_names`, sparse where some are of categories.
 
     distinct: False for examples to be predicted, where a few may well have nearly the same numbers.
-
-    Raises:
-        DataError: a value is not a number, or none of its column's `categories`, or float32 does not keep a column's
-            differences; names file, row and column.
     """
     values, faults, columns = categories or {}, Faults(DataError), list[np.ndarray | sp.csr_matrix]()
     for name in values.keys() - set(nodes.columns):
@@ -229,11 +205,7 @@ def features_of(
 
 def sens_of(nodes: Table, groups: tuple[str, ...] | None = None) -> np.ndarray | None:
     """int64 [n] sensitive attribute, -1 where the cell is empty; None without the column. Text is a place among
-    `groups`, by default those present, sorted.
-
-    Raises:
-        DataError: a value is neither a whole number from 0 nor one of the groups; names file and row.
-    """
+    `groups`, by default those present, sorted."""
     if "sens" not in nodes.columns:
         return None
     if groups is None:
@@ -254,12 +226,7 @@ def group_names(nodes: Table, groups: tuple[str, ...] | None = None) -> tuple[st
 
 def names_in(table: Table, column: str) -> pa.Array:
     """The cells of a column of names that no list declares, such as owners or entities; a whole number that is written
-    as "7.0" is "7".
-
-    Raises:
-        DataError: a cell is empty or a word for that ("nan"), or a name begins or ends with a blank, which would make
-            it another name.
-    """
+    as "7.0" is "7"."""
     names = as_whole(table.nonempty_texts(column))
     table.refuse_blanks(column)
     table.refuse_gaps(column)
@@ -272,11 +239,7 @@ def owners_of(table: Table, column: str) -> tuple[str, ...]:
 
 
 def edges_of(edges: Table, ids: pa.Array, loops: str = "refuse") -> np.ndarray:
-    """int64 [2, 2 E]: both directions of every edge between the nodes `ids`, each once.
-
-    Raises:
-        DataError: see `ends_of`.
-    """
+    """int64 [2, 2 E]: both directions of every edge between the nodes `ids`, each once."""
     return to_undirected(ends_of(edges, ids, loops)[0], len(ids))
 
 
@@ -290,9 +253,6 @@ def ends_of(
 
     loops: "refuse", "keep", or "drop", which leaves out edges of a node with itself, and logs how many. remedy: for an
     end that is no node.
-
-    Raises:
-        DataError: an end is not among the nodes, or both are the same; names file and row.
     """
     faults, ends, known = Faults(DataError), list[np.ndarray](), NameIndex(ids)
     for name in EDGES:
@@ -316,11 +276,7 @@ def ends_of(
 
 
 def external_names(edges: Table, ids: pa.Array) -> pa.Array:
-    """The names of ends of edges that are not among `ids`, each once, in the order in which they occur.
-
-    Raises:
-        DataError: neither end of an edge is a node; names file and row.
-    """
+    """The names of ends of edges that are not among `ids`, each once, in the order in which they occur."""
     cells = [edges.nonempty_texts(name) for name in EDGES]
     absent = [places(column, ids).is_null() for column in cells]
     neither = np.logical_and(*(column.to_numpy(False) for column in absent))
@@ -331,11 +287,7 @@ def external_names(edges: Table, ids: pa.Array) -> pa.Array:
 
 
 def masks_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarray:
-    """bool [3, rows]: the train, val and test ones of the column "split"; messages call a row `example`.
-
-    Raises:
-        DataError: a value is no split, or an unlabeled row has one; names file and row.
-    """
+    """bool [3, rows]: the train, val and test ones of the column "split"; messages call a row `example`."""
     cells = examples.texts("split")
     words = pc.index_in(cells, pa.array(SPLIT_WORDS), skip_nulls=True).fill_null(-1).to_numpy(zero_copy_only=False)
     which = np.array([*SPLIT_WORDS.values(), -1])[words]

@@ -110,11 +110,7 @@ def content(data: Dataset) -> str:
 
 
 def check_same(before: Mapping[str, str], now: Mapping[str, str], run: Path, remedy: str) -> None:
-    """Reject data, or files of plug-ins, that have changed since a run noted them; what it did not note may differ.
-
-    Raises:
-        UserError: names what has changed.
-    """
+    """Reject data, or files of plug-ins, that have changed since a run noted them; what it did not note may differ."""
     changed = changes(before, now)
     if changed:
         what = "code" if any(Path(one).suffix == ".py" for one in changed) else "data"

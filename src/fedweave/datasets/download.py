@@ -46,9 +46,6 @@ def fetch(name: str, published: object, path: Path) -> Path:
     """Download data set `name` and write it to `path` atomically; returns `path`.
 
     `published` are the counts that the download must have (`lookup.Facts`).
-
-    Raises:
-        DataError: no public source is known, it does not answer, or what it sends is not the published graph.
     """
     if name not in SOURCES:
         raise DataError("there is no public download for this data set, and its file was not found.")
@@ -67,9 +64,6 @@ def fetch_texts(published_name: str, accept: Callable[[Path], object], path: Pat
     """Download the TU collection `published_name` and put its text files into the folder `path`; returns `path`.
 
     accept: raises for a folder that does not hold the published data.
-
-    Raises:
-        DataError: the source does not answer, or what it sends is not accepted.
     """
 
     def get(scratch: str) -> Path:
@@ -97,11 +91,7 @@ def _download(host: str, path: Path, get: Callable[[str], Path]) -> Path:
 
 
 def check_host(host: str) -> None:
-    """Ask for the head of the host's front page: a machine without network shall learn so in seconds.
-
-    Raises:
-        DataError: it does not answer.
-    """
+    """Ask for the head of the host's front page: a machine without network shall learn so in seconds."""
     try:
         with urllib.request.urlopen(urllib.request.Request(host, method="HEAD"), timeout=ANSWER_SECONDS):
             pass

@@ -78,9 +78,6 @@ def edge_attributes_of(
     """The edge attributes, None without; `listing` has the ends int64 [2, M] and the rows int64 [M] in the table.
 
     categories: columns of text of all tables; names of edge columns begin with "edges.", such as "edges.currency".
-
-    Raises:
-        DataError: a value is not a finite number, a weight is below 0 or a time is no date; names file and row.
     """
     if not kind.has_edge_attributes:
         return None
@@ -116,11 +113,7 @@ def edge_attributes_of(
 
 
 def times_of(table: Table, column: str) -> np.ndarray:
-    """float64 [rows]: numbers as they are, dates and times as days since 1970, durations as days.
-
-    Raises:
-        DataError: a cell is empty or neither; names file and row.
-    """
+    """float64 [rows]: numbers as they are, dates and times as days since 1970, durations as days."""
     cells = table.cells(column)
     empty, remedy = np.asarray(cells.is_null(nan_is_null=True)), "Give every edge its time, or remove the row."
     refuse_rows(table, empty, lambda row: f"time {column!r} is empty", remedy)

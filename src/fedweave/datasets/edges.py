@@ -40,11 +40,7 @@ class EdgeScaler(NamedTuple):
 
 
 def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, end: float = math.inf) -> EdgeScaler:
-    """The scaling of features of edges as `datasets.features.normalize` does, over all edges `among` up to `end`.
-
-    Raises:
-        DataError: there is no edge until then.
-    """
+    """The scaling of features of edges as `datasets.features.normalize` does, over all edges `among` up to `end`."""
     if how not in OVER_NODES:
         return EdgeScaler.of_numbers(how)
     each, first_time = list[np.ndarray](), math.inf
@@ -102,11 +98,7 @@ def merge_parallel(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:
 
 
 def one_direction(edge_attrs: EdgeAttributes, where: str | Path) -> EdgeAttributes:
-    """Undirected edges that are listed in both directions, each once.
-
-    Raises:
-        DataError: one lacks its reverse.
-    """
+    """Undirected edges that are listed in both directions, each once."""
     if edge_attrs.directed:
         return edge_attrs
     if not is_mirrored(edge_attrs.ends):
@@ -181,11 +173,7 @@ def is_mirrored(index: np.ndarray) -> bool:
 
 
 def as_edges(data: Dataset, labels: tuple[str, ...] = ()) -> Dataset:
-    """The graph with its edges as the examples, by their classes, with the names `labels`, and their split.
-
-    Raises:
-        DataError: its edges have no classes of their own.
-    """
+    """The graph with its edges as the examples, by their classes, with the names `labels`, and their split."""
     attributes = data.edge_attrs
     if attributes is None or attributes.y is None:
         refuse(data.name, "its edges have no classes", "Set task = 'nodes', or give edge_y.")

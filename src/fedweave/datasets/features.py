@@ -58,11 +58,7 @@ def find_merged(values: np.ndarray) -> tuple[int, int] | None:
 
 
 def refuse_merged(values: np.ndarray, name: str, refuse_at: Callable[[int, str, str], None]) -> None:
-    """Refuse finite numbers [n] that `find_merged` finds, by `refuse_at` with the row, what is wrong and what to do.
-
-    Raises:
-        DataError: by `refuse_at`.
-    """
+    """Refuse finite numbers [n] that `find_merged` finds, by `refuse_at` with the row, what is wrong and what to do."""
     rows = find_merged(values)
     if rows is None:
         return
@@ -227,10 +223,6 @@ def normalize(
     "auto":     columns that measure something (`measurements`) as "standard" does, and others as they are.
 
     Where all columns are constant, the last three leave them: nothing would be left.
-
-    Raises:
-        ConfigError: `how` is unknown, or is "standard" or "minmax" for sparse features of more than `FILLED` cells,
-            which would make them dense.
     """
     if how not in NORMALIZE:
         raise ConfigError(f"normalize = {how!r} is not known; choose one of {', '.join(NORMALIZE)}.")

@@ -156,11 +156,7 @@ def is_of_graphs(root: Path) -> bool:
 
 def check_name_settings(root: Path, kind: GraphFolder) -> None:
     """Reject labels of nodes or edges that are names, unless [data] gives their order: a holder of other tables, where
-    a name is missing, would number the others differently.
-
-    Raises:
-        ConfigError: names the table and what to give. DataError: a label is a number, but not a whole one.
-    """
+    a name is missing, would number the others differently."""
     if holds_molecules(root):  # kinds of atoms and bonds are the same everywhere
         return
     nodes, edges, _ = kind.tables(root)
@@ -177,11 +173,7 @@ def check_name_settings(root: Path, kind: GraphFolder) -> None:
 
 
 def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
-    """int64 [n]: the row in `graphs` of each node's graph.
-
-    Raises:
-        DataError: a node names no graph, or a graph has no node; names file and row.
-    """
+    """int64 [n]: the row in `graphs` of each node's graph."""
     ids = ids_of(graphs)
     cells = nodes.nonempty_texts("graph")
     rows = places(cells, ids)
@@ -198,11 +190,7 @@ def _graphs(graphs: Table, nodes: Table) -> np.ndarray:
 
 
 def _edge_labels(edges: Table, record: Record) -> np.ndarray:
-    """int64 [E]: the labels, of the table's rows, of edges in the form of `Dataset`.
-
-    Raises:
-        DataError: an edge has two labels; names file and row.
-    """
+    """int64 [E]: the labels, of the table's rows, of edges in the form of `Dataset`."""
     ends, rows = record["ends"]
     ends, rows = ends[:, ends[0] != ends[1]], rows[ends[0] != ends[1]]
     both = np.concatenate([ends, ends[::-1]], 1)
@@ -228,11 +216,7 @@ def _names(table: Table, labels: tuple[str, ...] | None) -> tuple[str, ...]:
 
 def _kinds(table: Table, names: tuple[str, ...] | None, key: str) -> np.ndarray:
     """int64 [rows]: the column "label" as numbers, -1 where empty: places in `names`, which `key` in [data] lists, or,
-    if these are None, the number itself or the place among the sorted names.
-
-    Raises:
-        DataError: a label is none of the names; names file and row.
-    """
+    if these are None, the number itself or the place among the sorted names."""
     cells = labels_in(table, key)
     present = cells.drop_null()
     if names is None and pc.all(pc.match_substring_regex(present, WHOLE)).as_py() is not False:

@@ -32,12 +32,7 @@ def merge_types(
     """The nodes of all types, one type after the other, as an object with a `Data`'s attributes; and the names of node
     and edge features. Features are one per type, 1 at its own nodes, and then each type's own features, 0 at others;
     edges likewise. Only one type may have classes, or `numbers` instead, with its masks and sens; the other types have
-    gaps.
-
-    Raises:
-        DataError: `flatten` is False; several types have classes, or not all types of edges a time; or an edge's end is
-            no node of its type, or the number of nodes or rows is wrong or unknown.
-    """
+    gaps."""
     nodes = {kind: data[kind] for kind in data.node_types}
     edges = {kind: data[kind] for kind in data.edge_types}
     relations = {kind: "-".join(kind) for kind in edges}

@@ -17,11 +17,7 @@ MIN_FILLED = 0.01  # the least share of more classes that has a row
 
 def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
     """Reject classes int64 [m], -1 is unlabeled, if the highest would leave nearly all below it empty; calls
-    `refuse_at` with the row and the problem.
-
-    Raises:
-        DataError: by `refuse_at`.
-    """
+    `refuse_at` with the row and the problem."""
     classes = int(y.max(initial=-1)) + 1
     if classes <= len(y) and classes <= MAX_GAPS:
         return
@@ -32,11 +28,7 @@ def refuse_stray(y: np.ndarray, refuse_at: Callable[[int, str], None]) -> None:
 
 
 def labels_in(table: Table, key: str) -> pa.Array:
-    """The cells of the column "label" as strings, null where empty; `key` in [data] can list what they are.
-
-    Raises:
-        DataError: the column holds fractions, in a type of numbers; names file and row.
-    """
+    """The cells of the column "label" as strings, null where empty; `key` in [data] can list what they are."""
     return table.texts("label", _remedy(key))
 
 
@@ -49,9 +41,6 @@ SEVERAL = (
 def refuse_several(table: Table, key: str) -> None:
     """Refuse several targets in one cell of the column "label", where `key` in [data] lists no names: each combination
     would be a class of its own. Targets are numbers, a list in brackets, or names that other cells hold by themselves.
-
-    Raises:
-        DataError: names file, row and how many there are.
     """
     cells = labels_in(table, key)
     names = set(cells.drop_null().unique().to_pylist())
@@ -70,11 +59,7 @@ def refuse_several(table: Table, key: str) -> None:
 
 def refuse_numerals(table: Table, key: str) -> None:
     """Refuse numbers in the column "label" that are not written as whole ones, where `key` in [data] lists no names:
-    each would be a name of its own, next to which 1 and 1.0 are two.
-
-    Raises:
-        DataError: names file, row and how many there are.
-    """
+    each would be a name of its own, next to which 1 and 1.0 are two."""
     cells = labels_in(table, key)
     forms = "|".join((NUMBER, DECIMAL_COMMA))
     number, whole = (np.asarray(pc.match_substring_regex(cells, form).fill_null(False)) for form in (forms, WHOLE))

@@ -46,11 +46,7 @@ def refuse_group_columns(
     x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray | None, names: Sequence[str], where: str | Path
 ) -> None:
     """Reject features x [n, d] if a column is the sensitive attribute; `names` are the columns' names, or () to number
-    them from 0.
-
-    Raises:
-        DataError: names the file, the column and the remedy.
-    """
+    them from 0."""
     columns = np.zeros(0, np.int64) if sensitive is None else group_columns(x, sensitive)
     if len(columns):
         name = repr(names[columns[0]]) if names else str(columns[0])
@@ -61,11 +57,7 @@ def refuse_group_columns(
 
 def check_sensitive(data: Dataset, where: str | Path, sens_feature: bool) -> Dataset:
     """`data`, if none of its features is the sensitive attribute, or `sens_feature` allows that. A small graph has the
-    groups of its nodes.
-
-    Raises:
-        DataError: see `refuse_group_columns`.
-    """
+    groups of its nodes."""
     if not sens_feature:
         refuse_group_columns(*_features_and_groups(data), where)
     return data

@@ -20,11 +20,7 @@ UNLIKE = "config.links"  # the code of errors about data that cannot have links 
 
 
 def links_of(settings: Values) -> tuple[Values, Links | None]:
-    """The settings without those of links as examples, and these; None where `task` is another.
-
-    Raises:
-        ConfigError: a value is not valid.
-    """
+    """The settings without those of links as examples, and these; None where `task` is another."""
     if settings.get("task") != TASK:
         return settings, None
     names = {field.name for field in fields(Links)} - {*OF_DATA}

@@ -66,12 +66,7 @@ class PublishedFile(Published):
     remedy: ClassVar[str] = "Put {}, as released, at one of these places, or name their folder in [data] path or "
 
     def find(self, root: Path | None) -> Path:
-        """The first place that has all files.
-
-        Raises:
-            AbsentData: it is not in the user's `root`.
-            DataError: it is nowhere, and there is no `root`; lists the places.
-        """
+        """The first place that has all files."""
         bases = [base for base in (shared(), cache()) if base is not None] if root is None else [root]
         places = list[Path]()
         for base in bases:
@@ -176,11 +171,7 @@ def refuse_absent(
     """Refuse a folder without the file `stem` with one of the `endings`. What the folder has instead decides the
     remedy: first the file under another form (`refuse_other_form`), then an archive that may hold it, then files of
     molecules, then tables of other names; `remedy` and `code` are of a folder with none of these. absent: what is not
-    there, in words.
-
-    Raises:
-        DataError: names the file and what to do.
-    """
+    there, in words."""
     refuse_other_form(folder, absent, stem, endings)
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     for path in inside:
@@ -203,11 +194,7 @@ def refuse_absent(
 
 def refuse_other_form(folder: Path, absent: str, stem: str, endings: Sequence[str]) -> None:
     """Refuse a folder that has the file `stem`, or one whose stem ends so if it begins with "_", in another form than
-    with one of the `endings`: packed, of another kind, in capitals, a folder of parts. absent: what is not there.
-
-    Raises:
-        DataError: names the file and what to do.
-    """
+    with one of the `endings`: packed, of another kind, in capitals, a folder of parts. absent: what is not there."""
     for path in sorted(folder.iterdir()):
         bare, _, kind = path.name.partition(".")
         is_suffix = stem.startswith("_") and bare.casefold().endswith(stem.casefold())
@@ -279,12 +266,7 @@ def tu_names(folder: Path, name: str = "*") -> list[str]:
 
 
 def require_folder(root: Path | None, name: str, needs: str, layout: str) -> Path:
-    """The folder of [data] path; `needs` describes the data that `name` reads, and `layout` the folder to give.
-
-    Raises:
-        ConfigError: none is named.
-        DataError: it is no folder; names the path and what to do.
-    """
+    """The folder of [data] path; `needs` describes the data that `name` reads, and `layout` the folder to give."""
     if root is None:
         raise ConfigError(f'The dataset "{name}" needs {needs}: set [data] path.', code="config.missing")
     if not root.is_dir():

@@ -128,18 +128,12 @@ def _table(rows: Sequence[tuple[Any, ...]], texts: Sequence[str], numbers: Seque
 
 
 def _rdkit() -> Any:
-    """RDKit's module of chemistry.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """RDKit's module of chemistry."""
     try:
         from rdkit import Chem
     except ImportError as error:
-        raise UserError(
-            "SMILES are read by RDKit, which is not installed: pip install 'fedweave[molecules]'.",
-            code="user.molecules",
-        ) from error
+        message = "SMILES are read by RDKit, which is not installed: pip install 'fedweave[molecules]'."
+        raise UserError(message, code="user.molecules") from error
     return Chem
 
 

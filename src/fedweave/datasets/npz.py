@@ -316,11 +316,7 @@ def holds_graphs(path: Path) -> bool:
 
 
 def without_gaps(path: Path, data: Dataset) -> Dataset:
-    """The data of `path`, whose classes are numbered without gaps.
-
-    Raises:
-        DataError: a label is far beyond the others; names its row.
-    """
+    """The data of `path`, whose classes are numbered without gaps."""
     remedy = "Number the classes from 0, without gaps."
     refuse_stray(data.y, lambda row, what: refuse(path, f"y, row {row}: {what}", remedy))
     return data

@@ -11,25 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.graph_arrays import dense
+from fedweave.datasets import columns
 from fedweave.datasets.base import Dataset, Party, to_undirected
 from fedweave.datasets.check import check, first, refuse
 from fedweave.datasets.column_names import EDGES, NODES, check_columns
-from fedweave.datasets.columns import (
-    AUTO,
-    check_gaps,
-    edges_of,
-    expand_lists,
-    feature_names,
-    features_of,
-    fill_gaps,
-    gap_columns,
-    group_names,
-    ids_of,
-    masks_of,
-    sens_of,
-    training_rows,
-    training_values,
-)
 from fedweave.datasets.edge_tables import EdgeTables
 from fedweave.datasets.features import compact, normalize, of_party
 from fedweave.datasets.labels import labels_in
@@ -55,7 +40,7 @@ class PartyFolders(Classified):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.refuse_unless_classes("data of several parties, who share nodes,")
-        check_gaps(self.missing, self.categories)
+        columns.check_gaps(self.missing, self.categories)
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The nodes that all parties have, sorted by id as text; the parties in order of name, features side by
@@ -75,7 +60,7 @@ class PartyFolders(Classified):
             what = f"there is {f'only one party, {folders[0].name}' if folders else 'no party'}"
             remedy = f'{_LAYOUT} [data] name = "folder" reads a single graph.'
             refuse(root, f"{what}; a vertical dataset has at least two sub-folders", remedy)
-        train = _training_ids(folders, self) if AUTO in (self.categories or {}).values() else None
+        train = _training_ids(folders, self) if columns.AUTO in (self.categories or {}).values() else None
         inputs = [_read(folder, self, self.missing, train, shared=True) for folder in folders]
         for setting, names in (("categories", self.categories or {}), ("missing", self.missing or ())):
             for name in names:
@@ -96,8 +81,8 @@ class PartyFolders(Classified):
             width, all_nodes, all_edges = party.x.shape[1], len(party.ids), party.edges.shape[1] // 2
             edges = to_undirected(_among(party.edges, party_rows, all_nodes), len(ids))
             has_label, has_sens = "label" in party.nodes.columns, "sens" in party.nodes.columns
-            columns = np.arange(begin, begin + width)
-            parties.append(Party(party.name, columns, edges, has_label, party.names, has_sens))
+            place = np.arange(begin, begin + width)
+            parties.append(Party(party.name, place, edges, has_label, party.names, has_sens))
             begin += width
             if len(ids) < all_nodes:
                 nodes = f"{all_nodes - len(ids):,} of {all_nodes:,} nodes"
@@ -117,7 +102,7 @@ class PartyFolders(Classified):
         if label is None:
             refuse(root, "no party's nodes have a column label", "Add it to the nodes of at least one party.")
         y, classes = self.labels_of(label)
-        groups = None if sensitive is None else sens_of(sensitive, self.groups)
+        groups = None if sensitive is None else columns.sens_of(sensitive, self.groups)
         features = [party.x[party_rows] for party, party_rows in zip(inputs, rows, strict=True)]
         if not self.sens_feature:
             for party, x in zip(inputs, features, strict=True):
@@ -130,8 +115,8 @@ class PartyFolders(Classified):
             y=y,
             classes=classes,
             sensitive=groups,
-            groups=() if sensitive is None else group_names(sensitive, self.groups),
-            public=None if split is None else masks_of(split, y),
+            groups=() if sensitive is None else columns.group_names(sensitive, self.groups),
+            public=None if split is None else columns.masks_of(split, y),
             parties=tuple(parties),
             ids=tuple(ids.to_pylist()),
             columns=tuple(f"{party.name}/{name}" for party in parties for name in party.names),
@@ -158,7 +143,7 @@ def read_party(folder: Path, kind: EdgeTables) -> tuple[Dataset, tuple[str, ...]
     y = np.full(party.nodes.rows, -1)
     if labelled:
         y, classes = kind.labels_of(party.nodes)
-    sensitive = sens_of(party.nodes, kind.groups)
+    sensitive = columns.sens_of(party.nodes, kind.groups)
     if not kind.sens_feature:
         refuse_group_columns(party.x, sensitive, party.names, party.nodes.path)
     dataset = Dataset(
@@ -168,7 +153,9 @@ def read_party(folder: Path, kind: EdgeTables) -> tuple[Dataset, tuple[str, ...]
         y=y,
         classes=classes,
         sensitive=sensitive,
-        public=masks_of(party.nodes, y if labelled else np.zeros_like(y)) if "split" in party.nodes.columns else None,
+        public=columns.masks_of(party.nodes, y if labelled else np.zeros_like(y))
+        if "split" in party.nodes.columns
+        else None,
         ids=tuple(party.ids.to_pylist()),
         labels=kind.names_of(party.nodes),
         notes=unread(folder, [find(folder, stem) for stem in kind.stems]),
@@ -221,10 +208,10 @@ def _training_ids(folders: Sequence[Path], kind: Classified) -> pa.Array | None:
     ids = list[pa.Array]()
     for folder in folders:
         nodes = kind.tables(folder, lacking=True).nodes
-        trains = training_rows(nodes)
+        trains = columns.training_rows(nodes)
         if trains is not None:
             check_columns(nodes, required=NODES[:1], known=NODES)
-            ids.append(_number_ids(ids_of(nodes)).filter(pa.array(trains)))
+            ids.append(_number_ids(columns.ids_of(nodes)).filter(pa.array(trains)))
     return pa.concat_arrays(ids) if ids else None
 
 
@@ -238,22 +225,22 @@ def _read(
     check_columns(edges, required=EDGES, known=EDGES, closed=True)
     if nodes.rows == 0:
         refuse(nodes.path, "the table has no rows", "Give one row per node.")
-    nodes = expand_lists(nodes, NODES)
-    ids = _number_ids(ids_of(nodes))
+    nodes = columns.expand_lists(nodes, NODES)
+    ids = _number_ids(columns.ids_of(nodes))
     trains = None if train is None else pc.is_in(ids, value_set=train).to_numpy(zero_copy_only=False)
-    categories, columns_with_gaps = dict(kind.categories or {}), gap_columns(gaps, False)
+    categories, columns_with_gaps = dict(kind.categories or {}), columns.gap_columns(gaps, False)
     if shared:
         categories = {name: values for name, values in categories.items() if name in nodes.columns}
         columns_with_gaps = [name for name in columns_with_gaps if name in nodes.columns]
     for name, values in categories.items():
-        if values == AUTO and name in nodes.columns:
-            categories[name] = training_values(nodes, name, trains)
-    filled = fill_gaps(nodes, columns_with_gaps)
-    x = dense(features_of(filled, categories=categories))
+        if values == columns.AUTO and name in nodes.columns:
+            categories[name] = columns.training_values(nodes, name, trains)
+    filled = columns.fill_gaps(nodes, columns_with_gaps)
+    x = dense(columns.features_of(filled, categories=categories))
     if x.shape[1] == 0:
         refuse(nodes.path, f"party {folder.name} has no feature", "Give it a feature column, or remove its folder.")
-    names = feature_names(filled, categories=categories)
-    return _PartyTables(folder.name, nodes, ids, x, names, edges_of(edges, ids, kind.loops))
+    names = columns.feature_names(filled, categories=categories)
+    return _PartyTables(folder.name, nodes, ids, x, names, columns.edges_of(edges, ids, kind.loops))
 
 
 def _number_ids(ids: pa.Array) -> pa.Array:

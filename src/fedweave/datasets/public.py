@@ -148,7 +148,7 @@ _PEOPLE = {
     "nba": (
         Facts(403, 10621, 95, 2, sensitive="country"),
         "FairGNN (Dai and Wang 2021); players by statistics, relations online.",
-    ),
+    )
 }
 _SENSITIVE = {
     "german": (
@@ -172,7 +172,7 @@ _COUNTED = {
     "reddit": (
         Facts(232965, 57307946, 602, 41),
         "GraphSAGE (Hamilton et al. 2017); posts by mean word vectors, commented on by the same user.",
-    ),
+    )
 }
 _REDDIT = (
     "\nThe graph is published with GraphSAGE; PyTorch Geometric's Reddit (not Reddit2) fetches it, and "

@@ -43,11 +43,7 @@ class Released(PublishedFile):
         raise NotImplementedError
 
     def build(
-        self,
-        x: "np.ndarray | sp.csr_matrix",
-        ends: npt.ArrayLike,
-        y: np.ndarray,
-        public: np.ndarray | None = None,
+        self, x: "np.ndarray | sp.csr_matrix", ends: npt.ArrayLike, y: np.ndarray, public: np.ndarray | None = None
     ) -> Dataset:
         """A data set; ends: int [2, m], in any order, loops and duplicates among them."""
         ends = np.asarray(ends, np.int64)

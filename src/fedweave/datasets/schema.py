@@ -41,10 +41,8 @@ class Classified(TableSettings, Targeted):
         if not self.by_class:
             self._check_targets()
         if self.classes is not None and self.labels is not None:
-            raise ConfigError(
-                "data: give classes (labels are numbers) or labels (labels are names), not both.",
-                code="config.conflict",
-            )
+            message = "data: give classes (labels are numbers) or labels (labels are names), not both."
+            raise ConfigError(message, code="config.conflict")
         if self.labels is not None and not 0 < len(self.labels) == len(set(self.labels)):
             raise ConfigError(f"data: labels = {list(self.labels)} is empty or names a class twice.")
         if self.favorable is not None:
@@ -90,15 +88,11 @@ class Classified(TableSettings, Targeted):
             del of_classes["labels"]
         for name, value in of_classes.items():
             if value is not None:
-                raise ConfigError(
-                    f'data.{name}: is of classes, and data.target = "{self.target}". Leave it out.',
-                    code="config.conflict",
-                )
+                message = f'data.{name}: is of classes, and data.target = "{self.target}". Leave it out.'
+                raise ConfigError(message, code="config.conflict")
         if names_targets and self.labels is None:
-            raise ConfigError(
-                'data.targets: is lacking; target = "labels" needs the columns of the labels. Name them in order.',
-                code="config.missing",
-            )
+            message = 'data.targets: is lacking; target = "labels" needs the columns of the labels. Name them in order.'
+            raise ConfigError(message, code="config.missing")
         for name in self.targets or ():
             if name in (self.categories or {}) or name in (self.ignore or ()):
                 raise ConfigError(
@@ -121,11 +115,7 @@ class Classified(TableSettings, Targeted):
 
     def _class_order(self, table: Table) -> tuple[str, ...] | None:
         """The class names in order: `labels`, or two with `favorable` as the second; None where neither is set, or
-        where `favorable` is class 1 of numbers.
-
-        Raises:
-            DataError: there are not two classes, or `favorable` is none of them.
-        """
+        where `favorable` is class 1 of numbers."""
         if self.labels is not None or self.favorable is None:
             return self.labels
         name, labels = str(self.favorable), table.texts("label").drop_null().unique()
@@ -165,9 +155,6 @@ class Classified(TableSettings, Targeted):
         """The tables in a folder, columns called by what they mean.
 
         lacking: whether columns in settings may be in none of the tables.
-
-        Raises:
-            DataError: a file is missing or not valid, or a column in settings is in none.
         """
         return self.rename_columns(folder, Tables(*(read(find(folder, stem)) for stem in self.stems)), lacking)
 
@@ -199,11 +186,7 @@ class Classified(TableSettings, Targeted):
 
     def labels_of(self, table: Table, labelled: bool = True) -> tuple[np.ndarray, int]:
         """Classes int64 [rows], -1 where a label is missing, and how many classes there are; or numbers or labels
-        [rows, t] (`core.target`), and 0. Without `labelled`, all may be missing.
-
-        Raises:
-            DataError: a label is not one of the configured ones; names file and row.
-        """
+        [rows, t] (`core.target`), and 0. Without `labelled`, all may be missing."""
         if not self.by_class:
             faults, values = Faults(DataError), list[np.ndarray]()
             for name in self.target_columns:  # without `labelled`, an absent column has only gaps

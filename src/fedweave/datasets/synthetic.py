@@ -52,11 +52,7 @@ class Blocks:
 
 def draw_pairs(blocks: Blocks, same_class: bool, same_group: bool, count: int, rng: np.random.Generator) -> np.ndarray:
     """int64 [2, count]: distinct unordered pairs, uniform among all that are in the same class (or in different ones)
-    and in the same group (or in different ones).
-
-    Raises:
-        ConfigError: there are fewer such pairs.
-    """
+    and in the same group (or in different ones)."""
     n = len(blocks.order)
     room = int((blocks.sizes * blocks.partners(same_class, same_group)).sum()) // 2
     if count > room:

@@ -80,11 +80,7 @@ class Table:
         return blank
 
     def cells(self, column: str) -> pa.Array:
-        """The column in one piece, without a dictionary.
-
-        Raises:
-            DataError: it is of a type whose meaning is not known, such as intervals of pandas.
-        """
+        """The column in one piece, without a dictionary."""
         cells = self.data[column].combine_chunks()
         if isinstance(cells.type, pa.BaseExtensionType):
             refuse(self.path, f"column {column!r} holds {cells.type}", OPAQUE, "column-type")
@@ -320,11 +316,7 @@ class TableParts(StackedTables):
 
 
 def stack(path: Path, tables: Sequence[Table], kind: type[StackedTables] = StackedTables) -> StackedTables:
-    """Tables with the same columns as one, whose name is `path`.
-
-    Raises:
-        DataError: a column has values of different types.
-    """
+    """Tables with the same columns as one, whose name is `path`."""
     try:
         data = pa.concat_tables([table.data for table in tables], promote_options="permissive")
     except pa.ArrowException as error:

@@ -42,12 +42,7 @@ class CsvLayout(NamedTuple):
 
 
 def read_csv(path: Path, layout: CsvLayout) -> pa.Table:
-    """All cells as strings, null where empty; a line without any is a row of nulls.
-
-    Raises:
-        DataError: cells are split by something else, a quote is never closed, or there are too many columns. One of
-            `decompression.TABLE_FAULTS` or `CSV_FAULTS`: the file is malformed.
-    """
+    """All cells as strings, null where empty; a line without any is a row of nulls."""
     header = _header(path, layout)
     for mark, name in ((";", "semicolons"), ("\t", "tabs")):
         if len(header) == 1 and mark in header[0]:
@@ -69,11 +64,7 @@ def read_csv(path: Path, layout: CsvLayout) -> pa.Table:
 
 def read_tabs(path: Path, columns: Sequence[str], header: bool) -> pa.Table:
     """The cells of a text file, which tabs split, as strings, null where empty; `columns` are their names, and `header`
-    says whether the first line has them, too.
-
-    Raises:
-        DataError: a row has another number of cells. One of `decompression.TABLE_FAULTS`: the file is malformed.
-    """
+    says whether the first line has them, too."""
     faults = list[str]()
 
     def skip(row: pa.csv.InvalidRow) -> str:
@@ -110,11 +101,7 @@ def _check_width(path: Path, columns: int) -> None:
 
 
 def layout_of(path: Path) -> CsvLayout:
-    """How a CSV file begins: perhaps with Excel's line "sep=;", then with lines of comments.
-
-    Raises:
-        DataError: the line after the comments is no header, or one of them looks like it.
-    """
+    """How a CSV file begins: perhaps with Excel's line "sep=;", then with lines of comments."""
     with path.open(newline="", encoding="utf-8-sig") as file:
         first = next(file, "")
         split = re.fullmatch(_SPLIT, first)
@@ -223,11 +210,7 @@ def read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
 
 
 def first_line(path: Path) -> str:
-    """The first line of a text file, "" of an empty one.
-
-    Raises:
-        DataError: the file is not UTF-8, or may not be read.
-    """
+    """The first line of a text file, "" of an empty one."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             return file.readline().rstrip("\r\n")
@@ -239,11 +222,7 @@ def first_line(path: Path) -> str:
 
 def _read_parts(folder: Path) -> Table:
     """The parts of a table one below the other, by the numbers in their names; together they may not fill the memory
-    either.
-
-    Raises:
-        DataError: there is none, or there are folders or files of another kind; or parts have other columns.
-    """
+    either."""
     inside = sorted(path for path in folder.iterdir() if not path.name.startswith((".", "_")))
     remedy = f"Write the table as one file, {folder.name}, or as parts that all end in {folder.suffix}."
     for path in inside:

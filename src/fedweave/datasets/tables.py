@@ -11,27 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fedweave.core.types import Record
+from fedweave.datasets import columns
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check, refuse
 from fedweave.datasets.column_names import EDGES, NODES, OF_EDGES, check_columns, refuse_row_as_names
-from fedweave.datasets.columns import (
-    ABSENT_END,
-    AUTO,
-    check_gaps,
-    ends_of,
-    expand_lists,
-    feature_names,
-    features_of,
-    fill_gaps,
-    gap_columns,
-    group_names,
-    ids_of,
-    masks_of,
-    owners_of,
-    sens_of,
-    training_rows,
-    training_values,
-)
 from fedweave.datasets.edge_tables import ALL, EdgeTables, edge_attributes_of, of_nodes
 from fedweave.datasets.features import compact, scale_by_holders, with_constant
 from fedweave.datasets.leakage import check_sensitive
@@ -50,19 +33,17 @@ class Tabular(EdgeTables):
            it is no feature.
     """
 
-    absent_end: ClassVar[str] = ABSENT_END  # the remedy for an edge to an id that is no node
+    absent_end: ClassVar[str] = columns.ABSENT_END  # the remedy for an edge to an id that is no node
     owner: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.owner in NODES:
-            raise ConfigError(
-                f"data: owner = {self.owner!r} already means something else; name another column.",
-                code="config.column-taken",
-            )
-        check_gaps(self.missing, self.categories)
+            message = f"data: owner = {self.owner!r} already means something else; name another column."
+            raise ConfigError(message, code="config.column-taken")
+        columns.check_gaps(self.missing, self.categories)
         for name in self.targets or ():
-            if name in (self.owner, *gap_columns(self.missing, self.of_edges)):
+            if name in (self.owner, *columns.gap_columns(self.missing, self.of_edges)):
                 raise ConfigError(
                     f"data.targets: {name!r} is also in data.missing or data.owner. Name it once; targets may have "
                     "gaps as they are.",
@@ -78,25 +59,23 @@ class Tabular(EdgeTables):
         """The data set; errors about several tables name `root`, and its last part is the data's name.
 
         labelled: False for examples to be predicted, which need no labels and whose split does not matter.
-
-        Raises:
-            DataError: the tables are not valid; the message names file, row (see `table.Table`) and remedy, of each of
-                the first 20 faults.
         """
         settings = self.with_targets(self.examples(tables))
         if settings is not self:
             return settings.build(tables, root, labelled)
         self.check_form(tables, labelled)
         # 1. Categories "auto" are the values of training rows.
-        if AUTO in (self.categories or {}).values():
+        if columns.AUTO in (self.categories or {}).values():
             categories = dict(self.categories or {})
-            for name in [name for name, values in categories.items() if values == AUTO]:
+            for name in [name for name, values in categories.items() if values == columns.AUTO]:
                 table = tables.edges if name.startswith(OF_EDGES) else tables.nodes
                 rows = self._training_rows(tables, table)
-                categories[name] = training_values(table, name.removeprefix(OF_EDGES), rows)
+                categories[name] = columns.training_values(table, name.removeprefix(OF_EDGES), rows)
             return replace(self, categories=categories).build(tables, root, labelled)
         # 2. Every part is read, and all faults are refused together.
-        nodes = fill_gaps(expand_lists(tables.nodes, self.special_columns), gap_columns(self.missing, of_edges=False))
+        nodes = columns.fill_gaps(
+            columns.expand_lists(tables.nodes, self.special_columns), columns.gap_columns(self.missing, of_edges=False)
+        )
         if nodes.rows == 0:
             refuse(nodes.path, "the table has no rows", "Give one row per node.")
         tables = self.arrange(tables._replace(nodes=nodes))
@@ -134,12 +113,12 @@ class Tabular(EdgeTables):
         """bool [rows] of a table, the rows of training: where the examples have a column split, rows with "train", and
         the nodes of such small graphs; None, for all rows, else."""
         examples = self.examples(tables)
-        trains = training_rows(examples)
+        trains = columns.training_rows(examples)
         if trains is None or table is examples:
             return trains
         if tables.graphs is None or table is not tables.nodes:
             return None
-        of_graphs = pc.is_in(table.nonempty_texts("graph"), ids_of(examples).filter(pa.array(trains)))
+        of_graphs = pc.is_in(table.nonempty_texts("graph"), columns.ids_of(examples).filter(pa.array(trains)))
         rows: np.ndarray = of_graphs.to_numpy(zero_copy_only=False)
         return rows if rows.any() else None
 
@@ -154,21 +133,23 @@ class Tabular(EdgeTables):
         example = "graph" if tables.graphs else "edge" if self.of_edges else "node"
         split, owned = labelled and "split" in examples.columns, self.owner in whose.columns
         return {
-            "ids": lambda record: ids_of(nodes),
+            "ids": lambda record: columns.ids_of(nodes),
             "labelled": lambda record: self.labels_of(examples, labelled),
-            "x": lambda record: features_of(nodes, known, categories, distinct=labelled),
-            "columns": lambda record: feature_names(nodes, known, categories),
-            "sensitive": lambda record: sens_of(examples, self.groups),
+            "x": lambda record: columns.features_of(nodes, known, categories, distinct=labelled),
+            "columns": lambda record: columns.feature_names(nodes, known, categories),
+            "sensitive": lambda record: columns.sens_of(examples, self.groups),
             # where that raised an error, its names would raise the same
-            "groups": lambda record: group_names(examples, self.groups) if "sensitive" in record else (),
+            "groups": lambda record: columns.group_names(examples, self.groups) if "sensitive" in record else (),
             "public": lambda record: (
-                masks_of(examples, record["labelled"][0], example) if split and "labelled" in record else None
+                columns.masks_of(examples, record["labelled"][0], example) if split and "labelled" in record else None
             ),
-            "owners": lambda record: owners_of(whose, self.owner or "") if owned else (),
+            "owners": lambda record: columns.owners_of(whose, self.owner or "") if owned else (),
             "owner": lambda record: whose.kinds(self.owner or "", record["owners"]) if record.get("owners") else None,
             "elsewhere": lambda record: pa.array([], "str"),
             "ends": lambda record: (
-                ends_of(edges, pa.concat_arrays([record["ids"], record["elsewhere"]]), self.loops, self.absent_end)
+                columns.ends_of(
+                    edges, pa.concat_arrays([record["ids"], record["elsewhere"]]), self.loops, self.absent_end
+                )
                 if {"ids", "elsewhere"} <= record.keys()
                 else None
             ),

@@ -25,10 +25,8 @@ class Targeted(CommonSettings):
 
     def __post_init__(self) -> None:
         if self.targets is not None and not 0 < len(self.targets) == len(set(self.targets)):
-            raise ConfigError(
-                f"data.targets = {list(self.targets)}: is empty or names a column twice. Name each once.",
-                code="config.value",
-            )
+            message = f"data.targets = {list(self.targets)}: is empty or names a column twice. Name each once."
+            raise ConfigError(message, code="config.value")
         if self.target == CLASS and self.targets is not None:
             raise ConfigError(
                 'data.targets: names columns, and target = "class" has one, label. Set data.target = "number" or '
@@ -47,22 +45,14 @@ class Targeted(CommonSettings):
         return self.target == NUMBER
 
     def refuse_unless_classes(self, what: str) -> None:
-        """Refuse numbers or labels in data that has none.
-
-        Raises:
-            ConfigError: names it.
-        """
+        """Refuse numbers or labels in data that has none."""
         if not self.by_class:
             raise ConfigError(
                 f'data.target = "{self.target}": {what} has classes. Leave target out.', code="config.target"
             )
 
     def column(self, values: np.ndarray, name: str, rows: Rows) -> np.ndarray:
-        """One target's values float64 [e], NaN at gaps, as they are.
-
-        Raises:
-            DataError: one is infinite, or has no logarithm but target_log is set, or is no label; names its row.
-        """
+        """One target's values float64 [e], NaN at gaps, as they are."""
         with np.errstate(invalid="ignore"):
             bad, what, remedy = np.isinf(values), "is not finite", "Correct it, or leave the cell empty for a gap."
             if self.target == LABELS:
@@ -83,9 +73,6 @@ class Targeted(CommonSettings):
         """An array of numbers or labels [e] or [e, t], with NaN or, of labels, -1 at gaps, in the form of `Dataset.y`.
 
         called: the names of its columns; `targets` lists the columns that count.
-
-        Raises:
-            DataError: it has another form, not that many columns, or a value that is none; names its row.
         """
         if y.dtype.kind not in "biuf" or y.ndim not in (1, 2):
             what = f"{key} is {y.dtype} {list(y.shape)}"
@@ -121,11 +108,7 @@ class Targeted(CommonSettings):
         return about
 
     def refuse_other(self, y: np.ndarray, key: str, where: str | Path) -> None:
-        """Reject numbers, or several columns, where classes are expected.
-
-        Raises:
-            DataError: names the setting that takes them.
-        """
+        """Reject numbers, or several columns, where classes are expected."""
         if self.by_class and (y.ndim == 2 or y.dtype.kind == "f"):
             form = f"is {y.dtype}, not int64" if y.dtype.kind == "f" else f"has shape {y.shape}, not (any)"
             refuse(where, f"{key} {form}", f"Store classes as whole numbers [e], {key}.astype('int64'). {_SAY}", CODE)

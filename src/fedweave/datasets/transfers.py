@@ -173,11 +173,7 @@ class Transfers(Settings):
         return pa.table(accounts), pa.table(transfers)
 
     def draw(self, seed: int) -> Draw:
-        """The random draw that `load` and `tables` share.
-
-        Raises:
-            ConfigError: see `load`.
-        """
+        """The random draw that `load` and `tables` share."""
         accounts, transfers, frauds = self.sizes
         rng = generator(seed, "transfers accounts")
         bank = rng.permutation(np.arange(accounts) % self.banks)
@@ -185,10 +181,8 @@ class Transfers(Settings):
         members, paid = self._group(bank, frauds, fraud, generator(seed, "transfers rings"))
         fraud[members] = True
         if fraud.sum() < frauds:
-            raise ConfigError(
-                f"transfers: banks = {self.banks} have too few accounts for {frauds} frauds; set fewer.",
-                code="config.pairs",
-            )
+            message = f"transfers: banks = {self.banks} have too few accounts for {frauds} frauds; set fewer."
+            raise ConfigError(message, code="config.pairs")
         customer = (rng.random((accounts, 1)) > np.cumsum(_OF_CUSTOMERS, 1)[fraud.astype(int), :-1]).sum(1)
         wealth = rng.standard_normal(accounts) + 0.8 * (customer > 0) - 0.2 * fraud
         age = rng.standard_normal(accounts) - 1.2 * fraud

@@ -53,9 +53,6 @@ def learned(data: Dataset, columns: np.ndarray | None = None, width: int = 0) ->
 
     columns: int64 [n], the column of each node among `width` columns, where holders of nodes number them together; a
     node at -1 has none.
-
-    Raises:
-        ConfigError: the data is of small graphs or of parties, where holders share no nodes.
     """
     if data.graph_of is not None or data.parties is not None:
         raise ConfigError(
@@ -144,11 +141,7 @@ class Triples(Settings):
         return read(path, names if header else TRIPLE, header)
 
     def graph(self, table: Table, name: str) -> Dataset:
-        """The data set of a `table` of triples.
-
-        Raises:
-            DataError: a cell is empty or refused, or there is no triple; lists the faults.
-        """
+        """The data set of a `table` of triples."""
         if not table.rows:
             refuse(table.path, "there is no triple", "Give one row for each triple.", "no-triples")
         faults, ends, kind = Faults(DataError), list[pa.Array](), np.zeros(0, np.int64)
@@ -180,11 +173,7 @@ class Triples(Settings):
 
 
 def _texts(folder: Path) -> list[Path]:
-    """The text files of triples in a folder, at most one of each split; none where there is a table.
-
-    Raises:
-        DataError: there is neither, or there are two of one split, or none to train on.
-    """
+    """The text files of triples in a folder, at most one of each split; none where there is a table."""
     if any((folder / f"{STEM}{ending}").exists() for ending in TABLES):
         return []
     files = {folder / f"{word}.txt": split for word, split in SPLIT_WORDS.items() if (folder / f"{word}.txt").is_file()}

@@ -56,11 +56,11 @@ from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
 from fedweave.partition import cut, repeats, unused
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.client_data import global_test_part, pooled, restrict, shares
+from fedweave.partition.client_data import global_test_part, pool_clients, restrict, shares
 from fedweave.partition.external import Appended, check_inside, meter_exchange, with_external_columns
 from fedweave.partition.precompute import Precompute, everywhere
 from fedweave.partition.preparation import with_scaled_edges
-from fedweave.partition.scaling import meter_scaling, meter_target_scaling, scaled_targets
+from fedweave.partition.scaling import meter_scaling, meter_target_scaling, scale_targets
 
 # ----------------------------------------------------------------------------------------------------
 # A run's data and its partition, where edges between members may become features by the configuration.
@@ -139,7 +139,7 @@ def ready(data: Dataset, partition: Partition, config: Config) -> Dataset:
 
 def seen_by(algorithm: Choice, partition: Partition, data: Dataset) -> Partition:
     """The partition that clients see: the union of all where the algorithm is pooled."""
-    return pooled(partition, data) if capabilities(algorithm.kind).pooled else partition
+    return pool_clients(partition, data) if capabilities(algorithm.kind).pooled else partition
 
 
 def weighted(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
@@ -218,7 +218,7 @@ def ingredients(config: Config) -> Ingredients:
     """
     data, partition, exchange = prepared(config)
     seen = seen_by(config.algorithm, partition, data)
-    data = scaled_targets(data, seen)
+    data = scale_targets(data, seen)
     members = client_ids(len(seen.parts), seen.names)
     loaded = _loaded(config, data, seen, members).check()
     data, algorithm = _algorithm(loaded, seen)
@@ -431,8 +431,8 @@ def federation(
     give_defaults(type(algorithm))
     name, declared = declared_by(algorithm)
     one = len(partition.parts) > 1 and declared.pooled
-    seen = pooled(partition, data) if one else partition
-    data = scaled_targets(data, seen)
+    seen = pool_clients(partition, data) if one else partition
+    data = scale_targets(data, seen)
     clients = client_ids(len(seen.parts), seen.names)
     enrolled = Enrolled(name=name, declared=declared, members=clients, member_models=members or {})
     loaded = enrolled.with_data(data, data.scaling, partition=seen, engine={"mode": mode, "chunk": chunk}).check()

@@ -21,7 +21,7 @@ from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.sparse import Sparse
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.client_data import shares
-from fedweave.partition.ego_networks import edge_starts, induced_together, slots_of
+from fedweave.partition.ego_networks import edge_starts, edges_within_all, slots_of
 
 _BYTES_KEPT = 4 << 30  # of graphs in memory; the least recently used are removed and made again on use
 _ENTRY = 8  # bytes of an entry of sparse features
@@ -80,7 +80,7 @@ class MadeGraphs(Makes):
             whole[place] = values
             return torch.from_numpy(whole).view(len(parts), rows, *values.shape[1:])
 
-        index, starts = induced_together(self._data, nodes, sizes, self._starts, self._slots)
+        index, starts = edges_within_all(self._data, nodes, sizes, self._starts, self._slots)
         weight = None if self._dtype == torch.float32 else np.ones(index.shape[1])
         client_index, sensitive = torch.arange(len(parts), device="cpu"), self._data.sensitive
         return Graph(

@@ -109,9 +109,32 @@ def cut(partition: Partitioner, data: Dataset, seed: int) -> Partition:
 def unused(partition: object, data: Dataset, result: Partition) -> list[str]:
     """Notes on what came with the data and is not used: its reader's notes, and a split or owners that the partition
     `result` does not follow. `partition` made it, or is None where that is unknown."""
-    followed = result.names is not None and set(result.names) <= set(data.owners or ())  # some may have left
-    owners = [] if data.owner is None or followed else [OWNERS]
-    return [*data.notes, *_unused_split(partition, data, result), *_unused_ratios(partition, data), *owners]
+    notes = list(data.notes)
+    # 1. The data's own split.
+    takes_split = isinstance(partition, TakesSplit) and partition.use_dataset_split
+    if data.public is not None and not takes_split and not _follows_split(data.public, result):
+        totals_of_split = zip(SPLITS, data.public.sum(1).tolist(), strict=True)
+        counts = ", ".join(f"{count:,} {name}" for name, count in totals_of_split)
+        remedy = "partition.use_dataset_split = true takes it"
+        if not isinstance(partition, TakesSplit):
+            kinds = {name: kind for name, kind in PARTITIONS.items() if data.example in _examples(kind)}
+            fits = [name for name, kind in kinds.items() if isinstance(kind, TakesSplit)]
+            remedy = f"{', '.join(fits)} can take it, by use_dataset_split = true"
+        notes.append(f"the data's own split ({counts}) is not used: this partition draws its own; {remedy}")
+    # 2. Ratios, where the split is by time or that of links.
+    if isinstance(partition, Divided) and (partition.split == "time" or data.links is not None):
+        ratios = [name for name in SPLITS if getattr(partition, name) != getattr(type(partition), name)]
+        remedy = "data.ratios divides links"
+        if partition.split == "time":
+            remedy = "a split by time ends where train_until and val_until say"
+        if ratios:
+            verb = "is" if len(ratios) == 1 else "are"
+            notes.append(f"partition.{', partition.'.join(ratios)} {verb} not used: {remedy}")
+    # 3. Owners, some of whom may have left.
+    follows_owners = result.names is not None and set(result.names) <= set(data.owners or ())
+    if data.owner is not None and not follows_owners:
+        notes.append(OWNERS)
+    return notes
 
 
 def repeats(data: Dataset, partition: Partition) -> list[str]:
@@ -121,31 +144,6 @@ def repeats(data: Dataset, partition: Partition) -> list[str]:
     if partition.test is not None:
         test.append(partition.test)
     return molecules.repeats(data, np.unique(np.concatenate(train)), np.unique(np.concatenate(test)))
-
-
-def _unused_ratios(partition: object, data: Dataset) -> list[str]:
-    if not isinstance(partition, Divided) or (partition.split != "time" and data.links is None):
-        return []
-    ratios = [name for name in SPLITS if getattr(partition, name) != getattr(type(partition), name)]
-    verb = "is" if len(ratios) == 1 else "are"
-    by_time = partition.split == "time"
-    remedy = "a split by time ends where train_until and val_until say" if by_time else "data.ratios divides links"
-    return [f"partition.{', partition.'.join(ratios)} {verb} not used: {remedy}"] if ratios else []
-
-
-def _unused_split(partition: object, data: Dataset, result: Partition) -> list[str]:
-    public = data.public
-    takes_split = isinstance(partition, TakesSplit) and partition.use_dataset_split
-    if public is None or takes_split or _follows_split(public, result):
-        return []
-    counts = ", ".join(f"{count:,} {name}" for name, count in zip(SPLITS, public.sum(1).tolist(), strict=True))
-    if isinstance(partition, TakesSplit):
-        remedy = "partition.use_dataset_split = true takes it"
-    else:
-        kinds = {name: kind for name, kind in PARTITIONS.items() if data.example in _examples(kind)}
-        fits = [name for name, kind in kinds.items() if isinstance(kind, TakesSplit)]
-        remedy = f"{', '.join(fits)} can take it, by use_dataset_split = true"
-    return [f"the data's own split ({counts}) is not used: this partition draws its own; {remedy}"]
 
 
 def _follows_split(public: np.ndarray, result: Partition) -> bool:

@@ -78,7 +78,7 @@ class Partition(Shown):
     held:  further nodes that the server itself holds and no client does, by role, such as "public", "validation" or
            "proxy".
     pairs:  facts about every two clients, {name: float64 [P, P]}, such as how much they share; stored with a run.
-    members: for a union (`client_data.pooled`), {member: int64, which of the one client's examples are its own}.
+    members: for a union (`client_data.pool_clients`), {member: int64, which of the one client's examples are its own}.
     member_nodes: likewise {member: int64, which of the one client's nodes}, where links are the examples.
     maker:  the plug-in, data and seed that made it; None if unknown.
     """

@@ -7,13 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TEST
 from fedweave.core.target import is_labeled, missing_like
 from fedweave.datasets.base import Dataset, distinct
 from fedweave.datasets.features import by_holder
 from fedweave.partition.base import Part, Partition, client_ids
-from fedweave.partition.ego_networks import edges_among, induced_carried, induced_edges, labels_of
+from fedweave.partition.ego_networks import attributes_within, edges_among, edges_within, labels_of
 from fedweave.partition.scaling import target_scale_of
 
 
@@ -31,10 +30,10 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
     """Each client's share as a dataset of its own, whose split is how the client uses its examples; without labels y is
     -1. Features are scaled by the client's own nodes where `data` asks for that. Numbers as targets have the scale of
     the client's own training examples (`target_scale_of`). Parties of a vertical partition get no ids: their nodes are
-    the same, in the same order. starts: see `induced_edges`."""
+    the same, in the same order. starts: see `edges_within`."""
     groups = [part.nodes for part in parts]
-    edges_of_groups = induced_edges(data, groups, starts)
-    attributes_of_groups = induced_carried(data, groups)
+    edges_of_groups = edges_within(data, groups, starts)
+    attributes_of_groups = attributes_within(data, groups)
     for part, induced, attributes in zip(parts, edges_of_groups, attributes_of_groups, strict=True):
         nodes = part.nodes
         y = data.y[part.examples]
@@ -44,6 +43,13 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             x = x[:, part.columns]
             columns = tuple(data.columns[i] for i in part.columns) if data.columns else ()
         edges = induced if part.edges is None else np.searchsorted(nodes, part.edges)
+        if part.edges is not None:  # `attributes` are of all edges among its nodes, also those that it does not have
+            attributes = None
+            if part.edge_rows is not None and data.edge_attrs is not None:
+                ends = np.searchsorted(nodes, data.edge_attrs.ends[:, part.edge_rows])
+                attributes = data.edge_attrs.select(part.edge_rows, ends)
+        if attributes is not None:
+            attributes = attributes._replace(split_times=part.split_times)
         share = replace(
             data,
             x=x,
@@ -60,24 +66,13 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             graph_of=None if data.graph_of is None else np.searchsorted(part.examples, data.graph_of[nodes]),
             node_labels=None if data.node_labels is None else data.node_labels[nodes],
             edge_labels=labels_of(data, nodes[edges]),
-            edge_attrs=_attributes_of(data, part, attributes),
+            edge_attrs=attributes,
             outside=None,
             node_time=None if data.node_time is None else data.node_time[nodes],
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
             target_scale=target_scale_of(data, part),
         )
         yield share if part.columns is not None else by_holder(share)  # parties keep their columns as they are
-
-
-def _attributes_of(data: Dataset, part: Part, induced: EdgeAttributes | None) -> EdgeAttributes | None:
-    """A client's edges with their attributes. `induced` covers all edges among its nodes, also those that a client with
-    edges of its own (`Part.edges`) does not have."""
-    if part.edges is None:
-        return None if induced is None else induced._replace(split_times=part.split_times)
-    if part.edge_rows is None or data.edge_attrs is None:
-        return None
-    ends = np.searchsorted(part.nodes, data.edge_attrs.ends[:, part.edge_rows])
-    return data.edge_attrs.select(part.edge_rows, ends)._replace(split_times=part.split_times)
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
@@ -95,7 +90,7 @@ def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]
     return replace(restricted, scaling=data.scaling), restricted_parts
 
 
-def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
+def pool_clients(partition: Partition, data: Dataset | None = None) -> Partition:
     """The union of all clients as one client, with the edges between them. Where edges are the examples, `data` has the
     edges between clients, which are in no split.
 
@@ -115,7 +110,7 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
     train, val, test = masks
     masks = np.stack([train & ~val & ~test, val & ~test, test])
     if data is not None and data.links is not None:  # links between clients have a split, too
-        masks = split_of_links(data, parts[0].split_times)[:, examples]
+        masks = link_masks(data, parts[0].split_times)[:, examples]
     columns = _union([part.columns for part in parts])
     codes = _union([None if part.edges is None else part.edges[0] << 32 | part.edges[1] for part in parts])
     union = Part(
@@ -146,7 +141,7 @@ def pooled(partition: Partition, data: Dataset | None = None) -> Partition:
     )
 
 
-def split_of_links(data: Dataset, split_times: tuple[float, float] | None) -> np.ndarray:
+def link_masks(data: Dataset, split_times: tuple[float, float] | None) -> np.ndarray:
     """Masks bool [3, e] of all links: by time up to the ends of training and validation, or the data's own split."""
     if split_times is None or data.time is None:
         return np.asarray(data.public)

@@ -84,11 +84,6 @@ class Louvain(Divided):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts and, with `holdout`, a global test set.
-
-        Raises:
-            ConfigError: fewer nodes than clients (outside the held-out community), or no published split.
-        """
         check_enough(data.nodes, self.clients)
         rng = generator(seed, "partition/louvain")
         graph = adjacency(data)
@@ -99,22 +94,17 @@ class Louvain(Divided):
             if not self.holdout:
                 owner += 1
         else:
-            owner = self._deal_to_linked(graph, labels, rng)
+            owner = np.zeros(data.nodes, dtype=np.int64)
+            nodes = np.arange(data.nodes)
+            if self.holdout:
+                community = np.abs(np.bincount(labels) - data.nodes / (self.clients + 1)).argmin()
+                nodes = np.flatnonzero(labels != community)
+                check_enough(len(nodes), self.clients)
+            owner[nodes] = 1 + _balance(graph[nodes][:, nodes], labels[nodes], self.clients, self.slack, rng)
         test_nodes, *client_nodes = group(owner, self.clients + 1)  # the owner 0 is the global test
         parts = self.divide_nodes(data, client_nodes, seed)
         test = edges_among(data, [test_nodes])[0] if data.example == "edge" else test_nodes
         return Partition(parts, test[data.has_label[test]] if self.holdout else None)
-
-    def _deal_to_linked(self, graph: sp.csr_matrix, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """int64 [n]: the client of every node, counted from 1; 0 is the global test."""
-        owner = np.zeros(len(labels), dtype=np.int64)
-        nodes = np.arange(len(labels))
-        if self.holdout:
-            community = np.abs(np.bincount(labels) - len(labels) / (self.clients + 1)).argmin()
-            nodes = np.flatnonzero(labels != community)
-            check_enough(len(nodes), self.clients)
-        owner[nodes] = 1 + _balance(graph[nodes][:, nodes], labels[nodes], self.clients, self.slack, rng)
-        return owner
 
 
 def communities(data: Dataset, resolution: float, rng: np.random.Generator) -> np.ndarray:

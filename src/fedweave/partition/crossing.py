@@ -29,8 +29,8 @@ from fedweave.core.operators import NODES, Precomputed
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
-from fedweave.partition.client_data import split_of_links
-from fedweave.partition.external import holders_of, known_ends
+from fedweave.partition.client_data import link_masks
+from fedweave.partition.external import ends_in_data, holders_of
 
 TRIES = 32  # to find a pair that is no link
 UNLIKE = "config.external"  # the code of data that has no links between members
@@ -56,11 +56,7 @@ class CrossingLinks:
     """Finds the links between members that each of them knows, and pairs that are no links for evaluation."""
 
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
-        """Each client's pairs, as lists of one length (`core.graph.FOREIGN_PAIRS` and so on).
-
-        Raises:
-            ConfigError: links are no examples, lead to items, or members share nodes.
-        """
+        """Each client's pairs, as lists of one length (`core.graph.FOREIGN_PAIRS` and so on)."""
         links = data.links
         if links is None or data.edge_attrs is None or links.items is not None:
             raise ConfigError(
@@ -70,15 +66,15 @@ class CrossingLinks:
             )
         holder, parts = holders_of(data, partition), partition.parts
         hashes = name_hashes(data, links)
-        every = _pairs(data, links, parts[0].split_times)
-        every = KnownPairs(*(column[_between(every, holder, len(parts))] for column in every))
-        known = [
-            _Member(links, hashes, part.nodes, KnownPairs(*(column[holder[every.near] == at] for column in every)))
-            for at, part in enumerate(parts)
-        ]
-        counts = [np.bincount(holder[member.foreign], minlength=1).max() for member in known if len(member.foreign)]
-        room = np.zeros(int(max(counts, default=1)), np.int64)
-        return [member.arrays(room) for member in known]
+        pairs = _pairs(data, links, parts[0].split_times)
+        near, far = holder[pairs.near], holder[pairs.far]
+        between = (near != far) & (near >= 0) & (far >= 0) & (near < len(parts)) & (far < len(parts))
+        members, room = list[_Member](), 1
+        for at, part in enumerate(parts):
+            known = KnownPairs(*(column[between & (near == at)] for column in pairs))
+            members.append(_Member(links, hashes, part.nodes, known))
+            room = max(room, np.bincount(holder[members[-1].far_nodes], minlength=1).max())
+        return [member.arrays(np.zeros(int(room), np.int64)) for member in members]
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
         """Raise ConfigError: between organizations no process matches the ends of links yet."""
@@ -94,17 +90,10 @@ def name_hashes(data: Dataset, links: Links) -> np.ndarray:
     return hashes_of(data.node_ids, str(links.seed).encode())
 
 
-def _between(pairs: KnownPairs, holder: np.ndarray, parts: int) -> np.ndarray:
-    """bool: which pairs have ends at two different members."""
-    near, far = holder[pairs.near], holder[pairs.far]
-    both: np.ndarray = (near != far) & (near >= 0) & (far >= 0) & (near < parts) & (far < parts)
-    return both
-
-
 def _pairs(data: Dataset, links: Links, split_times: tuple[float, float] | None) -> KnownPairs:
     """All links, once from each end that knows it: both ends of the data's own links, and the owner's end of links in
     one file (`outside`)."""
-    attributes, masks = data.edge_attrs, split_of_links(data, split_times)
+    attributes, masks = data.edge_attrs, link_masks(data, split_times)
     if attributes is None:
         raise ValueError(f"the examples of {data.name} are no links")
     split = np.where(masks.any(0), masks.argmax(0), -1)
@@ -122,7 +111,7 @@ def _outside(data: Dataset, links: Links, split_times: tuple[float, float] | Non
     if outside is None:
         raise ValueError(f"{data.name} has no edges to nodes elsewhere")
     inside = outside.edge_attrs.ends < data.nodes
-    ends = known_ends(data)[outside.edge_attrs.ends]
+    ends = ends_in_data(data)[outside.edge_attrs.ends]
     known = (ends >= 0).all(0) & (inside[0] != inside[1])
     leads = inside[0, known].astype(np.int64)
     source, target = ends[:, known]
@@ -149,14 +138,14 @@ class _Member:
         self._links = links
         self._hashes = hashes
         self._nodes = nodes
-        self.foreign = np.unique(self._known.far)
+        self.far_nodes = np.unique(self._known.far)
 
     def arrays(self, room: np.ndarray) -> Precomputed:
         """All arrays that the steps read."""
         known, count = self._known, len(self._known.near)
         near = np.searchsorted(self._nodes, known.near)
-        slot = np.searchsorted(self.foreign, known.far)
-        codes = np.unique((known.relation * len(self._nodes) + near) * max(1, len(self.foreign)) + slot)
+        slot = np.searchsorted(self.far_nodes, known.far)
+        codes = np.unique((known.relation * len(self._nodes) + near) * max(1, len(self.far_nodes)) + slot)
         rows = [np.stack([near, slot, known.relation, known.leads, known.split, np.full(count, LINK)], 1)]
         rows.append(self._no_links(rows[0], codes))
         evidence = pair_hashes(self._hashes[known.near], self._hashes[known.far], None, self._links.seed)
@@ -165,7 +154,7 @@ class _Member:
             FOREIGN_PAIRS: np.concatenate(rows),
             FOREIGN_TRAINED: np.flatnonzero(known.split == TRAIN)[:, None],
             FOREIGN_LINKS: codes[:, None],
-            FOREIGN_NODES: np.stack([self._hashes[self.foreign], evidence[first]], 1),
+            FOREIGN_NODES: np.stack([self._hashes[self.far_nodes], evidence[first]], 1),
             RECORDS: np.unique(np.stack([evidence, near], 1), axis=0),
             NODE_NAMES: self._hashes[self._nodes][:, None],
             ROOM: room[:, None],
@@ -184,7 +173,7 @@ class _Member:
         ends = rows[:, 1].copy()
         keys = pair_hashes(
             self._hashes[self._nodes[rows[:, 0]]],
-            self._hashes[self.foreign[rows[:, 1]]] if len(rows) else np.empty(0, np.int64),
+            self._hashes[self.far_nodes[rows[:, 1]]] if len(rows) else np.empty(0, np.int64),
             rows[:, 2],
             self._links.seed + 1,
         )
@@ -196,6 +185,6 @@ class _Member:
             if not self._links.relations:
                 rows[at, 0] = words(keys[at], 8 + 2 * attempt) % len(self._nodes)
             rows[at, 1] = ends[first[at] + words(keys[at], 9 + 2 * attempt) % size[at]]
-            code = (rows[at, 2] * len(self._nodes) + rows[at, 0]) * len(self.foreign) + rows[at, 1]
+            code = (rows[at, 2] * len(self._nodes) + rows[at, 0]) * len(self.far_nodes) + rows[at, 1]
             at = at[np.isin(code, codes)]
         return np.delete(rows, at, 0)

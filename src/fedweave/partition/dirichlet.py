@@ -28,11 +28,6 @@ class Random(Divided):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer examples than clients, or no published split although the settings ask for one.
-        """
         check_enough(data.units, self.clients, example=data.unit)
         order = generator(seed, "partition/random").permutation(data.units)
         examples = [np.sort(piece) for piece in np.array_split(order, self.clients)]
@@ -64,11 +59,6 @@ class Dirichlet(Divided):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: too few examples; no draw gave every client `min_nodes`; no published split.
-        """
         check_classes(data, "dirichlet deals each class in shares of its own")
         check_enough(data.examples, self.clients, self.min_nodes, data.example)
         rng = generator(seed, "partition/dirichlet")

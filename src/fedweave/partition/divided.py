@@ -20,7 +20,7 @@ from fedweave.datasets.molecules import scaffolds_of
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.ego_networks import edges_among
-from fedweave.partition.splits import check_ratios, divide, group, split_sizes
+from fedweave.partition.splits import check_ratios, divide, group, sizes_of_splits
 
 LATEST = 1e5  # days since 1970, the year 2243: later times of data are no dates
 SHARES = (0.6, 0.8)  # of the examples until the ends of training and of validation
@@ -61,24 +61,20 @@ class Divided(Settings):
 
     def divide_nodes(self, data: Dataset, nodes: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
         """Parts of `nodes`, the sorted nodes of each client, or small graphs where these are the examples. An edge as
-        an example belongs to the client that has both ends.
-
-        Raises:
-            ConfigError: the settings need a split, times or scaffolds, and the data has none.
-        """
+        an example belongs to the client that has both ends."""
         examples = edges_among(data, list(nodes)) if data.example == "edge" else nodes
         ratios = (self.train, self.val, self.test)
         if self.split == "time":
-            parts = split_by_time(data, examples, self._split_times(data))
+            parts = parts_by_time(data, examples, self._end_times(data))
         elif self.split == "scaffold":
-            parts = _split_by_scaffold(data, examples, ratios, seed)
+            parts = _parts_by_scaffold(data, examples, ratios, seed)
         else:
             parts = divide(data, examples, ratios, self.use_dataset_split, seed)
         if data.example != "edge":
             return parts
         return tuple(replace(part, nodes=numbers) for part, numbers in zip(parts, nodes, strict=True))
 
-    def _split_times(self, data: Dataset) -> tuple[float, float]:
+    def _end_times(self, data: Dataset) -> tuple[float, float]:
         """The last times of training and of validation."""
         if data.time is None:
             setting = "edge_time" if data.example == "edge" else "node_time"
@@ -90,7 +86,7 @@ class Divided(Settings):
         if data.edge_attrs is None or data.edge_attrs.time is None:
             raise ConfigError(
                 f'partition.split = "time": the edges of {data.name!r}, along which messages go, have no times. Name '
-                "their column by data.edge_time.",
+                "their column by data.edge_time."
             )
         times = np.sort(data.time[data.has_label])
         train_until = SHARES[0] if self.train_until is None else self.train_until
@@ -116,11 +112,7 @@ class Divided(Settings):
 
 
 def moment(name: str, value: float | str | None) -> float:
-    """A number unchanged, a date or time as days since 1970; NaN for None.
-
-    Raises:
-        ConfigError: the text is no date.
-    """
+    """A number unchanged, a date or time as days since 1970; NaN for None."""
     if not isinstance(value, str):
         return float("nan") if value is None else float(value)
     try:
@@ -140,7 +132,7 @@ def _time_of_share(end: float, times: np.ndarray) -> float:
     return float(times[max(0, int(np.ceil(end * len(times) - 1e-9)) - 1)])
 
 
-def split_by_time(data: Dataset, examples: Sequence[np.ndarray], split_times: tuple[float, float]) -> tuple[Part, ...]:
+def parts_by_time(data: Dataset, examples: Sequence[np.ndarray], split_times: tuple[float, float]) -> tuple[Part, ...]:
     """Parts of `examples` (int64, sorted, for each client), split by the last times of training and of validation."""
     time = np.asarray(data.time)
     split = np.searchsorted(split_times, time)  # an example at the end of a split is in that split
@@ -157,7 +149,7 @@ def largest_first(numbers: np.ndarray, rng: np.random.Generator) -> list[tuple[i
     return [(int(at), int(counts[at])) for at in order]
 
 
-def _split_by_scaffold(
+def _parts_by_scaffold(
     data: Dataset, examples: Sequence[np.ndarray], ratios: tuple[float, float, float], seed: int
 ) -> tuple[Part, ...]:
     """The split of MoleculeNet (Wu et al. 2018) inside each client. Scaffolds, the largest first, go to the first of
@@ -169,7 +161,7 @@ def _split_by_scaffold(
     for client_examples in examples:
         labeled = np.flatnonzero(data.has_label[client_examples])
         numbers = np.unique(scaffolds[client_examples[labeled]], return_inverse=True)[1]
-        room = split_sizes(np.array([len(labeled)]), ratios)[0]
+        room = sizes_of_splits(np.array([len(labeled)]), ratios)[0]
         last = TEST if room.sum() == len(labeled) else len(SPLITS)
         order = largest_first(numbers, rng)
         split = np.full(len(order), last)  # of each scaffold
@@ -196,17 +188,10 @@ class Column(Divided):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into its owners' parts.
-
-        Raises:
-            ConfigError: the data names no owners, or lacks the split that the settings ask for.
-        """
         if data.owner is None:
             remedy = self.remedy.format(data.unit)
-            raise ConfigError(
-                f"partition: the {data.unit}s of {data.name!r} have no owner. {remedy}.",
-                code="config.no-owners",
-            )
+            message = f"partition: the {data.unit}s of {data.name!r} have no owner. {remedy}."
+            raise ConfigError(message, code="config.no-owners")
         parts = self.divide_nodes(data, group(data.owner, len(data.owners)), seed)
         return Partition(parts, names=data.owners)
 

@@ -1,6 +1,5 @@
 """Clients that hold edges and share nodes: members of knowledge graphs, or shops with common customers."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -11,8 +10,8 @@ from fedweave.core.plugins import remember_maker
 from fedweave.core.random import generator
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.errors import ConfigError
-from fedweave.partition.base import Part, Partition
-from fedweave.partition.divided import Divided, split_by_time
+from fedweave.partition.base import Partition
+from fedweave.partition.divided import Divided, parts_by_time
 from fedweave.partition.splits import divide, group
 
 
@@ -35,31 +34,32 @@ class EdgeGroups(Divided):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into groups of edges.
-
-        Raises:
-            ConfigError: the data lacks the column that `by` needs, or a client would have no edge.
-        """
         holder, names = self._holders(data, seed)
         clients = self.clients if names is None else len(names)
-        held = group(holder, clients)
-        empty = sum(len(edges) == 0 for edges in held)
+        client_edges = group(holder, clients)
+        empty = sum(len(edges) == 0 for edges in client_edges)
         if empty:
             raise ConfigError(
                 f"partition.clients = {clients}: {empty} of them would hold no edge of {data.name!r} by {self.by}. "
                 "Lower clients, or cut the edges in another way (partition.by).",
                 code="config.too-few",
             )
-        return Partition(self._parts(data, held, seed), names=names)
+        # Parts over the edges that each client holds, with the graph that these edges make.
+        ratios = self.train, self.val, self.test
+        if self.split == "time":
+            parts = parts_by_time(data, client_edges, self._end_times(data))
+        else:
+            parts = divide(data, client_edges, ratios, self.use_dataset_split, seed)
+        ends = data.edge_attrs.ends  # type: ignore[union-attr]
+        parts = tuple(replace(part, edges=to_undirected(ends[:, part.examples], data.nodes)) for part in parts)
+        return Partition(parts, names=names)
 
     def _holders(self, data: Dataset, seed: int) -> tuple[np.ndarray, tuple[str, ...] | None]:
         """int64 [M], the place of the client that holds each edge, and the clients' names if the data has them."""
         rng, attributes = generator(seed, "partition/edges"), data.edge_attrs
         if attributes is None:
-            raise ConfigError(
-                f"partition: the edges of {data.name!r} are no examples. Set data.task = 'edges' or 'links'.",
-                code="config.examples",
-            )
+            message = f"partition: the edges of {data.name!r} are no examples. Set data.task = 'edges' or 'links'."
+            raise ConfigError(message, code="config.examples")
 
         def deal(count: int) -> np.ndarray:
             """int64 [count]: a client for each of `count` things, at random, in equal shares."""
@@ -95,16 +95,6 @@ class EdgeGroups(Divided):
             f"partition.by = {self.by!r}: the {what} of {data.name!r} is unknown. Give it by {column}.",
             code="config.no-column",
         )
-
-    def _parts(self, data: Dataset, held: Sequence[np.ndarray], seed: int) -> tuple[Part, ...]:
-        """Parts over the edges that each client holds, with the graph that these edges make."""
-        ratios = self.train, self.val, self.test
-        if self.split == "time":
-            parts = split_by_time(data, held, self._split_times(data))
-        else:
-            parts = divide(data, held, ratios, self.use_dataset_split, seed)
-        ends = data.edge_attrs.ends  # type: ignore[union-attr]
-        return tuple(replace(part, edges=to_undirected(ends[:, part.examples], data.nodes)) for part in parts)
 
 
 def spans(time: np.ndarray, clients: int) -> np.ndarray:

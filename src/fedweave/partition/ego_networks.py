@@ -21,17 +21,17 @@ from fedweave.partition.splits import check_ratios, divide
 _SMALL_SHARE = 16  # binary search finds the nodes of a group below 1 / 16 of all; for larger groups a table is faster
 
 
-def induced_edges(data: Dataset, groups: list[np.ndarray], starts: np.ndarray | None = None) -> Iterator[np.ndarray]:
+def edges_within(data: Dataset, groups: list[np.ndarray], starts: np.ndarray | None = None) -> Iterator[np.ndarray]:
     """For each group of sorted node numbers, the edges among them: int64 [2, E_i], positions within the group. starts:
     `edge_starts` of the data, if they are known."""
     for source, _, place in _touching(data, groups, starts):
         yield np.stack([source, place])[:, place >= 0]
 
 
-def induced_together(
+def edges_within_all(
     data: Dataset, nodes: np.ndarray, sizes: np.ndarray, starts: np.ndarray, slots: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`induced_edges` of P groups in one piece: int64 [2, E], group after group, and int64 [P + 1], where each group's
+    """`edges_within` of P groups in one piece: int64 [2, E], group after group, and int64 [P + 1], where each group's
     edges begin. nodes: of all groups, one after another, each sorted. sizes: int64 [P]. starts: `edge_starts` of the
     data. slots: `slots_of` all groups, if they share no nodes; the P groups are some of them.
     """
@@ -67,24 +67,24 @@ def slots_of(groups: Sequence[np.ndarray], total: int) -> np.ndarray | None:
     return slots if np.count_nonzero(np.greater_equal(slots, 0)) == len(nodes) else None
 
 
-def induced_carried(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAttributes | None]:
+def attributes_within(data: Dataset, groups: list[np.ndarray]) -> Iterator[EdgeAttributes | None]:
     """For each group of sorted node numbers, the edges among them with their attributes, in the data's order, between
     positions within the group; None where edges have no attributes."""
     attributes = data.edge_attrs
     if attributes is None:
         yield from (None for _ in groups)
         return
-    for numbers, index in _induced(data, attributes, groups):
+    for numbers, index in _rows_within(data, attributes, groups):
         yield attributes.select(numbers, index)
 
 
 def edges_among(data: Dataset, groups: list[np.ndarray]) -> list[np.ndarray]:
     """For each group of sorted node numbers, the sorted numbers of the edges of `data.edge_attrs` among them."""
     attributes = data.edge_attrs
-    return [] if attributes is None else [numbers for numbers, _ in _induced(data, attributes, groups)]
+    return [] if attributes is None else [numbers for numbers, _ in _rows_within(data, attributes, groups)]
 
 
-def _induced(
+def _rows_within(
     data: Dataset, attributes: EdgeAttributes, groups: list[np.ndarray]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For each group the numbers of the edges among its nodes, and their ends as positions within the group."""
@@ -188,11 +188,6 @@ class EgoNetworks(Settings):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` overlapping parts.
-
-        Raises:
-            ConfigError: the largest component has fewer train nodes than there are clients, or no published split.
-        """
         from scipy.sparse.csgraph import connected_components  # slow to import
 
         nodes = self._nodes(data)
@@ -219,7 +214,7 @@ class EgoNetworks(Settings):
 
 def _adjacency(data: Dataset, nodes: np.ndarray) -> sp.csr_matrix:
     """bool [m, m] of the subgraph that `nodes` [m] induce."""
-    [edges] = induced_edges(data, [nodes])
+    [edges] = edges_within(data, [nodes])
     return sp.csr_matrix((np.ones(edges.shape[1], bool), tuple(edges)), shape=(len(nodes), len(nodes)))
 
 

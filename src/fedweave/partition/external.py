@@ -71,9 +71,6 @@ def with_external_columns(data: Dataset, partition: Partition, how: str, min_nod
     """The data with columns derived from edges between the parts of a partition, and to nodes that the data lacks.
 
     how: "features" or "exchange". min_nodes: the fewest nodes of a member whose sum it sends.
-
-    Raises:
-        ConfigError: the parts do not divide the nodes of one graph. DataError: two members hold one id.
     """
     # 1. What members can compute from their own edges.
     holder = holders_of(data, partition)
@@ -89,7 +86,7 @@ def with_external_columns(data: Dataset, partition: Partition, how: str, min_nod
 
     # 2. The sums that members send about their nodes to the holders of the other ends.
     parts = len(partition.parts)
-    ends = ends._replace(far=known_ends(data)[ends.far])
+    ends = ends._replace(far=ends_in_data(data)[ends.far])
     is_member = (holder >= 0) & (holder < parts)
     shared_ends = ends.only((ends.far >= 0) & is_member[ends.near] & is_member[ends.far])
     shared, slot = np.unique(shared_ends.far, return_inverse=True)
@@ -101,16 +98,12 @@ def with_external_columns(data: Dataset, partition: Partition, how: str, min_nod
         total += words(terms(data.x, part_ends, (slots, directions), min_nodes), parts)
     exchanged = np.zeros((data.nodes, total.shape[1]), np.float32)
     exchanged[shared] = means(total, directions)
-    names = (*names, *exchanged_names(columns_of(data), edges.directed))
+    names = (*names, *exchange_names(columns_of(data), edges.directed))
     return Appended(replace(data, x=append_columns(x, exchanged), columns=names), *total.shape)
 
 
 def check_inside(data: Dataset) -> None:
-    """Reject edges to nodes that the data does not have, for settings that do not use them.
-
-    Raises:
-        DataError: there are such edges.
-    """
+    """Reject edges to nodes that the data does not have, for settings that do not use them."""
     if data.outside is not None and data.outside.edge_attrs.total:
         raise DataError(
             f"{data.name}: {data.outside.edge_attrs.total:,} edges lead to nodes that it does not have. Remove them, "
@@ -129,13 +122,13 @@ def member_data(data: Dataset, how: str) -> Dataset:
     columns, column_names = summary(data.nodes, edges, holder, ends_at(edges, holder))
     names = (*columns_of(data), *column_names)
     if how == EXCHANGE:
-        sum_names = exchanged_names(columns_of(data), edges.directed)
+        sum_names = exchange_names(columns_of(data), edges.directed)
         columns = np.pad(columns, ((0, 0), (0, len(sum_names))))
         names = (*names, *sum_names)
     return replace(data, x=append_columns(data.x, columns), columns=names, outside=outside)
 
 
-def sent_columns(data: Dataset) -> int:
+def columns_to_send(data: Dataset) -> int:
     """For data that `member_data` made for an exchange: how many of its first columns enter the sums for others."""
     empty = np.empty(0, np.int64)
     edges = _all_edges(data).select(empty, np.empty((2, 0), np.int64))
@@ -149,14 +142,14 @@ def member_holder(nodes: int, outside: Outside) -> np.ndarray:
     return np.append(np.zeros(nodes, np.int64), np.full(len(outside.names), -1))
 
 
-def exchanged_names(names: Sequence[str], directed: bool) -> tuple[str, ...]:
+def exchange_names(names: Sequence[str], directed: bool) -> tuple[str, ...]:
     """The names of the columns that an exchange derives from the columns `names`."""
     columns = ("log neighbors", *(f"mean of {name}" for name in names))
     return tuple(f"{EXCHANGED}{way} {name}".replace("  ", " ") for way in ways(directed) for name in columns)
 
 
 def is_exchanged(name: str) -> bool:
-    """Whether a column is one of `exchanged_names`."""
+    """Whether a column is one of `exchange_names`."""
     return name.startswith(EXCHANGED)
 
 
@@ -199,11 +192,7 @@ def member_words(
 
 
 def words(values: np.ndarray, members: int) -> np.ndarray:
-    """int64: float64 values as integers, for a sum over this number of members.
-
-    Raises:
-        DataError: a value is too large.
-    """
+    """int64: float64 values as integers, for a sum over this number of members."""
     limit = ((1 << 62) - 1) // members
     tensor = torch.from_numpy(values)
     if WORDS.beyond(tensor, limit):
@@ -274,10 +263,8 @@ def holders_of(data: Dataset, partition: Partition) -> np.ndarray:
     tests = () if partition.test is None else (data.nodes_of(partition.test),)
     groups = [*(part.nodes for part in parts), *tests, *(part.nodes for part in partition.held.values())]
     if partition.evaluation_part is not None or sum(map(len, groups)) > len(distinct(np.concatenate(groups))):
-        raise ConfigError(
-            "data.external: members share nodes here, so no edge leads to another member. Leave it out.",
-            code="config.external",
-        )
+        message = "data.external: members share nodes here, so no edge leads to another member. Leave it out."
+        raise ConfigError(message, code="config.external")
     holder = np.full(data.nodes, -1)
     for number, nodes in enumerate(groups):
         holder[nodes] = number
@@ -315,12 +302,8 @@ def _with_outside(data: Dataset) -> EdgeAttributes:
     return inside._replace(ends=np.concatenate([inside.ends, data.outside.edge_attrs.ends], 1), **columns)
 
 
-def known_ends(data: Dataset) -> np.ndarray:
-    """int64 [n + F]: the node of the data that each end is, for ends whose name the data has; -1 is none.
-
-    Raises:
-        DataError: two members hold the same id.
-    """
+def ends_in_data(data: Dataset) -> np.ndarray:
+    """int64 [n + F]: the node of the data that each end is, for ends whose name the data has; -1 is none."""
     nodes = np.arange(data.nodes)
     if data.outside is None or not data.outside.names:
         return nodes

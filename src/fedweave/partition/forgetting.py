@@ -56,26 +56,24 @@ class Forget(Settings):
         forgotten[places(data, self.ids)] = True
         staying = [at for at, name in enumerate(names) if name not in self.clients]
         staying_parts = [partition.parts[at] for at in staying]
-        leaving_parts = [part for name, part in zip(names, partition.parts, strict=True) if name in self.clients]
+        removed_parts = [part for name, part in zip(names, partition.parts, strict=True) if name in self.clients]
         # 1. What leaves the data: the examples of `ids`, and what no other part than a leaving client's holds.
         other_parts = [*staying_parts, *partition.held.values(), *([] if evaluation is None else [evaluation])]
         test = np.zeros(0, np.int64) if partition.test is None else partition.test
-        leaving_examples = [part.examples for part in leaving_parts]
+        removed_examples = [part.examples for part in removed_parts]
         other_examples = [*(part.examples for part in other_parts), test]
-        lost_examples = forgotten | _only_in_first(data.examples, leaving_examples, other_examples)
-        leaving_nodes = [part.nodes for part in leaving_parts]
+        lost_examples = forgotten | _only_in_first(data.examples, removed_examples, other_examples)
+        removed_nodes = [part.nodes for part in removed_parts]
         other_nodes = [*(part.nodes for part in other_parts), data.nodes_of(test)]
-        lost_nodes = _only_in_first(data.nodes, leaving_nodes, other_nodes)
+        lost_nodes = _only_in_first(data.nodes, removed_nodes, other_nodes)
         if data.example != "edge":
             lost_nodes |= forgotten if data.graph_of is None else forgotten[data.graph_of]
         # 2. The parts that stay, without the examples of `ids`.
         parts = tuple(_without(data, part, forgotten) for part in staying_parts)
         for at, part in zip(staying, parts, strict=True):
             if not len(part.examples):
-                raise ConfigError(
-                    f"forget.ids: nothing is left of {names[at]}. Forget the client itself: forget.clients.",
-                    code="forget.empty",
-                )
+                message = f"forget.ids: nothing is left of {names[at]}. Forget the client itself: forget.clients."
+                raise ConfigError(message, code="forget.empty")
         # 3. The data and the partition of the rest.
         rest = _data_without(data, lost_nodes, lost_examples)
         pairs = {name: matrix[np.ix_(staying, staying)] for name, matrix in partition.pairs.items()}
@@ -101,10 +99,8 @@ class Forget(Settings):
             )
         unknown = [name for name in self.clients if name not in names]
         if unknown:
-            raise ConfigError(
-                f"forget.clients: there is no client {unknown[0]!r}. Choose among {listed(names)}.",
-                code="forget.no-client",
-            )
+            message = f"forget.clients: there is no client {unknown[0]!r}. Choose among {listed(names)}."
+            raise ConfigError(message, code="forget.no-client")
         if len(set(self.clients)) >= len(names):
             raise ConfigError("forget.clients: no client is left. Leave one or more.", code="forget.empty")
         if self.ids and data.links is not None:
@@ -148,11 +144,7 @@ def names_among(names: Sequence[str], ids: Sequence[str]) -> tuple[np.ndarray, i
 
 
 def read_ids(path: Path, what: str) -> tuple[str, ...]:
-    """The ids in a text file, one in each line. what: the setting or option that names the file.
-
-    Raises:
-        ConfigError: there is no such file, it is no text, or it has no id.
-    """
+    """The ids in a text file, one in each line. what: the setting or option that names the file."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
     except (OSError, UnicodeDecodeError) as error:

@@ -15,7 +15,7 @@ from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.splits import check_enough, check_ratios, divide, split_sizes
+from fedweave.partition.splits import check_enough, check_ratios, divide, sizes_of_splits
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,6 @@ class GraphSkew(Settings):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer graphs than clients, or no published split.
-        """
         check_enough(data.examples, self.clients, example=data.example)
         if self.by == "degree":
             values = np.bincount(data.edges[0], minlength=data.nodes).astype(np.float64)  # [n]
@@ -94,15 +89,11 @@ class GraphsIID(Settings):
     def __post_init__(self) -> None:
         check_ratios(*self.ratios)
         if not self.server_val < 1 - self.global_test:
-            raise ConfigError(
-                f"server_val = {self.server_val}: with global_test = {self.global_test} must be below 1.",
-                code="config.server-val",
-            )
+            message = f"server_val = {self.server_val}: with global_test = {self.global_test} must be below 1."
+            raise ConfigError(message, code="config.server-val")
         if self.server_val and self.protocol == "script":
-            raise ConfigError(
-                f"server_val = {self.server_val}: the script leaves the server nothing. Set protocol = 'paper'.",
-                code="config.server-val",
-            )
+            message = f"server_val = {self.server_val}: the script leaves the server nothing. Set protocol = 'paper'."
+            raise ConfigError(message, code="config.server-val")
 
     @property
     def ratios(self) -> tuple[float, float, float]:
@@ -116,11 +107,6 @@ class GraphsIID(Settings):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts and, with "paper", a global test set.
-
-        Raises:
-            ConfigError: fewer graphs than clients (with "script", than 50 per client).
-        """
         seed = seed if self.split_seed is None else self.split_seed
         rng = generator(seed, "partition/graphs")
         if self.protocol == "script":
@@ -128,7 +114,7 @@ class GraphsIID(Settings):
             first = np.arange(self.clients * _SORTED).reshape(self.clients, _SORTED)
             rest = np.array_split(rng.permutation(np.arange(first.size, data.examples)), self.clients)
             graphs = [np.sort(np.concatenate(pair)) for pair in zip(first, rest, strict=True)]
-            return Partition(_split_unstratified(data, graphs, self.ratios, rng))
+            return Partition(_parts_at_random(data, graphs, self.ratios, rng))
         labeled = rng.permutation(np.flatnonzero(data.has_label))
         test = np.sort(labeled[: round(self.global_test * len(labeled))])
         val = np.sort(labeled[len(test) :][: round(self.server_val * len(labeled))])
@@ -160,18 +146,11 @@ class Perturbed(GraphsIID):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.low + self.medium > self.clients:
-            raise ConfigError(
-                f"low = {self.low}: with medium = {self.medium} must be at most clients, which is {self.clients}.",
-                code="config.value",
-            )
+            message = f"low = {self.low}: with medium = {self.medium} must be at most clients, which is {self.clients}."
+            raise ConfigError(message, code="config.value")
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut as `graphs_iid`, and flip edges.
-
-        Raises:
-            ConfigError: see `GraphsIID.cut`.
-        """
         whole = super().cut(data, seed)
         rng = generator(seed if self.split_seed is None else self.split_seed, "partition/perturbed")
         high = self.clients - self.low - self.medium
@@ -189,14 +168,14 @@ class Perturbed(GraphsIID):
         return replace(whole, parts=tuple(parts), names=tuple(names))
 
 
-def _split_unstratified(
+def _parts_at_random(
     data: Dataset, graphs: list[np.ndarray], ratios: tuple[float, float, float], rng: np.random.Generator
 ) -> tuple[Part, ...]:
     """Parts of the sorted `graphs` of each client, whose labeled ones are split at random."""
     parts = []
     for client_graphs in graphs:
         labeled = rng.permutation(np.flatnonzero(data.has_label[client_graphs]))
-        train_end, val_end, test_end = np.cumsum(split_sizes(np.array([len(labeled)]), ratios)[0])
+        train_end, val_end, test_end = np.cumsum(sizes_of_splits(np.array([len(labeled)]), ratios)[0])
         masks = np.zeros((3, len(client_graphs)), bool)
         masks[TRAIN, labeled[:train_end]] = True
         masks[VAL, labeled[train_end:val_end]] = True

@@ -81,53 +81,45 @@ class LabelSkew(Settings):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into a global test set and `clients` overlapping parts.
-
-        Raises:
-            ConfigError: clients too small for `test_nodes` and `val`; no labels have enough nodes; no published split;
-                a client that `exclusive` leaves no train node.
-        """
         check_classes(data, "label_skew deals each client a few classes")
         rng = generator(seed, "partition/label_skew")
         labeled = rng.permutation(np.flatnonzero(data.y >= 0))
         test_size = round(self.global_test * len(labeled))
         size = round(self.share * len(labeled))
-        self._split_sizes(size)  # raises an error for sizes that cannot work, before any draw
+        self._sizes(size)  # raises an error for sizes that cannot work, before any draw
         rest = np.sort(labeled[test_size:])
-        if self.reserved:
-            parts = self._draw_in_turn(data, rest, size, rng, seed)
-        else:
-            parts = self._draw_all(data, rest, size, rng, seed)
-        return Partition(_exclude_evaluated(parts) if self.exclusive else parts, np.sort(labeled[:test_size]))
-
-    def _draw_all(
-        self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator, seed: int
-    ) -> tuple[Part, ...]:
-        """The clients' parts, all drawn from the same nodes."""
-        client_nodes = [self._client_nodes(data, rest, size, rng) for _ in range(self.clients)]
-        if self.use_dataset_split:
-            return dataset_split(data, client_nodes)
-        sizes = np.stack([self._split_sizes(len(nodes)) for nodes in client_nodes])  # [P, 3]
-        return stratify(data, client_nodes, sizes, seed)
-
-    def _draw_in_turn(
-        self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator, seed: int
-    ) -> tuple[Part, ...]:
-        """The clients' parts, one after another from the nodes that no earlier client tests on."""
-        parts: list[Part] = []
+        # 1. The clients' nodes and their roles.
+        client_nodes, parts = list[np.ndarray](), list[Part]()
         for client in range(self.clients):
-            nodes = self._client_nodes(data, rest, size, rng)
-            [part] = stratify(data, [nodes], self._split_sizes(len(nodes))[None], seed, f"partition/split/{client}")
-            rest = np.setdiff1d(rest, nodes[part.masks[TEST]])
-            parts.append(part)
-        return tuple(parts)
+            nodes = np.sort(self._draw(rest, data.y[rest], size, rng))
+            if self.isolated == "drop":  # nodes without an edge to another one of them
+                inside = np.isin(data.edges, nodes).all(0)
+                nodes = nodes[np.isin(nodes, data.edges[0, inside])]
+            client_nodes.append(nodes)
+            if self.reserved:  # no later client draws a node that this one tests on
+                parts += stratify(data, [nodes], self._sizes(len(nodes))[None], seed, f"partition/split/{client}")
+                rest = np.setdiff1d(rest, nodes[parts[-1].masks[TEST]])
+        if self.use_dataset_split:
+            parts = [*dataset_split(data, client_nodes)]
+        elif not self.reserved:
+            sizes = np.stack([self._sizes(len(nodes)) for nodes in client_nodes])  # [P, 3]
+            parts = [*stratify(data, client_nodes, sizes, seed)]
+        # 2. No client trains on a validation or test node of another.
+        if self.exclusive:
+            evaluated = np.concatenate([part.nodes[part.masks[[VAL, TEST]].any(0)] for part in parts])
+            for client, part in enumerate(parts):
+                masks = part.masks.copy()
+                masks[TRAIN] &= ~np.isin(part.nodes, evaluated)
+                if not masks[TRAIN].any():
+                    raise ConfigError(
+                        f"partition.exclusive = true: client {client} has no train node, because others validate or "
+                        "test on all of them. Lower clients, share, val or test_nodes.",
+                        code="config.exclusive",
+                    )
+                parts[client] = replace(part, masks=masks)
+        return Partition(tuple(parts), np.sort(labeled[:test_size]))
 
-    def _client_nodes(self, data: Dataset, rest: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-        """One client's nodes, sorted."""
-        nodes = np.sort(self._draw(rest, data.y[rest], size, rng))
-        return _with_edges(data, nodes) if self.isolated == "drop" else nodes
-
-    def _split_sizes(self, size: int) -> np.ndarray:
+    def _sizes(self, size: int) -> np.ndarray:
         """int64 [3]: train, val and test nodes of a client with `size` nodes."""
         val = round(self.val * size)
         if size < 1 or (not self.use_dataset_split and size - val - self.test_nodes < 1):
@@ -159,26 +151,3 @@ class LabelSkew(Settings):
             f"{len(nodes)} outside the global test. Lower share or global_test, or change majors or major_rate.",
             code="config.majors",
         )
-
-
-def _with_edges(data: Dataset, nodes: np.ndarray) -> np.ndarray:
-    """The sorted `nodes` that have an edge to another one of `nodes`."""
-    inside = np.isin(data.edges, nodes).all(0)
-    return nodes[np.isin(nodes, data.edges[0, inside])]
-
-
-def _exclude_evaluated(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """The parts, changed so that no client trains on a validation or test node of another."""
-    evaluated = np.concatenate([part.nodes[part.masks[[VAL, TEST]].any(0)] for part in parts])
-    result = []
-    for client, part in enumerate(parts):
-        masks = part.masks.copy()
-        masks[TRAIN] &= ~np.isin(part.nodes, evaluated)
-        if not masks[TRAIN].any():
-            raise ConfigError(
-                f"partition.exclusive = true: client {client} has no train node, because others validate or test on "
-                "all of them. Lower clients, share, val or test_nodes.",
-                code="config.exclusive",
-            )
-        result.append(replace(part, masks=masks))
-    return tuple(result)

@@ -33,12 +33,6 @@ class Metis(Divided):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer nodes than clients, METIS leaves a client without nodes, or no published split.
-            UserError: pymetis is not installed.
-        """
         check_enough(data.nodes, self.clients)
         owner = metis_parts(data, self.clients, generator(seed, "partition/metis"))
         return Partition(self.divide_nodes(data, nodes_of_clients(owner, self.clients), seed))
@@ -65,11 +59,7 @@ def metis_parts(data: Dataset, parts: int, rng: np.random.Generator) -> np.ndarr
 
 
 def nodes_of_clients(owner: np.ndarray, clients: int) -> list[np.ndarray]:
-    """The sorted nodes of every client, from the client of each node.
-
-    Raises:
-        ConfigError: a client has no node.
-    """
+    """The sorted nodes of every client, from the client of each node."""
     nodes = group(owner, clients)
     empty = sum(not len(members) for members in nodes)
     if empty:
@@ -91,11 +81,6 @@ class LouvainPlus(Divided):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer communities that differ in labels than clients, or no published split.
-        """
         check_enough(data.nodes, self.clients)
         rng = generator(seed, "partition/louvain_plus")
         owner = _join_similar(data, communities(data, self.resolution, rng), self.clients, rng, "raise resolution")
@@ -116,19 +101,11 @@ class MetisPlus(Metis):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.communities < self.clients:
-            raise ConfigError(
-                f"communities = {self.communities}: must be at least clients, which is {self.clients}.",
-                code="config.value",
-            )
+            message = f"communities = {self.communities}: must be at least clients, which is {self.clients}."
+            raise ConfigError(message, code="config.value")
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer nodes than communities, fewer communities that differ in labels than clients, or no
-                published split. UserError: pymetis is not installed.
-        """
         check_enough(data.nodes, self.communities)
         rng = generator(seed, "partition/metis_plus")
         owner = _join_similar(data, metis_parts(data, self.communities, rng), self.clients, rng, "raise communities")
@@ -138,11 +115,7 @@ class MetisPlus(Metis):
 def _join_similar(
     data: Dataset, community: np.ndarray, clients: int, rng: np.random.Generator, remedy: str
 ) -> np.ndarray:
-    """int64 [n]: the client of every node; k-means joins communities by the shares of labels among their nodes.
-
-    Raises:
-        ConfigError: there are fewer different communities than clients.
-    """
+    """int64 [n]: the client of every node; k-means joins communities by the shares of labels among their nodes."""
     from sklearn.cluster import KMeans
 
     check_classes(data, "louvain_plus and metis_plus join communities of like classes")

@@ -14,7 +14,7 @@ from fedweave.core.target import CLASS, missing_like
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.ego_networks import induced_edges, labels_of
+from fedweave.partition.ego_networks import edges_within, labels_of
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,8 @@ class Noise(Settings):
 
     def __post_init__(self) -> None:
         if self.features_by == "mask" and self.features > 1:
-            raise ConfigError(
-                f'noise.features = {self.features}: must be at most 1 with features_by = "mask". Take "gauss".',
-                code="config.value",
-            )
+            message = f'noise.features = {self.features}: must be at most 1 with features_by = "mask". Take "gauss".'
+            raise ConfigError(message, code="config.value")
 
     def apply(self, data: Dataset, partition: Partition, seed: int) -> tuple[Dataset, Partition]:
         """The data with noise for the clients of `partition`, and the partition with the remaining labels.
@@ -64,7 +62,7 @@ class Noise(Settings):
     def _features(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
         if any(part.columns is not None for part in partition.parts):
             raise ConfigError(f"noise.features = {self.features}: does not work with columns per client. Leave it out.")
-        nodes = _client_nodes(data, partition)
+        nodes = np.unique(np.concatenate([part.nodes for part in partition.parts]))
         if self.features_by == "gauss":
             x: np.ndarray = sp.csr_matrix(data.x).toarray()
             x[nodes] += self.features * x.std(0) * rng.standard_normal((len(nodes), data.features), dtype=x.dtype)
@@ -99,15 +97,23 @@ class Noise(Settings):
                 code="config.rewire",
             )
         inner = np.zeros(data.edges.shape[1], bool)
-        for nodes, index in zip(client_nodes, induced_edges(data, client_nodes), strict=True):
-            inner |= _among(data, nodes[index])
+        codes = data.edges[0] * data.nodes + data.edges[1]
+        for nodes, index in zip(client_nodes, edges_within(data, client_nodes), strict=True):
+            source, target = nodes[index]
+            inner[np.searchsorted(codes, source * data.nodes + target)] = True
         one_way = np.flatnonzero(inner & (data.edges[0] < data.edges[1]))
         changed = _sample(one_way, self.edges, rng)
         remaining = np.setdiff1d(np.flatnonzero(data.edges[0] < data.edges[1]), changed)
         source, target = data.edges[:, remaining]
         if self.edges_by == "rewire":
             ends = np.where(rng.random(len(changed)) < 0.5, data.edges[:, changed], data.edges[::-1, changed])
-            end, other = _rewire(ends, _groups(data, partition), rng)
+            # An edge stays within its small graph, or the client that holds it.
+            group = data.graph_of
+            if group is None:
+                group = np.full(data.nodes, -1)
+                for client, nodes in enumerate(client_nodes):
+                    group[nodes] = client
+            end, other = _rewire(ends, group, rng)
             source, target = np.append(source, end), np.append(target, other)
         edges = to_undirected(np.stack([source, target]), data.nodes)
         return replace(data, edges=edges, edge_labels=labels_of(data, edges))
@@ -138,39 +144,17 @@ class Noise(Settings):
             y[at] = (y[at] + rng.integers(1, data.classes, len(at))) % data.classes
             return replace(data, y=y), partition
         y[at] = missing_like(y[at])
-        parts = tuple(_without(part, changed) for part in partition.parts)
-        return replace(data, y=y), replace(partition, parts=parts)
+        parts = list[Part]()
+        for part in partition.parts:
+            masks = part.masks.copy()
+            masks[TRAIN] &= ~changed[part.examples]
+            parts.append(replace(part, masks=masks))
+        return replace(data, y=y), replace(partition, parts=tuple(parts))
 
 
 def _sample(places: np.ndarray, rate: float, rng: np.random.Generator) -> np.ndarray:
     """A share `rate` of the places at random, rounded, sorted."""
     return np.sort(rng.choice(places, round(rate * len(places)), replace=False))
-
-
-def _client_nodes(data: Dataset, partition: Partition) -> np.ndarray:
-    mask = np.zeros(data.nodes, bool)
-    for part in partition.parts:
-        mask[part.nodes] = True
-    return np.flatnonzero(mask)
-
-
-def _among(data: Dataset, edges: np.ndarray) -> np.ndarray:
-    """bool [E]: which of the dataset's edges are among `edges`."""
-    mask = np.zeros(data.edges.shape[1], bool)
-    codes = data.edges[0] * data.nodes + data.edges[1]
-    mask[np.searchsorted(codes, edges[0] * data.nodes + edges[1])] = True
-    return mask
-
-
-def _groups(data: Dataset, partition: Partition) -> np.ndarray:
-    """int64 [n]: the group within which a node's edge stays: its small graph, or the client that holds it; -1 if no
-    client does."""
-    if data.graph_of is not None:
-        return data.graph_of
-    group = np.full(data.nodes, -1)
-    for client, part in enumerate(partition.parts):
-        group[part.nodes] = client
-    return group
 
 
 def _rewire(edges: np.ndarray, group: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -185,9 +169,3 @@ def _rewire(edges: np.ndarray, group: np.ndarray, rng: np.random.Generator) -> t
     step = 1 + (rng.random(len(end)) * (size - 1)).astype(np.int64)
     other = order[first + (place[end] - first + step) % size]
     return end, np.where(size > 1, other, edges[1])
-
-
-def _without(part: Part, changed: np.ndarray) -> Part:
-    masks = part.masks.copy()
-    masks[TRAIN] &= ~changed[part.examples]
-    return replace(part, masks=masks)

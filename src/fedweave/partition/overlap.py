@@ -58,10 +58,8 @@ class Overlap(Settings):
 
     def __post_init__(self) -> None:
         if self.public + self.global_test >= 1:
-            raise ConfigError(
-                f"public = {self.public}: with global_test = {self.global_test} must be below 1 in all.",
-                code="config.value",
-            )
+            message = f"public = {self.public}: with global_test = {self.global_test} must be below 1 in all."
+            raise ConfigError(message, code="config.value")
         if self.overlap > self._max_overlap:
             raise ConfigError(
                 f"overlap = {self.overlap}: must be at most {self._max_overlap:.3g} with {self.clients} clients and "
@@ -88,14 +86,9 @@ class Overlap(Settings):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` overlapping parts, a global test set and a public sample.
-
-        Raises:
-            ConfigError: too few nodes for some client.
-        """
         check_classes(data, "overlap deals each class in shares of its own")
         rng = generator(seed, "partition/overlap")
-        [whole] = _stratified_masks(data, np.arange(data.nodes), (self.global_test, self.public), seed)
+        [whole] = _stratify_two(data, np.arange(data.nodes), (self.global_test, self.public), seed)
         test, public = (whole.nodes[mask] for mask in whole.masks[:2])
         rest = whole.nodes[~whole.masks.any(0)]
         draw = self._draw_exact if self.generator == "exact" else self._draw_as_printed
@@ -106,11 +99,15 @@ class Overlap(Settings):
                 f"{len(rest)} nodes. Take fewer clients, more overlap or a larger dataset.",
                 code="config.overlap",
             )
-        [split] = _stratified_masks(data, rest, (1 - self.val, self.val), seed)
-        parts = tuple(_part(data, nodes, rest, split.masks) for nodes in client_nodes)
+        [split] = _stratify_two(data, rest, (1 - self.val, self.val), seed)
+        parts = list[Part]()
+        for nodes in client_nodes:
+            masks = np.zeros((3, len(nodes)), bool)
+            masks[[TRAIN, VAL]] = split.masks[:2, np.searchsorted(rest, nodes)]
+            parts.append(Part.of(data, nodes, masks))
         server = {"public": Part.of(data, public, np.zeros((3, len(public)), bool))} if len(public) else {}
         nodes, links = overlaps(data, client_nodes)
-        return Partition(parts, test, held=server, pairs={"nodes": nodes, "links": links})
+        return Partition(tuple(parts), test, held=server, pairs={"nodes": nodes, "links": links})
 
     def _draw_exact(self, y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
         """The nodes of every client.
@@ -123,11 +120,11 @@ class Overlap(Settings):
             return self._draw_disjoint(y, nodes, np.full(self.clients, len(nodes) // self.clients), rng)
         h = self._sharing_clients
         f = 2 * self.overlap * (self.clients - 1) / (h - 1)
-        pool, others = _split(nodes, round(len(nodes) / (1 + h * f)), rng)
+        pool, rest = np.split(rng.permutation(nodes), [round(len(nodes) / (1 + h * f))])
         m = round(f * len(pool))
-        size = np.where(self.groups == HIGH, 0, min(m, len(others) // h))
+        size = np.where(self.groups == HIGH, 0, min(m, len(rest) // h))
         shared = [rng.choice(pool, m * (group > NONE), replace=False) for group in self.groups]
-        unshared = self._draw_disjoint(y, others, size, rng)
+        unshared = self._draw_disjoint(y, rest, size, rng)
         return [np.concatenate(pair) for pair in zip(shared, unshared, strict=True)]
 
     def _draw_disjoint(
@@ -151,11 +148,11 @@ class Overlap(Settings):
 
     def _draw_as_printed(self, y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
         """The nodes of every client."""
-        pool, others = _split(nodes, round(self.pool * len(nodes)), rng)
+        pool, rest = np.split(rng.permutation(nodes), [round(self.pool * len(nodes))])
         kinds = np.unique(y[nodes])
-        owner = np.empty(len(others), np.int64)
+        owner = np.empty(len(rest), np.int64)
         for kind in kinds:
-            at = rng.permutation(np.flatnonzero(y[others] == kind))
+            at = rng.permutation(np.flatnonzero(y[rest] == kind))
             ends = np.rint(rng.dirichlet(np.full(self.clients, self.alpha)).cumsum() * len(at)).astype(np.int64)
             owner[at] = np.searchsorted(ends, np.arange(len(at)), side="right").clip(max=self.clients - 1)
         client_nodes = []
@@ -167,7 +164,7 @@ class Overlap(Settings):
             for kind, count in zip(kinds, counts, strict=True):
                 candidates = pool[y[pool] == kind]
                 pieces.append(rng.choice(candidates, min(round(count), len(candidates)), replace=False))
-            client_nodes.append(np.concatenate([*pieces, others[owner == client]]))
+            client_nodes.append(np.concatenate([*pieces, rest[owner == client]]))
         return client_nodes
 
 
@@ -188,21 +185,9 @@ def _shares(holders: sp.csr_matrix) -> np.ndarray:
     return share
 
 
-def _split(nodes: np.ndarray, first: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    order = rng.permutation(nodes)
-    return order[:first], order[first:]
-
-
-def _stratified_masks(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
+def _stratify_two(data: Dataset, nodes: np.ndarray, ratios: tuple[float, float], seed: int) -> tuple[Part, ...]:
     """`nodes` as one part with two disjoint masks of these shares of its labeled nodes, stratified by label."""
     labeled = int(data.has_label[nodes].sum())
     first = round(ratios[0] * labeled)
     second = min(round(ratios[1] * labeled), labeled - first)
     return stratify(data, [nodes], np.array([[first, second, 0]]), seed)
-
-
-def _part(data: Dataset, nodes: np.ndarray, rest: np.ndarray, rest_masks: np.ndarray) -> Part:
-    """A client's part; `rest_masks` bool [3, len(rest)] are the masks over all clients' nodes."""
-    masks = np.zeros((3, len(nodes)), bool)
-    masks[[TRAIN, VAL]] = rest_masks[:2, np.searchsorted(rest, nodes)]
-    return Part.of(data, nodes, masks)

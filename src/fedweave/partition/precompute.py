@@ -16,19 +16,11 @@ class Precompute(Protocol):
     """A precomputation on clients' data; equal objects give equal results. See `algorithms.parts.Needs.finder`."""
 
     def everywhere(self, data: Dataset, partition: Partition) -> Sequence[Precomputed]:
-        """The result of each client, in their order.
-
-        Raises:
-            ConfigError, DataError: the data does not allow it.
-        """
+        """The result of each client, in their order."""
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
         """The result of a client that has only its own `data`, whose split is in `public`; it may store files in
-        `folder`.
-
-        Raises:
-            ConfigError, DataError: the data does not allow it, or it needs other clients.
-        """
+        `folder`."""
 
     def tables(self, results: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
         """{file: a table for readers} of the clients' results, by their ids."""

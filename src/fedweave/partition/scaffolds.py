@@ -38,11 +38,6 @@ class Scaffolds(Divided):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: fewer scaffolds than clients, or the data has no scaffolds; or see `Divided.divided`.
-        """
         scaffolds = np.unique(scaffolds_of(data), return_inverse=True)[1]
         check_enough(int(scaffolds.max()) + 1, self.clients, example="scaffold")
         sizes, client = np.zeros(self.clients, np.int64), np.empty(int(scaffolds.max()) + 1, np.int64)
@@ -75,17 +70,19 @@ class ScaffoldDirichlet(Dirichlet):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut `data` into `clients` parts.
-
-        Raises:
-            ConfigError: too few molecules, or the data has no scaffolds; no draw gave every client `min_nodes`; or see
-                `Divided.divided`.
-        """
         check_enough(data.examples, self.clients, self.min_nodes, data.example)
         scaffolds = np.unique(scaffolds_of(data), return_inverse=True)[1]
         rng = generator(seed, "partition/scaffold_dirichlet")
+        members = group(scaffolds, int(scaffolds.max()) + 1)
         for _ in range(_DRAWS):
-            owner = self._owner(scaffolds, rng)
+            owner, sizes = np.empty(data.examples, np.int64), np.zeros(self.clients, np.int64)
+            for scaffold, count in largest_first(scaffolds, rng):
+                below = sizes < data.examples / self.clients
+                share = np.where(below, rng.dirichlet(np.full(self.clients, self.alpha)), 0.0)
+                if share.sum() == 0:  # with a small alpha nothing may be left for clients with room
+                    share = below.astype(np.float64)
+                owner[members[scaffold]] = rng.choice(self.clients, count, p=share / share.sum())
+                sizes += np.bincount(owner[members[scaffold]], minlength=self.clients)
             if np.bincount(owner, minlength=self.clients).min() >= self.min_nodes:
                 return Partition(self.divide_nodes(data, group(owner, self.clients), seed))
         raise ConfigError(
@@ -93,16 +90,3 @@ class ScaffoldDirichlet(Dirichlet):
             f"min_nodes = {self.min_nodes} of {data.examples}. Raise alpha, or lower min_nodes or clients.",
             code="config.draws",
         )
-
-    def _owner(self, scaffolds: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """int64 [e]: the client of each molecule, one draw."""
-        owner, sizes = np.empty(len(scaffolds), np.int64), np.zeros(self.clients, np.int64)
-        members = group(scaffolds, int(scaffolds.max()) + 1)
-        for scaffold, count in largest_first(scaffolds, rng):
-            below = sizes < len(scaffolds) / self.clients
-            share = np.where(below, rng.dirichlet(np.full(self.clients, self.alpha)), 0.0)
-            if share.sum() == 0:  # with a small alpha nothing may be left for clients with room
-                share = below.astype(np.float64)
-            owner[members[scaffold]] = rng.choice(self.clients, count, p=share / share.sum())
-            sizes += np.bincount(owner[members[scaffold]], minlength=self.clients)
-        return owner

@@ -48,7 +48,7 @@ def of_typical(data: Dataset, partition: Partition) -> Numbers:
 def target_scale_of(data: Dataset, part: Part) -> np.ndarray | None:
     """The units of a client's model, where it predicts numbers (`Dataset.target_scale`). With scales of their own,
     clients take their training examples; a number that none of these has keeps the units of `data`
-    (`scaled_targets`)."""
+    (`scale_targets`)."""
     if data.target_scale is None or data.target_scaling != "own":
         return data.target_scale
     y = data.y[part.examples[part.masks[TRAIN]]] if part.labels else data.y[:0]
@@ -56,7 +56,7 @@ def target_scale_of(data: Dataset, part: Part) -> np.ndarray | None:
     return np.where(where_known(y).any(0), scale, data.target_scale)
 
 
-def scaled_targets(data: Dataset, partition: Partition) -> Dataset:
+def scale_targets(data: Dataset, partition: Partition) -> Dataset:
     """The data with the units in which a model of all clients predicts numbers.
 
     target_scaling "all": by all clients' training examples; one that several clients hold counts for each. "own": a

@@ -72,22 +72,15 @@ def divide(
     Every client's numbers are within one of the ratios. A client with a labeled example trains on one, and on one of
     every class that it has as long as its train examples suffice. `use_dataset_split` takes the published masks
     instead.
-
-    Raises:
-        ConfigError: `use_dataset_split`, and the dataset publishes none.
     """
     if use_dataset_split or data.links is not None:  # the split of links is decided before the partition
         return dataset_split(data, examples)
     labeled = _label_counts(data, examples).sum(axis=1)  # [P]
-    return stratify(data, examples, split_sizes(labeled, ratios), seed)
+    return stratify(data, examples, sizes_of_splits(labeled, ratios), seed)
 
 
 def dataset_split(data: Dataset, examples: Sequence[np.ndarray]) -> tuple[Part, ...]:
-    """Parts of `examples` (sorted, for each client) with the dataset's own train/val/test masks.
-
-    Raises:
-        ConfigError: the dataset has none.
-    """
+    """Parts of `examples` (sorted, for each client) with the dataset's own train/val/test masks."""
     if data.public is None:
         raise ConfigError(
             f"partition.use_dataset_split = true: {data.name!r} has no published split. "
@@ -99,7 +92,7 @@ def dataset_split(data: Dataset, examples: Sequence[np.ndarray]) -> tuple[Part, 
     return tuple(Part.of(data, numbers, masks[:, numbers]) for numbers in examples)
 
 
-def split_sizes(labeled: np.ndarray, ratios: tuple[float, float, float]) -> np.ndarray:
+def sizes_of_splits(labeled: np.ndarray, ratios: tuple[float, float, float]) -> np.ndarray:
     """int64 [P, 3]: train, val and test sizes of clients with `labeled` int64 [P] examples, by largest remainder."""
     shares = np.array([*ratios, max(0.0, 1 - sum(ratios))])  # the last one is of examples in no split
     lower = np.minimum(labeled, 1)[:, None] * np.array([1, 0, 0, 0])  # [P, 4], an example to train on
@@ -109,11 +102,7 @@ def split_sizes(labeled: np.ndarray, ratios: tuple[float, float, float]) -> np.n
 
 def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> np.ndarray:
     """Masks bool [3, e] for all examples: `train` of each class train, and shares `val` and `test` of all labeled
-    ones, rounded, are drawn uniformly from the others (as PyG's split "random" of `Planetoid`).
-
-    Raises:
-        ConfigError: a class has fewer examples, or too few remain to validate and test.
-    """
+    ones, rounded, are drawn uniformly from the others (as PyG's split "random" of `Planetoid`)."""
     check_classes(data, "train_per_class takes this number of examples of each class")
     rng = generator(seed, "partition/per_class")
     labeled = np.flatnonzero(data.y >= 0)
@@ -139,7 +128,7 @@ def per_class(data: Dataset, train: int, val: float, test: float, seed: int) -> 
     return masks
 
 
-def split_by_hash(ids: Sequence[str], ratios: tuple[float, float, float], key: bytes) -> np.ndarray:
+def masks_by_hash(ids: Sequence[str], ratios: tuple[float, float, float], key: bytes) -> np.ndarray:
     """Masks bool [3, n] by a keyed hash of each id only. With the key and an id one computes the same split, which
     reveals nothing about labels. About `ratios` are in train, val and test (HMAC-SHA256 as a number in [0, 1))."""
     digests = [hmac.digest(key, b"fedweave split\0" + name.encode(), "sha256")[:8] for name in ids]

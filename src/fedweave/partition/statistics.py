@@ -63,19 +63,19 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
     """
     parts = partition.parts
     holders = incidence([part.nodes for part in parts], data.nodes)  # [n, P]
-    edges_kept = np.asarray(_edge_holders(data, partition, holders).sum(axis=0)).ravel()  # [P]
+    inner_edges = np.asarray(_edge_holders(data, partition, holders).sum(axis=0)).ravel()  # [P]
     masks = np.array([part.masks.sum(axis=1) for part in parts]).reshape(-1, 3)  # [P, 3]
     columns: dict[str, list[Any]] = {"client": list(range(len(parts)))}
     if data.example != "node":
         columns[_NOUNS[data.example]] = [len(part.examples) for part in parts]
     columns["nodes"] = [len(part.nodes) for part in parts]
-    columns["edges_kept"] = edges_kept.tolist()
+    columns["edges_kept"] = inner_edges.tolist()
     vertical = any(part.columns is not None for part in parts)
     if vertical:  # all clients have the same nodes: no edge leads to another client
         columns["edges_cut"] = [0] * len(parts)
     else:
         degree = holders.T @ np.bincount(data.edges[0], minlength=data.nodes)  # [P]
-        columns["edges_cut"] = (degree - 2 * edges_kept).tolist()
+        columns["edges_cut"] = (degree - 2 * inner_edges).tolist()
     columns["train"] = masks[:, 0].tolist()
     columns["val"] = masks[:, 1].tolist()
     columns["test"] = masks[:, 2].tolist()
@@ -84,12 +84,12 @@ def statistics(data: Dataset, partition: Cut) -> dict[str, list[Any]]:
         columns |= _moments(data, parts)
     if vertical:
         columns["features"] = [data.features if part.columns is None else len(part.columns) for part in parts]
-    client_edges = edges_kept.copy()
+    client_edges = inner_edges.copy()
     for client, part in enumerate(parts):
         if part.edges is not None:
             client_edges[client] = part.edges.shape[1] // 2
-    if (client_edges > edges_kept).any():
-        columns["edges_added"] = (client_edges - edges_kept).tolist()
+    if (client_edges > inner_edges).any():
+        columns["edges_added"] = (client_edges - inner_edges).tolist()
     if data.example == "edge":
         shared = (np.diff(holders.indptr) > 1).astype(np.int64)  # [n]
         if shared.any():
@@ -161,7 +161,7 @@ def totals(data: Dataset, partition: Cut) -> dict[str, int]:
     """
     parts = partition.parts
     holders = incidence([part.nodes for part in parts], data.nodes)
-    edges_kept = int(np.count_nonzero(np.diff(_edge_holders(data, partition, holders).indptr)))
+    inner_edges = int(np.count_nonzero(np.diff(_edge_holders(data, partition, holders).indptr)))
     edges = data.edges.shape[1] // 2
     numbers = {"nodes": data.nodes}
     if data.example != "node":
@@ -169,8 +169,8 @@ def totals(data: Dataset, partition: Cut) -> dict[str, int]:
     numbers["held"] = len(np.unique(np.concatenate([part.examples for part in parts])))
     numbers["global_test"] = 0 if partition.test is None else len(partition.test)
     numbers["edges"] = edges
-    numbers["edges_kept"] = edges_kept
-    numbers["edges_lost"] = edges - edges_kept
+    numbers["edges_kept"] = inner_edges
+    numbers["edges_lost"] = edges - inner_edges
     if data.sensitive is not None:
         columns = _group_counts(data, partition)
         for name, column in (("without_sp", "test_groups"), ("without_eo", "test_groups_class1")):

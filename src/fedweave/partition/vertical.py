@@ -15,7 +15,7 @@ from fedweave.core.settings import Settings
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Part, Partition
-from fedweave.partition.splits import check_ratios, divide, per_class, split_by_hash
+from fedweave.partition.splits import check_ratios, divide, masks_by_hash, per_class
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,10 +53,8 @@ class Vertical(Settings):
         check_ratios(self.train, self.val, self.test)
         check_rest(self.train_on_rest, self.use_dataset_split)
         if self.train_per_class and self.use_dataset_split:
-            raise ConfigError(
-                f"train_per_class = {self.train_per_class}: the published split says who trains. Set one of them.",
-                code="config.public-split",
-            )
+            message = f"train_per_class = {self.train_per_class}: the published split says who trains. Set one of them."
+            raise ConfigError(message, code="config.public-split")
         if self.widths and len(self.widths) != self.clients:
             raise ConfigError(
                 f"widths = {list(self.widths)}: are {len(self.widths)} for clients = {self.clients}. Give one width "
@@ -66,11 +64,6 @@ class Vertical(Settings):
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """Cut the features and edges of `data` into `clients` parts.
-
-        Raises:
-            ConfigError: a block would have no feature, or no published split although the settings ask for one.
-        """
         ratios = (self.train, self.val, self.test)
         whole = every_node(data, ratios, self.use_dataset_split, self.train_on_rest, seed)
         if self.train_per_class:
@@ -111,18 +104,11 @@ class Parties(Settings):
         check_ratios(self.train, self.val, self.test)
         check_rest(self.train_on_rest, self.use_dataset_split)
         if self.split == "hash" and self.use_dataset_split:
-            raise ConfigError(
-                "split = 'hash': the data's own split is taken, too. Leave out split or use_dataset_split.",
-                code="config.public-split",
-            )
+            message = "split = 'hash': the data's own split is taken, too. Leave out split or use_dataset_split."
+            raise ConfigError(message, code="config.public-split")
 
     @remember_maker
     def cut(self, data: Dataset, seed: int) -> Partition:
-        """One part per party.
-
-        Raises:
-            ConfigError: the dataset has no parties, or no split of its own although the settings ask for one.
-        """
         if data.parties is None:
             raise ConfigError(
                 f"partition.name = 'parties': {data.name!r} belongs to one party. Take 'vertical' to divide its "
@@ -140,7 +126,7 @@ class Parties(Settings):
         whole = every_node(data, ratios, self.use_dataset_split, self.train_on_rest, seed)
         if self.split == "hash":
             key = generator(seed, "partition/hash").bytes(32)
-            whole = replace(whole, masks=split_by_hash(data.ids, ratios, key) & data.has_label)
+            whole = replace(whole, masks=masks_by_hash(data.ids, ratios, key) & data.has_label)
         parts = []
         for party in data.parties:
             labels = self.labels == "all" or party.labels
@@ -151,20 +137,14 @@ class Parties(Settings):
 def check_rest(train_on_rest: bool, use_dataset_split: bool) -> None:
     """Raise ConfigError if `train_on_rest` is set without a published split."""
     if train_on_rest and not use_dataset_split:
-        raise ConfigError(
-            "train_on_rest = true: needs use_dataset_split = true. Ratios say themselves who trains.",
-            code="config.public-split",
-        )
+        message = "train_on_rest = true: needs use_dataset_split = true. Ratios say themselves who trains."
+        raise ConfigError(message, code="config.public-split")
 
 
 def every_node(
     data: Dataset, ratios: tuple[float, float, float], use_dataset_split: bool, train_on_rest: bool, seed: int
 ) -> Part:
-    """All nodes of `data` with one set of masks, for clients that hold the same nodes.
-
-    Raises:
-        ConfigError: `use_dataset_split`, and the dataset publishes none.
-    """
+    """All nodes of `data` with one set of masks, for clients that hold the same nodes."""
     [whole] = divide(data, [np.arange(data.nodes)], ratios, use_dataset_split, seed)
     if not train_on_rest:
         return whole

@@ -22,9 +22,9 @@ from fedweave.core.operators import Operator
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.attention import Lists, sum_rows
-from fedweave.ops.batching import Batch, Constant, Dims, over_clients
 from fedweave.ops.rows import common_length
 from fedweave.ops.sparse import picked
+from fedweave.sampling.neighborhoods import ForClients
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class GraphBatches:
         size = size.scatter_add(0, owner, torch.ones_like(owner))[:-1]
         cache = graph.whole_edges.cache
         lay_out = partial(_lay_out, cache.padded_size, cache.largest(self.batch))
-        layout = _Layout.apply(lay_out, size, *graph.whole_edges.neighbors, chosen, real)
+        layout = ForClients.apply(lay_out, size, *graph.whole_edges.neighbors, chosen, real)
         target = graph.truth_at(chosen)
         columns = dict(zip(("first", "nodes", "slot", "starts", "columns"), layout, strict=True))
         return {"target": target, "weight": real.to(graph.x.dtype), **columns}
@@ -192,21 +192,6 @@ class _BatchProduct:
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         return self.times(dense)
-
-
-class _Layout(Constant):
-    """The layout of mini-batches, and the batching rule that pads P clients' layouts to the same size."""
-
-    @staticmethod
-    def forward(lay_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(out[0] for out in lay_out(*(tensor[None] for tensor in tensors)))
-
-    @staticmethod
-    def vmap(
-        info: Batch, in_dims: Dims, lay_out: Callable[..., tuple[Tensor, ...]], *tensors: Tensor
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        out = lay_out(*over_clients(info.batch_size, in_dims[1:], *tensors))
-        return out, (0,) * len(out)
 
 
 def _lay_out(

@@ -45,7 +45,7 @@ def grow(
         return targets, filled, {}
     size = graph.whole_edges.cache.padded_size
     run = partial(_grow, layers=tuple(layers), fan_out=fan_out, dtype=graph.x.dtype, padded_size=size)
-    sources, filled, *tensors = _Grow.apply(run, *graph.whole_edges.neighbors, targets, filled, key)
+    sources, filled, *tensors = ForClients.apply(run, *graph.whole_edges.neighbors, targets, filled, key)
     hops: dict[str, Tree] = {}
     for at, layer in enumerate(layers):
         place, count, gcn = tensors[3 * at : 3 * at + 3]
@@ -185,23 +185,24 @@ class Bipartite:
         return result
 
 
-class _Grow(Constant):
-    """`grow` on tensors, and the batching rule that makes P clients' lists one computation."""
+class ForClients(Constant):
+    """`run` on the tensors of one client, where it takes those of P clients at once, [P, …]: a vectorized call makes
+    all clients' lists, of one length, in one computation."""
 
     @staticmethod
     def forward(run: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(out[0] for out in run([tensor[None] for tensor in tensors]))
+        return tuple(out[0] for out in run(*(tensor[None] for tensor in tensors)))
 
     @staticmethod
     def vmap(
         info: Batch, in_dims: Dims, run: Callable[..., tuple[Tensor, ...]], *tensors: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        out = run(over_clients(info.batch_size, in_dims[1:], *tensors))
+        out = run(*over_clients(info.batch_size, in_dims[1:], *tensors))
         return out, (0,) * len(out)
 
 
 def _grow(
-    tensors: list[Tensor], layers: tuple[int, ...], fan_out: int, dtype: torch.dtype, padded_size: Callable[..., int]
+    *tensors: Tensor, layers: tuple[int, ...], fan_out: int, dtype: torch.dtype, padded_size: Callable[..., int]
 ) -> tuple[Tensor, ...]:
     """`grow` for P clients. tensors, all [P, …]: tables of neighbors, targets, how many of these count, and the key."""
     first, degree, columns, sources, filled, key = tensors

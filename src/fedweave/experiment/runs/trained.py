@@ -25,7 +25,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, PARTITION, SUMMARY, damaged, read_summary, read_table
 from fedweave.models.edges import model_of_form
 from fedweave.partition.base import Partition, client_ids
-from fedweave.partition.client_data import pooled
+from fedweave.partition.client_data import pool_clients
 from fedweave.partition.statistics import statistics
 
 
@@ -126,7 +126,7 @@ class Trained:
     def seen(self) -> Partition:
         """The partition that clients see, in the order of the federation's clients."""
         one = capabilities(self.config.algorithm.kind).pooled
-        return pooled(self.built.partition, self.built.data) if one else self.built.partition
+        return pool_clients(self.built.partition, self.built.data) if one else self.built.partition
 
     def models(self, which: str) -> Mapping[str, Tree]:
         """{client: its weights} of the model `which` (`algorithms.deployment.Deployable`).

@@ -31,7 +31,7 @@ from fedweave.datasets.leakage import check_sensitive
 from fedweave.datasets.parties import read_party, restrict
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.graphs import graph_of
-from fedweave.partition.splits import split_by_hash
+from fedweave.partition.splits import masks_by_hash
 from fedweave.sites.flare.accounts import Accounts, Exclusion
 from fedweave.sites.flare.data_marks import data_digest, key_mark, mark, site_key
 from fedweave.sites.flare.holdings import Holdings, LabelVersion, identify, marks
@@ -270,7 +270,7 @@ def _hash_split(path: Path, data: Dataset, shares: tuple[float, float, float], k
     if data.public is not None:
         problem = "it has a split, and site.toml says data.split = 'hash'"
         refuse(path, problem, "Leave out the column split, or data.split.", "split-twice")
-    return split_by_hash(data.ids, shares, key)
+    return masks_by_hash(data.ids, shares, key)
 
 
 def read_party_data(

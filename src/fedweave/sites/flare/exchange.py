@@ -28,9 +28,9 @@ from fedweave.partition.external import (
     SUMS,
     TELLERS,
     TOTALS,
+    columns_to_send,
     means,
     member_words,
-    sent_columns,
 )
 from fedweave.sites.flare.alignment import RELAYED, Ask, blind_all, opening_tree, points_of
 from fedweave.sites.flare.policy import min_exchange_nodes
@@ -181,7 +181,7 @@ def make_exchange(
     """
     identity, key = read_identity(folder, rules.members), read_ids_key(folder)
     meeting = IntersectionParty(name, identity, request.run, tuple(request.sites), key)
-    return Exchange(whole, sent_columns(whole), meeting, min_exchange_nodes(rules), site, scaling)
+    return Exchange(whole, columns_to_send(whole), meeting, min_exchange_nodes(rules), site, scaling)
 
 
 def match_nodes(replies: Replies, ask: Ask) -> tuple[int, dict[str, Tree], dict[str, torch.Tensor]]:
