@@ -39,10 +39,7 @@ DATA = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[3] / "shared"
 
 
 def parties(
-    clients: int = 3,
-    holders: tuple[int, ...] | None = None,
-    nodes: int = NODES,
-    dtype: torch.dtype = torch.float32,
+    clients: int = 3, holders: tuple[int, ...] | None = None, nodes: int = NODES, dtype: torch.dtype = torch.float32
 ) -> dict[str, Graph]:
     """Class-dependent sparse features and homophilous edges, of each client's own; the same labels and masks."""
     rng = np.random.default_rng(0)

@@ -65,10 +65,7 @@ def test_an_alignment_by_hand() -> None:
 
 def test_an_update_of_zeros_is_aligned_with_nothing() -> None:
     updates = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
-    assert agent_values.alignment(updates, joint(updates, tensor(0.5, 0.5))).tolist() == [
-        0.0,
-        pytest.approx(1.0),
-    ]
+    assert agent_values.alignment(updates, joint(updates, tensor(0.5, 0.5))).tolist() == [0.0, pytest.approx(1.0)]
     assert agent_values.alignment(updates, torch.zeros(2)).tolist() == [0.0, 0.0]
 
 

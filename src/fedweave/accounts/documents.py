@@ -17,12 +17,7 @@ from fedweave.incentives.rules import to_digits
 from fedweave.incentives.statement import MEASURES
 from fedweave.metrics.selection import selection_metric_of, title_of
 
-_NAMES = {
-    "alignment": "alignment φ",
-    "diversity": "diversity d",
-    "leave_one_out": "leave-one-out",
-    "density": "reward",
-}
+_NAMES = {"alignment": "alignment φ", "diversity": "diversity d", "leave_one_out": "leave-one-out", "density": "reward"}
 _MEANINGS = {
     "alignment": "Alignment is the cosine of a member's update with the joint one.",
     "diversity": "Diversity is a member's share of all known motifs.",

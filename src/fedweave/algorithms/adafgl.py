@@ -95,8 +95,6 @@ class AdaFGL(FedAvg):
 
         return (Layer(init, apply, reads="graph", runs_alone=runs_alone),)
 
-    # --- server ------------------------------------------------------------------------------------------------------
-
     def init(self, fed: Federation) -> Tree:
         """FedAvg's state, the RNG key of the clients' own modules, and the clients that already have the global
         model."""
@@ -118,7 +116,6 @@ class AdaFGL(FedAvg):
         return Calls(family.setup, (*family.round, self.personalise), family.evaluation, family.prediction)
 
     def evaluated_model(self, state: Tree) -> Tree | None:
-        """None, because clients use the prediction of their own modules."""
         return None
 
     def evaluation_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
@@ -127,8 +124,6 @@ class AdaFGL(FedAvg):
 
     def trained_model_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         return self.evaluation_message(state, fed)
-
-    # --- client ------------------------------------------------------------------------------------------------------
 
     @on_client(hears=HEARS)
     def personalise(self, client: Client, message: Tree) -> Tree:
@@ -157,14 +152,12 @@ class AdaFGL(FedAvg):
         return {"0": _flat({"joint": state["joint"], "own": state["w"], "share": {"s": state["s"]}})}
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
-        """The weights that the client trained last, in the form of `used`."""
         used = self.used(client, message)
         trained = self._last_weights(client, used)
         return None if trained is None else keep_trained(client.graph.masks[TRAIN].any(), trained, used)
 
     @on_client(sends=SCORES, hears=lambda self: self.composed.client_learns)
     def score(self, client: Client, message: Tree) -> Tree:
-        """Scores of the client's model on its own nodes."""
         w = self.used(client, message)
         trained = self._last_weights(client, w)
         return self.score_or_store(client, message, w, lambda: score(self.net, w, client, trained, self._goes_on))

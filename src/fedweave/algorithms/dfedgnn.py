@@ -39,7 +39,6 @@ class DFedGNN(Local):
 
     @property
     def any_models(self) -> bool:
-        """No: models are averaged."""
         return False
 
     def init(self, fed: Federation) -> Tree:
@@ -47,7 +46,6 @@ class DFedGNN(Local):
         return {"init": fed.key("init")} | super().init(fed)
 
     def round(self, state: Tree, fed: Federation) -> Tree:
-        """Local training, then one exchange between neighbors."""
         message = {"init": state["init"]} | self.pace(state)
         sent = fed.send(self.train, to=ring(fed.clients), shared=message, quorum=self.quorum)
         fed.map(self.mix, received=sent, quorum=self.quorum)
@@ -82,18 +80,15 @@ class DFedGNN(Local):
         return {}
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
-        """Each client's model on its own nodes and on the global test graph."""
         return Evaluation(fed.map(self.score, {"init": state["init"]}, quorum=self.quorum))
 
     @on_client(sends=PERSONAL_SCORES, hears=_HEARS)
     def score(self, client: Client, message: Tree) -> Tree:
-        """Scores of the client's own model, averaged with its neighbors'."""
         trained = client.state.get("trained")  # as it was before it was averaged
         w = self.used(client, message)
         return self.score_or_store(client, message, w, lambda: personal_score(self.model, w, client, trained))
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The client's weights, averaged with its neighbors'."""
         return self._weights(client, message["init"])
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:

@@ -139,7 +139,6 @@ class DivergenceStart(Part):
         return {"js": ctx.memory["js"]}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The round's divergences, -1 where there was none, and how often each client was called."""
         divergences = torch.where(state["calls"][round.at] > 0, round.replies.stack("js").double(), -1.0)
         js = torch.full_like(state["js"], -1.0).index_copy(0, round.at, divergences)
         one = torch.ones_like(round.at, dtype=state["calls"].dtype)
@@ -189,7 +188,6 @@ class GroupWeights(Part):
         return {"gaps": torch.where(ctx.examples > 0, group_gaps, 2.0), "balance": ctx.memory["balance"]}
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
-        """Forget the balance of edges that may have changed."""
         ctx.keep({})
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
@@ -197,7 +195,6 @@ class GroupWeights(Part):
         return f2gnn_weights(balances, group_gaps, self.lam, self.tau, self.prefer)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The reports and weights of the round's clients; -1 for the others."""
         unknown = torch.full_like(state["gaps"], -1.0)
         return {
             "gaps": unknown.index_copy(0, round.at, round.replies.stack("gaps").double()),

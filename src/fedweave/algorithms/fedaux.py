@@ -48,7 +48,6 @@ class AuxiliaryMix(UniformTrained):
     needs = Needs(data=("nodes",), reads=("features",), models=("personal",))
 
     def layers(self, model: Model, on_clients: bool) -> Model:
-        """With the smoothing before the last layer, which takes embeddings of twice the width."""
         models.check_embeds(model, "fedaux")
         last = model[-1]
         if models.pools(model) or not last.by_feature:

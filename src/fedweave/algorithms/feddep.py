@@ -74,10 +74,7 @@ class MissingEmbeddings(Generates):
 
         return (first._replace(init=init, apply=apply), *model[1:])
 
-    # --- server ------------------------------------------------------------------------------------------------------
-
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Exchange prototypes, train generators, and mend the clients' graphs."""
         replies = fed.map(self.learn, {"classes": fed.classes})
         size = replies.stack("size")
         message = {"classes": fed.classes, "prototype": replies.stack("prototype"), "size": size}
@@ -88,8 +85,6 @@ class MissingEmbeddings(Generates):
     @property
     def setup(self) -> tuple[Step, ...]:
         return (self.learn, self.mend)
-
-    # --- client ------------------------------------------------------------------------------------------------------
 
     @on_client(
         sends={

@@ -154,7 +154,6 @@ class Holders(TellsExamples):
         return by_size(round)  # for weights that are not rows of entities or relations
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The means of rows over holders, and of other weights by size."""
         rows, whole = row_kinds(round.model), dict(leaves(round.weighted()))
         for path in rows:
             if path in whole:
@@ -197,7 +196,6 @@ class HoldersSum(InSum):
         } | beyond_declaration("update", self.masked)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Raises an error if masked integers could overflow."""
         self._words.check(self.bound, len(fed.clients), "holders_sum")
         return {}
 
@@ -219,7 +217,6 @@ class HoldersSum(InSum):
         return None  # the weights are inside the sum
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The means of rows over holders, and of other weights by size."""
         rows, n = row_kinds(round.model), round.replies.total("n")
         row_counts, total = round.replies.total(HELD), dict(leaves(round.replies.total("update")))
         means = {}

@@ -164,7 +164,6 @@ class FedEgo(Deployable):
 
     @property
     def egos(self) -> Egos:
-        """The sampler of ego-graphs."""
         if self.epoch_share is None:
             return Egos(self.batch, self.hops, self.fan_out)
         return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.epoch_share)
@@ -194,7 +193,6 @@ class FedEgo(Deployable):
         return {"theta": theta, "phi": phi, "labels": labels, "uploads": uploads} | epoch
 
     def calls(self, clients: int) -> Calls:
-        """Counting, then one training step in each round."""
         return replace(super().calls(clients), setup=(self.count,))
 
     def _counts(self) -> dict[str, Sends]:
@@ -206,7 +204,6 @@ class FedEgo(Deployable):
 
     @on_client(sends=_counts)
     def count(self, client: Client, message: Tree) -> Tree:
-        """The number of the client's batches of train nodes, and the number for an epoch."""
         counts = {"batches": self.egos.full_batches(client.graph.masks[TRAIN].sum(), self.minimum)}
         return counts if self.epoch_share is None else counts | {"epoch": self.egos.batches_per_epoch(client.graph)}
 
@@ -348,7 +345,6 @@ class FedEgo(Deployable):
         return first, {key: layer for key, layer in w.items() if key not in first}
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
-        """Each client's personal model on its own nodes and on the global test graph."""
         return Evaluation(fed.map(self.score, self._shared(state), quorum=self.quorum))
 
     @on_client(

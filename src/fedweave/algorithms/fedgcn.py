@@ -145,16 +145,12 @@ class NeighborSums(Part):
 
     @property
     def needs(self) -> Needs:
-        """Places of nodes, with keyed numbers for secure aggregation."""
         return Needs(data=("ids", "nodes", "classes"), finder=Places(self.within is not None))
 
     def joined(self, within: SecureSum) -> Part:
-        """The part that exchanges by secure aggregation."""
         return copied(self, within=within)
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model's first layer multiplies by another matrix, or needs more of it than
-        products."""
         first = training.model[0]
         if self.hops and (first.operator != "gcn" or first.reads != "product"):
             raise ValueError("the sums exchanged before training belong to a graph convolution; choose model gcn")
@@ -172,7 +168,6 @@ class NeighborSums(Part):
         return (first._replace(apply=apply), *model[1:])
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """The exchange."""
         if not self.hops:
             return {}
         if self.within is not None:
@@ -220,7 +215,6 @@ class NeighborSums(Part):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The exchange's three steps."""
         if not self.hops:
             return ()
         if self.within is not None:

@@ -57,7 +57,6 @@ class ClassPrototypes(Part):
         models.check_embeds(training.model, "a prototype")
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """q [C, d], and which rows are known; nothing before the first round."""
         return state, {}
 
     def objective(self, outputs: Outputs) -> Tensor:
@@ -102,7 +101,6 @@ class NearestPrototype(ClassPrototypes):
             )
 
     def personalize(self, ctx: Context) -> Tree:
-        """The client's own weights, with the prototypes as last layer."""
         w, inputs = ctx.received, ctx.downloaded
         if "prototype" not in inputs:
             return w

@@ -167,7 +167,6 @@ class SparseMasks(Part):
         return result
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The pull from the second round on."""
         return {"pull": torch.full_like(state["pull"], self.pull)}
 
 

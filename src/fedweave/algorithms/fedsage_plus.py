@@ -91,10 +91,7 @@ class MissingNeighbours(Generates):
                 "directed = 'none'"
             )
 
-    # --- server ------------------------------------------------------------------------------------------------------
-
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Train generators, exchange gradients, and mend the clients' graphs."""
         fed.map(self.learn, {"classes": fed.classes})
         for number in range(self.exchanges if len(fed.clients) > 1 else 0):
             self.exchange(fed, random.fold(fed.key("peers"), number))
@@ -121,8 +118,6 @@ class MissingNeighbours(Generates):
         by_id = sorted(range(len(clients)), key=lambda at: clients[at])  # independent of the clients' order
         ring = torch.tensor(by_id, device=key.device)
         return ring[(ring.argsort() + shifts[:, None]) % len(clients)]
-
-    # --- client ------------------------------------------------------------------------------------------------------
 
     @on_client(hears={"classes": "how many classes there are"})
     def learn(self, client: Client, message: Tree) -> Tree:

@@ -119,14 +119,11 @@ class Distilled(TellsExamples):
                 "such as gcn"
             )
 
-    # --- before the first round --------------------------------------------------------------------------------------
-
     @property
     def setup(self) -> tuple[Step, ...]:
         return (self.reliability,)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """The clients' reliabilities, and the RNG key of the generator."""
         known = fed.map(self.reliability, {"classes": fed.classes}).stack("reliability")
         return {"known": known, "key": fed.key("generator"), "round": torch.zeros_like(known[0, 0], dtype=torch.int64)}
 
@@ -146,8 +143,6 @@ class Distilled(TellsExamples):
         codes = graph.edges.operator(CODES) @ torch.eye(RETURNS + DEGREES, dtype=graph.x.dtype, device=graph.device)
         walks = codes[:, :WALK]
         return {"reliability": reliability(graph, torch.cat([dense(graph.x), walks], 1), message["classes"])}
-
-    # --- in each round -----------------------------------------------------------------------------------------------
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         return by_size(round)

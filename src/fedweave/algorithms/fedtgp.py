@@ -51,7 +51,6 @@ class TrainedPrototypes(ClassPrototypes):
         return {"key": fed.key("prototypes")}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """q [C, d], and which rows are known; nothing before the first round."""
         return {key: state[key] for key in ("prototype", "known") if key in state}, {}
 
     def update(self, state: Tree, round: Round) -> Tree:

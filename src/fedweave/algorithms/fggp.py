@@ -68,7 +68,6 @@ class AugmentedView(Part):
             raise ValueError("FGGP draws edges of its own; choose a model of nodes that takes them, such as gcn")
 
     def layers(self, model: Model, on_clients: bool) -> Model:
-        """The model whose last layer also has the weights of the two layers."""
         models.check_embeds(model, "fggp")
         if not model[0].by_feature:
             raise ValueError("FGGP draws edges of features by weights; choose a model that has such, such as gcn")
@@ -84,7 +83,6 @@ class AugmentedView(Part):
         return (*model[:-1], model[-1]._replace(init=init))
 
     def recall(self, ctx: Context) -> Tree:
-        """{"joined": A₂ [n, n]}."""
         graph = ctx.client.graph
         return {"joined": nearest_graph(models.embedded(ctx.training.model, ctx.received, graph), graph, self.near)}
 
@@ -127,7 +125,6 @@ class NearestCentres(Part):
     needs = Needs(data=("nodes", "classes"), personalizes="trained", statistics="none")
 
     def layers(self, model: Model, on_clients: bool) -> Model:
-        """The model whose last layer predicts by centers if its weights contain any."""
         models.check_embeds(model, "fggp")
         last = model[-1]
 
@@ -143,7 +140,6 @@ class NearestCentres(Part):
         return {"groups": max(1, len(fed.clients) // 2)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """The centers [C, groups, d], with rows of 0 for missing groups; nothing before the first round."""
         return {CENTER: state[CENTER]} if CENTER in state else {}, {}
 
     def report(self, ctx: Context) -> Tree:
@@ -166,7 +162,6 @@ class NearestCentres(Part):
         return state | {CENTER: center}
 
     def personalize(self, ctx: Context) -> Tree:
-        """The received weights, with the centers in the last layer."""
         last = str(len(ctx.training.model) - 1)
         return ctx.received | {last: ctx.received[last] | ctx.downloaded}
 
@@ -184,7 +179,6 @@ class DenseGraph:
         return self._matrix
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """The rows, and their sums by the matrix."""
         return h, self._matrix @ h
 
 

@@ -71,26 +71,9 @@ from fedweave.algorithms.vertical.aggregation import (
     tally_cut,
     union,
 )
-from fedweave.algorithms.vertical.declared import (
-    BACK,
-    ENDS_THERE,
-    EVERY_ROW,
-    FACTS,
-    HEARS,
-    LISTED_ROWS,
-    LOGITS,
-    SLOPE,
-)
+from fedweave.algorithms.vertical.declared import BACK, ENDS_THERE, EVERY_ROW, FACTS, HEARS, LISTED_ROWS, LOGITS, SLOPE
 from fedweave.algorithms.vertical.labels import SLOPES, LabelRelease
-from fedweave.algorithms.vertical.split import (
-    Split,
-    cuts,
-    draw,
-    error,
-    exchanged_nodes,
-    labeled_nodes,
-    sample_below,
-)
+from fedweave.algorithms.vertical.split import Split, cuts, draw, error, exchanged_nodes, labeled_nodes, sample_below
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Calls, Capabilities, Evaluation
 from fedweave.core.bounds import Between, ClipNorm, Count, CountOrNone, NonNegative, Positive, Share, Steps
@@ -257,7 +240,6 @@ class GLASU(Algorithm):
 
     @property
     def notes(self) -> list[str]:
-        """Notes for the parties before they run it."""
         return [ENDS_THERE] if self.ends_in_exchange else []
 
     def _sends(self, what: str) -> Declaration:
@@ -338,7 +320,6 @@ class GLASU(Algorithm):
 
     @on_client(sends=lambda glasu: glasu.labels.draw_sends())
     def draw(self, client: Client, message: Tree) -> Tree:
-        """Randomized response on the labels if `label_epsilon` is set, before any training."""
         return self.labels.draw(client)
 
     def calls(self, clients: int) -> Calls:
@@ -405,7 +386,6 @@ class GLASU(Algorithm):
         return rest, {client: {"h": h if holds else h[:0]} for client, holds in state["holders"].items()}
 
     def counts(self, state: Tree) -> dict[str, float]:
-        """{"secure_sum/cut": how many numbers were cut to the bound} and related counts; {} if none was."""
         return cut_counts(state.get("cut"))
 
     @on_client(
@@ -515,7 +495,6 @@ class GLASU(Algorithm):
         return {}
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
-        """Each client's prediction on the full graph, after K exchanges."""
         message, sums = self._predictions_message(fed)
         scores = fed.map(self.score, *self._addressed(message, state))
         check_finite(sums)
@@ -563,7 +542,6 @@ class GLASU(Algorithm):
         hears=lambda glasu: glasu._hears(),
     )
     def score(self, client: Client, message: Tree) -> Tree:
-        """Scores of the client's prediction on nodes whose labels it has."""
         graph = client.graph
         logits = self._logits(client, message)
         return {"own": pairs_of(logits, graph.y, graph.masks & (graph.y >= 0), graph.sensitive)}

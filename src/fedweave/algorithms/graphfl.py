@@ -83,7 +83,6 @@ class MetaGradient(Part):
         return scale(ctx.shared(total), -1.0)
 
     def personalize(self, ctx: Context) -> Tree:
-        """The received weights, trained on a support set."""
         w = ctx.objective.fit(ctx.received, ctx.client, random.fold(ctx.client.key, "tune"), ctx.sent).w
         return keep_trained(ctx.examples > 0, w, ctx.received)
 

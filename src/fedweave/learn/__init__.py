@@ -2,16 +2,7 @@
 
 from fedweave.learn.fitting import Fit, Loss, Penalty, fit, keep_trained
 from fedweave.learn.losses import PLAIN, ClassWeight, Criterion, NumberLoss, class_counts, cross_entropy
-from fedweave.learn.optimizers import (
-    OPTIMIZERS,
-    Adagrad,
-    Adam,
-    AdamW,
-    Optimizer,
-    RmsProp,
-    Sgd,
-    optimizer_of,
-)
+from fedweave.learn.optimizers import OPTIMIZERS, Adagrad, Adam, AdamW, Optimizer, RmsProp, Sgd, optimizer_of
 from fedweave.learn.recording import compute_on_server
 
 __all__ = [

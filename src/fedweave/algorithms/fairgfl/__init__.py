@@ -117,7 +117,6 @@ class OverlapWeights(Part):
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
-        """The loss and, to estimate overlaps, a noisy minibatch."""
         result: dict[str, Sends | str] = {"loss": Sends("mean training loss of the received weights", within=Real())}
         if self.estimator != "ldp":
             return result
@@ -140,8 +139,6 @@ class OverlapWeights(Part):
         """𝓜_N of codes [...] in [0, 1]: uint8 [...], in steps."""
         words = bits(random.fold(key, "codes"), code.numel()).view(code.shape)
         return noisy_levels(code, self.steps, self.epsilon_a, words)
-
-    # --- client ------------------------------------------------------------------------------------------------------
 
     def report(self, ctx: Context) -> Tree:
         """F_i(w_t) and a noisy minibatch (algorithm 1, lines 6-8)."""
@@ -184,14 +181,10 @@ class OverlapWeights(Part):
         return memory
 
     def changed(self, ctx: Context, nodes: Tensor) -> None:
-        """Give the changed nodes new codes."""
         if self.renew and ctx.memory:
             ctx.keep(ctx.memory | {"version": ctx.memory["version"] + nodes})
 
-    # --- server ------------------------------------------------------------------------------------------------------
-
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """No overlap known; the encoder and its rates on the public sample, or the truth."""
         n = len(fed.clients)
         empty = torch.zeros(n, dtype=torch.float64, device=fed.device)
         state: Tree = {"weight": empty, "loss": empty, "heard": torch.zeros_like(empty, dtype=torch.int64)}
@@ -227,7 +220,6 @@ class OverlapWeights(Part):
         return {"encoder": encoder, "rates": vars(error_rates)}
 
     def attacks(self, fed: Federation, data: Dataset, partition: Partition, key: Tensor) -> list[Attacked]:
-        """Attacks on noisy codes and, if clients send them, links."""
         if self.estimator != "ldp":
             return []
         links = link_attacks(data, partition, self.epsilon_b, key) if self.alpha < 1 else []

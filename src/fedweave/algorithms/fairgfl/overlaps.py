@@ -105,7 +105,6 @@ class _NearBits:
         self._first = np.ascontiguousarray(self._words[:, 0])
 
     def __call__(self, one: slice, other: slice, max_distance: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of rows at distance `max_distance` or less, as for codes with levels."""
         distance = np.bitwise_count(self._first[one, None] ^ self._first[other])
         at = np.flatnonzero(distance <= max_distance)
         low, high = at // distance.shape[1], at % distance.shape[1]

@@ -86,8 +86,6 @@ class MotifPrototypes(Part):
         if not models.pools(training.model):
             raise ValueError("prototypes need embeddings of small graphs; set model.pool = 'sum' or 'mean'")
 
-    # --- client ---
-
     def objective(self, outputs: Outputs) -> Tensor:
         """λ times the distance, scalar; 0 before there are global prototypes."""
         embedded = outputs.embeddings[pooling_depth(outputs.model) - 1]  # [examples, h]
@@ -115,8 +113,6 @@ class MotifPrototypes(Part):
         graph = ctx.client.graph
         embedded = models.apply(ctx.training.model[: pooling_depth(ctx.training.model)], ctx.trained, graph)
         return {"motif": graph.precomputed(MOTIFS), "prototype": graph.edges.operator(MOTIF_MEAN) @ embedded}
-
-    # --- server ---
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         return {"motif": torch.full((len(fed.clients), 0), -1, device=fed.device)}
@@ -283,7 +279,6 @@ class ValueReward(OwedReward):
         return {}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The rewards of all agents, and the share of u_N's entries that the round's agents earned."""
         delta = ravel(round.delta)  # [D]
         entries = quota(round.value, len(delta), self.beta)  # [P]
         rewards = unravel(reward(delta, entries), round.delta)  # [P, …]
@@ -317,7 +312,6 @@ class Payoff(Part):
         return {"sum": nothing, "rounds": nothing, "pay": nothing, "late": nothing, "heard": nothing > 0}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The round's payoffs `pay` and the compensation in them, `late`; `sum` and number of an agent's values."""
         at, r = round.at, round.value.double()
         past = state["rounds"][at]
         before = torch.where(past > 0, state["sum"][at] / past.clamp(min=1), r)  # no compensation in the first round

@@ -112,7 +112,6 @@ class Concat:
     wider = True
 
     def aggregate(self, replies: Replies, key: str, dtype: torch.dtype) -> Tensor:
-        """The aggregate, at the server; dtype: the dtype of the representations."""
         return replies.stack(key).movedim(0, 1).flatten(1)
 
     def extract(self, whole: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:

@@ -60,7 +60,6 @@ class Split:
         return [i for i in reversed(self.layers(segment)) if self.linked and self.model[i].operator is not None]
 
     def segment_weights(self, w: Tree, segment: int) -> Tree:
-        """A segment's weights."""
         return {str(i): w[str(i)] for i in self.layers(segment) if str(i) in w}
 
     def init(self, key: Tensor, shared: Tensor, clients: int, dtype: torch.dtype) -> Tree:
