@@ -72,8 +72,7 @@ def read_seal(folder: Path) -> Seal:
 
 def check_same(folders: Sequence[Path]) -> str:
     """Compare the seals in members' copies, which contain no lines: seals of one statement are equal. Returns this
-    result in words, with the members whose seals were not compared.
-    """
+    result in words, with the members whose seals were not compared."""
     seals = {_whose(folder): read_seal(folder) for folder in folders}
     if len(seals) < 2:
         raise UserError("name the copies of two members or more: --compare DIR --compare DIR.")
@@ -112,8 +111,7 @@ def _difference(seal: Seal, common: Seal) -> str:
 
 def check_in_run(member_lines: pa.Table, seal: Seal, member: str, run: Run) -> None:
     """Check a member's lines of a statement against its seal, the seal against the configuration and the member's
-    ledger in `run`, and the pay against the payoffs in `run`.
-    """
+    ledger in `run`, and the pay against the payoffs in `run`."""
     _check_sealed(member_lines, seal, member, run.config, run.ledger, run.directory)
     _check_once(member_lines, member)
 
@@ -140,8 +138,7 @@ def check_in_run(member_lines: pa.Table, seal: Seal, member: str, run: Run) -> N
 
 def check_copy(member_lines: pa.Table, seal: Seal, member: str, folder: Path) -> None:
     """Check a member's lines only with its copy in `folder` (`write_copy`): against the seal, the seal against the
-    configuration and the member's ledger, and the pay against the values in the lines.
-    """
+    configuration and the member's ledger, and the pay against the values in the lines."""
     config, ledger = load_saved(folder / CONFIG), read_table(folder, LEDGER)
     _check_sealed(member_lines, seal, member, config, ledger, folder)
     _check_once(member_lines, member)

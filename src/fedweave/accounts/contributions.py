@@ -32,7 +32,7 @@ from fedweave.incentives.coalitions import (
     COPIED,
     GAINS_IN,
     MEASURED_ON,
-    OTHERS,
+    NOT_PLAIN,
     PLAIN,
     copies,
     evaluation_graphs,
@@ -217,7 +217,7 @@ def _gain_metric(directory: Path, metric: str) -> tuple[str, int]:
     name = selection_metric_of(metrics) if metric == "auto" else metric
     positive = positive_of(metrics)
     in_summary = {key.rpartition("/")[2] for key in metrics}
-    choices = [choice for choice in (*PLAIN, *OTHERS) if choice in in_summary]
+    choices = [choice for choice in (*PLAIN, *NOT_PLAIN) if choice in in_summary]
     if name not in choices or (METRICS[name].positive and positive is None and metric != "auto"):
         raise UserError(
             f"--metric {metric}: choose {', '.join(choices)}. Metrics of one class need a run with such a selection "

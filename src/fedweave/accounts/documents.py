@@ -73,8 +73,9 @@ def document(whole: Account, table: pa.Table, about: str, command: str, run: Run
     if member:
         totals_grid = grid(totals, ("member",))
     else:
-        sums: Record = {name: sum((row[name] for row in member_totals), Decimal()) for name in ("paid", "fined", "pay")}
-        sums["currency"] = whole.terms.currency
+        sums: Record = {"currency": whole.terms.currency}
+        for name in ("paid", "fined", "pay"):
+            sums[name] = sum((row[name] for row in member_totals), Decimal())
         totals.append(_total_line("all members", str(whole.covers or rounds), sums, titles))
         totals_grid = grid(totals, ("member",), 1)
     meanings = [_MEANINGS[name].format(gains=whole.gains) for name in measures if name in _MEANINGS]

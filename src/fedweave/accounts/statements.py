@@ -170,7 +170,9 @@ def _whole_run(run: Run) -> StatementRound:
     basis = Basis(members, gains, sizes / sizes.sum())
     uncapped = rule.shares(basis)  # [N]
     if bool(uncapped.isnan().any()):
-        digits = {judge: [round(gain, 6) for gain in of_judge.tolist()] for judge, of_judge in gains.items()}
+        digits = {}
+        for judge, of_judge in gains.items():
+            digits[judge] = [round(gain, 6) for gain in of_judge.tolist()]
         raise UserError(
             f"pay.by = {pay.by!r}: the gains over all rounds, {digits}, divide no budget. Measure more rounds, or "
             "agree on another rule.",
@@ -195,8 +197,10 @@ def _sums_over_rounds(
     values: Mapping[str, Mapping[int, float]], members: Sequence[str], rounds: Sequence[int]
 ) -> torch.Tensor:
     """The sums over rounds of {member: {round: value}}, [N]."""
-    totals = [math.fsum(values[member][number] for number in rounds) for member in members]
-    return torch.tensor(totals, dtype=torch.float64, device="cpu")
+    totals = torch.zeros(len(members), dtype=torch.float64, device="cpu")
+    for at, member in enumerate(members):
+        totals[at] = math.fsum(values[member][number] for number in rounds)
+    return totals
 
 
 def one_class(run: Run) -> str:

@@ -92,8 +92,7 @@ def columns_of(graph: Graph, items: bool) -> Tensor:
 @dataclass(frozen=True)
 class OwnUsers(Part):
     """Keeps rows of users at their client, for links from users to items ([data] users, items). A client trains from
-    its own rows and sends only rows of its items, so that it does not reveal its users. Each user is at one client.
-    """
+    its own rows and sends only rows of its items, so that it does not reveal its users. Each user is at one client."""
 
     recorded = True
 

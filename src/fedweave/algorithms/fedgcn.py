@@ -267,8 +267,7 @@ class NeighborSums(Part):
     def add_to_all(self, client: Client, message: Tree) -> Tree:
         """{"sum": masked integers [N, d], "degree": int64 [N]}: for each node, Σ_u x_u / (m_u √d~_u) over the client's
         nodes u that are the node or its neighbor; m_u clients hold u and add the same term. And the degrees of its
-        nodes.
-        """
+        nodes."""
         held, graph = message["held"].cpu(), client.graph
         place, arrays = NodePlace.of(graph), graph_arrays(graph)
         other = place.crossing[1].unique()

@@ -564,8 +564,7 @@ class GLASU(Algorithm):
 
     def _rate(self, message: Tree) -> float:
         """The learning rate, which the server may only lower, and only if it decays. With any other length, or a
-        negative one, the server could write chosen values into the weights.
-        """
+        negative one, the server could write chosen values into the weights."""
         rate = float(message.get("lr", self.lr))
         lowest = 0.0 if self.decay_every else self.lr
         if not lowest <= rate <= self.lr:

@@ -37,8 +37,7 @@ def distinct(motif: Tensor) -> Tensor:
 
 def quota(r: Tensor, size: int, beta: float = 1.0) -> Tensor:
     """⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ (Eq. 4), int64 [N]: number of the D = `size` entries of the global update
-    that each agent receives; 0 where r_i ≤ 0.
-    """
+    that each agent receives; 0 where r_i ≤ 0."""
     if not beta > 0:
         raise UserError(f"beta is {beta}; it must be above 0.")
     reach = torch.tanh(beta * r.double().relu())

@@ -20,9 +20,8 @@ from fedweave.metrics.selection import METRICS, OF_RANKS, lower
 # What a server measures of clients whose models were tried (`algorithms.coalition_value`), by its names.
 WEIGHT, COPIED = "coalition_weight", "coalition_copied"
 PLAIN = ("accuracy", "loss")
-OTHERS = tuple(
-    name for name, metric in METRICS.items() if (metric.judges or metric.positive) and name not in (*PLAIN, *OF_RANKS)
-)
+SELECTION = tuple(name for name, metric in METRICS.items() if metric.judges or metric.positive)
+NOT_PLAIN = tuple(name for name in SELECTION if name not in (*PLAIN, *OF_RANKS))
 MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: which examples, which metric
 COPY = 0.99  # cosine of two updates above which one counts as a copy of the other
 BATCH = 64  # models that are evaluated at once
@@ -47,8 +46,7 @@ def copies(updates: Tensor, last: Tensor | None = None) -> list[tuple[int, int]]
 
 def evaluation_graphs(fed: Engine) -> tuple[str, list[Graph]]:
     """The examples of a run's "global" metrics (`metrics.measured.measure`), in words, and the graphs with them: the
-    global test set or, without one, all clients' graphs, whose test examples are pooled.
-    """
+    global test set or, without one, all clients' graphs, whose test examples are pooled."""
     if fed.test is not None:
         return "the global test set", [fed.test]
     graphs = [graph.to(fed.device) for graph in graphs_of(fed).values() if bool(graph.masks[TEST].any())]
@@ -60,8 +58,7 @@ def evaluation_graphs(fed: Engine) -> tuple[str, list[Graph]]:
 def coalition_models(round: Round) -> Callable[[Tensor], Tree]:
     """The models of coalitions S of a round's clients, bool [c, P]: w_t + A Σ_{i in S} a_i Δ_i / Σ_{i in S} a_i, leaves
     [c, …], with the weights a_i. A is the sum of all a_i, which is 1 for a mean: all clients together then give the
-    round's model.
-    """
+    round's model."""
     for client, weight in zip(round.replies.clients, round.weights.tolist(), strict=True):
         if weight < 0:  # the coalition's weights could sum to 0
             raise UserError(

@@ -150,8 +150,7 @@ def statement(terms: Terms, rounds: Sequence[StatementRound]) -> pa.Table:
 
 def totals(table: pa.Table) -> pa.Table:
     """A line per member, by name: `rounds`, the means of the measures, total `pay`, its parts `paid` and `fined`
-    (negative), and the currency.
-    """
+    (negative), and the currency."""
     currencies = table["currency"].unique().to_pylist()
     if len(currencies) > 1:
         raise UserError(

@@ -153,7 +153,7 @@ class TrainSpec:
         statistics = {at for at, path in enumerate(paths) if is_statistic(path)}
         moving = [at for at in range(len(tensors)) if at not in statistics]
         moving_per_client = None if weight_count is None else weight_count - len(statistics)
-        moments = {name: [each[at] for at in moving] for name, each in moments.items()}
+        moments = {name: [moment[at] for at in moving] for name, moment in moments.items()}
 
         move_runs = _step_of_runs(self.optimizer, list(moments)) if numbers.dim() else None
         factor = () if rate is None else (rate,)

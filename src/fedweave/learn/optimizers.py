@@ -41,24 +41,25 @@ class Optimizer(ABC):
 
     def update(self, w: Tree, gradient: Tree, state: Tree) -> tuple[Tree, Tree]:
         """The weights and the state after one step; the arguments are not changed. On clients, use `fit`."""
-        weights, gradients = _copy(w), _copy(gradient)
-        moments = {name: _copy(state[name]) for name in self.moments}
+        paths = [path for path, _ in leaves(w)]
+        weights, gradients = _copy(w, paths), _copy(gradient, paths)
+        moments = {name: _copy(state[name], paths) for name in self.moments}
         steps = (state["steps"] if state else _zero_steps(w)) + 1
-        gradient_list = [gradients[path] for path in weights]
-        moment_lists = {name: [tree[path] for path in weights] for name, tree in moments.items()}
-        self.move(list(weights.values()), gradient_list, moment_lists, [steps.float()] * len(weights))
-        state_after: Tree = {name: nest(tree) for name, tree in moments.items()}
+        self.move(weights, gradients, moments, [steps.float()] * len(weights))
+        state_after: Tree = {name: nest(dict(zip(paths, moment, strict=True))) for name, moment in moments.items()}
         if moments:
             state_after["steps"] = steps
-        return nest(weights), state_after
+        return nest(dict(zip(paths, weights, strict=True))), state_after
 
 
 def _zero_steps(w: Tree) -> Tensor:
     return torch.zeros((), dtype=torch.int64, device=device_of(w))
 
 
-def _copy(tree: Tree) -> dict[str, Tensor]:
-    return {path: materialize(leaf).clone(memory_format=torch.contiguous_format) for path, leaf in leaves(tree)}
+def _copy(tree: Tree, paths: list[str]) -> Tensors:
+    """Contiguous copies of the leaves at `paths`."""
+    flat = dict(leaves(tree))
+    return [materialize(flat[path]).clone(memory_format=torch.contiguous_format) for path in paths]
 
 
 def _learning_rate(lr: float, rate: Tensor | None) -> float | Tensor:

@@ -153,5 +153,7 @@ def _messages(ledger: pa.Table, by_round: bool = False) -> list[Record]:
     messages = rows.group_by(_MESSAGE).aggregate([("count_all", "max")])
     kinds = ["client", "applied", *(["round"] if by_round else [])]
     sums = messages.group_by(kinds).aggregate([("count_all_max", "sum")])
-    rows = sums.sort_by("round").to_pylist() if by_round else sums.to_pylist()
-    return [{name: row[name] for name in kinds} | {"times": row["count_all_max_sum"]} for row in rows]
+    result: list[Record] = sums.sort_by("round").to_pylist() if by_round else sums.to_pylist()
+    for row in result:
+        row["times"] = row.pop("count_all_max_sum")
+    return result

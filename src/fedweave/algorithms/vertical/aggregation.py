@@ -141,8 +141,7 @@ AGGREGATIONS: dict[str, Mean | Concat] = {"mean": Mean(), "concat": Concat()}
 
 def union(replies: Replies, count: int) -> Tensor:
     """∪_m S_m of `count` nodes, sorted, int64, padded with its first node to a multiple of 64; a party sends the same
-    row for repeated nodes. Waits for the replies' device, once.
-    """
+    row for repeated nodes. Waits for the replies' device, once."""
     lists = [reply["nodes"] for reply in replies]
     sent = torch.cat(lists).cpu().long()
     nodes = sent.unique()
@@ -158,8 +157,7 @@ def union(replies: Replies, count: int) -> Tensor:
 
 def check_finite(sums: Sequence[Tensor]) -> None:
     """Check that aggregates are finite by their sums, float64 scalars. Waits for the device once, after the last call
-    that needs them. A round that is recorded as a whole is checked when it is recorded (`objective.odd`).
-    """
+    that needs them. A round that is recorded as a whole is checked when it is recorded (`objective.odd`)."""
     with without_tape():
         if sums and not torch.stack([*sums]).isfinite().all():
             message = "training diverged: a client's representations are not finite. Lower algorithm.lr."

@@ -52,8 +52,7 @@ class Standalone(GLASU):
 class SimulatedCentralized(GLASU):
     """Every client has the whole graph but its own features, and the server aggregates after every layer that passes
     messages (Ni et al. 2021, "A vertical federated learning framework for graph convolutional network"): exchanges = L,
-    steps = 1. The whole graph is the data's part: partition.edges = 1.
-    """
+    steps = 1. The whole graph is the data's part: partition.edges = 1."""
 
     exchanges: ClassVar[int] = 0  # type: ignore[misc]
     at: ClassVar[tuple[int, ...]] = ()  # type: ignore[misc]

@@ -144,7 +144,9 @@ def _widen(layer: Layer, clients: int) -> Layer:
         w = layer.init(key)
         if layer.by_feature:
             blocks = [w] + [layer.init(random.fold(key, "block", i)) for i in range(1, clients)]
-            return w | {name: torch.cat([block[name] for block in blocks]) for name in layer.by_feature}
+            for name in layer.by_feature:
+                w = w | {name: torch.cat([block[name] for block in blocks])}
+            return w
         identity = torch.eye(w["weight"].shape[0], device=key.device)
         return w | {"merge": identity.repeat(clients, 1) / clients}
 
@@ -153,8 +155,7 @@ def _widen(layer: Layer, clients: int) -> Layer:
 
 def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...]:
     """The numbers of the model's layers after which the server aggregates: the layers `at` 1, …, L among the layers
-    that pass messages or, evenly, ⌈k L / K⌉ for k = 1, …, K (section 5.3; K = 2 is the middle and the last).
-    """
+    that pass messages or, evenly, ⌈k L / K⌉ for k = 1, …, K (section 5.3; K = 2 is the middle and the last)."""
     if models.needs_graph(model):
         raise ValueError(
             "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read; choose model gcnii, without "

@@ -121,8 +121,7 @@ class IntersectionParty:
 
     def pad(self, name: str, words: int) -> np.ndarray:
         """Pseudorandom words of a name, uint64 [words], the same at all parties of this meeting. Without the key they
-        are unknown. An owner of the key and of padded words can test names on them.
-        """
+        are unknown. An owner of the key and of padded words can test names on them."""
         if not self._meeting:
             raise CallRefused("alignment: nothing is padded before the lists of all parties are known")
         stream = hashlib.shake_256(
