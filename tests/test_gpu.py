@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.cli.predict import predictions
+from fedweave.apply.run_predictions import predictions
 from fedweave.contract.subject import Subject, distance, everything
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from fedweave.apply.run_predictions import config_on, parties_difference, predictions
 from fedweave.cli import app
-from fedweave.cli.predict import _on, _unlike, predictions
 from fedweave.experiment.config import resolve
 from tests.refusals import refusal
 
@@ -131,15 +131,17 @@ def test_labels_that_the_run_has_not_are_named() -> None:
         SimpleNamespace(data=SimpleNamespace(labels=labels, classes=classes))
         for labels, classes in ((("claim", "ok"), 2), (("claim", "fraud", "ok"), 3), ((), 3))
     )
-    assert _unlike(before, more).startswith("the run has no label fraud, only claim, ok. Correct it")
-    assert _unlike(before, numbered).startswith("it has 3 classes, and the run 2. If nodes do not have all labels, set")
+    assert parties_difference(before, more).startswith("the run has no label fraud, only claim, ok. Correct it")
+    assert parties_difference(before, numbered).startswith(
+        "it has 3 classes, and the run 2. If nodes do not have all labels, set"
+    )
 
 
 def test_new_nodes_have_the_runs_classes_even_where_some_do_not_occur() -> None:
     document = {"data": {"name": "parties", "path": "old"}, "partition": {"name": "parties"}}
     config = resolve(document | {"model": {"name": "gcnii"}, "algorithm": {"name": "glasu"}})
     for labels, given in ((("claim", "ok"), None), ((), 2)):
-        now = _on(config, Path("new"), SimpleNamespace(labels=labels, classes=2)).data.values
+        now = config_on(config, Path("new"), SimpleNamespace(labels=labels, classes=2)).data.values
         assert (now["labels"], now["classes"]) == (labels or None, given)
 
 

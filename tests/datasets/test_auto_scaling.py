@@ -12,7 +12,7 @@ from sklearn.preprocessing import normalize as l1_normalized
 
 import fedweave
 from fedweave import datasets
-from fedweave.cli.predict import predictions
+from fedweave.apply.run_predictions import predictions
 from fedweave.core.graph_arrays import dense
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import amounts, apply_scaling, by_holder, measurements, normalize, scaling

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 import fedweave
 from fedweave import datasets
 from fedweave.apply.predictions import probabilities
+from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import Scorer
 from fedweave.cli import app
-from fedweave.cli.predict import predictions
 from fedweave.datasets import features
 from fedweave.errors import DiskFull, FedweaveError
 from fedweave.experiment import config
@@ -239,7 +239,7 @@ def test_an_export_that_fails_half_way_leaves_nothing(tmp_path: Path, monkeypatc
             raise DiskFull(f"{path} cannot be written, the disk is full.")
         path.write_bytes(b"")
 
-    monkeypatch.setattr("fedweave.cli.export.write", write_some)
+    monkeypatch.setattr("fedweave.experiment.runs.files.write", write_some)
     assert CliRunner().invoke(app, ["export", str(tmp_path / "run")]).exit_code == 1
     assert not (tmp_path / "run/export").exists()
 

@@ -11,7 +11,7 @@ import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fedweave import datasets
-from fedweave.cli.predict import Asked, predictions
+from fedweave.apply.run_predictions import PairQuery, predictions
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError
@@ -88,19 +88,19 @@ def test_predictions_of_pairs_and_of_a_node(run: tuple[Path, set[tuple[str, str]
     assert set(own["true"].to_pylist()) == {"link", "no link"}
     rows = own.slice(0, 3)
     csv.write_csv(rows.select(["source", "target"]), tmp_path / "pairs.csv")
-    again = predictions(directory, asked=Asked(tmp_path / "pairs.csv"), client=rows["client"][0].as_py())
+    again = predictions(directory, query=PairQuery(tmp_path / "pairs.csv"), client=rows["client"][0].as_py())
     assert again["score"].to_numpy() == pytest.approx(rows["p_link"].to_numpy(), abs=1e-6)
     (tmp_path / "named.csv").write_text(
         f"head,tail\n{rows['source'][0]},{rows['target'][0]}\nnobody,{rows['target'][0]}\n"
     )
-    some = predictions(directory, asked=Asked(tmp_path / "named.csv")).to_pylist()
+    some = predictions(directory, query=PairQuery(tmp_path / "named.csv")).to_pylist()
     assert [row["score"] is None for row in some] == [row["client"] == "" for row in some]
     assert [row["source"] for row in some if row["score"] is None] == ["nobody"]
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
     with refusal("user.pairs", "source, target"):
-        predictions(directory, asked=Asked(tmp_path / "odd.csv"))
+        predictions(directory, query=PairQuery(tmp_path / "odd.csv"))
     node = rows["source"][0].as_py()
-    top = predictions(directory, asked=Asked(node=node, top=4))
+    top = predictions(directory, query=PairQuery(node=node, top=4))
     assert top.num_rows == 4
     assert list(top["score"].to_numpy()) == sorted(top["score"].to_numpy(), reverse=True)
     others = top["target"].to_pylist()
@@ -209,20 +209,20 @@ def test_labels_of_edges_are_relations(tmp_path: Path) -> None:
     run_experiment(resolve(document(tmp_path / "data", directed=True)), tmp_path / "run", Silent())
     metrics = metrics_of(tmp_path / "run")
     assert metrics["global/mrr"] > 0
-    top = predictions(tmp_path / "run", asked=Asked(node="n1", top=5))
+    top = predictions(tmp_path / "run", query=PairQuery(node="n1", top=5))
     assert set(top["relation"].to_pylist()) <= {"likes", "knows"}
     columns, own = ("source", "target", "relation"), predictions(tmp_path / "run")
     edges = csv.read_csv(tmp_path / "data/edges.csv").rename_columns({"label": "relation"}).select(columns).to_pylist()
     links = own.filter(pa.compute.equal(own["true"], "link")).select(columns).to_pylist()
     assert links
     assert all(link in edges for link in links)
-    whole = predictions(tmp_path / "run", asked=Asked(node="n1", top=10_000))
+    whole = predictions(tmp_path / "run", query=PairQuery(node="n1", top=10_000))
     liked = whole.filter(pa.compute.equal(whole["relation"], "likes")).to_pylist()
     assert 0 < len(liked) < whole.num_rows
-    asked = Asked(node="n1", top=10_000, relation="likes")
-    assert predictions(tmp_path / "run", asked=asked).to_pylist() == liked
+    asked = PairQuery(node="n1", top=10_000, relation="likes")
+    assert predictions(tmp_path / "run", query=asked).to_pylist() == liked
     with refusal("user.pairs", "hates"):
-        predictions(tmp_path / "run", asked=Asked(node="n1", relation="hates"))
+        predictions(tmp_path / "run", query=PairQuery(node="n1", relation="hates"))
 
 
 def test_sums_of_scores_are_those_of_each(tmp_path: Path) -> None:
@@ -272,8 +272,8 @@ def test_users_and_items_are_kinds_of_nodes(tmp_path: Path) -> None:
     assert 0 < metrics["global/ndcg_at_20"] <= 1
     assert "best_val/val/ndcg_at_20" in metrics
     with refusal("user.pairs", "--relation"):
-        predictions(tmp_path / "run", asked=Asked(node="u1", relation="likes"))
-    top = predictions(tmp_path / "run", asked=Asked(node="u1", top=3))
+        predictions(tmp_path / "run", query=PairQuery(node="u1", relation="likes"))
+    top = predictions(tmp_path / "run", query=PairQuery(node="u1", top=3))
     assert all(name.startswith("i") for name in top["target"].to_pylist())
 
 

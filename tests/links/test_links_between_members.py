@@ -21,8 +21,7 @@ from fedweave import models
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import ForeignEnds
 from fedweave.algorithms.parts.foreign import ends_of, with_foreign
-from fedweave.cli.check import facts
-from fedweave.cli.predict import Asked, predictions
+from fedweave.apply.run_predictions import PairQuery, predictions
 from fedweave.contract.subject import ShardedRecorder
 from fedweave.core import model as core_models
 from fedweave.core import random
@@ -44,6 +43,7 @@ from fedweave.models.links import OnPairs
 from fedweave.partition.base import Partition
 from fedweave.partition.crossing import name_hashes
 from fedweave.python.training import Silent
+from fedweave.reports.oddities import facts
 from tests.refusals import refusal
 
 # Members hold nodes 0 to 2 and 3 to 5. Links within, links between; 0 is train, 1 val, 2 test.
@@ -468,7 +468,7 @@ def test_a_finished_run_scores_pairs_with_a_foreign_end(tmp_path: Path) -> None:
     names = np.array(data.node_ids)
     ends = [*zip(names[u[crossing]], names[v[crossing]], strict=True), (names[0], "nobody")]
     csv.write_csv(pa.table({"source": [a for a, _ in ends], "target": [b for _, b in ends]}), tmp_path / "pairs.csv")
-    rows = predictions(tmp_path / "run", asked=Asked(tmp_path / "pairs.csv")).to_pylist()
+    rows = predictions(tmp_path / "run", query=PairQuery(tmp_path / "pairs.csv")).to_pylist()
     for source, target in ends[:-1]:
         assert len([row for row in rows if (row["source"], row["target"]) == (source, target) and row["client"]]) == 2
     [absent] = [row for row in rows if (row["source"], row["target"]) == ends[-1]]
@@ -493,7 +493,7 @@ def test_pairs_that_users_ask_about_get_the_scores_that_evaluation_gives_them(tm
     at = torch.nonzero(judged.masks[TEST])[:8, 0]
     ends = [(called[u], called[v]) for u, v, _ in judged.pairs[:, at].T.tolist()]
     csv.write_csv(pa.table({"source": [u for u, _ in ends], "target": [v for _, v in ends]}), tmp_path / "pairs.csv")
-    rows = predictions(tmp_path / "run", asked=Asked(tmp_path / "pairs.csv")).to_pylist()
+    rows = predictions(tmp_path / "run", query=PairQuery(tmp_path / "pairs.csv")).to_pylist()
     found = {(row["source"], row["target"]): row["score"] for row in rows if row["client"] == client}
     assert len(at) == 8
     assert [found[pair] for pair in ends] == pytest.approx(scores[at].tolist(), abs=1e-6)

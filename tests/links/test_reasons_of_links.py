@@ -12,8 +12,8 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave.apply.reasons import Reason, explain
+from fedweave.apply.run_predictions import PairQuery, predictions
 from fedweave.cli import app
-from fedweave.cli.predict import Asked, predictions
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import TEST
@@ -138,7 +138,7 @@ def test_a_pair_is_scored_as_predict_scores_it(tmp_path: Path) -> None:
     pairs = [(name, first, second) for name, (first, second, *_) in nodes.items()]
     table = pd.DataFrame([pair[1:] for pair in pairs], columns=["source", "target"])
     table.to_csv(tmp_path / "pairs.csv", index=False)
-    expected = predictions(run, None, None, None, asked=Asked(tmp_path / "pairs.csv")).to_pylist()
+    expected = predictions(run, None, None, None, query=PairQuery(tmp_path / "pairs.csv")).to_pylist()
     for client, source, target in pairs:
         [row] = [row for row in expected if (row["client"], row["source"], row["target"]) == (client, source, target)]
         assert load_run(run).explain(client, (source, target)).score == pytest.approx(row["score"], abs=1e-6)
@@ -256,7 +256,7 @@ def test_triples_of_knowledge_graphs_are_explained(tmp_path: Path, data_root: Pa
     pd.DataFrame([(source, target, relation)], columns=["source", "target", "relation"]).to_csv(
         tmp_path / "pairs.csv", index=False
     )
-    [row] = predictions(run, None, None, None, asked=Asked(tmp_path / "pairs.csv")).to_pylist()
+    [row] = predictions(run, None, None, None, query=PairQuery(tmp_path / "pairs.csv")).to_pylist()
     explanation = explain(run, (source, target, relation))
     assert explanation.score == pytest.approx(row["score"], abs=1e-6)
     assert {one.kind for one in explanation.reasons} >= {"neighbor", "edge"}

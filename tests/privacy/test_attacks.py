@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.cli import app
-from fedweave.cli.contract import attacked
+from fedweave.cli.contract import attack_results
 from fedweave.core import random
 from fedweave.errors import UserError
 from fedweave.experiment.config import read, resolve
@@ -77,22 +77,22 @@ def experiment(**algorithm: Any) -> Any:
 
 
 def test_an_experiment_is_attacked_as_a_whole() -> None:
-    rows = attacked(experiment())
+    rows = attack_results(experiment())
     asked = [row for row in rows if row[0] == "links, asked again"]
     assert [row[2] for row in asked] == pytest.approx([0.731, 0.876, 0.935, 0.985, 0.996], abs=0.015)
     assert len({row[3] for row in asked}) == 1
     [code] = [row for row in rows if row[0] == "node of one code"]
     assert 0.5 < code[3] <= code[2]
-    assert not [row for row in attacked(experiment(alpha=1.0)) if "links" in row[0]]
-    [weak] = [row for row in attacked(experiment(alpha=1.0, epsilon_a=0.2)) if row[0] == "node of one code"]
+    assert not [row for row in attack_results(experiment(alpha=1.0)) if "links" in row[0]]
+    [weak] = [row for row in attack_results(experiment(alpha=1.0, epsilon_a=0.2)) if row[0] == "node of one code"]
     assert weak[3] < 0.2
 
 
 def test_experiments_that_send_no_codes_are_refused() -> None:
     with refusal("user.no-attack", "fairgfl"):
-        attacked(experiment(estimator="oracle"))
+        attack_results(experiment(estimator="oracle"))
     with pytest.raises(UserError, match="'fedavg' send nothing"):
-        attacked(resolve({"data": {"name": "digits"}, "algorithm": {"name": "fedavg"}}))
+        attack_results(resolve({"data": {"name": "digits"}, "algorithm": {"name": "fedavg"}}))
 
 
 def test_what_the_defense_does_not_stop_is_said() -> None:
@@ -110,7 +110,7 @@ def test_one_code_names_the_node_of_cora(data_root: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(os.environ, "FEDWEAVE_DATA", str(data_root))
     settings = ["algorithm.encoder_rounds=20", "algorithm.alpha=1.0"]
     config, _ = read(ROOT / "experiments/fairgfl-cora.toml", settings, None)
-    [code] = attacked(config)
+    [code] = attack_results(config)
     assert code[3] > 0.985
 
 

@@ -16,7 +16,7 @@ from fedweave.experiment.runs.files import METRICS
 from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.reports.absences import absent, faults, mostly
+from fedweave.reports.absences import absence_sentence, faults, long_absence_sentence
 from fedweave.reports.html import render
 from fedweave.reports.notes import fairest_notes, notes
 from fedweave.reports.terminal import Terminal, screen, show_result
@@ -47,19 +47,21 @@ def test_those_most_often_missing_come_first_with_the_reason() -> None:
         (2, "c", "late", 1),
     )
     assert faults(table)["b"] == {"missing": {1: 1, 2: 3}, "refused": {1: 1}, "late": {}}
-    assert absent(table).startswith(
+    assert absence_sentence(table).startswith(
         "replies are missing of b in 2 rounds (what was sent was refused), of a in 1 round: these rounds went on with"
     )
     many = rows(*((1, name, "missing", 1.0) for name in "edcba"))
-    assert "of a in 1 round, of b in 1 round, of c in 1 round and of 2 more:" in absent(many)
+    assert "of a in 1 round, of b in 1 round, of c in 1 round and of 2 more:" in absence_sentence(many)
 
 
 def test_who_missed_half_of_the_rounds_is_in_the_headline_and_in_the_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = rows((1, "b", "missing", 1), (2, "b", "missing", 2), (2, "a", "missing", 1), (4, "a", "accuracy", 1))
-    assert mostly(table) == "This result is mostly without some members: of 4 rounds b in 2 took no part."
-    assert mostly(table.slice(1)) == mostly(table.slice(0, 0)) == ""
+    assert (
+        long_absence_sentence(table) == "This result is mostly without some members: of 4 rounds b in 2 took no part."
+    )
+    assert long_absence_sentence(table.slice(1)) == long_absence_sentence(table.slice(0, 0)) == ""
     lost = RunBackend(noted=lambda fed, round: rows((round, "client-1", "missing", 1)) if round > 1 else None)
     directory = tmp_path / "run"
     summary = run(resolve(DOCUMENT | {"rounds": 4}), directory, Terminal(screen(quiet=True)), here=lost)
@@ -98,7 +100,7 @@ def test_of_a_run_under_way_the_best_round_is_one_that_lacks_nobody(tmp_path: Pa
 
 
 def test_nobody_missing_is_not_noted() -> None:
-    assert absent(rows((1, "a", "late", 1), (1, "a", "accuracy", 0.5))) == ""
+    assert absence_sentence(rows((1, "a", "late", 1), (1, "a", "accuracy", 0.5))) == ""
 
 
 def test_the_page_names_them(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from fedweave.accounts.checks import check_same
 from fedweave.accounts.compliance import of_run
-from fedweave.accounts.documents import document, money
+from fedweave.accounts.statement_document import document, money
 from fedweave.accounts.statements import account
 from fedweave.cli import app
 from fedweave.experiment.rounds import SERVER

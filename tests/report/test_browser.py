@@ -8,8 +8,8 @@ from textwrap import dedent
 import pytest
 from typer.testing import CliRunner
 
+from fedweave.apply.run_predictions import predictions
 from fedweave.cli import app
-from fedweave.cli.predict import predictions
 from tests.browser import WINDOWS, Browser
 
 LARGEST = 1_500_000  # bytes of a page

@@ -14,7 +14,7 @@ import fedweave
 from fedweave.experiment.runs.files import write_table
 from fedweave.experiment.runs.reading import Run, read_run
 from fedweave.reports import drawing, panels
-from fedweave.reports.embeddings import MOST, picture
+from fedweave.reports.embeddings import MAX_EXAMPLES, picture
 from tests.refusals import refusal
 
 DOCUMENT: dict[str, Any] = {
@@ -66,12 +66,17 @@ def test_the_page_has_the_picture_where_it_is_asked_for(directory: Path) -> None
 
 def test_a_table_of_embeddings_is_used_and_many_are_thinned(directory: Path) -> None:
     run = replace(read_run(directory), directory=directory.parent)
-    many = 3 * MOST
+    many = 3 * MAX_EXAMPLES
     rows = np.random.default_rng(0).normal(size=(many, 3)).astype(np.float32)
-    about = {"client": ["a"] * many, "node": [*range(many)], "split": ["test"] * many, "true": ["0", "1", None] * MOST}
+    about = {
+        "client": ["a"] * many,
+        "node": [*range(many)],
+        "split": ["test"] * many,
+        "true": ["0", "1", None] * MAX_EXAMPLES,
+    }
     write_table(directory.parent / "embeddings.parquet", pa.table(about | {f"e_{at}": rows[:, at] for at in range(3)}))
     marks = clouds(run, "pca")
-    assert sum(len(mark.x) for mark in marks) == MOST
+    assert sum(len(mark.x) for mark in marks) == MAX_EXAMPLES
     assert [mark.name for mark in marks] == ["class 0", "class 1", "unknown"]
     drawn = drawing.panel_svg(panels.Panel("t", marks))
     assert len(drawn) < 60_000

@@ -15,9 +15,9 @@ from fedweave.cli import app
 from fedweave.experiment.runs.reading import grouped, read_run, read_runs
 from fedweave.reports import terminal
 from fedweave.reports.cells import signed
-from fedweave.reports.group_fairness import fairness_table, names_sentence
+from fedweave.reports.group_fairness import fairness_table, names_of_people
 from fedweave.reports.html import render
-from fedweave.reports.notes import fairest_notes
+from fedweave.reports.notes import fairest_notes, people_sentence
 
 PEOPLE = """
 rounds = 3
@@ -195,5 +195,6 @@ def test_the_page_says_which_group_is_which_where_they_have_names() -> None:
     def of(*names: str) -> Any:
         return SimpleNamespace(first=SimpleNamespace(summary={"groups": list(names)}))
 
-    assert names_sentence([of("f", "m"), of("f", "m")]) == "Group 0 is “f”, group 1 is “m”."
-    assert names_sentence([of("f", "m"), of("m", "f")]) == names_sentence([of()]) == ""
+    assert people_sentence(names_of_people([of("f", "m"), of("f", "m")])) == "Group 0 is “f”, group 1 is “m”."
+    assert names_of_people([of("f", "m"), of("m", "f")]) == names_of_people([of()]) == ()
+    assert people_sentence(()) == ""

@@ -6,22 +6,22 @@ from typing import Any
 import pytest
 
 from fedweave.experiment import config
-from fedweave.reports.clients import slow
+from fedweave.reports.clients import small_steps_note
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 
 
-def notes(rounds: int = 30, algorithm: str = "fairgraphfl", **more: Any) -> list[str]:
+def note(rounds: int = 30, algorithm: str = "fairgraphfl", **more: Any) -> str:
     top = {key: more.pop(key) for key in ("init_from",) if key in more}
     document = {"rounds": rounds, **top, "data": {"name": "proteins"}, "algorithm": {"name": algorithm, **more}}
-    return slow(config.resolve(document))
+    return small_steps_note(config.resolve(document))
 
 
 def test_thirty_short_steps_are_noted_by_how_far_they_reach() -> None:
     """FairGraphFL's default, one step a round of Adam at .001, which the paper runs for 200 rounds."""
-    [note] = notes()
-    assert all(fact in note for fact in ("0.001", "30 rounds", "1 step", "0.03", "algorithm.local_steps"))
-    assert notes(algorithm="fedavg", lr=0.001, local_steps=1)
+    text = note()
+    assert all(fact in text for fact in ("0.001", "30 rounds", "1 step", "0.03", "algorithm.local_steps"))
+    assert note(algorithm="fedavg", lr=0.001, local_steps=1)
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,10 @@ def test_thirty_short_steps_are_noted_by_how_far_they_reach() -> None:
     ],
 )
 def test_nothing_is_noted_where_steps_reach_or_are_not_known(enough: dict[str, Any]) -> None:
-    assert notes(**enough) == []
+    assert note(**enough) == ""
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=lambda path: path.stem)
 def test_no_experiment_of_ours_is_so_slow(path: Path) -> None:
     made, _ = config.read(path)
-    assert slow(made) == []
+    assert small_steps_note(made) == ""

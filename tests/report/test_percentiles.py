@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from fedweave.experiment.runs.reading import Run, grouped, read_run
-from fedweave.reports import gains as gain
-from fedweave.reports import tables
+from fedweave.reports import gains, tables
 from fedweave.reports.html import render
 from fedweave.reports.panels import LineSeries, Panel
 from fedweave.reports.percentiles import count_beyond_noise, difference_sign
@@ -58,16 +57,16 @@ def test_a_page_of_many_members_has_percentiles_and_who_gains_beyond_noise(runs:
     after[:30], after[30:40], after[40:60] = 1.0, 0.0, 0.55  # the last by two examples of forty
     found = [many(joined, after), many(alone, base)]
     assert count_beyond_noise(*found) == (30, 10)
-    [own] = gain.gains(grouped(found))
+    [own] = gains.member_gains(grouped(found))
     assert own.beyond_noise == (30, 10)
-    assert "; beyond the noise of test examples, 30 gain and 10 lose." in gain.sentences([own])[0]
+    assert "; beyond the noise of test examples, 30 gain and 10 lose." in gains.gain_sentences([own])[0]
     page = Page(render(found))
     wanted = [f"{value:+.4f}" for value in np.percentile(after - base, (5, 10, 50, 90))]
     spread = page.tables["gain"][1]
     assert spread[0][2:] == ["members", "5 %", "10 %", "50 %", "90 %", "gain beyond noise", "lose beyond noise"]
     assert [one.replace("\N{MINUS SIGN}", "-") for one in spread[1][2:]] == [str(COUNT), *wanted, "30", "10"]
     assert [cell.text for cell in tables.spreads(grouped(found)).rows[1][3:]] == ["0.5000"] * 4
-    drawn = gain.figure([own])
+    drawn = gains.gain_figure([own])
     assert drawn is not None
     [panel] = drawn.panels
     assert isinstance(panel, Panel)
@@ -78,5 +77,5 @@ def test_what_is_not_known_is_not_counted(runs: dict[str, Path]) -> None:
     joined, alone = read_run(runs["s0"]), read_run(runs["alone"])
     assert count_beyond_noise(*(replace(one, partition=None) for one in (joined, alone))) is None
     assert count_beyond_noise(many(joined, np.ones(90), 0), many(alone, np.zeros(90), 0)) is None
-    few = gain.gains(grouped([joined, alone]))
-    assert (gain.member_spreads(few).rows, "beyond" in gain.sentences(few)[0]) == ((), False)
+    few = gains.member_gains(grouped([joined, alone]))
+    assert (gains.member_spreads(few).rows, "beyond" in gains.gain_sentences(few)[0]) == ((), False)

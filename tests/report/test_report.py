@@ -33,13 +33,11 @@ from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.reading import Group, Run, grouped, read_run, read_runs, spread
 from fedweave.privacy.accountant import bounds, over_rounds, states_bound
 from fedweave.privacy.gaussian import epsilon
-from fedweave.python.comparing import paired_of
-from fedweave.reports import drawing, figures, tables
-from fedweave.reports import gains as gain
-from fedweave.reports.cells import Cell, mark_best, mean_cell, number, signed
+from fedweave.python.comparing import paired_rows
+from fedweave.reports import drawing, figures, gains, tables
+from fedweave.reports.cells import Cell, count_text, mark_best, mean_cell, number, signed
 from fedweave.reports.compare import comparison_table as compared_groups
 from fedweave.reports.compare import tradeoff
-from fedweave.reports.disclosure import privacy_table
 from fedweave.reports.effects import UNDECIDED, comparison_sentence, effect, ranking, three_digits
 from fedweave.reports.html import render
 from fedweave.reports.paired import paired_test, paired_tests
@@ -231,7 +229,7 @@ def test_python_and_the_page_have_one_verdict(runs: dict[str, Path]) -> None:
     made = [with_accuracy(run, at, one, label) for label, each in values.items() for at, one in enumerate(each)]
     groups = grouped(made)
     marks = {(row[1].text, row[0].text): row[2].text[0] for row in compared_groups(groups).rows}
-    rows = {(row["group"], readable(row["metric"])): row["verdict"] for row in paired_of(groups)}
+    rows = {(row["group"], readable(row["metric"])): row["verdict"] for row in paired_rows(groups)}
     assert {key: {"★": "better", "▽": "worse"}.get(mark, "") for key, mark in marks.items()} == rows
     assert {"better", "worse", ""} == set(rows.values())
 
@@ -283,7 +281,7 @@ def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clien
     assert training_differences(groups) == [
         "local has rounds = 9 where the other has 3: a difference to fedavg may come from that."
     ]
-    [said] = gain.sentences(gain.gains(groups))
+    [said] = gains.gain_sentences(gains.member_gains(groups))
     assert "(one seed, not tested; alone: rounds = 9 where the other has 3)" in said
     other = shutil.copytree(runs["s1"], tmp_path / "other")
     summary = json.loads((other / "summary.json").read_text())
@@ -340,14 +338,14 @@ def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Pa
     """Seed 1 has no run of `local` on its split, so no gain either."""
     one, alone = read_run(runs["s0"]).clients("accuracy"), read_run(runs["alone"]).clients("accuracy")
     groups = grouped(read_runs(list(runs.values())))
-    [found] = gain.gains(groups)
+    [found] = gains.member_gains(groups)
     assert found.by_client == {client: one[client] - alone[client] for client in alone}
     assert compared.row("gain", "fedavg")[0] == "0"
     helped = [value for value in found.by_client.values() if value > 0]
     [said] = [text for text in compared.texts if text.startswith("With fedavg: joining ")]
     assert f" on average (one seed, not tested); {len(helped)} of 3 members gain" in said
     assert compared.row("gain", "fedavg")[1] == f"{len(helped)} of 3"
-    assert gain.gains(groups[:1]) == []
+    assert gains.member_gains(groups[:1]) == []
 
 
 def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -359,11 +357,11 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
     assert "\nlr = 0.01\n" in text
     config.write_text(text.replace("\nlr = 0.01\n", "\nlr = 0.2\n"))
     groups = grouped(read_runs([quick, runs["s0"], runs["alone"]]))
-    [found] = gain.gains(groups)
+    [found] = gains.member_gains(groups)
     assert found.baseline == "local, algorithm.lr=0.01"
-    assert "on average (one seed, not tested; alone: local, algorithm.lr=0.01); " in gain.sentences([found])[0]
+    assert "on average (one seed, not tested; alone: local, algorithm.lr=0.01); " in gains.gain_sentences([found])[0]
     run = groups[1].first
-    assert (reference := gain.local_run(run, groups)) is not None
+    assert (reference := gains.local_run(run, groups)) is not None
     assert reference.directory == runs["alone"]
 
 
@@ -377,33 +375,33 @@ def test_a_run_between_sites_is_told_from_its_simulation_by_a_word(runs: dict[st
 @pytest.mark.parametrize(("partition", "missing"), [("louvain", "local"), ("vertical", "standalone")])
 def test_what_to_run_to_see_what_joining_brings(page: str, runs: dict[str, Path], partition: str, missing: str) -> None:
     run = read_run(runs["s0"])
-    assert gain.baseline_algorithm(replace(run, config={"partition": {"name": partition}})) == missing
+    assert gains.baseline_algorithm(replace(run, config={"partition": {"name": partition}})) == missing
     assert "Give a run of <code>local</code> with the same seed and split as well" in page
 
 
-def gained(label: str, **of_clients: float) -> gain.Gain:
+def gained(label: str, **of_clients: float) -> gains.Gain:
     """Of a run on some split."""
     split = pa.table({"client": list("abc")})
     run = Run(Path(label), {}, {"seed": 0, "algorithm": label}, split, split, split, {}, True, 1, 0.0)
-    return gain.Gain(0, Group(label, (run,)), run, of_clients)
+    return gains.Gain(0, Group(label, (run,)), run, of_clients)
 
 
 def test_members_stand_in_one_order_for_every_run() -> None:
     found = [gained("one", a=0.2, b=-0.1, c=0.05), gained("two", a=-0.4, b=0.0, c=0.1)]
-    drawn = gain.figure(found)
+    drawn = gains.gain_figure(found)
     assert drawn is not None
     [panel] = drawn.panels
     assert panel.names == ("a", "b", "c")  # type: ignore[union-attr]  # sums -.2, -.1, .15
     assert [list(dots.y) for dots in panel.marks] == [[0.2, -0.1, 0.05], [-0.4, 0.0, 0.1]]  # type: ignore[union-attr]
     left, right = (dots.shift for dots in panel.marks)  # type: ignore[union-attr]
     assert left == -right < 0  # none is drawn over another
-    assert gain.sentences(found) == [
+    assert gains.gain_sentences(found) == [
         "With one: joining changes accuracy by +0.0500 on average (one seed, not tested); 2 of 3 members gain, by "
         "0.125 on average; 1 loses, by 0.100.",
         "With two: joining changes accuracy by \N{MINUS SIGN}0.100 on average (one seed, not tested); 1 of 3 members "
         "gains, by 0.100 on average; 1 loses, by 0.400.",
     ]
-    assert [cell.text for cell in gain.table(found).rows[0]] == [
+    assert [cell.text for cell in gains.gain_table(found).rows[0]] == [
         "one",
         "0",
         "2 of 3",
@@ -416,7 +414,7 @@ def test_members_stand_in_one_order_for_every_run() -> None:
 def test_every_split_has_a_panel_with_members_of_its_own_and_all_have_one_scale() -> None:
     one, two = gained("one", a=0.2, b=-0.1, c=0.05), gained("one", a=-0.4, b=0.0, c=0.1)
     two = replace(two, run=replace(two.run, summary={**two.run.summary, "seed": 1}))
-    drawn = gain.figure([one, two])
+    drawn = gains.gain_figure([one, two])
     assert drawn is not None
     first, second = drawn.panels
     assert (first.title, second.title) == ("seed 0", "seed 1")
@@ -426,18 +424,18 @@ def test_every_split_has_a_panel_with_members_of_its_own_and_all_have_one_scale(
     assert (first.low, first.high) == (second.low, second.high) == (-0.4, 0.2)
     assert [mark.shift for panel in (first, second) for mark in panel.marks if isinstance(mark, Dots)] == [0, 0]
     assert not drawn.legend
-    assert gain.figure([]) is None
+    assert gains.gain_figure([]) is None
 
 
 def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
     """Most members may lose where those that gain are told of."""
     found = [gained("one", a=0.05, b=-0.2, c=0.0), gained("one", a=-0.1, b=-0.1, c=-0.05)]
     found = [replace(one, group=found[0].group) for one in found]
-    assert gain.sentences(found) == [
+    assert gains.gain_sentences(found) == [
         "With one: joining changes accuracy by \N{MINUS SIGN}0.0667 on average (2 seeds, not tested: an interval needs "
         "3 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on average; 4 lose, by 0.113.",
     ]
-    [none] = gain.sentences([gained("two", a=0.1, b=-0.1)])
+    [none] = gains.gain_sentences([gained("two", a=0.1, b=-0.1)])
     assert none.startswith(
         "With two: joining changes accuracy by +0 on average (one seed, not tested); 1 of 2 members gains"
     )
@@ -456,10 +454,10 @@ def test_a_sentence_claims_no_more_than_its_interval_shows() -> None:
     many += [gained("level", a=value) for value in (0.3, -0.2, 0.01)]
     owners = {gain_.group.label: gain_.group for gain_ in many}
     many = [replace(one, group=owners[one.group.label]) for one in many]
-    said = gain.sentences(many)
+    said = gains.gain_sentences(many)
     assert [line.split(":")[0].split(",")[0] for line in said] == ["With up", "With down", f"{UNDECIDED} with level"]
     assert ("joining brings 0.101 of" in said[0], "joining costs 0.0990 of" in said[1]) == (True, True)
-    head = gain.headline(many)
+    head = gains.gain_headline(many)
     sure, undecided = head.split(UNDECIDED)
     assert ("(up;" in sure, "(down;" in sure, "level" in sure, "(level;" in undecided) == (True, True, False, True)
 
@@ -919,7 +917,7 @@ def test_numbers_are_written_so_that_they_can_be_compared() -> None:
     assert spread([1.0, None, 3.0, math.nan]) == (2.0, math.sqrt(2), 2)
     assert [number(value) for value in (4.07e-4, 3.1e-6, -2.04e-5)] == ["0.00041", "0.0000031", "-0.000020"]
     assert signed(4.07e-4) == "+0.00041"
-    assert [mean_cell(own, tables.count_text).text for own in ([5.9, 6.0], [2000, 2010])] == [
+    assert [mean_cell(own, count_text).text for own in ([5.9, 6.0], [2000, 2010])] == [
         "6.0 ± 0.1",
         "2,005 ± 7",
     ]
@@ -963,7 +961,7 @@ def test_thousands_of_members_make_a_small_page(runs: dict[str, Path]) -> None:
     split = pa.Table.from_pylist(rows, run.partition.schema) if run.partition is not None else None
     many = replace(run, ledger=made.table(), partition=split, summary=run.summary | {"clients": count})
     found = disclose(many)
-    assert [row[0].text for row in privacy_table(found).rows] == ["each member"]
+    assert [row[0].text for row in tables.privacy_table(found).rows] == ["each member"]
     shown = tables.clients(many).rows
     assert len(shown) < 100
     assert (shown[0][0].text, shown[-1][0].text) == (names[-1], names[0])

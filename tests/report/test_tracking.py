@@ -13,7 +13,7 @@ from fedweave.cli import app
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
 from fedweave.reports import tracking
-from fedweave.reports.tracking import Tracked, tracked
+from fedweave.reports.tracking import Tracking, open_trackers
 from tests.refusals import refusal
 
 DOCUMENT: dict[str, Any] = {
@@ -45,7 +45,7 @@ def run(directory: Path, watch: Any, rounds: int = 3, resume: bool = False) -> d
 
 def test_every_round_is_told_with_what_was_measured_in_it(tmp_path: Path) -> None:
     made: list[Kept] = []
-    watch = Tracked([lambda *about: made.append(Kept(*about)) or made[-1]])
+    watch = Tracking([lambda *about: made.append(Kept(*about)) or made[-1]])
     summary = run(tmp_path / "run", watch)
     [kept] = made
     assert (kept.done, kept.finished, kept.settings["rounds"]) == (0, True, 3)
@@ -62,15 +62,15 @@ def test_a_tracker_that_fails_is_named(tmp_path: Path) -> None:
         raise RuntimeError("no server\nat all")
 
     with refusal("tracker.failed", "(RuntimeError:"):
-        run(tmp_path / "run", Tracked([fails]))
+        run(tmp_path / "run", Tracking([fails]))
 
 
 def test_an_absent_extra_and_an_unknown_name_say_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     with refusal("user.not-installed", '"fedweave[mlflow]"'):
-        tracked(["mlflow"])
+        open_trackers(["mlflow"])
     with refusal("user.no-tracker", "tensorboard, mlflow, wandb"):
-        tracked(["neptune"])
+        open_trackers(["neptune"])
     config = tmp_path / "c.toml"
     config.write_text('[data]\nname = "digits"\n')
     said = CliRunner().invoke(app, ["run", str(config), "--track", "tensorboard", "--out", str(tmp_path / "out")])
@@ -82,8 +82,8 @@ def test_an_absent_extra_and_an_unknown_name_say_what_to_do(monkeypatch: pytest.
 def test_tensorboard_reads_the_runs_numbers(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    run(tmp_path / "run", tracked(["tensorboard"]))
-    summary = run(tmp_path / "run", tracked(["tensorboard"]), rounds=4, resume=True)
+    run(tmp_path / "run", open_trackers(["tensorboard"]))
+    summary = run(tmp_path / "run", open_trackers(["tensorboard"]), rounds=4, resume=True)
     read = EventAccumulator(str(tmp_path / "run/tensorboard"))
     read.Reload()
     assert [event.step for event in read.Scalars("global/accuracy")] == [2, 3, 4]
@@ -96,8 +96,8 @@ def test_mlflow_continues_the_same_run(tmp_path: Path, monkeypatch: pytest.Monke
     from mlflow.tracking import MlflowClient
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    run(tmp_path / "run", tracked(["mlflow"]))
-    summary = run(tmp_path / "run", tracked(["mlflow"]), rounds=4, resume=True)
+    run(tmp_path / "run", open_trackers(["mlflow"]))
+    summary = run(tmp_path / "run", open_trackers(["mlflow"]), rounds=4, resume=True)
     kept = json.loads((tmp_path / "run/mlflow.json").read_text())
     client = MlflowClient(kept["uri"])
     found = client.get_run(kept["run"])
@@ -122,8 +122,8 @@ def test_weights_and_biases_stays_offline_and_continues_the_same_run(
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "true")
-    run(tmp_path / "run", tracked(["wandb"]))
-    summary = run(tmp_path / "run", tracked(["wandb"]), rounds=4, resume=True)
+    run(tmp_path / "run", open_trackers(["wandb"]))
+    summary = run(tmp_path / "run", open_trackers(["wandb"]), rounds=4, resume=True)
     importlib.import_module("wandb").teardown()  # as at the end of the process: its files are written out
     name = json.loads((tmp_path / "run/wandb.json").read_text())["run"]
     files = [*(tmp_path / "run/wandb").glob(f"offline-run-*/run-{name}.wandb")]

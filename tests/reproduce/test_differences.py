@@ -11,7 +11,7 @@ from scipy.stats import ttest_rel
 from fedweave.papers import grid
 from fedweave.papers.differences import differences, save_differences
 from fedweave.papers.table import TableRow, assemble
-from fedweave.reports.paired import interval, paired_test, significantly_above
+from fedweave.reports.paired import interval, paired_differences, paired_test
 from tests.reproduce.tiny import cell, finish, table
 
 
@@ -38,13 +38,13 @@ def test_intervals_are_those_of_the_paired_test() -> None:
     assert interval([0.25]) == (None, None)
 
 
-def test_what_is_surely_above_is_so_over_common_seeds_and_never_where_runs_are_equal() -> None:
+def test_a_difference_is_significant_over_common_seeds_and_never_where_runs_are_equal() -> None:
     """Differences of .10, .11 and .12 are .11, give or take 2.5 of .01."""
     low, high = {0: 0.5, 1: 0.6, 4: 0.3, 2: 0.9}, {1: 0.7, 4: 0.42, 0: 0.61, 3: 0.1}
-    assert significantly_above(high, low)
-    assert not significantly_above(low, high)
-    assert not significantly_above(low, low)
-    assert not significantly_above({0: 0.9}, {0: 0.1})
+    assert paired_test(paired_differences(high, low)) == 1
+    assert paired_test(paired_differences(low, high)) == -1
+    assert paired_test(paired_differences(low, low)) == 0
+    assert paired_test(paired_differences({0: 0.9}, {0: 0.1})) == 0
 
 
 def test_fewer_than_three_seeds_say_nothing_even_where_their_differences_are_equal() -> None:

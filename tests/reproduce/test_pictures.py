@@ -6,7 +6,7 @@ import pytest
 
 from fedweave.papers.pictures import units
 from fedweave.reports.drawing import WIDTH
-from fedweave.reports.pictures import KEY, LETTER, NAME, Marker, Point, curves, legend, plane_of, stacks
+from fedweave.reports.pictures import KEY, LETTER, NAME, Marker, Point, curves, legend, scatter, stacks
 
 NAMES = ["FairGFL", "FairGFL, normalized", "FedAvg", "FedAvg, FairGFL's mean step", "q-FedAvg", "Ditto", "FED-PUB"]
 
@@ -44,7 +44,7 @@ def test_nothing_is_left_to_a_page_s_style() -> None:
 
 def test_labels_at_one_place_stand_in_a_row() -> None:
     line = [Marker("0.1", 1.0, 50.0, 0.0, 0.0), Marker("0.5", 1.0, 50.0, 0.0, 0.0), Marker("one", 9.0, 80.0, 0.0, 0.0)]
-    drawn = plane_of("title", ("gap", "accuracy"), {"method": line})
+    drawn = scatter("title", ("gap", "accuracy"), {"method": line})
     assert [words for words in re.findall(r">([^<>]+)</text>", drawn) if words in ("0.1, 0.5", "one")] == [
         "0.1, 0.5",
         "one",

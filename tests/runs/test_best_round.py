@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.cli.predict import predictions
+from fedweave.apply.run_predictions import predictions
 from fedweave.core.tree import leaves
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint

@@ -9,7 +9,7 @@ import pytest
 
 from fedweave import datasets
 from fedweave.algorithms import FedAvg
-from fedweave.cli.predict import predictions
+from fedweave.apply.run_predictions import predictions
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import build, federation
 from fedweave.experiment.config import resolve

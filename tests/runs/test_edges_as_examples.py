@@ -10,7 +10,7 @@ import torch
 from fedweave import datasets
 from fedweave.algorithms import ALGORITHMS, scoring
 from fedweave.algorithms.parts import Round
-from fedweave.cli.predict import predictions
+from fedweave.apply.run_predictions import predictions
 from fedweave.contract.subject import ShardedRecorder
 from fedweave.core import edge_attributes, random
 from fedweave.core import model as models

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from fedweave import datasets
 from fedweave.apply.predictions import Predicted, predictions_table
+from fedweave.apply.run_predictions import predictions
 from fedweave.cli import app
-from fedweave.cli.predict import predictions
 from fedweave.core.tree import Tree, decode, encode, with_digest
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.reading import read_run

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedweave import datasets
+from fedweave.apply.run_predictions import predictions
 from fedweave.cli import app
-from fedweave.cli.predict import predictions
 from fedweave.datasets import contents, npz
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import DataError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedweave.apply.reasons import explain
-from fedweave.cli.predict import Asked, predictions
+from fedweave.apply.run_predictions import PairQuery, predictions
 from fedweave.datasets import load
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run as run_experiment
@@ -52,16 +52,16 @@ def trained(folder: Path, directory: Path, **data: object) -> Path:
 
 
 def test_a_node_of_predict(run: Path) -> None:
-    assert predictions(run, asked=Asked(node="7.0")) == predictions(run, asked=Asked(node="7"))
+    assert predictions(run, query=PairQuery(node="7.0")) == predictions(run, query=PairQuery(node="7"))
     for name, facts in OTHERS.items():
         with refusal("user.pairs", repr(name), *facts):
-            predictions(run, asked=Asked(node=name))
+            predictions(run, query=PairQuery(node=name))
 
 
 def test_pairs_of_predict(run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "pairs.csv").write_text("source,target\n7.0,3\n7,3.0\n7,3\n1000,3\n7,07\n8,nobody\n")
     with caplog.at_level(logging.WARNING):
-        scores = predictions(run, asked=Asked(tmp_path / "pairs.csv"))["score"].to_pylist()
+        scores = predictions(run, query=PairQuery(tmp_path / "pairs.csv"))["score"].to_pylist()
     assert scores[0] == scores[1] == scores[2] is not None
     assert scores[3:] == [None] * 3
     [note] = [record.getMessage() for record in caplog.records if "pairs.csv" in record.getMessage()]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedweave.algorithms import ALGORITHMS
-from fedweave.cli.predict import predictions
+from fedweave.apply.run_predictions import predictions
 from fedweave.core.algorithm import capabilities
 from fedweave.engines import devices
 from fedweave.experiment import build as building

@@ -12,8 +12,8 @@ import pytest
 from fedweave.apply.drift import drift
 from fedweave.apply.predictions import NOT_GIVEN
 from fedweave.apply.reasons import explain
+from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import scorer_at
-from fedweave.cli.predict import predictions
 from fedweave.core.edge_attributes import format_date
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run

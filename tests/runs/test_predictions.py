@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from fedweave import datasets
 from fedweave.algorithms import ALGORITHMS
+from fedweave.apply.run_predictions import predictions
 from fedweave.cli import app
-from fedweave.cli.predict import predictions
 from fedweave.core.algorithm import capabilities
 from fedweave.datasets import npz
 from fedweave.errors import DataError, UserError

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from fedweave.apply import reasons
 from fedweave.apply.predictions import probabilities
 from fedweave.apply.reasons import METHODS, Explanation, Reason, explain
+from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import Scorer, scorer_at
 from fedweave.cli import app
-from fedweave.cli.predict import predictions
 from fedweave.core.tree import leaves, nest
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import SCORER

@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import Scorer, check_alone, scorer_at
 from fedweave.cli import app
-from fedweave.cli.predict import predictions
 from fedweave.core.tree import decode, encode, with_digest
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.files import SCORER

@@ -11,8 +11,8 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave.apply.predictions import error_of, measured
+from fedweave.apply.run_predictions import predictions
 from fedweave.cli import app
-from fedweave.cli.predict import predictions
 from fedweave.datasets import load
 from fedweave.experiment.runs.data_form import read_form
 from tests.export.test_export import loaded

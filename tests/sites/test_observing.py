@@ -11,7 +11,7 @@ pytest.importorskip("nvflare", reason="needs the extra flare")
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
 from fedweave.python.training import Silent
-from fedweave.reports.tracking import Observers, Tracked
+from fedweave.reports.tracking import Observers, Tracking
 from fedweave.sites.flare.server import RECENT, Progress
 from fedweave.sites.operation.experiments import Observed
 from tests.reproduce.tiny import document
@@ -49,9 +49,9 @@ class Asking(Silent):
         self._told(json.loads(json.dumps(self._progress.plain())))
 
 
-def trackers() -> tuple[list[Kept], Tracked]:
+def trackers() -> tuple[list[Kept], Tracking]:
     made: list[Kept] = []
-    return made, Tracked([lambda *about: made.append(Kept(*about)) or made[-1]])  # type: ignore[func-returns-value]
+    return made, Tracking([lambda *about: made.append(Kept(*about)) or made[-1]])  # type: ignore[func-returns-value]
 
 
 def test_trackers_of_a_run_of_sites_are_told_of_every_round(tmp_path: Path) -> None:

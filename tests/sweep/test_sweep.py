@@ -213,7 +213,7 @@ def test_after_an_edit_of_a_plug_in_its_runs_alone_are_done_anew(
 def test_help_and_names_are_shown_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
     """No word in brackets is taken for a style, and no ":A" for a picture."""
     import fedweave.cli as cli
-    from fedweave.cli.options import escaped, say
+    from fedweave.cli.options import say, without_markup
 
     listed = typer.main.get_command(app)
     for name in cli.COMMANDS:
@@ -221,6 +221,6 @@ def test_help_and_names_are_shown_as_they_are_written(capsys: pytest.CaptureFixt
         told = [command.help, *(getattr(option, "help", "") for option in command.params)]
         assert not [text for text in told if re.search(r"\[[a-z]", text or "")], name
     terminal.screen().print("contract variants.py:A")
-    say(escaped("error of variants.py:A"))
+    say(without_markup("error of variants.py:A"))
     shown = capsys.readouterr()
     assert ("variants.py:A" in shown.out, "variants.py:A" in shown.err) == (True, True)

@@ -1,4 +1,4 @@
-"""The compliance report of a run: what left each member. A site's own report shares these sections."""
+"""The compliance report of a run: what left each member. A site's own report shares its sections."""
 
 import re
 from collections import defaultdict
@@ -14,14 +14,14 @@ from fedweave.accounts.ledger import (
     UNTOLD,
     WAYS,
     Flow,
-    called,
+    call_text,
     flows,
     meaning,
     members,
     parts,
     period,
-    pooled,
-    unbounded,
+    pooling_sentences,
+    unbounded_sentence,
     who,
 )
 from fedweave.algorithms import ALGORITHMS
@@ -34,23 +34,23 @@ from fedweave.experiment.config import config_hash
 from fedweave.experiment.runs.reading import Run
 from fedweave.privacy.accountant import Bound, bounds, of_members, remarks, states_bound
 
-# ----------------------------------------------------------------------------------------------------
-# The data flow, in plain words and in numbers: every statement follows from the ledger.
-
-
-# A declaration with one of these stems may concern features, labels or edges; the report lists it. The report never
+# A description with one of these stems may concern features, labels or edges; the report lists it. The report never
 # claims that no such data left: a description without these words proves nothing.
 SENSITIVE = re.compile(
     r"\b(feature|attribut|label|class|edge|link|neighbo|adjacen|subgraph|topolog|structur|motif|ego|embedding|"
     r"representation|identit|degree|raw|data\b|input)",
     re.IGNORECASE,
 )
-
-
 SIMULATED = (
     "This was a simulation: its noise follows from the run's seed and protects no client. The ε holds for the same run "
     "between sites."
 )
+FOOT = (
+    "A journal or ledger records the name, shape and size of every message, and what the algorithm declares that a "
+    "receiver learns from it. It does not look into contents. Kilo is 1,000."
+)
+_PLACES = {TRAINING: 0, EVALUATION: 2, SETUP: 3, "": 4}  # order of purposes in a table; any other is 1
+_MAX_ROWS = 60  # members whose ε is a line of its own
 
 
 @dataclass(frozen=True)
@@ -70,168 +70,147 @@ class Disclosure:
 def disclose(run: Run) -> Disclosure:
     """Aggregate a run's ledger."""
     kinds = flows(run.ledger)
-    sent, received, shown = (_by_message(run.ledger, way) for way in ("up", "down", "peer"))
-    everyone = run.summary["clients"]
-    total = {way: sum(one.bytes for one in kinds if one.direction == way) for way in WAYS}
-    evaluation = sum(one.bytes for one in kinds if one.purpose == EVALUATION)
-    sentences = pooled(run.config, capabilities(ALGORITHMS.get(run.summary["algorithm"])).pooled)
-    sentences += [_sent(row, everyone) for row in sent]
-    if not sent:
-        sentences.append("No client sent anything but empty replies" + (" to the server." if shown else "."))
-    sentences += [_sent(row, everyone, " to other clients") for row in shown]
+    up, down, peer = (_by_message(run.ledger, way) for way in ("up", "down", "peer"))
+    client_count = run.summary["clients"]
+    total = dict.fromkeys(WAYS, 0)  # bytes
+    for kind in kinds:
+        total[kind.direction] += kind.bytes
+
+    # 1. What clients sent.
+    algorithm: object = ALGORITHMS.get(run.summary["algorithm"])
+    sentences = pooling_sentences(run.config, capabilities(algorithm).pooled)
+    sentences += [_sending_sentence(row, client_count) for row in up]
+    if not up:
+        sentences.append("No client sent anything but empty replies" + (" to the server." if peer else "."))
+    sentences += [_sending_sentence(row, client_count, " to other clients") for row in peer]
     sentences.append(
         "The ledger shows nothing else that left a client; all of it is "
         f"{decimal(total['up'] + total['peer'])}, counting the names and framing of the messages."
     )
-    if shown:
+    if peer:
         sentences.append(f"Of that, {decimal(total['peer'])} went from client to client and not to the server.")
-    sentences += _protection(sent + shown)
+
+    # 2. What protected it, and what that costs.
+    sent = up + peer
+    bare = [row["call"] for row in sent if row["mechanism"] == "none"]
+    if bare:
+        subject = "any of it" if len(bare) == len(sent) else ", ".join(bare)
+        sentences.append(f"No privacy mechanism was applied to {subject}.")
+    no_epsilon = [row["call"] for row in sent if row["applied"] is not None and not states_bound(row["applied"])]
+    if no_epsilon:
+        sentences.append(f"No ε follows from what was applied to {', '.join(no_epsilon)}.")
     costs = of_members(run.ledger)
-    sentences += [*map(str, bounds(run.ledger)), *remarks(bound for entries in costs.values() for bound in entries)]
-    together = [Bound(**entries) for entries in run.summary.get("privacy_total", ())]
-    sentences += [f"With the runs that it began from, one after the other: {bound}" for bound in together]
+    member_costs = [(name, bound) for name in sorted(costs) for bound in costs[name]]
+    sentences += [*map(str, bounds(run.ledger)), *remarks(bound for _, bound in member_costs)]
+    for entries in run.summary.get("privacy_total", ()):
+        sentences.append(f"With the runs that it began from, one after the other: {Bound(**entries)}")
     if costs and not run.between_sites:
         sentences.append(SIMULATED)
-    if costs and any(one.direction == "up" and one.purpose == EVALUATION for one in kinds):
+    if costs and any(kind.direction == "up" and kind.purpose == EVALUATION for kind in kinds):
         sentences.append("Scores compare models with members' labels; nothing bounds what they reveal.")
-    sentences += remaining(run)
-    sentences += _declared(sent + shown)
-    clients = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
-    keys = ", ".join(f"{row['step']}: {row['key']}" for row in received) or "nothing but empty messages"
-    framing = sum(one.bytes for one in kinds if one.direction == "down" and one.key == FRAMING)
+    if isinstance(algorithm, Preset):  # declares what its protection does not prevent
+        sentences += algorithm.remaining(run.section("algorithm"))
+
+    # 3. What to look at more closely.
+    undescribed = [row["call"] for row in sent if not row["reveals"]]
+    marked = [f"{row['call']} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
+    if undescribed:
+        sentences.append(f"The ledger does not say what these reveal: {', '.join(undescribed)}.")
+    elif marked:
+        subjects = "; ".join(marked)
+        sentences.append(f"Check these: the description mentions features, labels, edges or the like in {subjects}.")
+
+    # 4. What clients received.
+    receivers = len(pc.unique(run.ledger.filter(pc.field("direction") == "down")["client"]))
+    contents = ", ".join(row["call"] for row in down) or "nothing but empty messages"
+    framing = sum(kind.bytes for kind in kinds if kind.direction == "down" and kind.key == FRAMING)
     calls = f", {decimal(framing)} of it calls without content" if 2 * framing > total["down"] else ""
-    sentences.append(f"{_who(clients, everyone)} received {keys}; together {decimal(total['down'])}{calls}.")
-    if again := _again(run.ledger):
-        rounds = f"round{'s' * (len(again) > 1)} {', '.join(map(str, again))}"
+    subject = _clients_text(receivers, client_count)
+    sentences.append(f"{subject} received {contents}; together {decimal(total['down'])}{calls}.")
+    repeated = _repeated_rounds(run.ledger)
+    if repeated:
+        rounds = f"round{'s' * (len(repeated) > 1)} {', '.join(map(str, repeated))}"
         why = "because the run was continued; all of it is counted"
         sentences.append(f"What left in {rounds} left more than once, {why}.")
+    evaluation = sum(kind.bytes for kind in kinds if kind.purpose == EVALUATION)
     if evaluation:
         sentences.append(f"{decimal(evaluation)} of all that was sent and received was for evaluation.")
-    spent = tuple((name, bound) for name, entries in sorted(costs.items()) for bound in entries)
-    return Disclosure(tuple(sentences), tuple(kinds), tuple(members(run.ledger)), spent)
-
-
-def remaining(run: Run) -> tuple[str, ...]:
-    """What the algorithm's protection does not prevent, as its class declares."""
-    kind: object = ALGORITHMS.get(run.summary["algorithm"])
-    return kind.remaining(run.section("algorithm")) if isinstance(kind, Preset) else ()
+    return Disclosure(tuple(sentences), tuple(kinds), tuple(members(run.ledger)), tuple(member_costs))
 
 
 def _by_message(ledger: pa.Table, direction: str) -> list[Record]:
-    """One row per step and part of a message: clients, messages per client, bytes per message and per client.
+    """One row per step and part of a message, with smallest and largest numbers over clients.
 
-    A round that was done again has all of its messages again.
+    Each row has "clients", and as (min, max) a client's number of messages "times", the bytes of a message "each" and
+    of all messages "all". A round that was done again has all of its messages again.
     """
     keys = parts(ledger)
     ledger = ledger.append_column("leaf", ledger["key"])
     ledger = ledger.set_column(ledger.schema.get_field_index("key"), "key", keys)
     ledger = ledger.filter((pc.field("direction") == direction) & (pc.field("key") != FRAMING))
-    what = ["step", "key", "mechanism", "reveals", "applied"]
+    kind = ["step", "key", "mechanism", "reveals", "applied"]
     ends = ["client", "to"] if direction == "peer" else ["client"]
-    message = [*what, *ends, "round", "call"]
+    message = [*kind, *ends, "round", "call"]
+    # Leaves make messages, messages make a client's traffic, and that the smallest and largest of all clients.
     leaves = ledger.group_by([*message, "leaf"]).aggregate([("bytes", "sum"), ([], "count_all")])
     messages = leaves.group_by(message).aggregate([("bytes_sum", "sum"), ("count_all", "max")])
     messages = messages.rename_columns([*message, "all", "times"])
     messages = messages.append_column("each", pc.divide(messages["all"], messages["times"]))
-    over = [("times", "sum"), ("all", "sum"), ("each", "min"), ("each", "max")]
-    clients = messages.group_by([*what, "client"]).aggregate(over)
-    both = [(f"{name}_{how}", end) for name, how in over for end in ("min", "max")]
-    totals = clients.group_by(what).aggregate([("client", "count"), *both])
-    rows = [
-        {name: row[name] for name in what}
-        | {
-            "clients": row["client_count"],
-            "times": (row["times_sum_min"], row["times_sum_max"]),
-            "each": (row["each_min_min"], row["each_max_max"]),
-            "all": (row["all_sum_min"], row["all_sum_max"]),
-        }
-        for row in totals.to_pylist()
-    ]
+    over_messages = [("times", "sum"), ("all", "sum"), ("each", "min"), ("each", "max")]
+    clients = messages.group_by([*kind, "client"]).aggregate(over_messages)
+    over_clients = [("client", "count"), ("times_sum", "min"), ("times_sum", "max"), ("each_min", "min")]
+    over_clients += [("each_max", "max"), ("all_sum", "min"), ("all_sum", "max")]
+    rows = []
+    for totals in clients.group_by(kind).aggregate(over_clients).to_pylist():
+        row = {name: totals[name] for name in kind}
+        row["call"] = f"{row['step']}: {row['key']}"
+        row["clients"] = totals["client_count"]
+        row["times"] = (totals["times_sum_min"], totals["times_sum_max"])
+        row["each"] = (totals["each_min_min"], totals["each_max_max"])
+        row["all"] = (totals["all_sum_min"], totals["all_sum_max"])
+        rows.append(row)
     return sorted(rows, key=lambda row: (-row["all"][1], row["step"], row["key"]))
 
 
-def _again(ledger: pa.Table) -> list[int]:
+def _repeated_rounds(ledger: pa.Table) -> list[int]:
     """The rounds in which a message left more than once; predictions belong to no round and do not count."""
-    message = ["round", "call", "step", "client", "to"]
     framing = ledger.filter((pc.field("direction") == "up") & (pc.field("key") == FRAMING))
     framing = framing.filter(pc.not_equal(pc.fill_null(pc.cast(framing["purpose"], pa.string()), ""), PREDICTION))
-    many = framing.group_by(message).aggregate([([], "count_all")])
-    return sorted({row for row in many.filter(pc.greater(many["count_all"], 1))["round"].to_pylist() if row > 0})
+    counts = framing.group_by(["round", "call", "step", "client", "to"]).aggregate([([], "count_all")])
+    numbers = counts.filter(pc.greater(counts["count_all"], 1))["round"].to_pylist()
+    return sorted({number for number in numbers if number > 0})
 
 
-def _sent(row: Record, everyone: int, to: str = "") -> str:
-    what = f"“{row['reveals']}”" if row["reveals"] else "data without a description"
-    low, high = row["times"]
-    often = "once" if low == high == 1 else _between(low, high, "{:,}") + " times"
+def _sending_sentence(row: Record, client_count: int, to: str = "") -> str:
+    """What clients sent, how often and how much; row: see `_by_message`."""
+    contents = f"“{row['reveals']}”" if row["reveals"] else "data without a description"
+    subject = _clients_text(row["clients"], client_count)
+    fewest, most = row["times"]
+    often = "once" if fewest == most == 1 else f"{_range_text(f'{fewest:,}', f'{most:,}')} times"
     if row["all"] == (0, 0):
-        return f"{_who(row['clients'], everyone)} kept {what} back ({row['step']}: {row['key']} is empty, {often})."
-    protected = "" if row["mechanism"] == "none" else f", {row['mechanism']}"
-    size = f"{_size(row['each'])} each time" if high > 1 else _size(row["each"])
-    whole = f", {_size(row['all'])} per client in all" if high > 1 else ""
-    return (
-        f"{_who(row['clients'], everyone)} sent {what}{to} ({row['step']}: {row['key']}) {often}{protected}: "
-        f"{size}{whole}."
-    )
+        return f"{subject} kept {contents} back ({row['call']} is empty, {often})."
+    mechanism = "" if row["mechanism"] == "none" else f", {row['mechanism']}"
+    size = _range_text(*map(decimal, row["each"]))
+    if most > 1:
+        size += f" each time, {_range_text(*map(decimal, row['all']))} per client in all"
+    return f"{subject} sent {contents}{to} ({row['call']}) {often}{mechanism}: {size}."
 
 
-def _who(clients: int, everyone: int) -> str:
-    if everyone == clients == 1:
+def _clients_text(clients: int, client_count: int) -> str:
+    if client_count == clients == 1:
         return "The one client"
-    return f"Each of the {everyone:,} clients" if clients == everyone else f"{clients:,} of the {everyone:,} clients"
+    if clients == client_count:
+        return f"Each of the {client_count:,} clients"
+    return f"{clients:,} of the {client_count:,} clients"
 
 
-def _protection(sent: list[Record]) -> list[str]:
-    """Sentences on messages without a privacy mechanism, and on mechanisms from which no ε follows."""
-    bare = [_step_and_key(row) for row in sent if row["mechanism"] == "none"]
-    unbounded_rows = [
-        _step_and_key(row) for row in sent if row["applied"] is not None and not states_bound(row["applied"])
-    ]
-    sentences = []
-    if bare:
-        everything = len(bare) == len(sent)
-        sentences = [f"No privacy mechanism was applied to {'any of it' if everything else ', '.join(bare)}."]
-    if unbounded_rows:
-        sentences.append(f"No ε follows from what was applied to {', '.join(unbounded_rows)}.")
-    return sentences
-
-
-def _step_and_key(row: Record) -> str:
-    return f"{row['step']}: {row['key']}"
-
-
-def _declared(sent: list[Record]) -> list[str]:
-    """A sentence on descriptions that may concern features, labels or edges; messages without a description are
-    listed."""
-    if not sent:
-        return []
-    unknown = [_step_and_key(row) for row in sent if not row["reveals"]]
-    if unknown:
-        return [f"The ledger does not say what these reveal: {', '.join(unknown)}."]
-    marked = [f"{_step_and_key(row)} ({row['reveals']})" for row in sent if SENSITIVE.search(row["reveals"])]
-    if marked:
-        return [f"Check these: the description mentions features, labels, edges or the like in {'; '.join(marked)}."]
-    return []
-
-
-def _between(low: object, high: object, form: str) -> str:
-    return form.format(low) if low == high else f"{form.format(low)} to {form.format(high)}"
-
-
-def _size(bounds: tuple[int, int]) -> str:
-    return _between(decimal(bounds[0]), decimal(bounds[1]), "{}")
-
-
-FOOT = (
-    "A journal or ledger records the name, shape and size of every message, and what the algorithm declares that a "
-    "receiver learns from it. It does not look into contents. Kilo is 1,000."
-)
-_PLACES = {TRAINING: 0, EVALUATION: 2, SETUP: 3, "": 4}  # of what is read first
-_MOST = 60  # members whose ε is a line of its own
+def _range_text(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
 
 
 def of_run(run: Run) -> Document:
     """The report of a run for the person who started it."""
-    entries, everyone = flows(run.ledger), members(run.ledger)
+    entries, names = flows(run.ledger), members(run.ledger)
     general = run.config
     kind = "between sites" if run.between_sites else "a simulation: all members' data was on one machine"
     facts = {
@@ -239,89 +218,90 @@ def of_run(run: Run) -> Document:
         "period": period(run.ledger),
         "asked by": str(general.get("requester") or "not stated"),
         "purpose": str(general.get("purpose") or "not stated"),
-        "members": f"{len(everyone):,}: {listed(everyone)}",
+        "members": f"{len(names):,}: {listed(names)}",
         "configuration": f"SHA-256 {config_hash(run.config)}",
     }
-    whole = pooled(run.config, at_one_place=len(everyone) == 1 < int(run.summary["clients"]))
+    lead = pooling_sentences(run.config, at_one_place=len(names) == 1 < int(run.summary["clients"]))
+    size = sent_bytes(entries)
+    from_peers = sent_bytes([flow for flow in entries if flow.direction == "peer"])
+    ways = f"{from_peers} of it from member to member" if from_peers else "all of it to the server"
+    lead.append(f"{size} left the members, {ways}; the ledger shows nothing else." if size else "Nothing has left.")
+    policies = "What may leave is each site's own decision, and no part of a run; the report of the site shows it."
     return Document(
         title=f"What left the members: {run.summary['algorithm']} on {run.summary['dataset']}",
         facts=tuple(facts.items()),
-        lead=(*whole, _left(entries)),
+        lead=tuple(lead),
         sections=(
-            sent(entries, len(everyone)),
-            _spent(run, entries, everyone),
-            Section(
-                "Policies",
-                ("What may leave is each site's own decision, and no part of a run; the report of the site shows it.",),
-            ),
+            sent_section(entries, len(names)),
+            _cost_section(run, entries, len(names)),
+            Section("Policies", (policies,)),
         ),
         foot=FOOT,
     )
 
 
-def sent(entries: Sequence[Flow], everyone: int, receivers: dict[str, str] | None = None) -> Section:
-    """What left, a line for each thing that a receiver learns; receivers: the word for the receivers."""
-    kinds, left = defaultdict[tuple[str, ...], list[Flow]](list), [one for one in entries if one.direction != "down"]
-    for one in left:
-        to = who([(receivers or {}).get(name, name) for name in one.receivers], everyone)
-        about = FRAMING if one.key == FRAMING else learnt(one)
-        kinds[about, to, one.mechanism if about != FRAMING else "", one.purpose if about != FRAMING else ""].append(one)
-    rows = [
-        {
-            "what the receiver learns": learnt(group[0]),
-            "key": ", ".join(sorted({one.key for one in group})) if about != FRAMING else "",
-            "who received it": to,
-            "protection": protection,
-            "used for": purpose if about == FRAMING else purpose or "not stated",
-            "sent by": who(sorted({name for one in group for name in one.senders}), everyone),
-            "messages": f"{sum(one.messages for one in group):,}",
-            "size": decimal(sum(one.bytes for one in group)),
-        }
-        for (about, to, protection, purpose), group in sorted(
-            kinds.items(), key=lambda item: _PLACES.get(item[0][3], 1)
-        )
-    ]
-    if len({name for one in left for name in one.senders}) < 2:
-        rows = [{name: word for name, word in row.items() if name != "sent by"} for row in rows]
+def sent_section(entries: Sequence[Flow], member_count: int, titles: dict[str, str] | None = None) -> Section:
+    """What left, a line for each thing that a receiver learns; titles: {receiver: word for it}."""
+    sent = [flow for flow in entries if flow.direction != "down"]
+    groups = defaultdict[tuple[str, ...], list[Flow]](list)
+    for flow in sent:
+        to = who([(titles or {}).get(name, name) for name in flow.receivers], member_count)
+        if flow.key == FRAMING:  # one line for each receiver
+            groups[FRAMING, to, "", ""].append(flow)
+        else:
+            groups[lesson(flow), to, flow.mechanism, flow.purpose].append(flow)
+    rows = []
+    for (content, to, mechanism, purpose), group in sorted(groups.items(), key=lambda item: _PLACES.get(item[0][3], 1)):
+        framing = content == FRAMING
+        row = {"what the receiver learns": lesson(group[0])}
+        row["key"] = "" if framing else ", ".join(sorted({flow.key for flow in group}))
+        row["who received it"], row["protection"] = to, mechanism
+        row["used for"] = "" if framing else purpose or "not stated"
+        row["sent by"] = who(_senders(group), member_count)
+        row["messages"] = f"{sum(flow.messages for flow in group):,}"
+        row["size"] = decimal(sum(flow.bytes for flow in group))
+        rows.append(row)
+    if len(_senders(sent)) < 2:
+        for row in rows:
+            del row["sent by"]
     words = ("what the receiver learns", "key", "who received it", "protection", "used for", "sent by")
     return Section("What left, and what it reveals", () if rows else ("Nothing has left.",), grid=grid(rows, words))
 
 
-def learnt(one: Flow) -> str:
+def _senders(entries: Sequence[Flow]) -> list[str]:
+    return sorted(set().union(*(flow.senders for flow in entries)))
+
+
+def lesson(flow: Flow) -> str:
     """What a receiver learns; for a message without a description, the call and the part of its message."""
-    words = "names and framing of messages" if one.key == FRAMING else meaning(one)
-    return f"{words} ({called(one)})" if words == UNTOLD else words
+    words = "names and framing of messages" if flow.key == FRAMING else meaning(flow)
+    return f"{words} ({call_text(flow)})" if words == UNTOLD else words
 
 
-def moved(entries: Sequence[Flow]) -> str:
+def sent_bytes(entries: Sequence[Flow]) -> str:
     """How many bytes left members, as text; "" if none did."""
-    size = sum(one.bytes for one in entries if one.direction != "down")
+    size = sum(flow.bytes for flow in entries if flow.direction != "down")
     return decimal(size) if size else ""
 
 
-def _left(entries: Sequence[Flow]) -> str:
-    size, apart = moved(entries), moved([one for one in entries if one.direction == "peer"])
-    between = f", {apart} of it from member to member" if apart else ", all of it to the server"
-    return f"{size} left the members{between}; the ledger shows nothing else." if size else "Nothing has left."
-
-
-def _spent(run: Run, entries: Sequence[Flow], everyone: Sequence[str]) -> Section:
-    """The ε of each member; of many members a row for each different ε, the first `_MOST`."""
+def _cost_section(run: Run, entries: Sequence[Flow], member_count: int) -> Section:
+    """The ε of each member; of many members a row for each different ε, the first `_MAX_ROWS`."""
     costs = of_members(run.ledger)
-    alike = defaultdict[tuple[str, str, str], list[str]](list)
-    for name, client_bounds in costs.items():
-        for bound in client_bounds:
-            at = f"{bound.epsilon:.4g}" + ("" if bound.delta is None else f" at δ = {bound.delta:g}")
-            alike[bound.per, at, counted(bound.messages, "message")].append(name)
-    rows = [
-        {"member": who(sorted(names), len(everyone)), "ε": at, "per": per, "of": of}
-        for (per, at, of), names in sorted(alike.items(), key=lambda item: sorted(item[1]))
-    ]
-    text = [unbounded(entries)] if rows else ["No ε follows from any message: nothing limits what the messages reveal."]
-    if len(rows) > _MOST:
-        text.append(f"The first {_MOST} of {len(rows):,} lines.")
-    text += remarks(bound for client_bounds in costs.values() for bound in client_bounds)
-    text += [SIMULATED] if costs and not run.between_sites else []
-    return Section(
-        "What it cost in privacy", tuple(filter(None, text)), grid=grid(rows[:_MOST], ("member", "per", "of"))
-    )
+    names_by_cost = defaultdict[tuple[str, str, str], list[str]](list)
+    for name, member_bounds in costs.items():
+        for bound in member_bounds:
+            at = "" if bound.delta is None else f" at δ = {bound.delta:g}"
+            names_by_cost[bound.per, f"{bound.epsilon:.4g}{at}", counted(bound.messages, "message")].append(name)
+    rows = []
+    for (per, epsilon, messages), names in sorted(names_by_cost.items(), key=lambda item: sorted(item[1])):
+        rows.append({"member": who(sorted(names), member_count), "ε": epsilon, "per": per, "of": messages})
+    text = [unbounded_sentence(entries)]
+    if not rows:
+        text = ["No ε follows from any message: nothing limits what the messages reveal."]
+    if len(rows) > _MAX_ROWS:
+        text.append(f"The first {_MAX_ROWS} of {len(rows):,} lines.")
+    text += remarks(bound for member_bounds in costs.values() for bound in member_bounds)
+    if costs and not run.between_sites:
+        text.append(SIMULATED)
+    table = grid(rows[:_MAX_ROWS], ("member", "per", "of"))
+    return Section("What it cost in privacy", tuple(filter(None, text)), grid=table)

@@ -5,14 +5,20 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
+from rich.console import Console
 from rich.markup import escape as escape_rich
 
 from fedweave.core.text import printable
 
 
-def unmarked(text: object) -> str:
+def plain_text(text: object) -> str:
     """`printable` text for a line or a cell that rich shows, without any markup."""
     return escape_rich(printable(str(text)))
+
+
+def print_line(console: Console, text: object) -> None:
+    """Print a line of text as it is: no markup, no colors of numbers, no line breaks."""
+    console.print(plain_text(text), highlight=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-"""A ledger for a terminal, and as rows for other programs.
+"""A run's ledger for an auditor: who sent what to whom, for which purpose, when, and what the receiver learned.
 
-Sentences add which members' data a run pooled although no message shows it.
+Each kind of message is one line, over all its rounds and leaves. Lines are shown on a terminal or given to other
+programs as rows. Sentences add which members' data a run pooled although no message shows it.
 """
 
 import csv
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
-from fedweave.accounts.document import unmarked
+from fedweave.accounts.document import plain_text, print_line
 from fedweave.core.mechanism import Applied, PrivacyAccount, read_applied
 from fedweave.core.text import cell, counted, printable
 from fedweave.core.types import FRAMING, PURPOSES, Record
@@ -26,13 +27,24 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Document
 from fedweave.privacy.accountant import Bound, of_members, remarks
 
-# ----------------------------------------------------------------------------------------------------
-# A ledger for an auditor: who sent what to whom, for which purpose, when, and what the receiver learned.
-# Each kind of message is one line, over all its rounds and leaves.
-
-
-_ALIKE = ("direction", "step", "key", "reveals")
-_BETWEEN = "\0"
+SERVER = "server"
+UNTOLD = "not described"
+WAYS = ("up", "peer", "down")
+DELTA = 1e-5  # of the ε of Gaussian noise
+POOLED = (
+    "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
+    "exchanged; they do not show that every member handed over everything."
+)
+SCALED = {
+    "simulation": "Features are scaled (normalize = {how!r}) by numbers over all nodes, which this simulation computed "
+    "of the whole data before it was cut; the exchange “(scale)” is what members would send to get them.",
+    "flare": "Every site scales its features by its own numbers, or leaves them as they are, as its own site.toml "
+    "states; nothing left for that, and the experiment's normalize = {how!r} counts only in simulations. Data that "
+    "`fedweave sites init --split` cut for sites had been scaled by it before, by numbers over all nodes.",
+}
+_MAX_NAMES = 3  # up to this number of members a line lists all names
+_SEPARATOR = "\0"
+_KIND = ["purpose", "direction", "step", "key", "mechanism", "reveals", "applied"]
 
 
 def parts(ledger: pa.Table) -> pa.Array:
@@ -40,33 +52,24 @@ def parts(ledger: pa.Table) -> pa.Array:
 
     Where leaves of a part reveal different things, one with its own description keeps its whole key, "own/classes".
     """
-    columns = [pc.fill_null(pc.cast(ledger[name], pa.string()), "") for name in _ALIKE]
-    rows = pc.dictionary_encode(pc.binary_join_element_wise(*columns, _BETWEEN)).combine_chunks()
-    kinds = [tuple(text.split(_BETWEEN, 3)) for text in rows.dictionary.to_pylist()]
+    names = ("direction", "step", "key", "reveals")
+    columns = [pc.fill_null(pc.cast(ledger[name], pa.string()), "") for name in names]
+    rows = pc.dictionary_encode(pc.binary_join_element_wise(*columns, _SEPARATOR)).combine_chunks()
+    kinds = []  # (direction, step, key, reveals, part) of each different row
     keys: dict[tuple[str, ...], dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for direction, step, key, reveals in kinds:
-        keys[direction, step, _first(key)][reveals].add(key)
-    names = []
-    for direction, step, key, reveals in kinds:
-        alike = keys[direction, step, _first(key)]
-        names.append(key if len(alike) > 1 and len(alike[reveals]) == 1 else _first(key))
-    known = list(dict.fromkeys(names))
-    place = np.array([known.index(name) for name in names], np.int32)
-    return pa.DictionaryArray.from_arrays(
-        pa.array(place[rows.indices.to_numpy(zero_copy_only=False)], pa.int32()), pa.array(known, pa.string())
-    )
-
-
-def _first(key: str) -> str:
-    return key if key == FRAMING else key.split("/")[0]
-
-
-SERVER = "server"
-UNTOLD = "not described"
-WAYS = ("up", "peer", "down")
-_FEW = 3  # up to this number of members a line lists all names
-_KIND = ["purpose", "direction", "step", "key", "mechanism", "reveals", "applied"]
-_SUMS = [("bytes", "sum"), ("at", "min"), ("at", "max")]
+    for text in rows.dictionary.to_pylist():
+        direction, step, key, reveals = text.split(_SEPARATOR, 3)
+        part = key if key == FRAMING else key.split("/")[0]
+        kinds.append((direction, step, key, reveals, part))
+        keys[direction, step, part][reveals].add(key)
+    names_of_kinds = []
+    for direction, step, key, reveals, part in kinds:
+        by_description = keys[direction, step, part]
+        names_of_kinds.append(key if len(by_description) > 1 and len(by_description[reveals]) == 1 else part)
+    words = list(dict.fromkeys(names_of_kinds))
+    places = np.array([words.index(name) for name in names_of_kinds], np.int32)
+    indices = places[rows.indices.to_numpy(zero_copy_only=False)]  # [rows]
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(words, pa.string()))
 
 
 @dataclass(frozen=True)
@@ -96,32 +99,89 @@ class Flow:
 
 def flows(ledger: pa.Table) -> list[Flow]:
     """A ledger's kinds of messages, by purpose, way and size."""
+    # 1. A row for each kind, sender and receiver. A message has a row for each of its leaves, and a repeated round has
+    #    all of them again; so the leaf with the most rows counts the messages.
+    columns = {}
+    for name in [*_KIND, "client", "to", "bytes", "at"]:
+        column = ledger[name]
+        columns[name] = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+    columns["leaf"] = columns["key"]
+    columns["key"] = parts(ledger).dictionary_decode()
+    group = [*_KIND, "client", "to"]
+    over_rows = [("bytes", "count"), ("bytes", "sum"), ("at", "min"), ("at", "max")]
+    leaves = pa.table(columns).group_by([*group, "leaf"]).aggregate(over_rows)
+    over_leaves = [("bytes_count", "max"), ("bytes_sum", "sum"), ("at_min", "min"), ("at_max", "max")]
     by_kind: dict[tuple[str, ...], list[Record]] = defaultdict(list)
-    for row in _by_ends(ledger):
-        framing = row["key"] == FRAMING
-        step, reveals = ("", "") if framing else (row["step"], row["reveals"])
-        by_kind[row["purpose"], row["direction"], step, row["key"], row["mechanism"], reveals].append(row)
-    lines = [_flow(kind, rows) for kind, rows in by_kind.items()]
-    return sorted(
-        lines,
-        key=lambda one: (
-            _order(one.purpose),
-            WAYS.index(one.direction),
-            one.key == FRAMING,
-            -one.bytes,
-            one.step,
-            one.key,
-        ),
-    )
+    for sums in leaves.group_by(group).aggregate(over_leaves).to_pylist():
+        row = {name: sums[name] or "" for name in group}
+        row["times"], row["bytes"] = sums["bytes_count_max"], sums["bytes_sum_sum"]
+        row["first"], row["last"] = sums["at_min_min"], sums["at_max_max"]
+        if row["key"] == FRAMING:  # of all steps together
+            row["step"] = row["reveals"] = ""
+        kind = tuple(row[name] for name in ("purpose", "direction", "step", "key", "mechanism", "reveals"))
+        by_kind[kind].append(row)
+
+    # 2. The rows of a kind together.
+    lines = []
+    for (purpose, direction, step, key, mechanism, reveals), rows in by_kind.items():
+        senders = clients = tuple(sorted({row["client"] for row in rows}))
+        receivers: tuple[str, ...] = (SERVER,)
+        if direction == "down":
+            senders, receivers = (SERVER,), clients
+        elif direction == "peer":
+            receivers = tuple(sorted({row["to"] for row in rows}))
+        account = PrivacyAccount() if direction == "down" or key == FRAMING else _max_account(key, rows)
+        line = Flow(
+            purpose,
+            direction,
+            senders,
+            receivers,
+            step,
+            key,
+            mechanism,
+            reveals,
+            messages=sum(row["times"] for row in rows),
+            bytes=sum(row["bytes"] for row in rows),
+            account=account,
+            first=min((row["first"] for row in rows if row["first"] is not None), default=None),
+            last=max((row["last"] for row in rows if row["last"] is not None), default=None),
+        )
+        lines.append(line)
+
+    def order(line: Flow) -> tuple[object, ...]:
+        way = WAYS.index(line.direction)
+        return _purpose_order(line.purpose), way, line.key == FRAMING, -line.bytes, line.step, line.key
+
+    return sorted(lines, key=order)
 
 
-def unbounded(kinds: Iterable[Flow]) -> str:
+def _max_account(key: str, rows: list[Record]) -> PrivacyAccount:
+    """The account of the client with the highest privacy cost. A message sent to several peers is one release."""
+    counts: dict[str, dict[str, int]] = defaultdict(dict)  # {client: {what was applied: messages}}
+    for row in rows:
+        of_client = counts[row["client"]]
+        of_client[row["applied"]] = max(of_client.get(row["applied"], 0), row["times"])
+    accounts = []
+    for of_client in counts.values():
+        account = PrivacyAccount()
+        for text, times in of_client.items():
+            account = account.after(read_applied(text) if text else Applied(key, ()), times)
+        accounts.append(account)
+    return max(accounts, key=lambda one: (one.cost.epsilon + one.cost.squared_mu, one.cost.unbounded))
+
+
+def _purpose_order(purpose: str) -> int:
+    return PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES)
+
+
+def unbounded_sentence(kinds: Iterable[Flow]) -> str:
     """A sentence on messages of members without ε; "" where no message has an ε, or all have."""
-    sent = [one for one in kinds if one.direction != "down" and one.key != FRAMING]
-    bare = [one for one in sent if not (one.account.cost.epsilon or one.account.cost.squared_mu)]
-    if not bare or len(bare) == len(sent):
+    sent = [flow for flow in kinds if flow.direction != "down" and flow.key != FRAMING]
+    without = [flow for flow in sent if flow.account.cost.epsilon == 0 and flow.account.cost.squared_mu == 0]
+    if not without or len(without) == len(sent):
         return ""
-    keys = dict.fromkeys(f"{one.step}: {one.key}" for one in sorted(bare, key=lambda one: (one.step, one.key)))
+    without.sort(key=lambda flow: (flow.step, flow.key))
+    keys = dict.fromkeys(map(call_text, without))
     return f"In no ε, because nothing bounds what it reveals: {', '.join(keys)}."
 
 
@@ -131,13 +191,14 @@ def of_member(ledger: pa.Table, member: str) -> pa.Table:
     Raises:
         UserError: the ledger has no such member.
     """
-    ends = [pc.cast(ledger[name], pa.string()) for name in ("client", "to")]
-    if member not in (known := members(ledger)):
+    known = members(ledger)
+    if member not in known:
         raise UserError(
             f"the ledger knows no member {member!r}; it has {counted(len(known), 'member')}: {listed(known)}.",
             code="user.no-member",
         )
-    return ledger.filter(pc.or_kleene(pc.equal(ends[0], member), pc.equal(ends[1], member)))
+    is_client, is_peer = (pc.equal(pc.cast(ledger[name], pa.string()), member) for name in ("client", "to"))
+    return ledger.filter(pc.or_kleene(is_client, is_peer))
 
 
 def members(ledger: pa.Table) -> list[str]:
@@ -145,11 +206,11 @@ def members(ledger: pa.Table) -> list[str]:
     return sorted(pc.unique(pc.cast(ledger["client"], pa.string())).to_pylist())
 
 
-def who(names: Sequence[str], everyone: int) -> str:
+def who(names: Sequence[str], member_count: int) -> str:
     """The names in words: a few by name, all of several as "each member"."""
-    if len(names) == everyone > 1:
+    if len(names) == member_count > 1:
         return "each member"
-    return ", ".join(names) if len(names) <= _FEW else f"{len(names):,} of {everyone:,} members"
+    return ", ".join(names) if len(names) <= _MAX_NAMES else f"{len(names):,} of {member_count:,} members"
 
 
 def stamp(time: datetime | None, after: datetime | None = None) -> str:
@@ -159,14 +220,14 @@ def stamp(time: datetime | None, after: datetime | None = None) -> str:
     return f"{time:%H:%M:%S}" if after and after.date() == time.date() else f"{time:%Y-%m-%d %H:%M:%S}"
 
 
-def period(ledger: pa.Table, noted: Iterable[str] = ()) -> str:
+def period(ledger: pa.Table, further: Iterable[str] = ()) -> str:
     """The time from the first to the last message of a ledger, in UTC; "not known" without times.
 
-    noted: further times, as text of ISO 8601, that may extend the period.
+    further: more times, as text of ISO 8601, that may extend the period.
     """
     ends = pc.min_max(ledger["at"]).as_py().values() if "at" in ledger.column_names else ()
     times = [f"{time:%Y-%m-%d %H:%M}" for time in ends if time is not None]
-    times += [at[:16].replace("T", " ") for at in noted]
+    times += [at[:16].replace("T", " ") for at in further]
     return f"{min(times)} to {max(times)} UTC" if times else "not known"
 
 
@@ -175,89 +236,17 @@ def totals(ledger: pa.Table) -> Iterator[tuple[str, dict[str, int]]]:
     sums: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(WAYS, 0))
     for row in ledger.group_by(["purpose", "direction"]).aggregate([("bytes", "sum")]).to_pylist():
         sums[row["purpose"] or ""][row["direction"]] += row["bytes_sum"]
-    for purpose in sorted(sums, key=_order):
+    for purpose in sorted(sums, key=_purpose_order):
         yield purpose, sums[purpose]
 
 
-def _by_ends(ledger: pa.Table) -> list[Record]:
-    """A row for each kind, sender and receiver.
-
-    A message has a row for each of its leaves, and a repeated round has all of them again; so the leaf with the most
-    rows counts the messages.
-    """
-    plain = pa.table({name: _words(ledger[name]) for name in [*_KIND, "client", "to", "bytes", "at"]})
-    leaf = plain["key"]
-    plain = plain.append_column("leaf", leaf)
-    plain = plain.set_column(plain.schema.get_field_index("key"), "key", parts(ledger).dictionary_decode())
-    leaves = plain.group_by([*_KIND, "client", "to", "leaf"]).aggregate([("bytes", "count"), *_SUMS])
-    again = [("bytes_count", "max"), ("bytes_sum", "sum"), ("at_min", "min"), ("at_max", "max")]
-    return [
-        {name: row[name] or "" for name in (*_KIND, "client", "to")}
-        | {"times": row["bytes_count_max"], "bytes": row["bytes_sum_sum"]}
-        | {"first": row["at_min_min"], "last": row["at_max_max"]}
-        for row in leaves.group_by([*_KIND, "client", "to"]).aggregate(again).to_pylist()
-    ]
-
-
-def _words(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-
-
-def _flow(kind: tuple[str, ...], rows: list[Record]) -> Flow:
-    """kind: purpose, direction, step, key, mechanism and what it reveals."""
-    purpose, direction, step, key, mechanism, reveals = kind
-    clients, peers = (tuple(sorted({row[end] for row in rows})) for end in ("client", "to"))
-    senders = (SERVER,) if direction == "down" else clients
-    receivers = clients if direction == "down" else peers if direction == "peer" else (SERVER,)
-    messages, size = (sum(row[name] for row in rows) for name in ("times", "bytes"))
-    times = [row[end] for row in rows for end in ("first", "last") if row[end] is not None]
-    account = PrivacyAccount() if direction == "down" or key == FRAMING else _dearest(key, rows)
-    ends = (min(times), max(times)) if times else (None, None)
-    return Flow(purpose, direction, senders, receivers, step, key, mechanism, reveals, messages, size, account, *ends)
-
-
-def _dearest(key: str, rows: list[Record]) -> PrivacyAccount:
-    """The account of the client with the highest privacy cost. A message sent to several peers is one release."""
-    sent: dict[str, dict[str, int]] = defaultdict(dict)
-    for row in rows:
-        counts = sent[row["client"]]
-        counts[row["applied"]] = max(counts.get(row["applied"], 0), row["times"])
-    accounts = []
-    for counts in sent.values():
-        account = PrivacyAccount()
-        for text, times in counts.items():
-            account = account.after(read_applied(text) if text else Applied(key, ()), times)
-        accounts.append(account)
-    return max(accounts, key=lambda one: (one.cost.epsilon + one.cost.squared_mu, one.cost.unbounded))
-
-
-def _order(purpose: str) -> int:
-    return PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES)
-
-
-POOLED = (
-    "This baseline needs all members' features, labels and edges at one place. The rows below are what that place "
-    "exchanged; they do not show that every member handed over everything."
-)
-SCALED = {
-    "simulation": "Features are scaled (normalize = {how!r}) by numbers over all nodes, which this simulation computed "
-    "of the whole data before it was cut; the exchange “(scale)” is what members would send to get them.",
-    "flare": "Every site scales its features by its own numbers, or leaves them as they are, as its own site.toml "
-    "states; nothing left for that, and the experiment's normalize = {how!r} counts only in simulations. Data that "
-    "`fedweave sites init --split` cut for sites had been scaled by it before, by numbers over all nodes.",
-}
-
-
-def pooled(config: Document, at_one_place: bool) -> list[str]:
+def pooling_sentences(config: Document, at_one_place: bool) -> list[str]:
     """Sentences on whether all data of a run was `at_one_place`, and by which numbers features were scaled."""
     if at_one_place:
         return [POOLED]
     how, engine = config.get("data", {}).get("normalize", "none"), config.get("engine", {}).get("name", "simulation")
     by_row = how in ("none", "row", "binary", "auto")  # each row, or client, by itself; see `datasets.features`
     return [] if by_row or engine not in SCALED else [SCALED[engine].format(how=how)]
-
-
-DELTA = 1e-5  # of the ε of Gaussian noise
 
 
 def show_ledger(console: Console, ledger: pa.Table, member: str = "") -> None:
@@ -270,16 +259,48 @@ def show_ledger(console: Console, ledger: pa.Table, member: str = "") -> None:
     """
     known = members(ledger)
     ledger = of_member(ledger, member) if member else ledger
-    say(console, f"member {member}" if member else f"{counted(len(known), 'member')}: {listed(known)}")
+    print_line(console, f"member {member}" if member else f"{counted(len(known), 'member')}: {listed(known)}")
     kinds = flows(ledger)
     console.print(flow_table(kinds, len(known)))
-    for line in (*_in_all(ledger, "member" if member else "members"), *_costs(ledger, member, len(known))):
-        say(console, line)
-    if bare := unbounded(kinds):
-        say(console, bare)
+
+    # Bytes of each purpose and in all.
+    whole = dict.fromkeys(WAYS, 0)
+    for purpose, sums in totals(ledger):
+        print_line(console, f"{purpose or 'purpose not specified'}: {_traffic_text(sums, member)}")
+        whole = {way: whole[way] + sums[way] for way in WAYS}
+    print_line(console, f"in all: {_traffic_text(whole, member)}")
+
+    # The ε that each member spent; members with the same ε share a line.
+    names_by_cost: dict[Bound, list[str]] = {}
+    for name, bounds in of_members(ledger).items():
+        if not member or name == member:
+            for bound in bounds:
+                names_by_cost.setdefault(bound, []).append(name)
+    lines = []
+    for bound, names in names_by_cost.items():
+        at = "" if bound.delta is None else f" at δ = {bound.delta:g}"
+        remark = f", which {bound.remark}" if bound.remark else ""
+        cost = f"ε = {bound.epsilon:.4g}{at} per {bound.per} after {counted(bound.messages, 'message')}{remark}"
+        lines.append(f"{who(sorted(names), len(known))}: {cost}")
+    if not lines:
+        lines = ["no ε follows from anything that was sent"]
+    for line in (*sorted(lines), *remarks(names_by_cost), unbounded_sentence(kinds)):
+        if line:
+            print_line(console, line)
 
 
-def flow_table(kinds: Sequence[Flow], everyone: int, delta: float = DELTA) -> Table:
+def _traffic_text(sums: dict[str, int], member: str) -> str:
+    """Bytes by way, of one member or (member "") of all."""
+    subject, them = ("member", "it") if member else ("members", "them")
+    text = f"{decimal(sums['up'])} left the {subject}"
+    if sums["down"]:
+        text += f", {decimal(sums['down'])} reached {them}"
+    if sums["peer"]:
+        text += f", {decimal(sums['peer'])} passed between members"
+    return text
+
+
+def flow_table(kinds: Sequence[Flow], member_count: int, delta: float = DELTA) -> Table:
     """A line for each kind of message; ε of Gaussian noise is stated at `delta`."""
     table = Table("what for", "from → to", box=SIMPLE_HEAD)
     table.add_column("call and key")
@@ -289,12 +310,10 @@ def flow_table(kinds: Sequence[Flow], everyone: int, delta: float = DELTA) -> Ta
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("first, last (UTC)")
     for one in kinds:
-        ends = f"{who(one.senders, everyone)} → {who(one.receivers, everyone)}"
-        words = (one.purpose or "not specified", ends, called(one), meaning(one), protected(one, delta))
-        counts = (f"{one.messages:,}", decimal(one.bytes))
-        table.add_row(
-            *map(unmarked, (*words, *counts, f"{stamp(one.first)}, {stamp(one.last, one.first)}".strip(", ")))
-        )
+        cells = row(one, delta)
+        cells["to"] = f"{who(one.senders, member_count)} → {who(one.receivers, member_count)}"
+        cells["bytes"] = decimal(one.bytes)
+        table.add_row(*map(plain_text, cells.values()))
     return table
 
 
@@ -303,23 +322,23 @@ def row(one: Flow, delta: float = DELTA) -> dict[str, str]:
     return {
         "what for": one.purpose or "not specified",
         "to": who(one.receivers, 0),
-        "call and key": called(one),
+        "call and key": call_text(one),
         "what the receiver learns": meaning(one),
-        "mechanism": protected(one, delta),
+        "mechanism": mechanism_text(one, delta),
         "messages": f"{one.messages:,}",
         "bytes": f"{one.bytes:,}",
         "first, last (UTC)": f"{stamp(one.first)}, {stamp(one.last, one.first)}".strip(", "),
     }
 
 
-def protected(one: Flow, delta: float = DELTA) -> str:
+def mechanism_text(one: Flow, delta: float = DELTA) -> str:
     """The mechanism, and the ε that all messages of the kind cost the member who sent most."""
     cost = one.account.cost
-    spent = f"; in all ε = {spelt(one.account, delta)}" if cost.epsilon or cost.squared_mu else ""
+    spent = f"; in all ε = {_epsilon_text(one.account, delta)}" if cost.epsilon or cost.squared_mu else ""
     return f"{one.mechanism}{spent}"
 
 
-def called(one: Flow) -> str:
+def call_text(one: Flow) -> str:
     """The call, and the part of its message."""
     return one.key if one.key == FRAMING else f"{one.step}: {one.key}"
 
@@ -329,18 +348,16 @@ def meaning(one: Flow) -> str:
     return one.reveals or ("" if one.key == FRAMING else UNTOLD)
 
 
-def spelt(account: PrivacyAccount, delta: float = DELTA) -> str:
+def _epsilon_text(account: PrivacyAccount, delta: float = DELTA) -> str:
     """The privacy cost of releases at that δ, in words; "" if no release is counted."""
     from fedweave.privacy.gaussian import total_epsilon  # imports torch, which ledgers without noise need not
 
-    bounded = account.cost.epsilon or account.cost.squared_mu
-    words = [f"{total_epsilon(account.cost, delta):.4g}"] if bounded else []
-    return " and ".join([*words, *(["no bound"] if account.cost.unbounded else [])])
-
-
-def say(console: Console, line: str) -> None:
-    """A line of text, as it is."""
-    console.print(unmarked(line), highlight=False, soft_wrap=True)
+    words = []
+    if account.cost.epsilon or account.cost.squared_mu:
+        words.append(f"{total_epsilon(account.cost, delta):.4g}")
+    if account.cost.unbounded:
+        words.append("no bound")
+    return " and ".join(words)
 
 
 def as_rows(ledger: pa.Table, member: str = "") -> list[Record]:
@@ -358,10 +375,11 @@ def as_rows(ledger: pa.Table, member: str = "") -> list[Record]:
             "key": printable(one.key),
             "reveals": printable(one.reveals),
             "mechanism": printable(one.mechanism),
-            "epsilon": spelt(one.account),
+            "epsilon": _epsilon_text(one.account),
             "messages": one.messages,
             "bytes": one.bytes,
-            **{end: None if at is None else at.isoformat() for end, at in (("first", one.first), ("last", one.last))},
+            "first": one.first and one.first.isoformat(),
+            "last": one.last and one.last.isoformat(),
         }
         for one in kinds
     ]
@@ -379,35 +397,3 @@ def as_csv(rows: Sequence[Record]) -> str:
         plain = {**row, "from": " ".join(row["from"]), "to": " ".join(row["to"])}
         writer.writerow({key: cell(value) for key, value in plain.items()})
     return text.getvalue()
-
-
-def _in_all(ledger: pa.Table, whose: str) -> list[str]:
-    lines, whole = [], dict.fromkeys(("up", "down", "peer"), 0)
-    for purpose, sums in totals(ledger):
-        lines.append(f"{purpose or 'purpose not specified'}: {_moved(sums, whose)}")
-        whole = {way: whole[way] + sums[way] for way in whole}
-    return [*lines, f"in all: {_moved(whole, whose)}"]
-
-
-def _moved(sums: dict[str, int], whose: str) -> str:
-    between = f", {decimal(sums['peer'])} passed between members" if sums["peer"] else ""
-    reached = f", {decimal(sums['down'])} reached {'it' if whose == 'member' else 'them'}" if sums["down"] else ""
-    return f"{decimal(sums['up'])} left the {whose}{reached}{between}"
-
-
-def _costs(ledger: pa.Table, member: str, everyone: int) -> list[str]:
-    """The ε that each member spent; members with the same ε share a line."""
-    spent = {name: bounds for name, bounds in of_members(ledger).items() if not member or name == member}
-    alike: dict[Bound, list[str]] = {}
-    for name, bounds in spent.items():
-        for bound in bounds:
-            alike.setdefault(bound, []).append(name)
-    lines = [f"{who(sorted(names), everyone)}: {_priced(bound)}" for bound, names in alike.items()]
-    return [*(sorted(lines) or ["no ε follows from anything that was sent"]), *remarks(alike)]
-
-
-def _priced(bound: Bound) -> str:
-    at = "" if bound.delta is None else f" at δ = {bound.delta:g}"
-    remark = f", which {bound.remark}" if bound.remark else ""
-    messages = counted(bound.messages, "message")
-    return f"ε = {bound.epsilon:.4g}{at} per {bound.per} after {messages}{remark}"

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from fedweave.cli.options import escaped, say
+from fedweave.cli.options import say, without_markup
 from fedweave.errors import FedweaveError, UserError, out_of_memory
 
 # The system's errors about a path that a user gave; a missing file may be a fault of this program.
@@ -22,19 +22,19 @@ _LESS = "Take smaller data or a smaller model, or fewer clients at once: engine.
 COMMANDS = {
     "run": ("run", "Run an experiment and write its metrics, ledger, checkpoint and summary."),
     "init": ("init", "Write the configuration of an experiment, to be changed and run."),
-    "check": ("commands", "Load and partition the data, build the model, and report oddities; no client trains."),
+    "check": ("check", "Load and partition the data, build the model, and report oddities; no client trains."),
     "list": ("init", "List the algorithms, their parts, datasets, partitions, models or engines."),
     "report": ("report", "Write a report about runs: results, clients, fairness, partition, what leaves a client."),
     "compare": ("report", "Compare runs with the first ones: paired tests over seeds, with intervals."),
     "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
     "reproduce": ("sweep", "Run the tables of a paper and print its numbers next to ours."),
-    "predict": ("commands", "Predict classes with the models of a finished run."),
+    "predict": ("predict", "Predict classes with the models of a finished run."),
     "score": ("score", "Score new tables with one model, alone, where the data is."),
     "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
     "explain": ("explain", "Explain one score: the columns, neighbors and edges that move it."),
     "drift": ("drift", "Compare new tables, and the scores on them, with what a model was trained on."),
     "forget": ("forget", "Train a run without a client or examples, and report what its models still show of them."),
-    "export": ("commands", "Export a model: weights, a PyTorch Geometric module, and a model card."),
+    "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
     "contributions": (
         "statement",
         "Measure each client's contribution to the global model, and its share of a budget.",
@@ -42,10 +42,10 @@ COMMANDS = {
     "statement": ("statement", "State what each member of a run contributed, received, and is owed or fined."),
     "ledger": ("ledger", "Show the messages of a run: sender, receiver, purpose, time, and cost in ε."),
     "compliance": ("compliance", "Report what left, for whom, what for, under which rules: HTML or PDF, signed."),
-    "attack": ("commands", "Attack what clients send, with and without the defense."),
-    "contract": ("commands", "Run the conformance tests on an algorithm."),
+    "attack": ("contract", "Attack what clients send, with and without the defense."),
+    "contract": ("contract", "Run the conformance tests on an algorithm."),
     "sites": ("sites", "Run federations of real sites on NVIDIA FLARE."),
-    "audit": ("commands", "Show a site's owner all requests, what left, what it cost, and what was rejected."),
+    "audit": ("audit", "Show a site's owner all requests, what left, what it cost, and what was rejected."),
 }
 
 
@@ -66,7 +66,14 @@ class Commands(TyperGroup):
         module, line = COMMANDS[cmd_name]
         if self._short:
             return TyperCommand(cmd_name, help=line)
-        return _loaded(cmd_name, module)
+        entry = getattr(import_module(f"fedweave.cli.{module}"), cmd_name + "_" * (cmd_name == "list"))
+        if not isinstance(entry, typer.Typer):
+            app = typer.Typer(add_completion=False)
+            app.command(cmd_name)(entry)
+            entry = app
+        command = typer.main.get_command(entry)
+        command.name = cmd_name
+        return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, which loads none of them."""
@@ -91,12 +98,15 @@ class Commands(TyperGroup):
             sys.stdout.flush()
             return result
         except FedweaveError as error:
-            say(f"[bold red]error:[/] {escaped(error)}")
+            say(f"[bold red]error:[/] {without_markup(error)}")
             raise typer.Exit(2 if isinstance(error, UserError) else 1) from error
         except OSError as error:
             if error.errno in _OF_PATHS and error.filename is not None:
-                message = f"{error.filename} cannot be used: {error.strerror}. {_remedy(error)}."
-                say(f"[bold red]error:[/] {escaped(message)}")
+                remedy = "Name another place, or give this user the right to use it"
+                if error.errno == errno.ENAMETOOLONG:
+                    remedy = "Give a shorter name"
+                message = f"{error.filename} cannot be used: {error.strerror}. {remedy}."
+                say(f"[bold red]error:[/] {without_markup(message)}")
                 raise typer.Exit(2) from error
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
@@ -106,7 +116,7 @@ class Commands(TyperGroup):
             if not out_of_memory(error):
                 raise
             reason = next(iter(str(error).splitlines()), "no more is given")
-            say(f"[bold red]error:[/] this machine's memory is not enough ({escaped(reason)}). {_LESS}")
+            say(f"[bold red]error:[/] this machine's memory is not enough ({without_markup(reason)}). {_LESS}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             say("stopped")
@@ -121,9 +131,9 @@ app = typer.Typer(
 )
 
 
-def show_version(wanted: bool) -> None:
-    """Print the version and exit, if wanted."""
-    if wanted:
+def show_version(show: bool) -> None:
+    """Print the version and exit, if `show` is set."""
+    if show:
         print(f"fedweave {version('fedweave')}")
         raise typer.Exit
 
@@ -139,14 +149,7 @@ def entry(
 
 def main() -> NoReturn:
     """Entry point of the `fedweave` command."""
-    _open_streams()
-    app(prog_name="fedweave")
-    raise SystemExit(0)
-
-
-def _open_streams() -> None:
-    """Open standard streams that the caller closed, as a service may; show "?" for characters that stdout lacks."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for number, name in enumerate(("stdin", "stdout", "stderr")):  # the caller may have closed one, as a service does
         try:
             os.fstat(number)
         except OSError:
@@ -154,21 +157,6 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", encoding="utf-8", closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-
-
-def _loaded(name: str, module: str) -> Any:
-    entry = getattr(import_module(f"fedweave.cli.{module}"), name + "_" * (name == "list"))
-    if not isinstance(entry, typer.Typer):
-        app = typer.Typer(add_completion=False)
-        app.command(name)(entry)
-        entry = app
-    command = typer.main.get_command(entry)
-    command.name = name
-    return command
-
-
-def _remedy(error: OSError) -> str:
-    if error.errno == errno.ENAMETOOLONG:
-        return "Give a shorter name"
-    return "Name another place, or give this user the right to use it"
+        sys.stdout.reconfigure(errors="replace")  # "?" for characters that stdout lacks
+    app(prog_name="fedweave")
+    raise SystemExit(0)

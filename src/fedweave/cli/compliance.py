@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from fedweave.accounts.document import Document
 from fedweave.errors import UserError
 
 STEM = "compliance"
@@ -63,10 +62,12 @@ def compliance(
             f"--authority checks the signatures of a report, and {directory} is none: name its .json.",
             code="report.unsigned",
         )
+    written = ("written", f"{now()[:16].replace('T', ' ')} UTC")
     if directory.is_file():
         report = read_report(directory, authority, by)
     elif (directory / "ledgers").is_dir() and not (directory / LEDGER).exists():
-        report = Report(_dated(of_site(directory, run), now()))
+        document = of_site(directory, run)
+        report = Report(replace(document, facts=(written, *document.facts)))
         report = report.sign(directory) if (directory / "startup").is_dir() else report
     elif run:
         raise UserError("--run chooses among the runs of a site; leave it out for the directory of a run.")
@@ -76,12 +77,11 @@ def compliance(
             "part in a run, the directory of a run, or a report's .json."
         )
     else:
-        signer = certificate_name(sign[0]) if sign else ""
-        report = Report(replace(_dated(of_run(read_run(directory)), now()), signer=signer))
+        document, signer = of_run(read_run(directory)), certificate_name(sign[0]) if sign else ""
+        report = Report(replace(document, facts=(written, *document.facts), signer=signer))
     if authority is not None:
-        typer.echo(
-            f"a report of {report.document.signer or by}, signed by {', '.join(one.name for one in report.signatures)}"
-        )
+        names = ", ".join(signature.name for signature in report.signatures)
+        typer.echo(f"a report of {report.document.signer or by}, signed by {names}")
     for folder in sign or ():
         report = report.sign(folder)
     report_file = directory if directory.is_file() else page.with_suffix(".json")
@@ -89,7 +89,3 @@ def compliance(
     write_document(page, report.with_signatures())
     typer.echo(page)
     typer.echo(report_file)
-
-
-def _dated(document: Document, at: str) -> Document:
-    return replace(document, facts=(("written", f"{at[:16].replace('T', ' ')} UTC"), *document.facts))

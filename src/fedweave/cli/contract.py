@@ -1,60 +1,105 @@
 """The commands `fedweave contract` and `fedweave attack`: conformance tests of an algorithm, and what messages reveal
 to a curious server."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from traceback import extract_tb
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 import fedweave
-from fedweave.algorithms.parts.part import Attackable, Attacked
-from fedweave.apply.link_attack import Inferred, inferred
-from fedweave.contract.laws import LAWS, Broken
-from fedweave.contract.subject import Subject
-from fedweave.core import random
-from fedweave.core.plugins import check_trusted
+from fedweave.cli.options import Settings
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError, FedweaveError, UserError
-from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, check_name, load, override, read, resolve
-from fedweave.experiment.runs.files import CONFIG
-from fedweave.experiment.runs.trained import finished, trained
-from fedweave.reports.terminal import screen
+
+if TYPE_CHECKING:  # import torch
+    from fedweave.algorithms.parts.part import Attacked
+    from fedweave.contract.subject import Subject
 
 
-def try_laws(
-    name: str,
-    settings: list[str] | None,
-    only: list[str] | None,
+def contract(
+    name: Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="An algorithm from a file, or a registered one.")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="key=value", help="Change one of its settings; repeatable.")
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option("--law", metavar="LAW", help="Try only this law; repeatable.")
+    ] = None,
 ) -> None:
-    """Run the conformance tests on an algorithm and print each verdict (`fedweave contract`)."""
-    subject = Subject(*_chosen(name, settings or []))
-    if unknown := sorted(subject.exemptions.keys() - LAWS.keys()):
+    """Run the conformance tests on an algorithm: the same numbers in every engine, and no undeclared message.
+
+    A class lists exceptions with reasons: exempt_laws = {"one_client_is_ordinary_training": "momentum"};
+    and settings that suit clients of a few dozen nodes: test_settings = {"batch": 8}.
+    """
+    from fedweave.contract.laws import LAWS
+    from fedweave.contract.subject import Subject
+
+    document: Record = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
+    for text in settings or ():
+        override(document, f"algorithm.{text}")
+    choice = resolve(document).algorithm
+    options = {key: value for key, value in choice.made_values().items() if key in document["algorithm"]}
+    subject = Subject(choice.kind, options)
+    unknown = sorted(subject.exemptions.keys() - LAWS.keys())
+    if unknown:
         raise ConfigError(f"{name}: exempt_laws names {', '.join(unknown)}; the laws are {', '.join(LAWS)}.")
     for law in only or ():
         check_name("--law", law, LAWS)
-    broken, first = [], dict[str, str]()  # {reason: the first law that failed for it}
+    broken, first = 0, dict[str, str]()  # {reason: the first law that failed for it}
     for law in only or LAWS:
-        result, words = verdict(subject, law), law.replace("_", " ")
-        word, _, why = result.partition(" ")
+        title = law.replace("_", " ")
+        word, _, why = verdict(subject, law).partition(" ")
         if word == "BROKEN":
-            broken.append(law)
+            broken += 1
             why = f": as {first[why]}" if why in first else why
-            first.setdefault(why, f"“{words}”")
-        typer.echo(f"{word:<8} {words}{why}")
+            first.setdefault(why, f"“{title}”")
+        typer.echo(f"{word:<8} {title}{why}")
     if broken:
-        raise FedweaveError(f"{name}: {len(broken)} of {len(only or LAWS)} laws do not hold.")
+        raise FedweaveError(f"{name}: {broken} of {len(only or LAWS)} laws do not hold.")
 
 
-def verdict(subject: Subject, law: str) -> str:
+def attack(
+    source: Annotated[Path, typer.Argument(metavar="DIR|CONFIG.toml", help="A run or an experiment.")],
+    settings: Settings = None,
+) -> None:
+    """Attack what clients send: what each attack finds with and without the defense. For a run on links: what the
+    models reveal of the links that they were trained on."""
+    from fedweave.apply.link_attack import inferred
+    from fedweave.core.plugins import check_trusted
+    from fedweave.experiment.runs.files import CONFIG
+    from fedweave.experiment.runs.trained import finished, trained
+    from fedweave.reports.terminal import screen
+
+    if source.is_dir():
+        check_trusted(load(source / CONFIG), source / CONFIG)
+    config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    if config.links is not None:
+        if not source.is_dir():
+            raise UserError("an attack on links is on trained models; name the directory of a run.", code="user.attack")
+        for head in ("link membership, by who knows", "AUC", "advantage"):
+            table.add_column(head, justify="left" if head.startswith("link") else "right")
+        for row in inferred(trained(source, finished(source), "Its sites attack there.")):
+            table.add_row(row.knows, f"{row.auc:.3f}", f"{row.advantage:.3f}")
+    else:
+        for head in ("attack", "knows", "right without defense", "with it"):
+            table.add_column(head, justify="left" if head in ("attack", "knows") else "right")
+        for name, knowledge, without, with_defense in attack_results(config):
+            table.add_row(name, knowledge, f"{without:.1%}", f"{with_defense:.1%}")
+    screen().print(table)
+
+
+def verdict(subject: "Subject", law: str) -> str:
     """ "holds", "declared: why" or "BROKEN: why", for one law.
 
     Raises:
         ConfigError: the algorithm rejects its settings under every law.
     """
+    from fedweave.contract.laws import LAWS, Broken
+
     if law in subject.exemptions:
         return f"declared : does not hold, {subject.exemptions[law]}"
     try:
@@ -65,80 +110,36 @@ def verdict(subject: Subject, law: str) -> str:
     except Broken as error:
         return f"BROKEN : {error}"
     except Exception as error:  # any fault of a foreign algorithm
-        return f"BROKEN : {type(error).__name__}: {error}{_place(error)}"
+        return f"BROKEN : {type(error).__name__}: {error}{_line_text(error)}"
     return "holds"
 
 
-def _place(error: Exception) -> str:
+def _line_text(error: Exception) -> str:
     """ " (my_file.py, line 23)", the algorithm's own last line on the way to the error; "" if there is none."""
     ours = Path(fedweave.__file__).parent
-    frames = [frame for frame in extract_tb(error.__traceback__) if not Path(frame.filename).is_relative_to(ours)]
-    algorithm_frames = [
-        frame for frame in frames if "site-packages" not in frame.filename and Path(frame.filename).is_file()
-    ]
-    return (
-        f" ({Path(algorithm_frames[-1].filename).name}, line {algorithm_frames[-1].lineno})" if algorithm_frames else ""
-    )
+    for frame in reversed(extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_file() and not file.is_relative_to(ours) and "site-packages" not in frame.filename:
+            return f" ({file.name}, line {frame.lineno})"
+    return ""
 
 
-def _chosen(name: str, settings: list[str]) -> tuple[type, Record]:
-    """The algorithm and its settings, checked; a relative file is looked for in the current folder."""
-    document: Record = {"data": {"name": "synthetic"}, "algorithm": {"name": name}}
-    for text in settings:
-        override(document, f"algorithm.{text}")
-    options = {key: value for key, value in document["algorithm"].items() if key != "name"}
-    choice = resolve(document).algorithm
-    return choice.kind, {key: value for key, value in choice.made_values().items() if key in options}
-
-
-def attacks_table(rows: Iterable[tuple[str, str, float, float]]) -> Table:
-    """A line for each attack: its name, its knowledge, and its success rates without and with a defense."""
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    for name in ("attack", "knows", "right without defense", "with it"):
-        shown.add_column(name, justify="left" if name in ("attack", "knows") else "right")
-    for named, known, without, protected in rows:
-        shown.add_row(named, known, f"{without:.1%}", f"{protected:.1%}")
-    return shown
-
-
-def membership_table(rows: Iterable[Inferred]) -> Table:
-    """A line for each attack on the links that models were trained on."""
-    shown = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    for name in ("link membership, by who knows", "AUC", "advantage"):
-        shown.add_column(name, justify="left" if name.startswith("link") else "right")
-    for row in rows:
-        shown.add_row(row.knows, f"{row.auc:.3f}", f"{row.advantage:.3f}")
-    return shown
-
-
-def show_attacks(
-    source: Path,
-    settings: list[str] | None,
-) -> None:
-    """Print what attacks find in what clients send, or in the models of a run on links (`fedweave attack`)."""
-    if source.is_dir():
-        check_trusted(load(source / CONFIG), source / CONFIG)
-    config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
-    if config.links is not None:
-        if not source.is_dir():
-            raise UserError("an attack on links is on trained models; name the directory of a run.", code="user.attack")
-        screen().print(membership_table(inferred(trained(source, finished(source), "Its sites attack there."))))
-        return
-    screen().print(attacks_table(attacked(config)))
-
-
-def attacked(config: Config) -> list[Attacked]:
+def attack_results(config: Config) -> "list[Attacked]":
     """Results of the attacks on what an experiment's clients send (`algorithms.parts.part.Attackable`).
 
     Raises:
         UserError: there is no attack on what its clients send.
     """
+    from fedweave.algorithms.parts.part import Attackable
+    from fedweave.core.random import fold, key
+    from fedweave.experiment.build import build
+
     built = build(config)
-    parts = built.algorithm.composed.values()
-    key = random.fold(random.key(config.general.seed), "attack")
     built.fed.begin(0)
-    attackable = [part for part in parts if isinstance(part, Attackable)]
-    rows = [row for part in attackable for row in part.attacks(built.fed, built.data, built.partition, key)]
+    rows: list[Attacked] = []
+    for part in built.algorithm.composed.values():
+        if isinstance(part, Attackable):
+            rows += part.attacks(built.fed, built.data, built.partition, fold(key(config.general.seed), "attack"))
     if not rows:
         raise UserError(
             f"the clients of {config.algorithm.name!r} send nothing that has a known attack; give an experiment "

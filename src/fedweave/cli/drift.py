@@ -8,8 +8,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedweave.accounts.document import unmarked
-from fedweave.cli.options import Chosen, ModelRound, When
+from fedweave.accounts.document import plain_text, print_line
+from fedweave.cli.options import Chosen, ModelRound, RunOrModel, Tables, When
 from fedweave.errors import UserError
 
 MOVED = 3  # exit code
@@ -17,13 +17,8 @@ TOP = 10  # columns on a terminal
 
 
 def drift(
-    place: Annotated[
-        Path,
-        typer.Argument(metavar="RUN|MODEL", help="A finished run's folder, or a model as `fedweave score` takes it."),
-    ],
-    tables: Annotated[
-        Path, typer.Option(metavar="DIR", help="Nodes and edges, or small graphs, in the form of training.")
-    ],
+    place: RunOrModel,
+    tables: Tables,
     threshold: Annotated[
         float, typer.Option(min=0, help="Population stability index above which a column counts as moved.")
     ] = 0.25,
@@ -58,19 +53,20 @@ def drift(
         text = json.dumps(result.record, indent=1, allow_nan=False) + "\n"
         write(out, lambda file: file.write(text.encode()))
     console = screen()
-    console.print(unmarked(headline(result)), highlight=False, soft_wrap=True)
+    print_line(console, headline(result))
     rows = [row(result, one) for one in result.shifts[:top]]
     if rows:
-        shown = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+        table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
         for name in rows[0]:
-            shown.add_column(name, justify="right" if name in ("PSI", "by chance", "KS") else "left")
+            table.add_column(name, justify="right" if name in ("PSI", "by chance", "KS") else "left")
         for one in rows:
-            shown.add_row(*map(unmarked, one.values()))
-        console.print(shown)
+            table.add_row(*map(plain_text, one.values()))
+        console.print(table)
     rest = len(result.shifts) - top
-    lines = [f"… and {rest:,} more with smaller values"] if rest > 0 else []
-    for line in (*lines, *notes(result)):
-        console.print(unmarked(line), highlight=False, soft_wrap=True)
+    if rest > 0:
+        print_line(console, f"… and {rest:,} more with smaller values")
+    for line in notes(result):
+        print_line(console, line)
     if out is not None:
         console.print(str(out), highlight=False, markup=False, soft_wrap=True)
     if result.alarms:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Chosen, ModelRound, When
+from fedweave.cli.options import Chosen, ModelRound, RunOrModel, When
 from fedweave.errors import UserError
 
 TOP = 10  # reasons on a terminal
@@ -21,10 +21,7 @@ class Method(StrEnum):
 
 
 def explain(
-    place: Annotated[
-        Path,
-        typer.Argument(metavar="RUN|MODEL", help="A finished run's folder, or a model as `fedweave score` takes it."),
-    ],
+    place: RunOrModel,
     name: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="The node, edge or small graph to explain.")
     ] = None,
@@ -65,7 +62,7 @@ def explain(
     """
     from fedweave.apply.reasons import explain as reasons_of
     from fedweave.experiment.runs.files import write, write_page
-    from fedweave.reports.explanation import show, written
+    from fedweave.reports.explanation import page, show
     from fedweave.reports.terminal import screen
 
     if out is not None and out.suffix not in (".html", ".json"):
@@ -82,7 +79,7 @@ def explain(
         raise UserError("name what to explain: --id ID, or of a run on links --pair SOURCE TARGET.", code="explain.one")
     explanation = reasons_of(place, example, client, tables, which, target, method.value, when.value)
     if out is not None and out.suffix == ".html":
-        write_page(out, written(explanation))
+        write_page(out, page(explanation))
     elif out is not None:
         text = json.dumps(explanation.record, indent=1, allow_nan=False) + "\n"
         write(out, lambda file: file.write(text.encode()))

@@ -3,40 +3,60 @@
 import json
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from safetensors.torch import save
 
-from fedweave.apply.drift import Reference
-from fedweave.cli.options import Format, ModelName, ModelRound
-from fedweave.core.tree import Tree, leaves
-from fedweave.core.types import Record
+from fedweave.cli.options import CardFile, Chosen, Client, Format, Kind, ModelRound, Out, When
 from fedweave.errors import UserError
-from fedweave.experiment.runs.files import EXPORT, HISTOGRAMS, SCORER, plain_errors, write
-from fedweave.experiment.runs.reading import read_run
-from fedweave.export.card import CardSettings, read_card
-from fedweave.export.programs import check_onnx, onnx_graph, torch_program, usage
-from fedweave.export.source import AT_SITES, Source, card, source
-from fedweave.models.exported import MODEL, WEIGHTS
+
+if TYPE_CHECKING:  # import torch
+    from fedweave.export.card import CardSettings
+    from fedweave.export.source import Source
 
 
-def export_run(
-    directory: Path,
-    form: Format,
-    model: ModelName | None,
-    client: str | None,
-    when: ModelRound,
-    out: Path | None,
-    card_file: Path | None,
-    histograms: bool,
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of a finished run.")],
+    form: Kind = Format.safetensors,
+    model: Chosen = None,
+    client: Client = None,
+    when: When = ModelRound.last,
+    out: Out = None,
+    card_file: CardFile = None,
+    histograms: Annotated[
+        bool,
+        typer.Option(
+            "--histograms", help="Also write histograms of the training data, for `fedweave drift`. They tell of it."
+        ),
+    ] = False,
 ) -> None:
-    """Write a model of a finished run into a new folder (`fedweave export`)."""
-    folder, settings = free(directory, out, form), read_card(card_file)
-    model_source = source(directory, None if model is None else str(model), client, when=when.value)
-    of_training = _histograms(directory, model_source, model, client, when.value) if histograms else None
+    """Export a model of a finished run: weights, a PyTorch Geometric module that loads them, and a model card.
+
+    It exports the global model if there is one; --model personal or trained exports the --client's model. A run between
+    sites has only the global model; `fedweave sites export` also writes the names of columns and classes.
+    """
+    from fedweave.apply.drift import reference_of_run
+    from fedweave.experiment.runs.files import HISTOGRAMS
+    from fedweave.experiment.runs.trained import finished, trained
+    from fedweave.export.card import read_card
+    from fedweave.export.source import AT_SITES, source
+
+    folder, settings, which = (
+        new_folder(directory, out, form),
+        read_card(card_file),
+        None if model is None else str(model),
+    )
+    model_source = source(directory, which, client, when=when.value)
+    reference = None  # histograms of what the model was trained on
+    if histograms:
+        where = "A site keeps them next to its scorer; take that folder."
+        run = trained(directory, finished(directory), where, when.value)
+        scorer, reference = reference_of_run(run, which, client)
+        if model_source.scorer is None or model_source.scorer.name != scorer.name:
+            raise UserError(f"{directory} has no scorer that histograms would be of.", code="drift.none")
     write_export(folder, directory, model_source, form, client, settings)
-    if of_training is not None:
-        of_training.save(folder / HISTOGRAMS)
+    if reference is not None:
+        reference.save(folder / HISTOGRAMS)
     if model_source.form.scaling["how"] == AT_SITES:
         typer.echo(
             "note: only sites know the names of columns and the scaling of features; `fedweave sites export` takes "
@@ -44,31 +64,15 @@ def export_run(
         )
 
 
-def _histograms(
-    directory: Path, model_source: Source, model: ModelName | None, client: str | None, when: str
-) -> Reference:
-    """The histograms of what a model was trained on.
-
-    Raises:
-        UserError: the export has no scorer, or that of another model.
-    """
-    from fedweave.apply.drift import reference_of_run
-    from fedweave.experiment.runs.trained import finished, trained
-
-    where = "A site keeps them next to its scorer; take that folder."
-    run = trained(directory, finished(directory), where, "best" if when == "best" else "last")
-    scorer, reference = reference_of_run(run, None if model is None else str(model), client)
-    if model_source.scorer is None or model_source.scorer.name != scorer.name:
-        raise UserError(f"{directory} has no scorer that histograms would be of.", code="drift.none")
-    return reference
-
-
-def free(directory: Path, out: Path | None, form: Format) -> Path:
+def new_folder(directory: Path, out: Path | None, form: Format) -> Path:
     """The folder to create, after a check that this is possible.
 
     Raises:
         UserError: the folder exists, or the format needs a package that is not installed.
     """
+    from fedweave.experiment.runs.files import EXPORT
+    from fedweave.export.programs import check_onnx
+
     folder = out or directory / EXPORT
     if folder.exists():
         raise UserError(f"{folder} exists; name another folder with --out, or remove it.")
@@ -80,16 +84,34 @@ def free(directory: Path, out: Path | None, form: Format) -> Path:
 def write_export(
     folder: Path,
     directory: Path,
-    model_source: Source,
+    model_source: "Source",
     form: Format,
     client: str | None = None,
-    settings: CardSettings | None = None,
+    settings: "CardSettings | None" = None,
 ) -> None:
     """Write the model of the run in `directory` into a new `folder`, with its card."""
-    about = model_source.described()
-    files, usage = _files(about, model_source.weights, form)
+    from safetensors.torch import save
+
+    from fedweave.core.tree import leaves
+    from fedweave.experiment.runs.files import SCORER, plain_errors, write
+    from fedweave.experiment.runs.reading import read_run
+    from fedweave.export.card import CardSettings
+    from fedweave.export.programs import onnx_graph, torch_program, usage
+    from fedweave.export.source import card
+    from fedweave.models.exported import MODEL, WEIGHTS
+
+    about, weights = model_source.described(), model_source.weights
+    call = "model(x, edge_index)"
+    if form == Format.onnx:
+        files, words = {"model.onnx": onnx_graph(about, weights)}, usage(about)
+    elif form == Format.torch:
+        files = {"model.pt2": torch_program(about, weights)}
+        words = f'`torch.export.load("model.pt2").module()` is the model, with PyTorch alone: `{call}`.'
+    else:
+        files = {WEIGHTS: save(dict(leaves(weights)))}
+        words = f'`fedweave.models.load(".")` is the model, a `torch.nn.Module`: `{call}`.'
     files[MODEL] = json.dumps(about, indent=2).encode()
-    files["README.md"] = card(read_run(directory), model_source, client, usage, settings or CardSettings()).encode()
+    files["README.md"] = card(read_run(directory), model_source, client, words, settings or CardSettings()).encode()
     with plain_errors(folder):
         folder.mkdir(parents=True)
     try:
@@ -101,17 +123,3 @@ def write_export(
         shutil.rmtree(folder)
         raise
     typer.echo(f"{model_source.which} model: {folder}")
-
-
-def _files(about: Record, weights: Tree, form: Format) -> tuple[dict[str, bytes], str]:
-    """The files that hold the model, and the card's text on their use."""
-    if form == Format.onnx:
-        return {"model.onnx": onnx_graph(about, weights)}, usage(about)
-    call = "model(x, edge_index)"
-    if form == Format.torch:
-        return {"model.pt2": torch_program(about, weights)}, (
-            f'`torch.export.load("model.pt2").module()` is the model, with PyTorch alone: `{call}`.'
-        )
-    return {WEIGHTS: save(dict(leaves(weights)))}, (
-        f'`fedweave.models.load(".")` is the model, a `torch.nn.Module`: `{call}`.'
-    )

@@ -8,7 +8,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from fedweave.accounts.document import unmarked
+from fedweave.accounts.document import print_line
+from fedweave.cli.options import FastRounds
 from fedweave.errors import UserError
 from fedweave.sites.flare.folder import SITE_FILE
 
@@ -24,10 +25,7 @@ def forget(
         Path | None,
         typer.Option(metavar="FILE", help="Nodes, edges or small graphs that leave: a text file with an id per line."),
     ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=0, help="Rounds of the fast way; 0 leaves it out. The default is a tenth of the run's."),
-    ] = None,
+    rounds: FastRounds = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/forgotten/NUMBER).")
     ] = None,
@@ -64,19 +62,18 @@ def forget(
     from fedweave.sites.flare import forgetting as at_site
     from fedweave.sites.flare.compliance import Report, certificate_name, write_report
 
+    signers = [*(sign or ())]
     if (directory / SITE_FILE).is_file():
-        if odd := [
-            name
-            for name, value in (("client", client), ("ids", ids), ("rounds", rounds), ("out", out))
-            if value not in (None, [])
-        ]:
-            raise UserError(
-                f"--{odd[0]}: {directory} is the folder of a site, whose site.toml says what it forgets (data.forget). "
-                "Leave the option out.",
-                code="forget.site",
-            )
+        for name, value in {"client": client, "ids": ids, "rounds": rounds, "out": out}.items():
+            if value not in (None, []):
+                raise UserError(
+                    f"--{name}: {directory} is the folder of a site, whose site.toml says what it forgets "
+                    "(data.forget). Leave the option out.",
+                    code="forget.site",
+                )
         result = at_site.report(directory, before, exact, fast)
-        signers = [*([directory] if (directory / "startup").is_dir() else []), *(sign or [])]
+        if (directory / "startup").is_dir():
+            signers.insert(0, directory)
     else:
         if before or exact or fast:
             raise UserError(
@@ -84,15 +81,9 @@ def forget(
                 code="forget.site",
             )
         console = screen(quiet)
-        result = forgetting.forget(
-            directory,
-            tuple(client or ()),
-            () if ids is None else read_ids(ids, "--ids"),
-            rounds,
-            out,
-            (lambda: Terminal(console)) if not quiet else None,
-        )
-        signers = sign or []
+        names = () if ids is None else read_ids(ids, "--ids")
+        observe = None if quiet else lambda: Terminal(console)
+        result = forgetting.forget(directory, tuple(client or ()), names, rounds, out, observe)
     page = replace(document(result.record), signer=certificate_name(signers[0]) if signers else "")
     write_page(result.directory / PAGE, html(page))
     paths = [forgetting.RECORD, PAGE]
@@ -102,16 +93,16 @@ def forget(
             report = report.sign(folder)
         write_report(result.directory / SIGNED, report)
         paths.append(SIGNED)
-    shown = screen()
-    shown.print(unmarked(headline(result.record)), highlight=False, soft_wrap=True)
+    console = screen()
+    print_line(console, headline(result.record))
     for rows in (quality(result.record), inference(result.record)):
         table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
         for name in rows[0]:
             table.add_column(name, justify="left" if name == "model" else "right")
         for row in rows:
             table.add_row(*row.values())
-        shown.print(table)
+        console.print(table)
     for line in (*verdict(result.record), *result.record["notes"]):
-        shown.print(unmarked(line), highlight=False, soft_wrap=True)
+        print_line(console, line)
     for path in paths:
-        shown.print(str(result.directory / path), highlight=False, markup=False, soft_wrap=True)
+        console.print(str(result.directory / path), highlight=False, markup=False, soft_wrap=True)

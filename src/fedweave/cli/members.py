@@ -30,11 +30,11 @@ Passphrase = Annotated[
 ]
 
 
-def asking(file: Path | None) -> Callable[[Path], bytes]:
+def passphrase_reader(file: Path | None) -> Callable[[Path], bytes]:
     """Where the passphrase of the authority's key comes from: a file, or the terminal."""
-    from fedweave.sites.operation.issuing import passphrase_from, prompt
+    from fedweave.sites.operation import issuing
 
-    return prompt if file is None else lambda authority: passphrase_from(file)
+    return issuing.prompt if file is None else lambda authority: issuing.passphrase_from(file)
 
 
 def add(
@@ -49,16 +49,16 @@ def add(
     """Add a site to a project: its folder, with a certificate of the project's authority. It takes part from the next
     run on; a run that has begun, and its --resume, go on with the sites that they have."""
     from fedweave.sites.flare.sitefile import IDS_KEY
-    from fedweave.sites.operation.membership import add as added
+    from fedweave.sites.operation import membership
 
-    new = added(directory, name, authority, vertical, asking(passphrase))
+    new = membership.add(directory, name, authority, vertical, passphrase_reader(passphrase))
     count, folder = len(new.project.sites), directory / name
     typer.echo(f"{folder}: the folder of {name}")
-    typer.echo(
-        f"its key was made here; between organizations {name} makes its own: fedweave sites request {folder}"
-        if new.fingerprint
-        else f"it has no certificate: `fedweave sites request {folder}`, and have the company's authority sign it"
-    )
+    command = f"fedweave sites request {folder}"
+    if new.fingerprint:
+        typer.echo(f"its key was made here; between organizations {name} makes its own: {command}")
+    else:
+        typer.echo(f"it has no certificate: `{command}`, and have the company's authority sign it")
     if not new.ids_key:
         typer.echo(f"no {IDS_KEY} is on this machine: copy another site's into {folder}, if the sites use one")
     typer.echo(f"send {folder} to its machine, and {directory / 'project.json'} to the administrator and all members")
@@ -75,16 +75,16 @@ def add(
 def remove(directory: Directory, name: SiteName, authority: Authority = None, passphrase: Passphrase = None) -> None:
     """Remove a site from a project: revoke its certificates, and set its folder aside. Refused while a job runs."""
     from fedweave.sites.flare.sitefile import IDS_KEY
-    from fedweave.sites.operation.membership import remove as taken_off
+    from fedweave.sites.operation import membership
 
-    done = taken_off(directory, name, authority, asking(passphrase))
-    if done.unseen:
-        typer.echo(f"note: nobody looked for running jobs ({done.unseen}). Check `fedweave sites jobs`")
+    removal = membership.remove(directory, name, authority, passphrase_reader(passphrase))
+    if removal.unseen:
+        typer.echo(f"note: nobody looked for running jobs ({removal.unseen}). Check `fedweave sites jobs`")
     typer.echo(f"{name}: removed")
-    if done.folder is not None:
-        typer.echo(f"{done.folder}: its folder; keep its ledgers, they are the account of what left")
-    if done.informed:
-        typer.echo(f"its certificates are revoked; the list is in the folders of {', '.join(done.informed)}")
+    if removal.folder is not None:
+        typer.echo(f"{removal.folder}: its folder; keep its ledgers, they are the account of what left")
+    if removal.informed:
+        typer.echo(f"its certificates are revoked; the list is in the folders of {', '.join(removal.informed)}")
     else:
         typer.echo("have its certificates revoked by the authority that signed them")
     typer.echo(
@@ -95,23 +95,23 @@ def remove(directory: Directory, name: SiteName, authority: Authority = None, pa
         f"restart the server, `fedweave sites stop {directory} --only server` and `start`: it then refuses {name}"
     )
     typer.echo(
-        f"every other site's owner sets policy.min_sites = {len(done.project.sites)} or less, and takes {name} out of "
-        f"policy.members and site.parties; {name} knows {IDS_KEY}: if the sites use it, draw another"
+        f"every other site's owner sets policy.min_sites = {len(removal.project.sites)} or less, and takes {name} out "
+        f"of policy.members and site.parties; {name} knows {IDS_KEY}: if the sites use it, draw another"
     )
 
 
 def request(site: SiteFolder) -> None:
     """Make a new key at a site or server, and a request for its certificate; the old key is used until `accept`."""
-    from fedweave.sites.operation.issuing import request as asked
+    from fedweave.sites.operation import issuing
 
-    path, fingerprint = asked(site)
+    path, fingerprint = issuing.request(site)
     typer.echo(f"{path}: send it to the authority, and give its owner the key's fingerprint over another channel")
     typer.echo(fingerprint)
 
 
 def sign(
     authority: AuthorityFolder,
-    asked: Annotated[Path, typer.Argument(metavar="REQUEST", help="What `request` made at a site.")],
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What `request` made at a site.")],
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="The certificate.")] = None,
     whose: Annotated[
         str, typer.Option("--for", metavar="NAME", help="Name of the server or administrator that the request is for.")
@@ -119,9 +119,9 @@ def sign(
     passphrase: Passphrase = None,
 ) -> None:
     """Sign a request with the authority's key; no private key of the site is needed."""
-    from fedweave.sites.operation.issuing import sign as signed
+    from fedweave.sites.operation import issuing
 
-    name, certificate, fingerprint = signed(authority, asked, whose, asking(passphrase))
+    name, certificate, fingerprint = issuing.sign(authority, request, whose, passphrase_reader(passphrase))
     path = out or Path(f"{name}.crt")
     path.write_bytes(certificate)
     typer.echo(f"{path}: the certificate of {name}; send it back if this is the key's fingerprint there")
@@ -134,9 +134,9 @@ def accept(
 ) -> None:
     """Install the authority's file: the certificate of the key that `request` made, a list of revoked certificates, or
     the authority's own new certificate. A process uses it from its next start on."""
-    from fedweave.sites.operation.issuing import accept as accepted
+    from fedweave.sites.operation import issuing
 
-    change = accepted(site, file)
+    change = issuing.accept(site, file)
     typer.echo(f"{site}: {file} is in use from the next `fedweave sites start` on")
     if change.revoked is not None:
         typer.echo(f"revoked by the authority: {counted(change.revoked, 'certificate')}")
@@ -158,9 +158,9 @@ def revoke(
     passphrase: Passphrase = None,
 ) -> None:
     """Revoke all certificates that a member has had so far; writes the signed list for `accept` at server and sites."""
-    from fedweave.sites.operation.issuing import revoke as revoked
+    from fedweave.sites.operation import issuing
 
-    count, revocation_list = revoked(authority, name, shown, asking(passphrase))
+    count, revocation_list = issuing.revoke(authority, name, shown, passphrase_reader(passphrase))
     path = out or Path("revoked.pem")
     path.write_bytes(revocation_list)
     typer.echo(f"{name}: {counted(count, 'certificate')} revoked; a key that it requests from now on can be signed")
@@ -175,9 +175,9 @@ def renew(
     passphrase: Passphrase = None,
 ) -> None:
     """Renew the authority's own certificate, with its present key, so that all its signatures stay valid."""
-    from fedweave.sites.operation.issuing import renew as renewed
+    from fedweave.sites.operation import issuing
 
-    certificate, expiry = renewed(authority, asking(passphrase))
+    certificate, expiry = issuing.renew(authority, passphrase_reader(passphrase))
     path = out or Path("rootCA.pem")
     path.write_bytes(certificate)
     typer.echo(
@@ -193,9 +193,11 @@ def encrypt(
     passphrase: Passphrase = None,
 ) -> None:
     """Encrypt the authority's key with a passphrase. From then on sign, revoke, renew, add and remove ask for it."""
-    from fedweave.sites.operation.issuing import encrypt as encrypted
-    from fedweave.sites.operation.issuing import passphrase_from
+    from fedweave.sites.operation import issuing
 
-    typed = "" if new is not None else typer.prompt("new passphrase", hide_input=True, confirmation_prompt=True)
-    encrypted(authority, typed.encode() if new is None else passphrase_from(new), asking(passphrase))
+    if new is None:
+        secret = typer.prompt("new passphrase", hide_input=True, confirmation_prompt=True).encode()
+    else:
+        secret = issuing.passphrase_from(new)
+    issuing.encrypt(authority, secret, passphrase_reader(passphrase))
     typer.echo(f"{authority}: its key is encrypted; without the passphrase no certificate can be made or revoked")

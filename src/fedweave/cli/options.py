@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedweave.accounts.document import unmarked
+from fedweave.accounts.document import plain_text
 
 Experiment = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")]
 Settings = Annotated[
@@ -21,6 +21,21 @@ Earlier = Annotated[
     typer.Option("--init-from", metavar="RUN", help="Begin with the weights that an earlier run ended with."),
 ]
 
+Algorithm = Annotated[str | None, typer.Option(metavar="NAME", help="Run the same experiment with another algorithm.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Also record it with tensorboard, mlflow or wandb (offline); repeatable."),
+]
+FastRounds = Annotated[
+    int | None,
+    typer.Option(min=0, help="Rounds of the fast way; 0 leaves it out. The default is a tenth of the run's."),
+]
+Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")]
+RunOrModel = Annotated[
+    Path, typer.Argument(metavar="RUN|MODEL", help="A finished run's folder, or a model as `fedweave score` takes it.")
+]
+Tables = Annotated[Path, typer.Option(metavar="DIR", help="Nodes and edges, or small graphs, in the form of training.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Run the Python files that the configuration names plug-ins in.")]
 
 
@@ -76,9 +91,12 @@ CardFile = Annotated[
 Out = Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR", help="A new folder (RUN/export).")]
 
 
-def beginning(settings: list[str] | None, init_from: Path | None) -> list[str]:
+def with_init_from(settings: list[str] | None, init_from: Path | None) -> list[str]:
     """The settings, with the earlier run that --init-from names."""
-    return [*(settings or []), *([] if init_from is None else [f"init_from={json.dumps(str(init_from))}"])]
+    settings = [*(settings or ())]
+    if init_from is not None:
+        settings.append(f"init_from={json.dumps(str(init_from))}")
+    return settings
 
 
 def command_line(context: typer.Context, omit: Container[str] = ()) -> str:
@@ -119,6 +137,6 @@ def say(message: str) -> None:
     Console(stderr=True, emoji=False).print(message, highlight=False, soft_wrap=True)
 
 
-def escaped(text: object) -> str:
+def without_markup(text: object) -> str:
     """`text` without rich's markup, line by line."""
-    return "\n".join(map(unmarked, str(text).split("\n")))
+    return "\n".join(map(plain_text, str(text).split("\n")))

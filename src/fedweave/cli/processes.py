@@ -62,11 +62,12 @@ def start(
         if member.pid() is None:
             check_startup(member.folder)
     for member in here:
-        already = member.pid() is not None
-        if member.kind == "client" and not already:
+        running = member.pid() is not None
+        if member.kind == "client" and not running:
             with suppress(Closed):  # the server may be started later
                 greet(check_startup(member.folder), project)
-        typer.echo(f"{member.folder.name}: {'runs already, as ' * already}process {member.start(threads, log_format)}")
+        state = "runs already, as process" if running else "process"
+        typer.echo(f"{member.folder.name}: {state} {member.start(threads, log_format)}")
         if member.kind == "server":
             wait_until_open(member, project.host, project.port)
     check_alive(here)
@@ -93,10 +94,10 @@ def status(
     from fedweave.sites.operation.project import read_project
     from fedweave.sites.operation.status import standing
 
-    shown = sys.stdout  # NVFlare's client, which may still run in another thread, has its own output hidden
+    stdout = sys.stdout  # NVFlare's client, which may still run in another thread, has its own output hidden
     now = standing(directory, read_project(directory), seconds)
     for line in [json.dumps(now.plain())] if as_json else now.lines():
-        typer.echo(line, file=shown)
+        typer.echo(line, file=stdout)
     if now.mistake is not None:
         raise now.mistake
     if now.dead:
@@ -124,21 +125,21 @@ def jobs(
 ) -> None:
     """List the server's last 20 jobs: start, run, state, and for running jobs the round and the missing sites. An
     experiment has several jobs if sites were lost and came back."""
-    from fedweave.sites.operation.jobs import jobs as listed
+    from fedweave.sites.operation import jobs as server_jobs
 
-    for job in listed(directory, results):
+    for job in server_jobs.jobs(directory, results):
         typer.echo(job.line())
 
 
 def abort(
     directory: Directory,
-    named: Annotated[
+    name: Annotated[
         str, typer.Argument(metavar="RUN|JOB", help="The number of a run or job, or the directory of a run.")
     ],
 ) -> None:
     """End a run's job at once, also a job that no command follows any more. Ctrl-C in `fedweave sites run` lets it
     finish the round before; `--resume` there continues after the last saved round."""
-    from fedweave.sites.operation.jobs import abort as aborted
+    from fedweave.sites.operation import jobs as server_jobs
 
-    for job in aborted(directory, named):
+    for job in server_jobs.abort(directory, name):
         typer.echo(f"run {job.run}: job {job.job} is ended")

@@ -48,7 +48,7 @@ def compare(
     from fedweave.python.comparing import check_comparable, check_several
     from fedweave.reports.compare import NOTE, comparison_table, headlines, over_conditions
     from fedweave.reports.conditions import conditions
-    from fedweave.reports.gains import gains
+    from fedweave.reports.gains import member_gains
     from fedweave.reports.paired_examples import EXAMPLES_NOTE, example_differences
     from fedweave.reports.recipes import training_differences
     from fedweave.reports.terminal import screen, show_cells
@@ -69,7 +69,7 @@ def compare(
                 console.print(note, highlight=False, markup=False)
         return
     check_comparable(groups)
-    for sentence in headlines(groups, gains(groups)):
+    for sentence in headlines(groups, member_gains(groups)):
         console.print(sentence, highlight=False, markup=False)
     show_cells(console, comparison_table(groups))
     by_example = example_differences(groups)

@@ -1,15 +1,24 @@
 """The command `fedweave run`; for its help it imports nothing slow."""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from fedweave.cli.options import Earlier, Experiment, Settings, beginning, command_line, escaped, say
+from fedweave.cli.options import (
+    Algorithm,
+    Earlier,
+    Experiment,
+    Resume,
+    Settings,
+    Track,
+    command_line,
+    say,
+    with_init_from,
+    without_markup,
+)
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 from fedweave.experiment.config import read
@@ -19,35 +28,30 @@ def run(
     context: typer.Context,
     config: Experiment,
     settings: Settings = None,
-    algorithm: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Run the same experiment with another algorithm.")
-    ] = None,
+    algorithm: Algorithm = None,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--out", metavar="DIR", help="Where to write (runs/<experiment>-<algorithm>-s<seed>)."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    resume: Resume = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR holds.")] = False,
     init_from: Earlier = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and notices.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print all metrics at the end, and what is not recorded and why.")
     ] = False,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Also record it with tensorboard, mlflow or wandb (offline); repeatable."),
-    ] = None,
+    track: Track = None,
 ) -> None:
     """Run an experiment and write its metrics, ledger, checkpoint and summary."""
     from fedweave.experiment.runs import run as runs
     from fedweave.experiment.runs.files import is_used
     from fedweave.experiment.runs.resuming import Interrupted, examine, recover
     from fedweave.reports.terminal import Terminal, screen, show_result
-    from fedweave.reports.tracking import Observers, tracked
+    from fedweave.reports.tracking import Observers, open_trackers
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
-    settings = beginning(settings, init_from)
+    settings = with_init_from(settings, init_from)
     chosen, notes = read(config, settings, algorithm)
     for note in notes:
         say(escape(f"note: {note}"))
@@ -64,26 +68,19 @@ def run(
     if resume and not is_used(directory):
         console.print(f"note: {directory} holds nothing to continue; starting again", highlight=False, markup=False)
 
-    observers = Observers([Terminal(console), *([tracked(track)] if track else [])])
+    observers = Observers([Terminal(console), *([open_trackers(track)] if track else [])])
+    logger, handler = logging.getLogger("fedweave"), logging.StreamHandler()
+    level = logger.level
+    if verbose:  # what fedweave's log says of how it computes
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
     try:
-        with log_shown() if verbose else nullcontext():
-            summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
+        summary = runs.run(chosen, directory, observers, resume, overwrite=overwrite)
     except Interrupted as error:
         words = command_line(context, omit=("overwrite", "resume"))
-        say(f"{escaped(error)} Continue with: {escaped(words)} --resume")
+        say(f"{without_markup(error)} Continue with: {without_markup(words)} --resume")
         raise typer.Exit(128 + error.signal) from error
-    show_result(console, summary, directory, verbose)
-
-
-@contextmanager
-def log_shown() -> Iterator[None]:
-    """Print what fedweave's log says of how it computes."""
-    logger, handler = logging.getLogger("fedweave"), logging.StreamHandler()
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)
         logger.removeHandler(handler)
+    show_result(console, summary, directory, verbose)

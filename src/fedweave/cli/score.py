@@ -4,10 +4,9 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 
-from fedweave.cli.options import Chosen, ModelRound, When
+from fedweave.cli.options import Chosen, ModelRound, Tables, When
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 
@@ -24,10 +23,7 @@ Whose = Annotated[str | None, typer.Option(metavar="NAME", help="Of a run's fold
 
 def score(
     place: Scoring,
-    tables: Annotated[
-        Path,
-        typer.Option(metavar="DIR", help="Nodes and edges, or small graphs, in the form of training."),
-    ],
+    tables: Tables,
     out: Annotated[
         Path, typer.Option("-o", "--out", metavar="FILE", help="A new .parquet or .csv file for the scores.")
     ] = SCORES,
@@ -48,6 +44,8 @@ def score(
     columns as training did, and rejects tables of another form. Every row of the result has the score, the flag, the
     threshold, the model, the hash of the run and the time.
     """
+    import pyarrow.compute as pc
+
     from fedweave.apply.scorer import scorer_at
     from fedweave.experiment.runs.files import write_csv, write_table
     from fedweave.reports.terminal import screen
@@ -60,15 +58,14 @@ def score(
         raise UserError(f"--spreadsheet is for a .csv file, and {out} is none. Name one with --out.", code="score.out")
     scorer = scorer_at(place, None if model is None else str(model), client, when.value)
     table = scorer.score(tables)
-    (write_csv(out, table, spreadsheet) if out.suffix == ".csv" else write_table(out, table))
-    screen().print(f"{_counts(table, scorer.form.example)}: {out}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _counts(table: pa.Table, example: str) -> str:
-    import pyarrow.compute as pc
-
-    flagged = "" if "flagged" not in table.column_names else f", {pc.sum(table['flagged']).as_py() or 0:,} flagged"
-    return f"{counted(len(table), example)}{flagged}"
+    if out.suffix == ".csv":
+        write_csv(out, table, spreadsheet)
+    else:
+        write_table(out, table)
+    text = counted(len(table), scorer.form.example)
+    if "flagged" in table.column_names:
+        text += f", {pc.sum(table['flagged']).as_py() or 0:,} flagged"
+    screen().print(f"{text}: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
 def serve(

@@ -15,11 +15,14 @@ from fedweave.cli.options import (
     Chosen,
     Earlier,
     Experiment,
+    FastRounds,
     Format,
     Kind,
     ModelRound,
     Out,
+    Resume,
     Settings,
+    Track,
     Trust,
     When,
     check_consent,
@@ -172,18 +175,15 @@ def run(
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="DIR2", help="Folder for the run's files.")] = None,
     settings: Settings = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="Run another algorithm.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    resume: Resume = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run that DIR2 holds.")] = False,
     init_from: Earlier = None,
-    track: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Also record it with tensorboard, mlflow or wandb (offline); repeatable."),
-    ] = None,
+    track: Track = None,
 ) -> None:
     """Run an experiment at the sites and bring its files back."""
     from fedweave.experiment.runs.resuming import terminable
     from fedweave.reports.terminal import screen, show_result
-    from fedweave.reports.tracking import tracked
+    from fedweave.reports.tracking import open_trackers
     from fedweave.sites.operation import running
     from fedweave.sites.operation.experiments import (
         Observed,
@@ -208,7 +208,7 @@ def run(
     check_experiment(chosen, sites)
     chosen = positive_by_number(chosen, project, sites)
     console = screen()
-    tell, observed = Teller(), Observed(tracked(track or ()), chosen, directory)
+    tell, observed = Teller(), Observed(open_trackers(track or ()), chosen, directory)
 
     def progress(now: Record) -> None:
         tell(now)
@@ -255,10 +255,7 @@ def forget(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
     client: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A site that leaves; repeatable.")] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(min=0, help="Rounds of the fast way; 0 leaves it out. The default is a tenth of the run's."),
-    ] = None,
+    rounds: FastRounds = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="DIR2", help="A new folder (RUN/forgotten/NUMBER).")
     ] = None,
@@ -293,7 +290,7 @@ def export(
     """Export the global model of a run between sites, as `fedweave export` does, with the names of columns and classes,
     and the scaling, of a site's own tables. Only these names and numbers leave the site's folder.
     """
-    from fedweave.cli.export import free, write_export
+    from fedweave.cli.export import new_folder, write_export
     from fedweave.experiment.runs.files import RUN
     from fedweave.export.card import read_card
     from fedweave.export.source import exportable, source
@@ -301,7 +298,7 @@ def export(
     from fedweave.sites.operation.running import number_of
 
     exportable(directory)  # checked first: otherwise the error would name a site's tables for a fault of the run
-    folder, settings = free(directory, out, form), read_card(card_file)
+    folder, settings = new_folder(directory, out, form), read_card(card_file)
     before = before_of(site, number_of(directory) if (directory / RUN).exists() else "")
     write_export(folder, directory, source(directory, None, None, before, when.value), form, None, settings)
 
@@ -317,28 +314,25 @@ class Teller:
         """Receive `now` (`sites.flare.server.Progress`, or a message on the sites)."""
         new = {key: value for key, value in now.items() if key != "waiting"}
         if new != self._last:
-            self._continued(now)
+            before = self._last.get("status")
+            # Once where a job continues, and the note on its sites; a quick job may be over before.
+            if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
+                done, repeated = now.get("after", 0), now.get("again", 0)
+                if now.get("note"):
+                    typer.echo(f"note: {printable(now['note'])}")
+                if done:
+                    typer.echo(f"continuing after round {done} of {now['rounds']}")
+                elif repeated:
+                    typer.echo("beginning again with round 1: nothing after it was saved")
+                if repeated:
+                    which = f"rounds {done + 1} to {done + repeated}" if repeated > 1 else f"round {done + 1}"
+                    typer.echo(f"{which} had begun before: what left the sites then leaves once more, and counts twice")
             self._last, self._began = new, time.monotonic()
             self._tell(now)
         waiting = tuple(now.get("waiting") or ())
         if waiting and waiting != self._waited and time.monotonic() - self._began > SILENCE:
             typer.echo(f"round {now['round'] + 1}: waiting for {', '.join(waiting)}")
             self._waited = waiting
-
-    def _continued(self, now: Record) -> None:
-        """Print once where a job continues, and the note on its sites; a quick job may be over before."""
-        before = self._last.get("status")
-        if now["status"] in ("running", "done", "stopped") and before not in ("running", "stopping", now["status"]):
-            after, again = now.get("after", 0), now.get("again", 0)
-            if now.get("note"):
-                typer.echo(f"note: {printable(now['note'])}")
-            if after:
-                typer.echo(f"continuing after round {after} of {now['rounds']}")
-            elif again:
-                typer.echo("beginning again with round 1: nothing after it was saved")
-            if again:
-                which = f"round {after + 1}" if again == 1 else f"rounds {after + 1} to {after + again}"
-                typer.echo(f"{which} had begun before: what left the sites then leaves once more, and counts twice")
 
     def _tell(self, now: Record) -> None:
         if "sites" in now:

@@ -2,18 +2,17 @@
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Annotated
 
-import pyarrow as pa
 import typer
 from rich.table import Table
 
-from fedweave.accounts.document import unmarked
+from fedweave.accounts.document import plain_text
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 
@@ -59,8 +58,15 @@ def statement(
 ) -> None:
     """State what each member of a run contributed, received, and is owed or fined, round by round or for the whole run:
     CSV, Parquet, and a page to print and sign."""
-    from fedweave.accounts.checks import check_same
-    from fedweave.experiment.runs.files import STATEMENT
+    from fedweave.accounts.checks import SEAL, check_free, check_same, write_copy
+    from fedweave.accounts.statement_document import document, money
+    from fedweave.accounts.statements import account
+    from fedweave.experiment.runs.files import STATEMENT, plain_errors, write, write_csv, write_table
+    from fedweave.experiment.runs.reading import read_run
+    from fedweave.incentives.statement import of_member
+    from fedweave.reports.pages import check_page, write_document
+    from fedweave.reports.terminal import screen
+    from fedweave.sites.flare.compliance import Report, certificate_name, write_report
 
     if compare:
         typer.echo(check_same(compare))
@@ -71,86 +77,63 @@ def statement(
         return
     if directory is None:
         raise UserError("name the directory of a run, or with --check the folder of a statement.")
-    paths, totals, warning = write_statement(directory, member, out or directory / STATEMENT / member, pdf, sign or ())
-    if warning:
-        typer.echo(warning)
-    _show(totals)
-    for path in paths:
-        typer.echo(path)
 
-
-def _show(totals: pa.Table) -> None:
-    """Print what each member is owed and fined over all rounds."""
-    from fedweave.accounts.documents import money
-    from fedweave.reports.terminal import screen
-
-    table = Table(box=None, header_style="dim")
-    for name in ("member", "rounds", "owed", "fined", "total"):
-        table.add_column(name, justify="left" if name == "member" else "right")
-    for row in totals.to_pylist():
-        amounts = (money(row["paid"]), money(row["fined"]), f"{money(row['pay'])} {row['currency']}")
-        table.add_row(unmarked(row["member"]), str(row["rounds"]), *amounts)
-    screen().print(table)
-
-
-def write_statement(
-    directory: Path, member: str, out: Path, pdf: bool = False, sign: Sequence[Path] = ()
-) -> tuple[list[Path], pa.Table, str]:
-    """Write all files of a statement, or of one member's copy; return their paths, the totals of its members, and a
-    warning to read before anything is paid, or "".
-
-    pdf: whether the page is also written as PDF. sign: folders of a project whose keys sign the page.
-
-    Raises:
-        UserError: see `accounts.statements.account` and `accounts.checks.check_free`; or the member has no lines.
-    """
-    from fedweave.accounts.checks import SEAL, check_free, write_copy
-    from fedweave.accounts.documents import document
-    from fedweave.accounts.statements import account
-    from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
-    from fedweave.experiment.runs.reading import read_run
-    from fedweave.incentives.statement import of_member
-    from fedweave.reports.pages import check_page, write_document
-    from fedweave.sites.flare.compliance import Report, certificate_name, write_report
-
+    # 1. The statement, or one member's copy.
+    out = out or directory / STATEMENT / member
     if pdf:
         check_page(out / "statement.pdf")
     run = read_run(directory)
     whole = account(run)
     table = of_member(whole.table, member) if member else whole.table
-    about = f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}"
     check_free(out, member)
     with plain_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     words = [str(directory), "--member", "NAME", "--check", str(out)]
     if member:
         words = ["--member", member, "--check", out.name]
+    about = f"{run.summary['algorithm']} on {run.summary['dataset']}, seed {run.summary.get('seed')}"
     page = document(whole, table, about, shlex.join(["fedweave", "statement", *words]), run, date.today())
-    paths = [out / f"{_stem(member)}.{kind}" for kind in ("csv", "parquet", "html", *(["pdf"] if pdf else []))]
-    paths.append(out / SEAL)
+
+    # 2. Its files.
+    stem = _stem(member)
+    paths = [out / f"{stem}.{kind}" for kind in ("csv", "parquet", "html")]
     write_csv(paths[0], table, spreadsheet=True)
     write_table(paths[1], table)
+    if pdf:
+        paths.append(out / f"{stem}.pdf")
     if sign:
         report = Report(replace(page, signer=certificate_name(sign[0])))  # who issues it
         for folder in sign:
             report = report.sign(folder)
-        path = out / f"{_stem(member)}-signed.json"
-        write_report(path, report)
-        paths.insert(-1, path)
+        paths.append(out / f"{stem}-signed.json")
+        write_report(paths[-1], report)
         page = report.with_signatures()
     for path in paths:
         if path.suffix in (".html", ".pdf"):
             write_document(path, page)
+    paths.append(out / SEAL)
     write(out / SEAL, lambda file: file.write(json.dumps(whole.seal(), indent=2).encode() + b"\n"))
     if member:
         paths += write_copy(run, member, out)
-    return paths, whole.totals(table), whole.warning
+
+    # 3. What each member is owed and fined over all rounds.
+    if whole.warning:
+        typer.echo(whole.warning)
+    grid = Table(box=None, header_style="dim")
+    for name in ("member", "rounds", "owed", "fined", "total"):
+        grid.add_column(name, justify="left" if name == "member" else "right")
+    for row in whole.totals(table).to_pylist():
+        amounts = (money(row["paid"]), money(row["fined"]), f"{money(row['pay'])} {row['currency']}")
+        grid.add_row(plain_text(row["member"]), str(row["rounds"]), *amounts)
+    screen().print(grid)
+    for path in paths:
+        typer.echo(path)
 
 
 def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
     """Check a statement; return the results in words."""
     from fedweave.accounts.checks import check_copy, check_in_run, read_seal
-    from fedweave.experiment.runs.files import LEDGER, RUN, read_table
+    from fedweave.experiment.runs.files import LEDGER, RUN, csv_bytes, read, read_table
     from fedweave.experiment.runs.reading import read_run
     from fedweave.incentives.statement import of_member
 
@@ -162,13 +145,13 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
             f"{folder} is not a member's copy: it has no {LEDGER}. Ask for the files of `fedweave statement RUN "
             f"--member {member}`, or name the run before --check."
         )
-    stem = _stem(member)
-    tables = dict[str, pa.Table]()
-    for name in (stem, _stem("")):
+    stem, whole = _stem(member), _stem("")
+    tables = {}
+    for name in (stem, whole):
         if (folder / f"{name}.parquet").is_file():
             tables[name] = read_table(folder, f"{name}.parquet")
     if not tables:
-        raise UserError(f"{folder} has no {stem}.parquet or {_stem('')}.parquet, which holds the lines; ask for it.")
+        raise UserError(f"{folder} has no {stem}.parquet or {whole}.parquet, which holds the lines; ask for it.")
     run = None if directory is None else read_run(directory)
     for table in tables.values():
         rows = of_member(table, member)
@@ -176,22 +159,16 @@ def _check(directory: Path | None, member: str, folder: Path) -> list[str]:
             check_copy(rows, seal, member, folder)
         else:
             check_in_run(rows, seal, member, run)
-    _check_spreadsheets(folder, {stem: of_member(next(iter(tables.values())), member)} | tables)
+    tables.setdefault(stem, of_member(next(iter(tables.values())), member))
+    for path in sorted(folder.glob("statement*.csv")):
+        if path.stem not in tables and path.stem == whole:
+            raise UserError(f"{path} cannot be checked without {path.stem}.parquet; ask for it, or leave the file out.")
+        if path.stem in tables and read(path) != csv_bytes(tables[path.stem], spreadsheet=True):
+            raise UserError(f"{path} differs from the statement's Parquet file; it was changed. Ask for it again.")
     sentences = [f"the statement in {folder} agrees with the ledger of {member} in {directory or folder}"]
     if (folder / RUN).exists() and directory is None:
         sentences.append(f"whether that is what left the site: fedweave audit SITE --against {folder}")
     return [*sentences, "its Parquet and CSV files are checked; the page (.html) is a copy to read"]
-
-
-def _check_spreadsheets(folder: Path, tables: dict[str, pa.Table]) -> None:
-    """Raise an error if a CSV file of a statement differs from its table, or has no table to compare it with."""
-    from fedweave.experiment.runs.files import csv_bytes, read
-
-    for path in sorted(folder.glob("statement*.csv")):
-        if path.stem not in tables and path.stem == _stem(""):
-            raise UserError(f"{path} cannot be checked without {path.stem}.parquet; ask for it, or leave the file out.")
-        if path.stem in tables and read(path) != csv_bytes(tables[path.stem], spreadsheet=True):
-            raise UserError(f"{path} differs from the statement's Parquet file; it was changed. Ask for it again.")
 
 
 def _stem(member: str) -> str:
@@ -230,7 +207,7 @@ def contributions(
     for name in sums.column_names:
         grid.add_column(name.replace("_", " "), justify="left" if name == "client" else "right")
     for row in sums.to_pylist():
-        grid.add_row(*(unmarked(value) if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
+        grid.add_row(*(plain_text(value) if isinstance(value, str) else f"{value:.4f}" for value in row.values()))
     console = screen()
     warning = one_class(read_run(directory))
     if warning:
@@ -243,12 +220,12 @@ def contributions(
     if len(numbers) > 1:
         text = f"{len(numbers)} rounds, {gains}, summed; shares are of the sums, cosines are means"
     console.print(f"{text}: {directory / CONTRIBUTIONS}", highlight=False, markup=False)
-    copies = list[tuple[str, str]]()  # (client, whose update it sent)
+    counts = Counter[tuple[str, str]]()  # {(client, whose update it sent): rounds}
     for pairs in json.loads(metadata.get(COPIES, b"{}")).values():
-        copies += map(tuple, pairs)
-    for client, other in dict.fromkeys(copies):
+        counts.update(map(tuple, pairs))
+    for (client, other), count in counts.items():
         whose = f"the update of {other}" if other else "the last global update"
-        often = counted(copies.count((client, other)), "round")
+        often = counted(count, "round")
         console.print(f"{client} sent nearly {whose} in {often}: a copy?", highlight=False, markup=False)
     for name, why in omitted.items():
         console.print(f"{name.replace('_', ' ')} withheld: {why}", highlight=False, markup=False)

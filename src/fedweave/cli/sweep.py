@@ -1,17 +1,15 @@
 """The commands `fedweave sweep` and `fedweave reproduce`: many runs, and a table of them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fedweave.cli.options import Experiment, Settings, command_line
+from fedweave.cli.options import Experiment, Jobs, Settings, command_line
 from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.config.toml import check_name
-from fedweave.papers.paper import Paper, PaperTable
 
 
 def sweep(
@@ -41,7 +39,7 @@ def sweep(
         ),
     ] = None,
     settings: Settings = None,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
+    jobs: Jobs = 1,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="DIR", help="Folder of the sweep (sweeps/<experiment>).")
     ] = None,
@@ -93,16 +91,12 @@ def sweep(
         runs = up_to_date(share(runs, shard) if shard else runs, overwrite)
         failed = _until_stopped(context, partial(run_unfinished, console, runs, jobs))
     if shard and not failed:
-        _say(console, f"shard {shard} is done; once all are, give the same command without --shard")
+        text = f"shard {shard} is done; once all are, give the same command without --shard"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
     elif not shard:
         finish(console, folder, runs, failed, options)
     if failed:
         raise FedweaveError("; ".join(failure_sentences(runs, failed, options.keys)))
-
-
-def _say(console: Console, *lines: str) -> None:
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _until_stopped(context: typer.Context, execute: Callable[[], dict[str, str]]) -> dict[str, str]:
@@ -138,7 +132,7 @@ def reproduce(
     out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Folder of runs and tables.")] = Path(
         "reproduced"
     ),
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")] = 1,
+    jobs: Jobs = 1,
 ) -> None:
     """Run the tables of a paper and print its numbers next to ours; finished runs are used again."""
     from fedweave.papers import selection
@@ -150,7 +144,12 @@ def reproduce(
     console = screen()
     if paper is None:
         for name, about in PAPERS.items():
-            for line in _listed(name, about, PROTOCOLS.get(name, {})):
+            lines = [f"{name}: {about.title}"]
+            lines += [f"  {f'--table {number}':<12}{of_paper.title}" for number, of_paper in about.tables.items()]
+            lines += [f"  {f'--figure {number}':<12}{of_paper.title}" for number, of_paper in about.figures.items()]
+            for named in PROTOCOLS.get(name, {}):
+                lines.append(f"  --protocol {named}, with --one-off: the effect of each of its settings")
+            for line in lines:
                 console.print(line, highlight=False, markup=False, soft_wrap=True)
         return
     check_name("paper", paper, PAPERS)
@@ -158,22 +157,12 @@ def reproduce(
     every = selection.tables(paper, about, PROTOCOLS.get(paper, {}), table, figure, protocol, one_off)
     chosen = selection.of_names(selection.of_data(every, data), only or ())
     session = Session(console, out, quick, jobs, selection.seeds_of(seeds))
+    done = True
     try:
-        done = [session.show(name, heading, it) for name, heading, it in chosen]
+        for name, heading, of_paper in chosen:
+            done = session.show(name, heading, of_paper) and done
     except Stopped as error:
         typer.echo(f"{error} Continue with: {command_line(context)}", err=True)
         raise typer.Exit(128 + error.signal) from error
-    if not all(done):
+    if not done:
         raise typer.Exit(1)
-
-
-def _listed(name: str, paper: Paper, protocols: Iterable[str]) -> Iterator[str]:
-    yield f"{name}: {paper.title}"
-    yield from _lines("--table", paper.tables)
-    yield from _lines("--figure", paper.figures)
-    for protocol in protocols:
-        yield f"  --protocol {protocol}, with --one-off: the effect of each of its settings"
-
-
-def _lines(option: str, tables: Mapping[int, PaperTable]) -> Sequence[str]:
-    return [f"  {f'{option} {number}':<12}{table.title}" for number, table in tables.items()]

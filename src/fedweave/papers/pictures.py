@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedweave.papers.grid import PlannedCell
 from fedweave.papers.table import TableRow
-from fedweave.reports.pictures import Marker, Point, curves, mean_curve, plane_of, save_picture, stacks
+from fedweave.reports.pictures import Marker, Point, curves, mean_curve, save_picture, scatter, stacks
 
 
 def draw_curves(
@@ -34,7 +34,7 @@ def draw_planes(stem: Path, title: str, plane: tuple[str, str], rows: Sequence[T
     files = []
     for data_set, lines in markers_by_data_set(plane, rows).items():
         path = stem.with_name(f"{stem.name}-{data_set.lower()}.svg")
-        files.append(save_picture(path, plane_of(f"{title}: {data_set}", plane, lines)))
+        files.append(save_picture(path, scatter(f"{title}: {data_set}", plane, lines)))
     return files
 
 

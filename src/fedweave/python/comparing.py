@@ -2,12 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from html import escape
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,16 +23,16 @@ from fedweave.reports.conditions import conditions, incomparability
 from fedweave.reports.embeddings import check as check_embeddings
 from fedweave.reports.embeddings import picture
 from fedweave.reports.figures import accuracy_over_bytes, client_accuracy, curves, traffic
-from fedweave.reports.gains import gains
+from fedweave.reports.gains import member_gains
 from fedweave.reports.html import figure_html, render
 from fedweave.reports.paired import interval
-from fedweave.reports.panels import Figure
 from fedweave.reports.recipes import training_differences
 
 if TYPE_CHECKING:
     import pandas as pd
 
 RunPath = str | Path | SavedRun
+_COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,22 @@ class Results(Shown):
         return {"": counted(len(self.runs), "run"), **words}
 
     def _repr_html_(self) -> str:
-        words = "".join(f"<p>{escape(sentence)}</p>" for sentence in (*self.sentences, *self.notes))
-        return f"<div>{words}{html_of(self.table)}</div>"
+        """The sentences, and the first rows and columns of the table."""
+        parts = [f"<p>{escape(sentence)}</p>" for sentence in (*self.sentences, *self.notes)]
+        table, max_rows, max_columns = self.table, 20, 12
+        parts.append("<table><tr>")
+        names = table.column_names[:max_columns]
+        parts += [f"<th>{escape(name)}</th>" for name in names]
+        parts.append("</tr>")
+        for row in table.slice(0, max_rows).to_pylist():
+            parts.append("<tr>")
+            for name in names:
+                text = f"{row[name]:.4f}" if isinstance(row[name], float) else str(row[name])
+                parts.append(f"<td>{'' if row[name] is None else escape(text)}</td>")
+            parts.append("</tr>")
+        is_cut = len(table) > max_rows or table.num_columns > max_columns
+        size = f"{len(table):,} rows, {table.num_columns} columns" if is_cut else ""
+        return f"<div>{''.join(parts)}</table><p>{size}</p></div>"
 
 
 @dataclass(frozen=True, repr=False)
@@ -153,15 +167,19 @@ def compare(*runs: RunPath | Sequence[RunPath]) -> Comparison:
     groups = grouped(read_runs(_directories(runs)))
     check_several(groups)
     comparison = conditions(groups)
-    if len(comparison) > 1:
-        words = tuple(line for line in over_conditions(comparison) if isinstance(line, str))
+    several = len(comparison) > 1
+    if several:
+        words = [line for line in over_conditions(comparison) if isinstance(line, str)]
     else:
         check_comparable(groups)
-        words = tuple(headlines(groups, gains(groups)))
-    several = len(comparison) > 1
-    paired = rows_of(row for one in comparison for row in paired_of(one.groups, one.title if several else ""))
-    notes = (NOTE, *(note for one in comparison for note in training_differences(one.groups)))
-    return Comparison(table_of(groups), words, notes, figures_of(groups), clients_of(groups), paired)
+        words = headlines(groups, member_gains(groups))
+    rows, notes = list[Record](), [NOTE]
+    for condition in comparison:
+        notes += training_differences(condition.groups)
+        title: Record = {"condition": condition.title} if several else {}
+        rows += [title | row for row in paired_rows(condition.groups)]
+    pictures = figures_of(groups)
+    return Comparison(table_of(groups), tuple(words), tuple(notes), pictures, clients_of(groups), rows_of(rows))
 
 
 def report(*runs: RunPath | Sequence[RunPath], embeddings: str = "") -> ReportPage:
@@ -223,99 +241,73 @@ def check_comparable(groups: Sequence[Group]) -> None:
 
 def table_of(groups: Sequence[Group], more: Callable[[Run], Record] = lambda run: {}) -> pa.Table:
     """A row per run (`Results.runs`); more: further values of each run, after its seed."""
-    known = ((group.label, run) for group in groups for run in group.runs)
-    return rows_of({"group": label, **_row(run), **more(run), **_numbers(run)} for label, run in known)
+    rows = []
+    for group in groups:
+        for run in group.runs:
+            row = _description(group, run) | more(run)
+            for name, value in ({key: run.summary.get(key) for key in _COSTS} | run.summary["metrics"]).items():
+                if isinstance(value, int | float) and math.isfinite(value):
+                    row[name] = float(value)
+            rows.append(row)
+    return rows_of(rows)
+
+
+def _description(group: Group, run: Run) -> Record:
+    about = {"group": group.label, "run": str(run.directory), "algorithm": run.summary["algorithm"]}
+    return about | {"data": run.summary["dataset"], "seed": run.config.get("seed", 0)}
 
 
 def clients_of(groups: Sequence[Group]) -> pa.Table:
     """A row per run and client (`Results.clients`)."""
-    rows = list[Record]()
+    rows = []
     for group in groups:
         for run in group.runs:
-            about = {"group": group.label, **_row(run)}
-            rows += ({**about, "client": client, **values} for client, values in run.of_clients().items())
+            about = _description(group, run)
+            rows += [about | {"client": client, **values} for client, values in run.of_clients().items()]
     return rows_of(rows)
 
 
-def rows_of(rows: Any) -> pa.Table:
-    """A table of {column: value}; null where a row lacks a column."""
-    rows = [*rows]
-    columns = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: _column([row.get(name) for row in rows]) for name in columns})
-
-
-def _column(values: list[object]) -> pa.Array:
-    """The values in one type; as text if they have several types."""
-    try:
-        return pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        return pa.array([None if value is None else str(value) for value in values])
-
-
-def paired_of(groups: Sequence[Group], condition: str = "") -> list[Record]:
+def paired_rows(groups: Sequence[Group]) -> list[Record]:
     """A row for each group but the first and each compared metric (`Comparison.paired`)."""
-    rows: list[Record] = []
-    where = {"condition": condition} if condition else {}
+    rows = []
     for name in metrics_compared(groups):
-        for group, differences, way in verdicts(groups, name):
+        for group, differences, sign in verdicts(groups, name):
             low, high = interval(differences)
-            row = where | {"group": group.label, "against": groups[0].label, "metric": name, "seeds": len(differences)}
+            row: Record = {"group": group.label, "against": groups[0].label, "metric": name, "seeds": len(differences)}
             row |= {"difference": statistics.fmean(differences), "low": low, "high": high}
-            rows.append(row | {"verdict": {1: "better", -1: "worse", 0: ""}[way]})
+            rows.append(row | {"verdict": {1: "better", -1: "worse", 0: ""}[sign]})
     return rows
+
+
+def rows_of(rows: Iterable[Record]) -> pa.Table:
+    """A table of {column: value}; null where a row lacks a column, and text where values have several types."""
+    rows, columns = [*rows], {}
+    for name in dict.fromkeys(chain.from_iterable(rows)):
+        values = [row.get(name) for row in rows]
+        try:
+            columns[name] = pa.array(values, from_pandas=True)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            columns[name] = pa.array([None if value is None else str(value) for value in values])
+    return pa.table(columns)
 
 
 def figures_of(groups: Sequence[Group]) -> dict[str, Picture]:
     """The figures of runs that are not empty."""
-    draw: dict[str, Callable[[], Figure | None]] = {
-        "curves": partial(curves, groups),
-        "clients": partial(client_accuracy, groups),
-        "bytes": partial(accuracy_over_bytes, groups),
-        "traffic": partial(traffic, groups),
+    figures = {
+        "curves": curves(groups),
+        "clients": client_accuracy(groups),
+        "bytes": accuracy_over_bytes(groups),
+        "traffic": traffic(groups),
     }
-    pictures = {}
-    for name, make in draw.items():
-        figure = make()
-        if figure is not None:
-            pictures[name] = Picture(str(figure_html(figure, name)))
-    return pictures
-
-
-def html_of(table: pa.Table, max_rows: int = 20, max_columns: int = 12) -> str:
-    """The first rows and columns of a table as HTML."""
-    names = table.column_names[:max_columns]
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = ""
-    for row in table.slice(0, max_rows).to_pylist():
-        cells = "".join(f"<td>{escape(_text(row[name]))}</td>" for name in names)
-        body += f"<tr>{cells}</tr>"
-    is_cut = len(table) > max_rows or table.num_columns > max_columns
-    size = f"{len(table):,} rows, {table.num_columns} columns" if is_cut else ""
-    return f"<table><tr>{head}</tr>{body}</table><p>{size}</p>"
-
-
-def _text(value: object) -> str:
-    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
-
-
-def _row(run: Run) -> Record:
-    summary = run.summary
-    about = {"run": str(run.directory), "algorithm": summary["algorithm"], "data": summary["dataset"]}
-    return about | {"seed": run.config.get("seed", 0)}
-
-
-def _numbers(run: Run) -> Record:
-    known = {**{name: run.summary.get(name) for name in _COSTS}, **run.summary["metrics"]}
-    numbers = {name: value for name, value in known.items() if isinstance(value, int | float)}
-    return {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
-
-
-_COSTS = ("rounds", "seconds", "bytes_up", "bytes_down")
+    return {name: Picture(str(figure_html(figure, name))) for name, figure in figures.items() if figure is not None}
 
 
 def _directories(runs: Sequence[RunPath | Sequence[RunPath]]) -> list[Path]:
     """The directories of runs, which are arguments one by one, or lists."""
-    flat = [run for one in runs for run in (one if isinstance(one, list | tuple) else [one])]
-    if not flat:
+    directories = []
+    for argument in runs:
+        for run in argument if isinstance(argument, list | tuple) else [argument]:
+            directories.append(run.directory if isinstance(run, SavedRun) else Path(str(run)).expanduser())
+    if not directories:
         raise UserError("give the directories of runs.", code="user.comparing")
-    return [run.directory if isinstance(run, SavedRun) else Path(str(run)).expanduser() for run in flat]
+    return directories

@@ -1,4 +1,5 @@
-"""A run's directory from Python: its tables, its configuration, and its models."""
+"""Runs from Python: a run's directory with its tables and models, and training, of rounds one by one or of a whole
+experiment."""
 
 import logging
 import sys
@@ -14,7 +15,7 @@ from fedweave.core.shown import Shown, Words, page
 from fedweave.core.tree import Tree
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
-from fedweave.experiment.build import Built, Origin, origin_of, precomputed_in
+from fedweave.experiment.build import Built, origin_of, precomputed_in
 from fedweave.experiment.config import Config, Document, EvaluationSettings, General, read, read_saved, resolve
 from fedweave.experiment.config.plugins import CODE
 from fedweave.experiment.rounds import RoundResult
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from fedweave.apply.forgetting import Forgetting
     from fedweave.apply.predictions import Metric, SplitScores
     from fedweave.apply.reasons import Explanation, Method
+
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,15 +58,15 @@ class SavedRun(Shown):
     def facts(self) -> dict[str, object]:
         """The experiment, the finished rounds, and the scores on test examples."""
         config, scores = self.config, self.summary.get("metrics", {})
-        about = f"{config.algorithm.label} on {config.data.label}, {len(self.partition):,} clients"
-        names = [f"{place}/{selection_metric_of(scores)}" for place in ("global", "local")]
-        rounds = self.summary.get("rounds", Words("not finished"))
-        return {
-            "": about,
-            "rounds": rounds,
-            **{name: scores[name] for name in names if scores.get(name) is not None},
-            "directory": str(self.directory),
+        entries: dict[str, object] = {
+            "": f"{config.algorithm.label} on {config.data.label}, {len(self.partition):,} clients",
+            "rounds": self.summary.get("rounds", Words("not finished")),
         }
+        for place in ("global", "local"):
+            name = f"{place}/{selection_metric_of(scores)}"
+            if scores.get(name) is not None:
+                entries[name] = scores[name]
+        return entries | {"directory": str(self.directory)}
 
     def _repr_html_(self) -> str:
         return page(repr(self), self.summary.get("metrics", {}).items())
@@ -202,28 +206,21 @@ def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
     return SavedRun(folder, config or read_saved(folder / CONFIG), summary, *tables)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Training from Python: rounds one by one, or a whole experiment, with or without a directory for the run.
-
-
-_LOG = logging.getLogger(__name__)
-
-
 class Silent:
     """Watches a run and prints only what a user must know (see `experiment.runs.run.RunObserver`)."""
 
     def begin(self, config: Config, built: object, directory: Path, done: int) -> None:
-        """Nothing."""
+        pass
 
     def step(self, reached: object) -> None:
-        """Nothing."""
+        pass
 
     def stopping(self, number: int) -> None:
         """Explain what a first Ctrl-C does."""
         _LOG.warning("finishing this round and saving; once more to stop at once")
 
     def end(self) -> None:
-        """Nothing."""
+        pass
 
 
 def run(
@@ -251,18 +248,14 @@ def run(
         stem = config.data.label
     else:
         config, stem = read(Path(experiment).expanduser())[0], Path(experiment).stem
-    named = f"{stem}-{config.algorithm.label}-s{config.general.seed}"
-    directory = Path("runs") / named if out is None else Path(out).expanduser()
-    runs.run(config, directory, Terminal(screen()) if _is_watched(progress) else Silent(), resume, overwrite=overwrite)
+    name = f"{stem}-{config.algorithm.label}-s{config.general.seed}"
+    directory = Path("runs") / name if out is None else Path(out).expanduser()
+    if progress is None:  # a person is likely to see printed lines
+        shell = sys.modules.get("IPython")  # a notebook's, or loaded by a library
+        progress = sys.stdout.isatty() or (shell is not None and shell.get_ipython() is not None)
+    observer = Terminal(screen()) if progress else Silent()
+    runs.run(config, directory, observer, resume, overwrite=overwrite)
     return load_run(directory, config)
-
-
-def _is_watched(progress: bool | None) -> bool:
-    """Whether a person is likely to see printed lines."""
-    if progress is not None:
-        return progress
-    shell = sys.modules.get("IPython")  # a notebook's, or loaded by a library
-    return sys.stdout.isatty() or (shell is not None and shell.get_ipython() is not None)
 
 
 def train(
@@ -293,18 +286,30 @@ def train(
     weights training begins from; optimizers begin from scratch.
 
     Raises:
+        ConfigError: members have their own models, with another algorithm or other settings.
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
             that no checkpoint can hold; training cannot begin from the earlier run; `out` holds something else, or the
             federation was not made by `fedweave.federation`.
     """
-    if (origin := origin_of(fed)) is not None:
-        _check_models(algorithm, origin)
+    origin = origin_of(fed)
+    for member_algorithm in origin.member_algorithms.values() if origin is not None else ():
+        same_type = type(member_algorithm) is type(algorithm)
+        if not same_type or replace(member_algorithm, model=algorithm.model) != algorithm:
+            raise ConfigError(
+                "members of this federation have their own models, with another algorithm or other settings; train the "
+                "algorithm that fedweave.federation received.",
+                code=CODE,
+            )
     if out is None:
-        started = None if isinstance(resume, bool) else resume
-        if init_from is not None and started is None:
-            _begin(fed, algorithm, Path(init_from).expanduser())
+        start = None if isinstance(resume, bool) else resume
+        if init_from is not None and start is None:
+            if origin is None:
+                raise UserError("init_from needs a federation made by fedweave.federation, which knows its data.")
+            folder = Path(init_from).expanduser()
+            for note in begin(fed, algorithm, origin.data, folder, origin.member_algorithms).notes:
+                _LOG.warning("note: %s", note)
         stopping = Stopping(patience, min_delta)
-        return in_memory(algorithm, fed, rounds, eval_every, started, summary, fair_margin, judging, stopping)
+        return in_memory(algorithm, fed, rounds, eval_every, start, summary, fair_margin, judging, stopping)
     if resume is not None and not isinstance(resume, bool):
         raise UserError(
             "with out, resume is True or False: the directory has the state from which the run continues.",
@@ -325,31 +330,3 @@ def train(
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)
     return runs.running(config, directory, Silent(), bool(resume), here, overwrite)
-
-
-def _check_models(algorithm: Algorithm, origin: Origin) -> None:
-    """Raise an error if the algorithm differs from the algorithm of clients with their own models.
-
-    Raises:
-        ConfigError: it is another algorithm, or has other settings.
-    """
-    for its in origin.member_algorithms.values():
-        if type(its) is type(algorithm) and replace(its, model=algorithm.model) == algorithm:
-            continue
-        raise ConfigError(
-            "members of this federation have their own models, with another algorithm or other settings; train the "
-            "algorithm that fedweave.federation received.",
-            code=CODE,
-        )
-
-
-def _begin(fed: Engine, algorithm: Algorithm, earlier: Path) -> None:
-    """Begin training from an earlier run.
-
-    Raises:
-        UserError: this is not possible (`experiment.runs.warm.begin`), or the federation does not know its data.
-    """
-    if (origin := origin_of(fed)) is None:
-        raise UserError("init_from needs a federation made by fedweave.federation, which knows its data.")
-    for note in begin(fed, algorithm, origin.data, earlier, origin.member_algorithms).notes:
-        _LOG.warning("note: %s", note)

@@ -9,7 +9,7 @@ from fedweave.core.text import counted
 from fedweave.errors import listed
 
 FAULTS = ("missing", "refused", "late")
-_MOST = 3  # clients that a sentence names
+_MAX_NAMES = 3  # clients in a sentence
 
 
 def faults(metrics: pa.Table) -> dict[str, dict[str, dict[int, int]]]:
@@ -20,22 +20,25 @@ def faults(metrics: pa.Table) -> dict[str, dict[str, dict[int, int]]]:
     return dict(calls)
 
 
-def absent(metrics: pa.Table) -> str:
+def absence_sentence(metrics: pa.Table) -> str:
     """A sentence on clients whose replies are missing from training rounds, the most frequent first; "" if none is
     missing."""
     missed = {client: by_fault for client, by_fault in faults(metrics).items() if by_fault["missing"]}
     if not missed:
         return ""
     order = sorted(missed, key=lambda client: (-len(missed[client]["missing"]), client))
-    clauses = [f"of {client} in {_missed_rounds(missed[client])}" for client in order[:_MOST]]
-    more = f" and of {len(order) - _MOST} more" if len(order) > _MOST else ""
+    clauses = []
+    for client in order[:_MAX_NAMES]:
+        why = " (what was sent was refused)" if missed[client]["refused"] else ""
+        clauses.append(f"of {client} in {counted(len(missed[client]['missing']), 'round')}{why}")
+    more = f" and of {len(order) - _MAX_NAMES} more" if len(order) > _MAX_NAMES else ""
     return (
         f"replies are missing {', '.join(clauses)}{more}: these rounds went on with the others. The server's "
         "fedweave.log gives the reasons."
     )
 
 
-def mostly(metrics: pa.Table) -> str:
+def long_absence_sentence(metrics: pa.Table) -> str:
     """A sentence for the headline on clients that missed at least half of the rounds; "" if there are none.
 
     The result does not represent these clients.
@@ -44,15 +47,8 @@ def mostly(metrics: pa.Table) -> str:
         return ""
     rounds = pc.max(metrics["round"]).as_py()
     missed = {client: len(by_fault["missing"]) for client, by_fault in faults(metrics).items()}
-    half = (client for client, count in missed.items() if 2 * count >= rounds)
-    most = sorted(half, key=lambda client: -missed[client])
-    if not most:
+    order = sorted(missed, key=lambda client: -missed[client])
+    absences = [f"{client} in {missed[client]}" for client in order if 2 * missed[client] >= rounds]
+    if not absences:
         return ""
-    absences = listed([f"{client} in {missed[client]}" for client in most])
-    return f"This result is mostly without some members: of {counted(rounds, 'round')} {absences} took no part."
-
-
-def _missed_rounds(by_fault: dict[str, dict[int, int]]) -> str:
-    rounds = len(by_fault["missing"])
-    why = " (what was sent was refused)" if by_fault["refused"] else ""
-    return f"{counted(rounds, 'round')}{why}"
+    return f"This result is mostly without some members: of {counted(rounds, 'round')} {listed(absences)} took no part."

@@ -5,9 +5,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from rich.filesize import decimal
+
 from fedweave.experiment.runs.reading import spread
 from fedweave.metrics.selection import BEST, CROSSING, OF_POSITIVE, PLAIN, REFERENCE, WITHOUT_GRAPH
-from fedweave.reports.paired import significantly_above
+from fedweave.reports.paired import paired_differences, paired_test
 from fedweave.reports.result_names import better, note
 
 NONE = "-"
@@ -15,7 +17,7 @@ MAX_ROWS = 25  # at either end of a long table
 _ZERO = 1e-9  # below it a number is as good as 0
 _PLAIN_NUMBER = re.compile(r"[-\N{MINUS SIGN}+]?[\d,]+(\.\d+)?")
 
-ACCURACIES = (*("accuracy", "f1", "worst_accuracy", "best_accuracy"), *("accuracy_deviation", "tradeoff_accuracy"))
+ACCURACIES = ("accuracy", "f1", "worst_accuracy", "best_accuracy", "accuracy_deviation", "tradeoff_accuracy")
 ALERT_METRICS = ("recall_at_1", "precision_at_1")  # of a class that is looked for
 THRESHOLD_METRICS = ("pooled/threshold", "pooled/recall", "pooled/precision", "pooled/flagged")  # of the same class
 
@@ -56,26 +58,40 @@ def mean_cell(values: Sequence[float | None], form: Callable[[float], str]) -> C
         return Cell(NONE)
     text = form(mean)
     if count > 1:
-        text += f" ± {_deviation(deviation, form(mean), form)}"
+        decimals = len(text.partition(".")[2])
+        smallest = 10.0**-decimals
+        if not _PLAIN_NUMBER.fullmatch(text):
+            error = form(deviation)
+        elif deviation and deviation < smallest / 2:
+            error = f"<{smallest:.{decimals}f}"
+        else:  # as many decimals as the mean has
+            error = f"{deviation:,.{decimals}f}" if deviation else "0"
+        text += f" ± {error}"
     exact = ", ".join(NONE if value is None else repr(value) for value in values)
     return Cell(text, exact, f"in {count} of {len(values)} runs" if count < len(values) else "")
 
 
-def _deviation(deviation: float, mean: str, form: Callable[[float], str]) -> str:
-    """A deviation with the number of decimals of its mean; "0" only if there is no deviation."""
-    if not _PLAIN_NUMBER.fullmatch(mean):
-        return form(deviation)
-    decimals = len(mean.partition(".")[2])
-    smallest = 10.0**-decimals  # number above 0 with these decimals
-    if not deviation:
-        return "0"
-    return f"{deviation:,.{decimals}f}" if deviation >= smallest / 2 else f"<{smallest:.{decimals}f}"
-
-
 def number(value: float) -> str:
     """A number with four decimals; a smaller one with as few decimals as show two digits."""
-    small = _ZERO <= abs(value) < 0.001
-    return f"{value:.{1 - math.floor(math.log10(abs(value)))}f}" if small else f"{value:.4f}"
+    decimals = 4
+    if _ZERO <= abs(value) < 0.001:
+        decimals = 1 - math.floor(math.log10(abs(value)))
+    return f"{value:.{decimals}f}"
+
+
+def tenths(value: float) -> str:
+    """A number with one decimal, such as a mean of counts over clients."""
+    return f"{value:,.1f}"
+
+
+def count_text(value: float) -> str:
+    """A count or, of several runs, a mean of counts."""
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+
+
+def bytes_text(value: float) -> str:
+    """A number of bytes, or a mean of such numbers."""
+    return decimal(round(value))
 
 
 def signed(value: float, form: Callable[[float], str] = number) -> str:
@@ -102,18 +118,19 @@ def direction(name: str, selection_metric: str) -> int:
 def mark_best(
     cells: list[Cell], values: Sequence[Mapping[object, float]], name: str, selection_metric: str = PLAIN
 ) -> list[Cell]:
-    """Mark the cell that a paired test over seeds (`significantly_above`) shows better than every other.
+    """Mark the cell that a paired test over seeds (`paired_test`) shows better than every other.
 
     values: {seed: value} for each cell. name: of the metric.
     """
     sign = direction(name, selection_metric)
     if not sign:
         return cells
-    scores = [{seed: sign * value for seed, value in by_seed.items()} for by_seed in values]  # higher is better
     result = []
     for index, cell in enumerate(cells):
-        others = [*scores[:index], *scores[index + 1 :]]
-        best = bool(others) and all(significantly_above(scores[index], other) for other in others)
+        best = len(cells) > 1
+        for other, scores in enumerate(values):
+            if other != index:
+                best = best and paired_test(paired_differences(values[index], scores)) == sign
         result.append(replace(cell, best=best))
     return result
 
@@ -124,10 +141,9 @@ def is_main(name: str, selection_metric: str) -> bool:
     All metrics are, except where a positive class is looked for: there only the selection metric and metrics of
     alerts.
     """
-    last = name.rpartition("/")[2]
     if selection_metric not in OF_POSITIVE:
         return True
-    return last == selection_metric or last in ALERT_METRICS or name in THRESHOLD_METRICS
+    return name.rpartition("/")[2] in (selection_metric, *ALERT_METRICS) or name in THRESHOLD_METRICS
 
 
 def explanation(name: str) -> str:

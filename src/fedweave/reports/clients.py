@@ -1,7 +1,7 @@
 """How the data is partitioned into clients, for the terminal."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedweave.accounts.document import unmarked
+from fedweave.accounts.document import plain_text, print_line
 from fedweave.core.algorithm import capabilities
-from fedweave.core.text import counted, printable
+from fedweave.core.text import counted
 from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.notes import feature_notes, name_notes, single_class_notes, time_notes
@@ -28,16 +28,13 @@ from fedweave.partition.base import client_ids
 from fedweave.partition.statistics import mean_cells, statistics, target_cells, totals
 
 _ROWS = 20
-_NAMES = 60  # letters of all classes' names that a heading has room for
+_MAX_LETTERS = 60  # of all classes' names that a heading has room for
 _SPLITS = {"train": "train", "val": "val", "test": "test"}
-_HEADINGS = {"client": "client", "nodes": "nodes", "edges_kept": "edges\nkept", "edges_cut": "edges\ncut"} | _SPLITS
-_SHARED = {"overlap": "nodes\nshared", "overlap_links": "links\nshared"}
+_OPTIONAL = {"overlap": "nodes\nshared", "overlap_links": "links\nshared"}
 # of a vertical cut, where no edge leads to another client
 _VERTICAL = {"client": "client", "nodes": "nodes", "features": "features", "edges_kept": "edges"} | _SPLITS
-
-
-TRY = 10  # fewer rounds only try whether a run works
-REACH = 0.1  # how far weights have to move: initial ones are about so far from 0
+MIN_ROUNDS = 10  # fewer rounds only try whether a run works
+MIN_REACH = 0.1  # how far weights have to move: initial ones are about so far from 0
 USED = {  # what [data] external makes of edges between clients
     "features": "used as features",
     "exchange": "used over the exchange",
@@ -52,42 +49,51 @@ def header(console: Console, config: Config, built: Ready) -> None:
     """
     if not isinstance(built, Built):
         return
-    engine = config.engine.plain()
-    of_nodes = built.data.example == "node"
-    graphs = "" if of_nodes else f"{counted(built.data.examples, built.data.example)}, "
+    data, partition, engine = built.data, built.partition, config.engine.plain()
+
+    # 1. One line about the run.
+    graphs = "" if data.example == "node" else f"{counted(data.examples, data.example)}, "
+    if isinstance(built.fed.executor, Sharded):
+        mode = counted(built.fed.executor.shards, "worker")
+    else:
+        mode = str(engine.get("mode") or f"workers: {engine['workers']}")
     parts = [
-        f"[bold]{unmarked(built.data.name)}[/] ({graphs}{counted(built.data.nodes, 'node')})",
-        f"{counted(len(built.fed.clients), 'client')} by {unmarked(config.partition.label)}",
-        f"[bold]{unmarked(config.algorithm.label)}[/]",
-        unmarked(models_told(config.plain()["model"])),
-        f"{engine['name']} ({', '.join((_how(engine, built), *built.fed.computes_on, engine['dtype']))})",
+        f"[bold]{plain_text(data.name)}[/] ({graphs}{counted(data.nodes, 'node')})",
+        f"{counted(len(built.fed.clients), 'client')} by {plain_text(config.partition.label)}",
+        f"[bold]{plain_text(config.algorithm.label)}[/]",
+        plain_text(models_told(config.plain()["model"])),
+        f"{engine['name']} ({', '.join((mode, *built.fed.computes_on, engine['dtype']))})",
         f"seed {config.general.seed}",
     ]
     console.print(" · ".join(parts), highlight=False, soft_wrap=True)
-    partitioned = built.data, built.partition
-    client_names = {"client": client_ids(len(built.partition.parts), built.partition.names)}
-    columns = statistics(*partitioned) | client_names
-    edge_attributes = built.data.edge_attrs
-    whole = totals(*partitioned) | ({} if edge_attributes is None else {"given": edge_attributes.ends.shape[1]})
-    if (outside := built.data.outside) is not None:
-        whole |= {"elsewhere": outside.edge_attrs.ends.shape[1]}
-    console.print(clients_table(columns, whole, built.data.labels, config.external, built.data.targets))
-    unsuited = built.algorithm.notes
-    alone = filter(None, [untested(columns["test"], built.fed.test is not None)])
-    edges = unused_of_edges(suited(config, built.data), built.data.edge_attrs)
+
+    # 2. The clients.
+    names = client_ids(len(partition.parts), partition.names)
+    columns, whole = statistics(data, partition) | {"client": names}, totals(data, partition)
+    if data.edge_attrs is not None:
+        whole["given"] = data.edge_attrs.ends.shape[1]
+    if data.outside is not None:
+        whole["elsewhere"] = data.outside.edge_attrs.ends.shape[1]
+    console.print(clients_table(columns, whole, data.labels, config.external, data.targets))
+
+    # 3. Notes.
     vertical = capabilities(config.algorithm.kind).vertical
-    unmeasured = vertical and not any(part.groups and part.labels for part in built.partition.parts)
-    if not unmeasured and (favorable := favored(built.data, config.data.values)):
-        console.print(printable(favorable), highlight=False, soft_wrap=True, markup=False)
-    held_by = dict(zip(client_names["client"], (part.nodes for part in built.partition.parts), strict=True))
-    times = time_notes(built.data, built.partition.parts[0].split_times, held_by)
-    odd = (*edges, *single_class_notes(built.data), *name_notes(built.data), *feature_notes(built.data), *times)
-    of_cut = (*unused(config.partition.make(), *partitioned), *repeats(*partitioned))
-    for note in (*alone, *of_cut, *unsuited, *slow(config), *odd):
-        console.print(printable(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
+    if not vertical or any(part.groups and part.labels for part in partition.parts):  # gaps are measured
+        favorable = favorable_sentence(data, config.data.values)
+        if favorable:
+            print_line(console, favorable)
+    nodes = {name: part.nodes for name, part in zip(names, partition.parts, strict=True)}
+    without_test = untested(columns["test"], built.fed.test is not None)
+    of_cut = (*unused(config.partition.make(), data, partition), *repeats(data, partition))
+    of_edges = unused_of_edges(suited(config, data), data.edge_attrs)
+    of_data = (*single_class_notes(data), *name_notes(data), *feature_notes(data))
+    of_times = time_notes(data, partition.parts[0].split_times, nodes)
+    notes = (without_test, *of_cut, *built.algorithm.notes, small_steps_note(config), *of_edges, *of_data, *of_times)
+    for note in filter(None, notes):
+        print_line(console, f"note: {note}")
 
 
-def favored(data: Dataset, settings: Values) -> str:
+def favorable_sentence(data: Dataset, settings: Values) -> str:
     """Which of two classes counts as favorable where groups of people are compared, and how to choose the other.
 
     Returns "" where no groups are compared. settings: values of [data].
@@ -110,30 +116,23 @@ def favored(data: Dataset, settings: Values) -> str:
     )
 
 
-def slow(config: Config) -> list[str]:
-    """A warning before a run whose steps of Adam cannot move the weights far from their initial values.
+def small_steps_note(config: Config) -> str:
+    """A warning before a run whose steps of Adam cannot move the weights far from their initial values; else "".
 
     Each step moves a weight by about `lr`. Runs of few rounds are trials and get no warning.
     """
     settings, rounds = config.algorithm.values, config.general.rounds
     rate, steps = settings.get("lr"), settings.get("local_steps")
     if settings.get("optimizer") != "adam" or not isinstance(rate, float) or not isinstance(steps, int):
-        return []
+        return ""
     reach = rounds * steps * rate
-    if rounds < TRY or reach >= REACH or config.general.init_from is not None:
-        return []
+    if rounds < MIN_ROUNDS or reach >= MIN_REACH or config.general.init_from is not None:
+        return ""
     moves = f"{counted(rounds, 'round')} of {counted(steps, 'step')} of Adam move a weight by about {reach:.2g} at most"
-    return [
+    return (
         f"algorithm.lr = {rate:g}: {moves}, and the model may predict one class for all. Raise algorithm.lr, "
         "algorithm.local_steps or rounds."
-    ]
-
-
-def _how(engine: Values, built: Built) -> str:
-    """What runs the clients: worker processes, or the engine's mode."""
-    if isinstance(built.fed.executor, Sharded):
-        return counted(built.fed.executor.shards, "worker")
-    return str(engine.get("mode") or f"workers: {engine['workers']}")
+    )
 
 
 def clients_table(
@@ -149,7 +148,14 @@ def clients_table(
     narrow for all. classes: names of the classes, where they have some. external: what becomes of edges between
     clients. targets: names of the numbers or labels, where these are predicted.
     """
-    clients, headings = len(columns["client"]), _headings(columns)
+    clients = len(columns["client"])
+    example = "nodes"
+    if "graphs" in columns:
+        example = "graphs"
+    elif "examples" in columns:
+        example = "edges"
+
+    # 1. The caption: edges between clients, and what is measured at no client.
     share = whole["edges_lost"] / max(whole["edges"], 1)
     listed_edges = whole.get("given", whole["edges"])  # with direction, or several between the same two nodes
     edges = counted(whole["edges"], "edge" if listed_edges == whole["edges"] else "joined pair")
@@ -169,56 +175,47 @@ def clients_table(
         caption = f"{lost:,} of {whole['examples']:,} edges ({share:.1%}) {fate}"
     if "overlap" in columns:
         caption += f"\nof a client's nodes another one holds {np.mean(columns['overlap']):.3f} on average"
-    if whole.get("without_sp"):
-        caption += (
-            f"\nno test node of some group at {whole['without_sp']} of {clients:,} clients: no SP there, and no EO"
-        )
-    if (more := whole.get("without_eo", 0)) > whole.get("without_sp", 0):
-        name = unmarked(classes[1]) if classes else 1
-        caption += f"\nno test node of class {name} of some group at {more} of {clients:,} clients: no EO there"
+    without_sp, without_eo = whole.get("without_sp", 0), whole.get("without_eo", 0)
+    if without_sp:
+        caption += f"\nno test node of some group at {without_sp} of {clients:,} clients: no SP there, and no EO"
+    if without_eo > without_sp:
+        name = plain_text(classes[1]) if classes else 1
+        caption += f"\nno test node of class {name} of some group at {without_eo} of {clients:,} clients: no EO there"
     if clients > _ROWS:
         caption = f"the first {_ROWS} of {clients:,} clients, and the mean of all\n{caption}"
+
+    # 2. The head.
+    headings = _VERTICAL
+    if "features" not in columns:
+        headings = {"client": "client", "graphs": "graphs", "examples": "examples", "nodes": "nodes"}
+        headings |= {"edges_kept": "edges\nkept", "edges_cut": "edges\ncut", "edges_added": "edges\nadded"}
+        headings |= _SPLITS | _OPTIONAL
+        headings = {name: heading for name, heading in headings.items() if name in columns}
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=caption, caption_justify="left")
     for name, heading in headings.items():
         table.add_column(heading, justify="left" if name == "client" else "right", no_wrap=True)
-    what = "graphs" if "graphs" in columns else "edges" if "examples" in columns else "nodes"
     class_names = ", ".join(classes or targets)
-    names = f":\n{unmarked(class_names)}" if class_names and len(class_names) <= _NAMES else ""
-    classes_of = f"{what} with each label" if targets else f"{what} of each class"
-    table.add_column(f"{'mean ± deviation' if 'means' in columns else classes_of}{names}")
-    numbers = [columns[name] for name in headings if name != "client"]
-    counts = [
-        [unmarked(columns["client"][row]), *(_count_or_share(column[row]) for column in numbers)]
-        for row in range(min(clients, _ROWS))
-    ]
-    labels = [target_cells(columns, row) for row in range(min(clients, _ROWS))]
+    names = f":\n{plain_text(class_names)}" if class_names and len(class_names) <= _MAX_LETTERS else ""
+    what = f"{example} with each label" if targets else f"{example} of each class"
+    table.add_column(f"{'mean ± deviation' if 'means' in columns else what}{names}")
+
+    # 3. A row for each client, and the mean of all. The counts of classes stand in columns within one cell.
+    rows, labels = [], []
+    for row in range(min(clients, _ROWS)):
+        numbers = [columns[name][row] for name in headings if name != "client"]
+        texts = [f"{number:.3f}" if isinstance(number, float) else f"{number:,}" for number in numbers]
+        rows.append([plain_text(columns["client"][row]), *texts])
+        labels.append(target_cells(columns, row))
     if clients > _ROWS:
-        counts.append(["mean", *(_count_or_share(float(np.mean(column)), column[0]) for column in numbers)])
+        texts = ["mean"]
+        for name in headings:
+            if name != "client":
+                digits = 3 if isinstance(columns[name][0], float) else 1
+                texts.append(f"{np.mean(columns[name]):.{digits}f}")
+        rows.append(texts)
         labels.append(mean_cells(columns))
-    for row, (cells, line) in enumerate(zip(counts, _aligned(labels), strict=True)):
-        table.add_row(*cells, Text(line, no_wrap=True, overflow="ellipsis"), end_section=row == _ROWS - 1)
+    widths = [max(map(len, column)) for column in zip(*labels, strict=True)]
+    for index, (texts, counts) in enumerate(zip(rows, labels, strict=True)):
+        line = " ".join(map(str.rjust, counts, widths))
+        table.add_row(*texts, Text(line, no_wrap=True, overflow="ellipsis"), end_section=index == _ROWS - 1)
     return table
-
-
-def _count_or_share(value: float, like: float | None = None) -> str:
-    """A count, a share with three digits, or the mean of counts."""
-    if isinstance(value if like is None else like, float):
-        return f"{value:.3f}"
-    return f"{value:,}" if like is None else f"{value:.1f}"
-
-
-def _headings(columns: dict[str, list[Any]]) -> dict[str, str]:
-    """The headings of the columns of numbers."""
-    if "features" in columns:
-        return _VERTICAL
-    first = {"client": "client"} | {name: name for name in ("graphs", "examples") if name in columns}
-    added = {"edges_added": "edges\nadded"} if "edges_added" in columns else {}
-    shared = {name: heading for name, heading in _SHARED.items() if name in columns}
-    edges = {name: _HEADINGS[name] for name in ("nodes", "edges_kept", "edges_cut")}
-    return {**first, **edges, **added, **_SPLITS, **shared}
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Each row as one line, every class in a column of its own."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return (" ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)

@@ -75,10 +75,8 @@ def _hex(rgb: Sequence[float]) -> str:
 
 
 def _luminance(color: str) -> float:
-    red, green, blue = map(_linear, _rgb(color))
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _linear(channel: float) -> float:
-    """A channel of sRGB in linear light."""
-    return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
+    """The relative luminance, 0 to 1 (WCAG 2.2): the weighted sum of sRGB's channels in linear light."""
+    total = 0.0
+    for weight, channel in zip((0.2126, 0.7152, 0.0722), _rgb(color), strict=True):
+        total += weight * (channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4)
+    return total

@@ -12,9 +12,9 @@ from fedweave.errors import listed
 from fedweave.experiment.runs.reading import Group, common_selection_metric, spread
 from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, lower, of_members, title_of
 from fedweave.reports.cells import NONE, Cell, ResultTable, direction, interval_text, signed
-from fedweave.reports.conditions import Condition, incomparability, overview
+from fedweave.reports.conditions import MARKS, Condition, incomparability, overview
 from fedweave.reports.effects import comparison_sentence
-from fedweave.reports.gains import Gain, gains, headline, sentences
+from fedweave.reports.gains import Gain, gain_headline, gain_sentences, member_gains
 from fedweave.reports.group_fairness import predicts_one_class
 from fedweave.reports.notes import WHOSE, RunFacts, hits
 from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences, paired_test, paired_tests
@@ -22,7 +22,6 @@ from fedweave.reports.paired_examples import difference_cell
 from fedweave.reports.ranks import ranks
 from fedweave.reports.result_names import readable
 
-MARKS = {1: "★ ", -1: "▽ ", 0: ""}
 _GAPS = ("groups/global/sp", "groups/global/eo")
 _BYTES = ("bytes_up", "bytes_down", "bytes_peer")
 _COMPARED = (
@@ -53,15 +52,17 @@ def tradeoff(groups: Sequence[Group]) -> ResultTable:
     There is no row where the runs have different selection metrics, or where no fairness was measured.
     """
     metric = common_selection_metric(groups)
-    first, *others = groups
-    rows = [_tradeoff_row(first, other, metric) for other in others] if metric else []
-    rows = [row for row in rows if row]
+    first = groups[0]
+    rows = []
+    for group in groups[1:] if metric else ():
+        row = _tradeoff_row(first, group, metric)
+        if row:
+            rows.append(row)
     words = ("run", "between members", "between groups of people")
-    names = dict.fromkeys(name for row in rows for name in row)
-    columns = [name for name in names if any(row[name].text for row in rows)]
+    columns = [name for name in rows[0] if any(row[name].text for row in rows)] if rows else []
     columns.sort(key=lambda name: name not in words)
-    cells = tuple(tuple(row[name] for name in columns) for row in rows)
-    return ResultTable(tuple(columns), cells, words=sum(name in words for name in columns))
+    cells = [tuple(map(row.__getitem__, columns)) for row in rows]
+    return ResultTable(tuple(columns), tuple(cells), words=len({*columns}.intersection(words)))
 
 
 def _tradeoff_row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
@@ -89,7 +90,7 @@ def _tradeoff_row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
     prices = {f"{title}, {test}": f"global/{metric}", f"{title}, mean of members": f"local/{metric}"}
     for column, name in prices.items():
         row[column] = _difference(other.by_seed(name), first.by_seed(name))
-    return row | {"bytes": Cell(_traffic(other, first))}
+    return row | {"bytes": Cell(_bytes_ratio(other, first))}
 
 
 def _verdict(one: BySeed, other: BySeed, better: int, void: str = "") -> str:
@@ -118,7 +119,7 @@ def _gaps(group: Group) -> BySeed:
     return {seed: sp[seed] + eo[seed] for seed in sp if seed in eo}
 
 
-def _traffic(one: Group, other: Group) -> str:
+def _bytes_ratio(one: Group, other: Group) -> str:
     """The bytes of one group's mean run, as a multiple of the other's."""
     bytes_of_one, bytes_of_other = _mean_bytes(one), _mean_bytes(other)
     if not bytes_of_other:
@@ -146,17 +147,12 @@ def alerts_sentence(groups: Sequence[Group]) -> str:
         for group in groups:
             recall = spread(group.values(f"{kind}/recall_at_1"))[0]
             if math.isfinite(recall):
-                texts.append(_recall_text(group, recall))
+                positives = group.first.summary["metrics"].get(f"{POSITIVES}/test") if len(group.runs) == 1 else None
+                counts = hits(recall, positives)  # only a single run has counts
+                texts.append(f"{group.label} {recall:.3f}" + (f" ({counts})" if counts else ""))
         if texts:
             clauses.append(f"{whose}, {', '.join(texts)}")
     return f"Caught at 1 % of alerts: {'; '.join(clauses)}." if clauses else ""
-
-
-def _recall_text(group: Group, recall: float) -> str:
-    """ "fedavg 0.292 (7 of 24)"; a single run has its counts."""
-    positives = group.first.summary["metrics"].get(f"{POSITIVES}/test") if len(group.runs) == 1 else None
-    counts = hits(recall, positives)
-    return f"{group.label} {recall:.3f}" + (f" ({counts})" if counts else "")
 
 
 def metrics_compared(groups: Sequence[Group]) -> list[str]:
@@ -191,16 +187,16 @@ def verdicts(groups: Sequence[Group], name: str) -> list[tuple[Group, list[float
     Differences are paired over seeds; the verdicts are of tests (`paired.paired_tests`): 1 better, -1 worse, 0 neither.
     Gaps of a model that predicts one class for almost everyone get no verdict.
     """
-    first, *others = groups
-    base = first.by_seed(name)
-    differences_of = [(group, paired_differences(group.by_seed(name), base)) for group in others]
-    differences_of = [(group, differences) for group, differences in differences_of if differences]
-    tested = []
-    for group, differences in differences_of:
-        void = name.startswith("groups/") and (predicts_one_class(first) or predicts_one_class(group))
-        tested.append([] if void else differences)
+    first = groups[0]
+    compared, tested = list[tuple[Group, list[float]]](), list[list[float]]()
+    for group in groups[1:]:
+        differences = paired_differences(group.by_seed(name), first.by_seed(name))
+        if differences:
+            void = name.startswith("groups/") and (predicts_one_class(first) or predicts_one_class(group))
+            compared.append((group, differences))
+            tested.append([] if void else differences)
     result = []
-    for (group, differences), sign in zip(differences_of, paired_tests(tested), strict=True):
+    for (group, differences), sign in zip(compared, paired_tests(tested), strict=True):
         verdict = sign * direction(name, common_selection_metric([first, group]))
         result.append((group, differences, verdict))
     return result
@@ -215,8 +211,8 @@ def headlines(groups: Sequence[Group], all_gains: Sequence[Gain], name: str = ""
     lines = []
     if metric and not incomparability(groups):
         lines += [comparison_sentence(groups, name or f"local/{metric}", metric), alerts_sentence(groups)]
-    joining = headline(all_gains)
-    lines += [joining] if joining else sentences(all_gains)
+    joining = gain_headline(all_gains)
+    lines += [joining] if joining else gain_sentences(all_gains)
     return [line for line in lines if line]
 
 
@@ -230,6 +226,6 @@ def over_conditions(conditions: Sequence[Condition]) -> list[str | ResultTable]:
         reason = incomparability(groups) if len(groups) > 1 else ""
         if reason:
             lines.append(f"Not compared: {reason}.")
-        lines += headlines(groups, gains(groups), condition.metric_name)
+        lines += headlines(groups, member_gains(groups), condition.metric_name)
         lines.append(overview(condition))
     return lines

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
@@ -15,6 +16,7 @@ from fedweave.reports.effects import effect, three_digits
 from fedweave.reports.paired import paired_differences, paired_tests
 from fedweave.reports.panels import Dots, Figure, Panel
 
+MARKS = {1: "★ ", -1: "▽ ", 0: ""}  # better, worse, neither
 _SECTIONS = ("data", "partition", "noise")  # sections of a configuration that determine the examples of a run
 
 
@@ -61,9 +63,10 @@ def conditions(groups: Sequence[Group], keys: Sequence[str] = (), by_validation:
         titles = [settings_text(setting_values(same[0], keys)) for same in classes]
     else:
         classes = []
-        for same in distinct(groups, lambda one, other: _examples(one) == _examples(other)):
-            classes += _split_by_settings(same)
-        titles = _titles(classes)
+        for of_examples in distinct(groups, lambda one, other: _examples(one) == _examples(other)):
+            by_settings = distinct(of_examples, lambda one, other: _settings(one) == _settings(other))
+            classes += by_settings if all(len(same) > 1 for same in by_settings) else [of_examples]
+        titles = _titles([same[0] for same in classes])
     if all(len(same) < 2 for same in classes):
         return []
     result = []
@@ -103,29 +106,23 @@ def _settings(group: Group) -> Record:
     return {key: value for key, value in config.items() if key.partition(".")[0] in _SECTIONS}
 
 
-def _split_by_settings(groups: Sequence[Group]) -> list[list[Group]]:
-    """The groups with equal settings of the examples; all in one list if a combination has a single group."""
-    classes = distinct(groups, lambda one, other: _settings(one) == _settings(other))
-    return classes if all(len(same) > 1 for same in classes) else [[*groups]]
-
-
-def _titles(classes: Sequence[Sequence[Group]]) -> list[str]:
-    """The data set, where there are several, and the settings in which conditions of one data set differ."""
-    firsts = [groups[0] for groups in classes]
-    several_datasets = len({_examples(first)[0] for first in firsts}) > 1
+def _titles(firsts: Sequence[Group]) -> list[str]:
+    """The data set, where there are several, and the settings in which conditions of one data set differ; of each
+    condition the first group."""
+    datasets = [_examples(first)[0] for first in firsts]
+    settings = [_settings(first) for first in firsts]
     titles = []
-    for first in firsts:
-        dataset, settings = _examples(first)[0], _settings(first)
-        settings_of_dataset = [_settings(other) for other in firsts if _examples(other)[0] == dataset]
+    for dataset, values in zip(datasets, settings, strict=True):
+        same_dataset = [other for name, other in zip(datasets, settings, strict=True) if name == dataset]
         different = {}
-        for key in dict.fromkeys(key for values in settings_of_dataset for key in values):
-            if any(values.get(key) != settings.get(key) for values in settings_of_dataset):
-                different[key] = settings.get(key, "none")
-        title = [dataset if several_datasets else "", settings_text(different)]
+        for key in dict.fromkeys(chain.from_iterable(same_dataset)):
+            if any(other.get(key) != values.get(key) for other in same_dataset):
+                different[key] = values.get(key, "none")
+        title = [dataset if len({*datasets}) > 1 else "", settings_text(different)]
         titles.append(", ".join(filter(None, title)))
-    if len(set(titles)) == len(titles):
-        return titles
-    return [f"{title}, {_examples(first)[1]}" for title, first in zip(titles, firsts, strict=True)]
+    if len(set(titles)) < len(titles):
+        titles = [f"{title}, {_examples(first)[1]}" for title, first in zip(titles, firsts, strict=True)]
+    return titles
 
 
 def rounds_text(run: Run) -> str:
@@ -161,7 +158,7 @@ def overview(condition: Condition) -> ResultTable:
         f"global/{metric}": "all examples, last round",
         f"fairness/worst_{metric}": "worst client",
     }
-    columns = [column for column in titles if any(_has_value(group, column) for group in groups)]
+    columns = [column for column in titles if any({*group.values(column)} - {None} for group in groups)]
     differences = dict[str, list[float]]()
     if not incomparability(groups):
         for group in groups[1:]:
@@ -175,16 +172,12 @@ def overview(condition: Condition) -> ResultTable:
         difference, uncertainty = Cell(NONE), Cell("")
         if group.label in differences:
             change = effect(differences[group.label])
-            mark = {1: "★ ", -1: "▽ ", 0: ""}[int(rank(metric, signs[group.label]))]
+            mark = MARKS[int(rank(metric, signs[group.label]))]
             difference = Cell(f"{mark}{signed(change.mean, three_digits)}", repr(change.mean))
             uncertainty = Cell(change.uncertainty)
         rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, difference, uncertainty))
     head = ("run", "seeds", *(titles[column] for column in columns), f"less {first.label}", "uncertainty")
     return ResultTable(head, tuple(rows))
-
-
-def _has_value(group: Group, name: str) -> bool:
-    return any(value is not None for value in group.values(name))
 
 
 def means_figure(condition: Condition) -> Figure | None:

@@ -15,9 +15,25 @@ WIDTH, HEIGHT = 364, 250  # a telephone's 400 pixels less the page's margins
 SIZE, LETTER = 11, 0.6  # of text; a letter's width to it, on the safe side
 MAX_NAMES, MAX_LETTERS = 20, 16  # names that fit below an axis, and letters of each
 TOP, RIGHT = 10, 8
-TURN = 60  # degrees by which names are turned where they do not fit next to each other
+ANGLE = 60  # degrees by which names are rotated where they do not fit next to each other
 LEVELS = 16  # colors of a heat map
 SQUARE = 26  # pixels that a number in a square needs
+# SVG paths from the middle: about ten pixels, and about five in a cloud.
+SYMBOLS = {
+    "circle": "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
+    "diamond": "m0 -5l5 5l-5 5l-5 -5z",
+    "square": "m-4 -4h8v8h-8z",
+    "triangle": "m0 -5l5 9h-10z",
+    "stroke": "m-5 -1h10v2h-10z",
+    "cross": "m-1.5 -5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z",
+}
+CLOUD_SYMBOLS = {
+    "circle": "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0 -4 0z",
+    "diamond": "m0 -2.8l2.8 2.8l-2.8 2.8l-2.8 -2.8z",
+    "square": "m-2 -2h4v4h-4z",
+    "triangle": "m0 -2.8l2.8 5h-5.6z",
+    "cross": "m-.8 -2.8h1.6v2h2v1.6h-2v2h-1.6v-2h-2v-1.6h2z",
+}
 
 
 class Axis:
@@ -42,10 +58,10 @@ class Axis:
 
 def panel_svg(panel: Panel | Heat) -> str:
     """The SVG of a panel."""
-    height, *parts = _heat(panel) if isinstance(panel, Heat) else _panel(panel)
-    body = "".join(parts)
-    box = f'viewBox="0 0 {WIDTH} {height}"'
-    return f'<svg class="plot" {box} role="img" aria-label="{escape(panel.title or panel.beside)}">{body}</svg>'
+    height, parts = _heat(panel) if isinstance(panel, Heat) else (HEIGHT, _panel(panel))
+    box = f'viewBox="0 0 {WIDTH} {height:.0f}"'
+    title = escape(panel.title or panel.beside)
+    return f'<svg class="plot" {box} role="img" aria-label="{title}">{"".join(parts)}</svg>'
 
 
 def symbol_svg(key: Key) -> str:
@@ -60,17 +76,22 @@ def symbol_svg(key: Key) -> str:
 
 
 def _panel(panel: Panel) -> Iterator[str]:
-    """The height, and then the parts."""
+    # 1. The axes. `left` and `end` are the pixels of the left and the lower end of the area of the marks.
     low, high = _range(panel)
-    labels, bottom = _shortened(panel.below_names), _below(panel.below_names, panel.below)
-    end = HEIGHT - bottom
+    names = _Names(panel.below_names)
+    end = HEIGHT - names.height - (18 if panel.below else 4)
     up = Axis(low, high, end, TOP + 14 * bool(panel.beside), parts=5)
-    left = max(10 + _wide(max((panel.form(tick) for tick in up.ticks), key=len)), _lean(panel.below_names))
-    across = _across(panel, left)
-    yield str(HEIGHT)
-    yield from _grid(up, left, panel, end)
-    if labels:
-        yield from _names(labels, [across.place(at) for at in range(len(labels))], end)
+    left = max(10 + max(_text_width(panel.form(tick)) for tick in up.ticks), names.overhang)
+    across = _horizontal_axis(panel, left)
+    step = across.place(1) - across.place(0)  # pixels of a name
+    for tick in up.ticks:
+        yield f'<path class="grid" d="M{left:.1f} {up.place(tick):.1f}H{WIDTH - RIGHT}"/>'
+        yield _text(left - 5, up.place(tick) + 4, panel.form(tick), "end")
+    yield f'<path class="axis" d="M{left:.1f} {end:.1f}H{WIDTH - RIGHT}"/>'
+    if panel.beside:
+        yield _text(2, TOP, panel.beside, "start")
+    if panel.below_names:
+        yield from names.draw([across.place(index) for index in range(len(panel.below_names))], end)
     else:
         ticks = panel.ticks or {tick: panel.across(tick) for tick in across.ticks}
         for place, word in ticks.items():
@@ -79,15 +100,92 @@ def _panel(panel: Panel) -> Iterator[str]:
         yield _text((left + WIDTH - RIGHT) / 2, HEIGHT - 5, panel.below, "middle")
     for level in panel.levels:
         yield f'<path class="level" d="M{left:.1f} {up.place(level):.1f}H{WIDTH - RIGHT}"/>'
-    yield from _bars(panel, across, up)
+
+    # 2. Bars, which are behind all else.
+    bars = [mark for mark in panel.marks if isinstance(mark, Bars)]
+    whole = 0.8 * step
+    width = whole if panel.stacked else whole / max(len(bars), 1)
+    base = np.zeros(len(panel.names))  # where a stacked bar stands
+    for number, bar in enumerate(bars):
+        kind, label = "bar pale" if bar.pale else "bar", f", {bar.name}" if bar.name else ""
+        for index, height in enumerate(bar.y):
+            if not math.isfinite(height) or height == 0:
+                continue
+            foot, top = up.place(base[index]), up.place(base[index] + height)
+            x = across.place(index) - whole / 2 + (0 if panel.stacked else number * width)
+            title = _title(f"{panel.names[index]}{label}: {panel.form(height)}")
+            box = f'x="{x:.1f}" y="{min(foot, top):.1f}" width="{width:.1f}" height="{abs(foot - top):.1f}"'
+            yield f'<rect class="{kind}" style="--c:{bar.tone}" {box}>{title}</rect>'
+            if bar.errors:
+                yield _error_line(x + width / 2, height, bar.errors[index], up)
+        if panel.stacked:
+            base = base + np.nan_to_num(np.asarray(bar.y, float))
+
+    # 3. The other marks.
     for mark in panel.marks:
         if isinstance(mark, LineSeries):
             yield from _line(mark, panel, across, up)
         elif isinstance(mark, Cloud):
-            yield _cloud(mark, across, up)
+            path = ""
+            for x, y in zip(mark.x, mark.y, strict=True):
+                path += f"M{across.place(x):.1f} {up.place(y):.1f}{CLOUD_SYMBOLS[mark.symbol]}"
+            title = _title(f"{mark.name}: {len(mark.x):,}")
+            yield f'<path class="bar" style="--c:{mark.tone}" d="{path}">{title}</path>'
         elif isinstance(mark, Dots):
-            yield from _dots(mark, panel, across, up)
-            yield from _labels(mark, across, up)
+            yield from _dots(mark, panel, across, up, step)
+
+
+def _horizontal_axis(panel: Panel, left: float) -> "Axis":
+    if panel.names:
+        return _NameAxis(len(panel.names), left, WIDTH - RIGHT)
+    x = list[float]()
+    for mark in panel.marks:
+        if not isinstance(mark, Bars):
+            x += mark.x
+        if isinstance(mark, Dots):
+            x += [value + error for value, error in zip(mark.x, mark.wide, strict=False)]
+    x = x or [0, 1]
+    axis = Axis(min(0, *x), max(x), left, WIDTH - RIGHT, parts=5)
+    half = _text_width(panel.across(axis.ticks[-1])) / 2  # the last number stands in the middle below its tick
+    return Axis(min(0, *x), max(x), left, WIDTH - max(RIGHT, half), parts=5)
+
+
+class _NameAxis(Axis):
+    """Names at equal distances."""
+
+    def __init__(self, count: int, begin: float, end: float) -> None:
+        self.ticks = [float(index) for index in range(count)]
+        self._scale = (end - begin) / count
+        self._begin = begin + self._scale / 2
+
+
+class _Names:
+    """Names below an axis, shortened, and rotated where they do not fit next to each other; none of too many names.
+
+    texts: as they are drawn. width: of the longest. height: of all below an axis. overhang: how far rotated names reach
+    to the left of the first.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.texts, self.width, self.height, self.overhang = list[str](), 0.0, 16.0, 0.0
+        if len(names) > MAX_NAMES:
+            self.height = 4.0
+            return
+        self.texts = [name if len(name) <= MAX_LETTERS else f"{name[: MAX_LETTERS - 1]}…" for name in names]
+        self.width = max(map(_text_width, self.texts), default=0.0)
+        self._rotated = len(names) > 0 and self.width + 6 > (WIDTH - 60) / len(names)
+        if self._rotated:
+            self.height = self.width * math.sin(math.radians(ANGLE)) + SIZE
+            self.overhang = self.width * math.cos(math.radians(ANGLE))
+
+    def draw(self, places: Sequence[float], end: float) -> Iterator[str]:
+        """The texts at these places below the axis at the height `end`."""
+        for name, x in zip(self.texts, places, strict=False):
+            if self._rotated:
+                rotation = f' transform="rotate(-{ANGLE} {x + 4:.1f} {end + 12:.1f})"'
+                yield _text(x + 4, end + 12, name, "end", rotation)
+            else:
+                yield _text(x, end + 15, name, "middle")
 
 
 def _range(panel: Panel) -> tuple[float, float]:
@@ -97,15 +195,15 @@ def _range(panel: Panel) -> tuple[float, float]:
     if bars and panel.stacked:
         heights += [0.0, *np.sum([bar.y for bar in bars], 0)]
     elif bars:
-        heights += [0.0, *np.concatenate([_reach(bar, 1) for bar in bars])]
+        heights += [0.0, *np.concatenate([_ends(bar, 1) for bar in bars])]
     for mark in panel.marks:
         if not isinstance(mark, Bars):
-            heights += [*_reach(mark, -1), *_reach(mark, 1)]
+            heights += [*_ends(mark, -1), *_ends(mark, 1)]
     finite = [float(height) for height in heights if math.isfinite(height)] or [0.0, 1.0]
     return min(finite) if panel.low is None else panel.low, max(finite) if panel.high is None else panel.high
 
 
-def _reach(mark: Mark, sign: int) -> np.ndarray:
+def _ends(mark: Mark, sign: int) -> np.ndarray:
     """The upper ends of a mark's errors or band for `sign` 1, the lower ones for -1."""
     if isinstance(mark, LineSeries):
         return np.asarray((mark.low if sign < 0 else mark.high) or mark.y, float)
@@ -113,114 +211,19 @@ def _reach(mark: Mark, sign: int) -> np.ndarray:
     return result
 
 
-def _across(panel: Panel, left: float) -> Axis:
-    """The horizontal axis."""
-    if panel.names:
-        return _Places(len(panel.names), left, WIDTH - RIGHT)
-    x = list[float]()
-    for mark in panel.marks:
-        if not isinstance(mark, Bars):
-            x += mark.x
-    x = x or [0, 1]
-    for mark in panel.marks:
-        if isinstance(mark, Dots):
-            x += [value + error for value, error in zip(mark.x, mark.wide, strict=False)]
-    last = Axis(min(0, *x), max(x), left, WIDTH - RIGHT, parts=5)
-    room = _wide(panel.across(last.ticks[-1])) / 2  # the last number stands in the middle below its tick
-    return Axis(min(0, *x), max(x), left, WIDTH - max(RIGHT, room), parts=5)
-
-
-class _Places(Axis):
-    """Names at equal distances."""
-
-    def __init__(self, count: int, begin: float, end: float) -> None:
-        self.ticks = [float(at) for at in range(count)]
-        self._scale = (end - begin) / count
-        self._begin = begin + self._scale / 2
-
-
-def _below(names: Sequence[str], words: str) -> float:
-    """How much room the text below the axis takes."""
-    if not names:
-        tall = 16.0
-    elif len(names) > MAX_NAMES:
-        tall = 4.0
-    else:
-        longest = max(map(_wide, _shortened(names)))
-        tall = longest * math.sin(math.radians(TURN)) + SIZE if _turned(names) else 16.0
-    return tall + (18 if words else 4)
-
-
-def _turned(names: Sequence[str]) -> bool:
-    """Whether the names do not fit next to each other."""
-    return max(map(_wide, _shortened(names))) + 6 > (WIDTH - 60) / len(names)
-
-
-def _lean(names: Sequence[str]) -> float:
-    """How far turned names reach to the left of the first."""
-    if not 0 < len(names) <= MAX_NAMES or not _turned(names):
-        return 0.0
-    return max(map(_wide, _shortened(names))) * math.cos(math.radians(TURN))
-
-
-def _shortened(names: Sequence[str]) -> list[str]:
-    return [name if len(name) <= MAX_LETTERS else f"{name[: MAX_LETTERS - 1]}…" for name in names]
-
-
-def _wide(text: str) -> float:
+def _text_width(text: str) -> float:
     """The width of a text in pixels, on the safe side."""
     return SIZE * LETTER * len(text)
 
 
-def _names(labels: Sequence[str], places: Sequence[float], end: float) -> Iterator[str]:
-    if len(labels) > MAX_NAMES:
-        return
-    for name, x in zip(labels, places, strict=True):
-        if _turned(labels):
-            yield _text(x + 4, end + 12, name, "end", f' transform="rotate(-{TURN} {x + 4:.1f} {end + 12:.1f})"')
-        else:
-            yield _text(x, end + 15, name, "middle")
-
-
-def _grid(up: Axis, left: float, panel: Panel, end: float) -> Iterator[str]:
-    for tick in up.ticks:
-        yield f'<path class="grid" d="M{left:.1f} {up.place(tick):.1f}H{WIDTH - RIGHT}"/>'
-        yield _text(left - 5, up.place(tick) + 4, panel.form(tick), "end")
-    yield f'<path class="axis" d="M{left:.1f} {end:.1f}H{WIDTH - RIGHT}"/>'
-    if panel.beside:
-        yield _text(2, TOP, panel.beside, "start")
-
-
-def _bars(panel: Panel, across: Axis, up: Axis) -> Iterator[str]:
-    bars = [mark for mark in panel.marks if isinstance(mark, Bars)]
-    if not bars:
-        return
-    whole = 0.8 * (across.place(1) - across.place(0))
-    width = whole if panel.stacked else whole / len(bars)
-    base = np.zeros(len(panel.names))
-    for at, bar in enumerate(bars):
-        for i, height in enumerate(bar.y):
-            if not math.isfinite(height) or height == 0:
-                continue
-            foot, top = up.place(base[i]), up.place(base[i] + height)
-            x = across.place(i) - whole / 2 + (0 if panel.stacked else at * width)
-            label = f"{panel.names[i]}{f', {bar.name}' if bar.name else ''}: {panel.form(height)}"
-            box = f'x="{x:.1f}" y="{min(foot, top):.1f}" width="{width:.1f}" height="{abs(foot - top):.1f}"'
-            kind = "bar pale" if bar.pale else "bar"
-            yield f'<rect class="{kind}" style="--c:{bar.tone}" {box}>{_title(label)}</rect>'
-            if bar.errors:
-                yield _whisker(x + width / 2, height, bar.errors[i], up)
-        if panel.stacked:
-            base = base + np.nan_to_num(np.asarray(bar.y, float))
-
-
 def _line(mark: LineSeries, panel: Panel, across: Axis, up: Axis) -> Iterator[str]:
-    points = [(across.place(x), up.place(y)) for x, y in zip(mark.x, mark.y, strict=True) if math.isfinite(y)]
+    x = [across.place(value) for value in mark.x]
+    points = [(at, up.place(y)) for at, y in zip(x, mark.y, strict=True) if math.isfinite(y)]
     if not points:
         return
     if mark.low:
-        top = [(across.place(x), up.place(y)) for x, y in zip(mark.x, mark.high, strict=True)]
-        bottom = [(across.place(x), up.place(y)) for x, y in zip(mark.x, mark.low, strict=True)]
+        top = [*zip(x, map(up.place, mark.high), strict=True)]
+        bottom = [*zip(x, map(up.place, mark.low), strict=True)]
         yield f'<path class="band" style="--c:{mark.tone}" d="{_path([*top, *reversed(bottom)])}Z"/>'
     last = f"{mark.y[-1]:.4g}" if panel.form is plain_number else panel.form(mark.y[-1])
     title = _title(f"{mark.name}: {last} at {panel.across(mark.x[-1])}")
@@ -230,40 +233,22 @@ def _line(mark: LineSeries, panel: Panel, across: Axis, up: Axis) -> Iterator[st
         yield f'<path class="line" style="--c:{mark.tone}" {_dash(mark.dash)} d="{_path(points)}">{title}</path>'
 
 
-def _dots(mark: Dots, panel: Panel, across: Axis, up: Axis) -> Iterator[str]:
-    step = across.place(1) - across.place(0)
-    for i, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
+def _dots(mark: Dots, panel: Panel, across: Axis, up: Axis, step: float) -> Iterator[str]:
+    """Marks with their errors; then the labels, where those that would cover each other share one place."""
+    small = " small" if len(mark.x) > 2 * MAX_NAMES else ""
+    name = f", {mark.name}" if mark.name else ""
+    for index, (x, y) in enumerate(zip(mark.x, mark.y, strict=True)):
         if not math.isfinite(y):
             continue
         at = across.place(x) + mark.shift * step
         where = panel.names[round(x)] if panel.names else panel.across(x)
         if mark.errors:
-            yield _whisker(at, y, mark.errors[i], up)
+            yield _error_line(at, y, mark.errors[index], up)
         if mark.wide:
-            begin, end = across.place(max(x - mark.wide[i], across.ticks[0])), across.place(x + mark.wide[i])
+            begin, end = across.place(max(x - mark.wide[index], across.ticks[0])), across.place(x + mark.wide[index])
             yield f'<path class="axis" d="M{begin:.1f} {up.place(y):.1f}H{end:.1f}"/>'
-        title = _title(f"{where}{f', {mark.name}' if mark.name else ''}: {panel.form(y)}")
-        small = " small" if len(mark.x) > 2 * MAX_NAMES else ""
+        title = _title(f"{where}{name}: {panel.form(y)}")
         yield f'<g class="dot{small}" style="--c:{mark.tone}">{_mark(mark.symbol, at, up.place(y))}{title}</g>'
-
-
-CLOUD_SYMBOLS = {
-    "circle": "m-2 0a2 2 0 1 0 4 0a2 2 0 1 0 -4 0z",
-    "diamond": "m0 -2.8l2.8 2.8l-2.8 2.8l-2.8 -2.8z",
-    "square": "m-2 -2h4v4h-4z",
-    "triangle": "m0 -2.8l2.8 5h-5.6z",
-    "cross": "m-.8 -2.8h1.6v2h2v1.6h-2v2h-1.6v-2h-2v-1.6h2z",
-}
-
-
-def _cloud(mark: Cloud, across: Axis, up: Axis) -> str:
-    points = zip(mark.x, mark.y, strict=True)
-    path = "".join(f"M{across.place(x):.1f} {up.place(y):.1f}{CLOUD_SYMBOLS[mark.symbol]}" for x, y in points)
-    return f'<path class="bar" style="--c:{mark.tone}" d="{path}">{_title(f"{mark.name}: {len(mark.x):,}")}</path>'
-
-
-def _labels(mark: Dots, across: Axis, up: Axis) -> Iterator[str]:
-    """The labels next to marks; labels that would cover each other share one place."""
     labels_at: dict[tuple[float, float], list[str]] = {}
     for x, y, label in zip(mark.x, mark.y, mark.labels, strict=False):
         place = (across.place(x), up.place(y))
@@ -271,84 +256,72 @@ def _labels(mark: Dots, across: Axis, up: Axis) -> Iterator[str]:
             if max(abs(other[0] - place[0]), abs(other[1] - place[1])) < SIZE:
                 place = other
                 break
-        labels_at.setdefault(place, []).extend([label] if label else [])
+        labels_at.setdefault(place, []).append(label)
     for (x, y), labels in labels_at.items():
-        if labels:
-            yield _text(x + 6, y - 6, ", ".join(labels), "start")
+        words = ", ".join(filter(None, labels))
+        if words:
+            yield _text(x + 6, y - 6, words, "start")
 
 
-def _whisker(x: float, middle: float, error: float, up: Axis) -> str:
+def _error_line(x: float, middle: float, error: float, up: Axis) -> str:
     return f'<path class="axis" d="M{x:.1f} {up.place(middle - error):.1f}V{up.place(middle + error):.1f}"/>'
 
 
 def _mark(symbol: str, x: float, y: float) -> str:
-    """A symbol of about ten pixels."""
-    path = {
-        "circle": "m-4 0a4 4 0 1 0 8 0a4 4 0 1 0 -8 0z",
-        "diamond": "m0 -5l5 5l-5 5l-5 -5z",
-        "square": "m-4 -4h8v8h-8z",
-        "triangle": "m0 -5l5 9h-10z",
-        "stroke": "m-5 -1h10v2h-10z",
-        "cross": "m-1.5 -5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5z",
-    }[symbol]
-    return f'<path class="bar" d="M{x:.1f} {y:.1f}{path}"/>'
+    return f'<path class="bar" d="M{x:.1f} {y:.1f}{SYMBOLS[symbol]}"/>'
 
 
-def _heat(heat: Heat) -> Iterator[str]:
-    """The height, and then the parts."""
+def _heat(heat: Heat) -> tuple[float, list[str]]:
+    """The height, and the parts."""
+    # 1. Where the squares are: `width` by `height` pixels each.
     rows, columns = heat.values.shape
-    row_names = _shortened(heat.rows) if rows <= MAX_NAMES else []
-    left = 8 + max(map(_wide, row_names), default=0) + (14 if heat.beside else 0)
-    left = max(left, _lean(heat.columns))
-    wide = WIDTH - RIGHT - left
-    across = wide / columns  # of a square
-    down = max(min(across, 230 / rows), SIZE + 3 if row_names else 0, _wide(heat.beside) / rows)
-    top, end = TOP, TOP + rows * down
-    height = end + _below(heat.columns, heat.below) + 26
-    yield f"{height:.0f}"
-    yield from _squares(heat, left, top, across, down)
-    for row, name in enumerate(row_names):
-        yield _text(left - 5, top + (row + 0.5) * down + 4, name, "end")
-    if heat.columns:
-        places = [left + (column + 0.5) * across for column in range(columns)]
-        yield from _names(_shortened(heat.columns), places, end)
-    if heat.below:
-        yield _text(left + wide / 2, height - 31, heat.below, "middle")
-    if heat.beside:
-        yield _text(10, (top + end) / 2, heat.beside, "middle", f' transform="rotate(-90 10 {(top + end) / 2:.1f})"')
-    yield from _scale(heat, left, height - 20)
+    row_names, column_names = _Names(heat.rows), _Names(heat.columns)
+    left = 8 + row_names.width + (14 if heat.beside else 0)
+    left = max(left, column_names.overhang)
+    width = (WIDTH - RIGHT - left) / columns
+    height = max(min(width, 230 / rows), SIZE + 3 if row_names.texts else 0, _text_width(heat.beside) / rows)
+    end = TOP + rows * height
+    total = end + column_names.height + (18 if heat.below else 4) + 26
 
-
-def _squares(heat: Heat, left: float, top: float, across: float, down: float) -> Iterator[str]:
-    """A path for each of a few colors, and the numbers in the squares where there is room."""
+    # 2. A path for each of a few colors, and the numbers in the squares where there is room.
     shares = np.clip(np.nan_to_num(heat.values / (heat.top or 1.0)), 0, 1)
     levels = np.minimum((shares * LEVELS).astype(int), LEVELS - 1)  # [r, c]
     paths: dict[int, str] = {}
     for r, row in enumerate(levels):
         begins = np.flatnonzero(np.diff(row, prepend=-1)).tolist()  # of runs of one color
-        for begin, end in pairwise([*begins, len(row)]):
-            wide = (end - begin) * across
-            box = f"M{left + begin * across:.1f} {top + r * down:.1f}h{wide:.1f}v{down:.1f}h-{wide:.1f}z"
+        for begin, stop in pairwise([*begins, len(row)]):
+            run = (stop - begin) * width
+            box = f"M{left + begin * width:.1f} {TOP + r * height:.1f}h{run:.1f}v{height:.1f}h-{run:.1f}z"
             paths[row[begin]] = paths.get(row[begin], "") + box
-    for level, path in sorted(paths.items()):
-        yield f'<path fill="{shade(level / (LEVELS - 1))}" d="{path}"/>'
-    if not heat.texts or across < SQUARE or down < SIZE + 2:
-        return
-    for r, row in enumerate(heat.texts):
-        for c, text in enumerate(row):
-            color = ink(shade(levels[r, c] / (LEVELS - 1)))
-            x, y = left + (c + 0.5) * across, top + (r + 0.5) * down + 4
-            yield _text(x, y, text, "middle", f' style="fill:{color}"')
+    parts = [f'<path fill="{_level_color(level)}" d="{path}"/>' for level, path in sorted(paths.items())]
+    if width >= SQUARE and height >= SIZE + 2:
+        for r, texts in enumerate(heat.texts):
+            for c, text in enumerate(texts):
+                style = f' style="fill:{ink(_level_color(levels[r, c]))}"'
+                x, y = left + (c + 0.5) * width, TOP + (r + 0.5) * height + 4
+                parts.append(_text(x, y, text, "middle", style))
 
-
-def _scale(heat: Heat, left: float, y: float) -> Iterator[str]:
-    """What the colors mean."""
+    # 3. Names and titles, and what the colors mean.
+    for r, name in enumerate(row_names.texts):
+        parts.append(_text(left - 5, TOP + (r + 0.5) * height + 4, name, "end"))
+    parts += column_names.draw([left + (c + 0.5) * width for c in range(columns)], end)
+    if heat.below:
+        parts.append(_text((left + WIDTH - RIGHT) / 2, total - 31, heat.below, "middle"))
+    if heat.beside:
+        middle = (TOP + end) / 2
+        parts.append(_text(10, middle, heat.beside, "middle", f' transform="rotate(-90 10 {middle:.1f})"'))
     first, last = heat.form(0), heat.form(heat.top)
-    x = left + _wide(first) + 6
-    for number in range(LEVELS):
-        yield f'<rect x="{x + 6 * number:.1f}" y="{y}" width="6.2" height="10" fill="{shade(number / (LEVELS - 1))}"/>'
-    yield _text(left, y + 9, first, "start")
-    yield _text(x + 6 * LEVELS + 5, y + 9, last, "start")
+    x, y = left + _text_width(first) + 6, total - 20
+    for level in range(LEVELS):
+        box = f'x="{x + 6 * level:.1f}" y="{y}" width="6.2" height="10"'
+        parts.append(f'<rect {box} fill="{_level_color(level)}"/>')
+    parts.append(_text(left, y + 9, first, "start"))
+    parts.append(_text(x + 6 * LEVELS + 5, y + 9, last, "start"))
+    return total, parts
+
+
+def _level_color(level: int) -> str:
+    return shade(level / (LEVELS - 1))
 
 
 def _path(points: Sequence[tuple[float, float]]) -> str:

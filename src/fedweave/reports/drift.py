@@ -5,7 +5,7 @@ from fedweave.apply.drift import Shift, TableDrift
 from fedweave.core.text import counted
 from fedweave.reports.cells import NONE
 
-MOST = 200  # columns on a page
+MAX_COLUMNS = 200  # on a page
 OF = {"node": "column of nodes", "edge": "column of edges", "score": "score"}
 _HOW = (
     "PSI is the population stability index: by convention a shift is small below .1 and large above .25. A column is "
@@ -69,8 +69,8 @@ def document(drift: TableDrift) -> Document:
         ("tables", drift.tables),
         ("written", drift.at.replace("T", " ").replace("+00:00", " UTC")),
     )
-    rows = [row(drift, one) for one in drift.shifts[:MOST]]
-    rest = len(drift.shifts) - MOST
+    rows = [row(drift, one) for one in drift.shifts[:MAX_COLUMNS]]
+    rest = len(drift.shifts) - MAX_COLUMNS
     more = (f"{rest:,} more columns have smaller values.",) if rest > 0 else ()
     table = grid(rows, ("", "name", "what", "largest change"))
     section = Section("Columns and scores", (*_HOW, *more), grid=table)

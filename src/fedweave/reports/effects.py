@@ -13,7 +13,7 @@ from fedweave.reports.cells import signed
 from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences
 
 UNDECIDED = "No significant difference"
-TOO_FEW = f"an interval needs {MIN_SEEDS} seeds"
+MIN_SEEDS_TEXT = f"an interval needs {MIN_SEEDS} seeds"
 MAX_RUNS = 8  # that a sentence names
 MAX_COMPARED = 3  # of those that the best is compared with
 
@@ -49,7 +49,7 @@ class Effect:
             return "one seed, not tested"
         seeds = counted(self.seeds, "seed")
         if not self.tested:
-            return f"{seeds}, not tested: {TOO_FEW}"
+            return f"{seeds}, not tested: {MIN_SEEDS_TEXT}"
         return f"95 % interval {signed(self.low, three_digits)} to {signed(self.high, three_digits)}, {seeds}"
 
 
@@ -61,11 +61,9 @@ def effect(differences: Sequence[float]) -> Effect:
 
 def orient(change: Effect, direction: int) -> Effect:
     """The effect with the opposite sign if `direction` is -1, else unchanged."""
-    if direction > 0:
-        return change
-    low = None if change.high is None else -change.high
-    high = None if change.low is None else -change.low
-    return replace(change, mean=-change.mean, low=low, high=high)
+    if direction > 0 or change.low is None or change.high is None:
+        return replace(change, mean=direction * change.mean)
+    return replace(change, mean=-change.mean, low=-change.high, high=-change.low)
 
 
 def three_digits(value: float) -> str:
@@ -110,17 +108,17 @@ def comparison_sentence(groups: Sequence[Group], name: str, metric: str) -> str:
     if len(effects) < len(others):
         return f"Not tested, since not all runs have a seed in common: {ranks}."
     for label, change in effects.items():
-        if change.significant and rank(metric, change.mean) < 0:  # possible where runs have other seeds besides
+        if change.significant and rank(metric, change.mean) < 0:  # possible where not all seeds are in common
             return f"Not all runs have the same seeds; over those in common {label} is ahead of {best.label}: {ranks}."
     tested = {label: change for label, change in effects.items() if change.tested}
     if not tested:
         seeds = counted(max(change.seeds for change in effects.values()), "seed")
-        return f"Not tested, {seeds}; {TOO_FEW}: {ranks}."
+        return f"Not tested, {seeds}; {MIN_SEEDS_TEXT}: {ranks}."
 
     # 2. the result of the test
     untested = [label for label in effects if label not in tested]
     if untested:
-        ranks += f". Not tested against {listed(untested)}: {TOO_FEW}"
+        ranks += f". Not tested against {listed(untested)}: {MIN_SEEDS_TEXT}"
     undecided = {label: change for label, change in tested.items() if not change.significant}
     if undecided:
         names = []

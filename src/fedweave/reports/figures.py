@@ -4,19 +4,20 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from rich.filesize import decimal
 
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, spread
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import PLAIN, RMSE, RMSE_OF_MEAN, title_of
 from fedweave.privacy.accountant import over_rounds
 from fedweave.reports import colors
+from fedweave.reports.cells import bytes_text
 from fedweave.reports.colors import CLASSES, DASHES
-from fedweave.reports.panels import Bars, Dots, Figure, Heat, Key, LineSeries, Panel, legend_of, percent
+from fedweave.reports.panels import Bars, Dots, Figure, Heat, LineSeries, Panel, legend_of, percent
 
 _DIRECTIONS = {"up": "Sent by all clients", "down": "Received by all clients", "peer": "Sent from client to client"}
 SENT = "sent by all clients in training"  # the axis of bytes
@@ -51,9 +52,9 @@ def traffic(groups: Sequence[Group]) -> Figure | None:
     for direction, title in _DIRECTIONS.items():
         lines = _lines(groups, [_bytes(group.first.ledger, direction) for group in groups])
         if lines:
-            panels.append(Panel(title, lines, below="round", low=0.0, form=_bytes_text))
+            panels.append(Panel(title, lines, below="round", low=0.0, form=bytes_text))
     costs = [over_rounds(group.first.ledger) for group in groups]  # {kind of record: {round: ε}}
-    for record in dict.fromkeys(record for cost in costs for record in cost):
+    for record in dict.fromkeys(chain.from_iterable(costs)):
         lines = _lines(groups, [cost.get(record, {}) for cost in costs])
         panels.append(Panel(f"ε per {record}, of the client that sent most", lines, below="round", low=0.0))
     if not panels:
@@ -67,10 +68,6 @@ def _bytes(ledger: pa.Table, direction: str) -> dict[int, float]:
     by_round = rows.group_by("round").aggregate([("bytes", "sum")]).sort_by("round")
     sums = np.cumsum(by_round["bytes_sum"].to_numpy()).tolist()
     return dict(zip(by_round["round"].to_pylist(), sums, strict=True))
-
-
-def _bytes_text(value: float) -> str:
-    return decimal(round(value))
 
 
 def _lines(groups: Sequence[Group], values: Sequence[Series]) -> tuple[LineSeries, ...]:
@@ -99,7 +96,7 @@ def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
         lines.append(replace(line, x=x[points], y=line.y[points], low=line.low[points], high=line.high[points]))
     if not any(line.x and line.x[-1] for line in lines):
         return None
-    panel = Panel(f"Test {title_of(metric)}, mean over clients", tuple(lines), below=SENT, across=_bytes_text)
+    panel = Panel(f"Test {title_of(metric)}, mean over clients", tuple(lines), below=SENT, across=bytes_text)
     return Figure((panel,), legend_of(panel.marks) if len(groups) > 1 else ())
 
 
@@ -125,10 +122,16 @@ def curves(groups: Sequence[Group]) -> Figure | None:
     panels = []
     for title, curve in curve_of_title.items():
         lines = []
+        levels = set[float]()
         for index, group in enumerate(groups):
             lines.append(_mean_line(group.label, index, [run.curve(*curve) for run in group.runs]))
+            of_other_clients = title == LOCAL_ACCURACY and any(group.by_seed(name) for name in _OF_OTHER_CLIENTS)
+            if title in _CONSTANT_METRICS and not of_other_clients:
+                constant = spread(group.values(_CONSTANT_METRICS[title]))[0]
+                if math.isfinite(constant):
+                    levels.add(round(constant, 4))
         if any(line.x for line in lines):
-            panels.append(Panel(title, tuple(lines), below="round", levels=_constants(groups, title)))
+            panels.append(Panel(title, tuple(lines), below="round", levels=tuple(sorted(levels))))
     if not panels:
         return None
     return Figure(tuple(panels), legend_of(panels[0].marks) if len(groups) > 1 else ())
@@ -145,28 +148,6 @@ def _mean_line(label: str, index: int, seeds: Sequence[Series]) -> LineSeries:
             low.append(mean - deviation)
             high.append(mean + deviation)
     return LineSeries(label, rounds, means, colors.run_tone(index), DASHES[index % len(DASHES)], low, high)
-
-
-def _constants(groups: Sequence[Group], title: str) -> tuple[float, ...]:
-    """The different accuracies of always predicting the most frequent class, for curves called `title`.
-
-    Accuracies over other clients than the curve's are left out.
-    """
-    if title not in _CONSTANT_METRICS:
-        return ()
-    levels = set()
-    for group in groups:
-        if title == LOCAL_ACCURACY and any(group.by_seed(name) for name in _OF_OTHER_CLIENTS):
-            continue
-        mean = spread(group.values(_CONSTANT_METRICS[title]))[0]
-        if math.isfinite(mean):
-            levels.add(round(mean, 4))
-    return tuple(sorted(levels))
-
-
-def has_constants(figure: Figure | None) -> bool:
-    """Whether the `curves` show the accuracy of always predicting one class."""
-    return figure is not None and any(isinstance(panel, Panel) and panel.levels for panel in figure.panels)
 
 
 def client_accuracy(groups: Sequence[Group]) -> Figure | None:
@@ -204,10 +185,17 @@ def distribution(
 
     test_sizes: numbers of test examples, which stand behind the clients' names.
     """
-    values = [value for seed in seeds for value in seed.values()]
-    low, high = _range(values)
+    values = [*chain.from_iterable(seed.values() for seed in seeds)]
+    low, high = min(0.0, *values), max(1.0, *values)
+    if high > 1.0:  # no share: some room above the largest
+        high *= 1.05
     if is_histogram(seeds):
-        return _histogram_panel(title, values, low, high, tone, metric)
+        shares, centers = histogram(values, low, high)
+        half = (high - low) / BINS / 2
+        names = tuple(f"{center - half:.2f} to {center + half:.2f}" for center in centers)
+        ticks = {BINS * fifth / 5 - 0.5: f"{low + (high - low) * fifth / 5:.3g}" for fifth in range(6)}
+        bars = Bars("", shares.tolist(), tone)
+        return Panel(title, (bars,), names, metric, "share of clients", form=percent, ticks=ticks)
     if len(seeds) > 1:
         in_order = np.sort(np.array([[*seed.values()] for seed in seeds]), axis=1)  # [seeds, clients]
         bars = Bars("", in_order.mean(0).tolist(), tone, in_order.std(0, ddof=1).tolist())
@@ -215,35 +203,21 @@ def distribution(
         return Panel(title, (bars,), names, "clients, lowest first", beside=metric, low=low, high=high)
     lowest_first = dict(sorted(seeds[0].items(), key=lambda item: item[1]))
     marks: list[Bars | Dots] = [Bars("", [*lowest_first.values()], tone)]
-    constants = [(place, constant[name]) for place, name in enumerate(lowest_first) if constant and name in constant]
-    if constants:
-        x, y = zip(*constants, strict=True)
+    x, y, texts = [], [], []
+    for place, name in enumerate(lowest_first):
+        if constant and name in constant:
+            x.append(place)
+            y.append(constant[name])
+        texts.append(f"{name} ({test_sizes[name]:,})" if test_sizes and name in test_sizes else name)
+    if x:
         marks.append(Dots("constant prediction", x, y, CONSTANT_TONE, "stroke"))
-    names = tuple(
-        f"{name} ({test_sizes[name]:,})" if test_sizes and name in test_sizes else name for name in lowest_first
-    )
-    below = "" if len(names) <= MAX_NAMES else "clients, lowest first"
-    return Panel(title, tuple(marks), names, below, beside=metric, low=low, high=high)
+    below = "" if len(texts) <= MAX_NAMES else "clients, lowest first"
+    return Panel(title, tuple(marks), tuple(texts), below, beside=metric, low=low, high=high)
 
 
 def is_histogram(seeds: Sequence[dict[str, float]]) -> bool:
     """Whether there are too many clients for bars, or not the same number for every seed."""
     return len(seeds[0]) > MAX_BARS or len({len(seed) for seed in seeds}) > 1
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    """The range of an axis of these values: [0, 1] for shares, else from 0, or less, to the largest."""
-    low, high = min(0.0, *values), max(1.0, *values)
-    return low, (1.0 if high == 1.0 else 1.05 * high)
-
-
-def _histogram_panel(title: str, values: Sequence[float], low: float, high: float, tone: str, metric: str) -> Panel:
-    shares, centers = histogram(values, low, high)
-    half = (high - low) / BINS / 2
-    names = tuple(f"{center - half:.2f} to {center + half:.2f}" for center in centers)
-    bars = Bars("", shares.tolist(), tone)
-    ticks = {BINS * fifth / 5 - 0.5: f"{low + (high - low) * fifth / 5:.3g}" for fifth in range(6)}
-    return Panel(title, (bars,), names, metric, "share of clients", form=percent, ticks=ticks)
 
 
 def histogram(values: Sequence[float], low: float = 0.0, high: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -260,7 +234,7 @@ def incentives(run: Run) -> Figure | None:
     measures = {title: of_clients for title, of_clients in measures.items() if of_clients}
     if not measures:
         return None
-    clients = sorted({client for of_clients in measures.values() for client in of_clients})[:MAX_BARS]
+    clients = sorted(set().union(*measures.values()))[:MAX_BARS]
     panels = []
     for title, of_clients in measures.items():
         lines = []
@@ -275,54 +249,46 @@ def incentives(run: Run) -> Figure | None:
 
 
 def split(run: Run) -> Figure | None:
-    """What each client holds: its labels and, for up to 50 clients, its edges."""
-    if run.partition is None or not len(run.partition):
+    """What each client holds: its labels and its edges or, of more than 50 clients, only the share of each class."""
+    partition = run.partition
+    if partition is None or not len(partition):
         return None
-    names = tuple(str(name) for name in run.partition["client"].to_pylist())
-    label_counts = run.partition["labels"].to_pylist()  # a site may keep its own back
+    clients = tuple(map(str, partition["client"].to_pylist()))
+    label_counts = partition["labels"].to_pylist()  # a site may keep its own back
     classes = max(len(counts or ()) for counts in label_counts)
     rows = [counts or [0] * classes for counts in label_counts]
-    labels = np.array(rows, np.int64).reshape(len(names), -1)  # [clients, classes]
-    if len(names) <= MAX_BARS:
-        return _stacked_bars(run, run.partition, names, labels)
-    return Figure((_class_shares(run, labels),))
+    labels = np.array(rows, np.int64).reshape(len(clients), -1)  # [clients, classes]
+    class_names = run.class_names(labels.shape[1])
 
+    # 1. Many clients: ordered by their most frequent class and then its share.
+    if len(clients) > MAX_BARS:
+        shares = labels / np.maximum(labels.sum(axis=1, keepdims=True), 1)  # [clients, classes]
+        order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+        columns = order[_spaced_indices(len(order))]
+        some = "" if len(columns) == len(order) else f", some of {len(order):,}"
+        title = f"Share of each class at clients{some}"
+        return Figure((Heat(title, shares[columns].T, 1.0, class_names, below="clients, by frequent class"),))
 
-def _stacked_bars(run: Run, partition: pa.Table, names: tuple[str, ...], labels: np.ndarray) -> Figure:
-    """A bar for each client: its labels by class, and its ends of edges."""
+    # 2. A bar for each client: its labels by class, and its ends of edges.
+    example = "edges" if run.summary.get("edges", {}).get("examples") else "nodes"
     if "graphs" in partition.column_names:
-        what = "graphs"
-    else:
-        what = "edges" if run.summary.get("edges", {}).get("examples") else "nodes"
-    class_names, tones = run.class_names(labels.shape[1]), colors.class_tones(labels.shape[1])
-    classes = tuple(map(Bars, class_names, labels.T.tolist(), tones))
+        example = "graphs"
+    bars = tuple(map(Bars, class_names, labels.T.tolist(), colors.class_tones(labels.shape[1])))
     inner_ends = [2 * (count or 0) for count in partition["edges_kept"].to_pylist()]  # both ends
     cut_ends = [count or 0 for count in partition["edges_cut"].to_pylist()]
     edges = (
         Bars("kept edge ends", inner_ends, colors.tone(EDGE_COLORS["kept"])),
         Bars("cut edge ends", cut_ends, colors.tone(EDGE_COLORS["cut"])),
     )
-    below = "" if len(names) <= MAX_NAMES else "clients"
+    below = "" if len(clients) <= MAX_NAMES else "clients"
     panels = (
-        Panel(f"Labeled {what}, by class", classes, names, below, stacked=True),
-        Panel("Ends of edges, kept and cut", edges, names, below, stacked=True),
+        Panel(f"Labeled {example}, by class", bars, clients, below, stacked=True),
+        Panel("Ends of edges, kept and cut", edges, clients, below, stacked=True),
     )
-    legend: tuple[Key, ...] = legend_of(classes) if len(classes) <= MAX_NAMES else ()
-    return Figure(panels, legend + legend_of(edges))
+    return Figure(panels, (legend_of(bars) if len(bars) <= MAX_NAMES else ()) + legend_of(edges))
 
 
-def _class_shares(run: Run, labels: np.ndarray) -> Heat:
-    """Share of each class at each client, clients ordered by their most frequent class and then its share."""
-    shares = labels / np.maximum(labels.sum(axis=1, keepdims=True), 1)  # [clients, classes]
-    order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
-    clients = order[_spaced(len(order))]
-    some = "" if len(clients) == len(order) else f", some of {len(order):,}"
-    names = run.class_names(labels.shape[1])
-    title = f"Share of each class at clients{some}"
-    return Heat(title, shares[clients].T, 1.0, names, below="clients, by frequent class")
-
-
-def _spaced(count: int) -> np.ndarray:
+def _spaced_indices(count: int) -> np.ndarray:
     """At most `MAX_COLUMNS` indices below `count`, evenly spaced."""
     return np.linspace(0, count - 1, min(count, MAX_COLUMNS)).round().astype(int)
 
@@ -337,7 +303,7 @@ def pairs(run: Run) -> Figure | None:
     top = max(float(np.nan_to_num(matrix).max()) for matrix in run.pairs.values())
     panels = []
     for name in sorted(run.pairs, key=lambda name: (name.removesuffix(_ESTIMATED), name)):
-        clients = _spaced(len(run.pairs[name]))
+        clients = _spaced_indices(len(run.pairs[name]))
         title = f"{name.removesuffix(_ESTIMATED)}, {'estimated' if name.endswith(_ESTIMATED) else 'true'}"
         matrix = run.pairs[name][np.ix_(clients, clients)]
         panels.append(Heat(title, matrix, top, below="of the other", beside="clients"))
@@ -363,10 +329,9 @@ def confusions(run: Run) -> Figure | None:
     panels = []
     for title, rows in rows_by_title.items():
         if len(rows):
-            true = [labels.index(str(label)) for label in rows["true"].to_pylist()]
-            predicted = [labels.index(str(label)) for label in rows["predicted"].to_pylist()]
+            true, predicted = (map(str, rows[column].to_pylist()) for column in ("true", "predicted"))
             counts = np.zeros((len(labels), len(labels)), np.int64)  # [true, predicted]
-            np.add.at(counts, (true, predicted), 1)
+            np.add.at(counts, ([*map(labels.index, true)], [*map(labels.index, predicted)]), 1)
             panels.append(confusion(title, counts, labels))
     return Figure(tuple(panels)) if panels else None
 

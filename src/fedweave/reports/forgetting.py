@@ -14,7 +14,9 @@ from fedweave.reports.cells import NONE
 def headline(record: Record) -> str:
     """What was forgotten, in a sentence."""
     about = record["forgotten"]
-    names = about["clients"] or [record["site"]] if "site" in record else about["clients"]
+    names = about["clients"]
+    if "site" in record and not names:
+        names = [record["site"]]
     whose = f" of {listed(names)}" if names else ""
     return (
         f"{record['run']} without {counted(about['examples'], about['kind'])}{whose}, {about['training']:,} of them "
@@ -25,14 +27,14 @@ def headline(record: Record) -> str:
 def verdict(record: Record) -> list[str]:
     """What membership inference says, a sentence for each model."""
     sentences = []
-    for name, one in record["models"].items():
-        if (attack := one["attack"]) is None:
-            continue
-        above = attack["advantage"] > attack["by_chance"]
-        sentences.append(
-            f"{name.capitalize()}: the advantage of {attack['advantage']:.3f} is {'above' if above else 'not above'} "
-            f"{attack['by_chance']:.3f}, which chance exceeds in 5 % of cases."
-        )
+    for name, model in record["models"].items():
+        attack = model["attack"]
+        if attack is not None:
+            side = "above" if attack["advantage"] > attack["by_chance"] else "not above"
+            sentences.append(
+                f"{name.capitalize()}: the advantage of {attack['advantage']:.3f} is {side} {attack['by_chance']:.3f}, "
+                "which chance exceeds in 5 % of cases."
+            )
     return sentences
 
 
@@ -41,28 +43,27 @@ def quality(record: Record) -> list[dict[str, str]]:
     metric = record["metric"]
     head = f"{title_of(metric)}{' (lower is better)' if lower(metric) else ''}"
     rows = []
-    for name, one in record["models"].items():
-        apart = NONE if one["disagree"] is None else f"{one['disagree']:.1%}"
-        far = (NONE, NONE, NONE) if name == EXACT else (f"{one['parameters']:.3f}", f"{one['predictions']:.4f}", apart)
-        rows.append(
-            {"model": name, head: f"{one['metric']:.4f}", "rounds": f"{one['rounds']:,}"}
-            | {"seconds": NONE if one["seconds"] is None else f"{one['seconds']:.3g}"}
-            | {"traffic": NONE if one["bytes"] is None else decimal(one["bytes"])}
-            | dict(zip(("weights apart", "predictions apart", "other class"), far, strict=True))
-        )
+    for name, model in record["models"].items():
+        row = {"model": name, head: f"{model['metric']:.4f}", "rounds": f"{model['rounds']:,}"}
+        row["seconds"] = NONE if model["seconds"] is None else f"{model['seconds']:.3g}"
+        row["traffic"] = NONE if model["bytes"] is None else decimal(model["bytes"])
+        row["weights apart"] = row["predictions apart"] = row["other class"] = NONE
+        if name != EXACT:
+            row["weights apart"] = f"{model['parameters']:.3f}"
+            row["predictions apart"] = f"{model['predictions']:.4f}"
+            row["other class"] = NONE if model["disagree"] is None else f"{model['disagree']:.1%}"
+        rows.append(row)
     return rows
 
 
 def inference(record: Record) -> list[dict[str, str]]:
     """A row for each model: what membership inference finds."""
     rows = []
-    for name, one in record["models"].items():
-        attack = one["attack"] or {}
-        cells = {
-            head: f"{attack[key]:.3f}" if attack else NONE
-            for key, head in (("auc", "AUC"), ("advantage", "advantage"), ("by_chance", "by chance"))
-        }
-        rows.append({"model": name, **cells})
+    for name, model in record["models"].items():
+        row = {"model": name}
+        for key, head in (("auc", "AUC"), ("advantage", "advantage"), ("by_chance", "by chance")):
+            row[head] = f"{model['attack'][key]:.3f}" if model["attack"] else NONE
+        rows.append(row)
     return rows
 
 
@@ -70,14 +71,13 @@ def document(record: Record) -> Document:
     """The page."""
     site = (("site", record["site"]),) if "site" in record else ()
     facts = (*site, ("run", record["run"]), ("written", record["written"].replace("T", " ").replace("+00:00", " UTC")))
-    listed_ids = record["forgotten"].get("list")
-    hashes = (
-        *(() if listed_ids is None else (f"{listed_ids}  the ids, each as a hash keyed with the site's secret",)),
-        f"{record['configuration']}  configuration, before",
-        *(f"{one}  configuration, {name}" for name, one in record["configurations"].items()),
-        *(f"{one['weights']}  weights, {name}" for name, one in record["models"].items()),
-        f"{record['digest']}  the record, {RECORD}",
-    )
+    hashes = []
+    if record["forgotten"].get("list") is not None:
+        hashes.append(f"{record['forgotten']['list']}  the ids, each as a hash keyed with the site's secret")
+    hashes.append(f"{record['configuration']}  configuration, before")
+    hashes += [f"{digest}  configuration, {name}" for name, digest in record["configurations"].items()]
+    hashes += [f"{model['weights']}  weights, {name}" for name, model in record["models"].items()]
+    hashes.append(f"{record['digest']}  the record, {RECORD}")
     compared = (
         "Before: the run's model. Exact: trained again without what left. Fast: trained on from the run's model.",
         f"The metric is {'of this site alone' if site else 'of the selection of the run'}, over the test examples that "
@@ -102,7 +102,7 @@ def document(record: Record) -> Document:
         (
             Section("Quality and distance", compared, grid=grid(quality(record), ("model",))),
             Section("Membership inference", (*attacked, *verdict(record)), grid=grid(inference(record), ("model",))),
-            Section("SHA-256", code=hashes),
+            Section("SHA-256", code=tuple(hashes)),
         ),
         number=f"FG-{record['digest'][:12].upper()}",
     )

@@ -1,7 +1,7 @@
 """What joining brings each member: its test result in a run, by the selection metric, less its result with training
 alone on the same split."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,9 +12,9 @@ from fedweave.experiment.runs.reading import BY_FEATURES, Group, Run, distinct, 
 from fedweave.metrics.selection import lower, rank, title_of
 from fedweave.reports.cells import NONE, Cell, ResultTable, signed
 from fedweave.reports.colors import DASHES, run_tone
-from fedweave.reports.effects import TOO_FEW, UNDECIDED, Effect, effect, orient, ranking, three_digits
+from fedweave.reports.effects import MIN_SEEDS_TEXT, UNDECIDED, Effect, effect, orient, ranking, three_digits
 from fedweave.reports.figures import MAX_NAMES
-from fedweave.reports.panels import Dots, Figure, LineSeries, Panel, legend_of
+from fedweave.reports.panels import Dots, Figure, LineSeries, Mark, Panel, legend_of
 from fedweave.reports.percentiles import MANY, PERCENTILE_HEADS, count_beyond_noise, percentile_cells
 from fedweave.reports.recipes import other_settings
 
@@ -83,9 +83,10 @@ def baseline_algorithm(run: Run) -> str:
     return ALONE[1] if run.section("partition").get("name") in BY_FEATURES else ALONE[0]
 
 
-def gains(groups: Sequence[Group]) -> list[Gain]:
+def member_gains(groups: Sequence[Group]) -> list[Gain]:
     """The gain of every run for which there is a run that trains alone."""
     all_gains = []
+    local_groups = _local_groups(groups)
     for index, group in enumerate(groups):
         for run in group.runs:
             reference = local_run(run, groups)
@@ -97,22 +98,18 @@ def gains(groups: Sequence[Group]) -> list[Gain]:
             for client, value in run.clients(metric).items():
                 if client in before:
                     changes[client] = rank(metric, value - before[client])
-            if changes:
-                settings = other_settings(reference, run)
-                beyond_noise = count_beyond_noise(run, reference)
-                baseline = _label_of(reference, _local_groups(groups))
-                all_gains.append(Gain(index, group, run, changes, baseline, settings, beyond_noise))
+            if not changes:
+                continue
+            baseline = ""
+            if len(local_groups) > 1:
+                baseline = next(one.label for one in local_groups if any(other is reference for other in one.runs))
+            settings, beyond_noise = other_settings(reference, run), count_beyond_noise(run, reference)
+            all_gains.append(Gain(index, group, run, changes, baseline, settings, beyond_noise))
     return all_gains
 
 
-def _label_of(reference: Run, local_groups: Sequence[Group]) -> str:
-    """The label of the group that the run belongs to; "" if no other group trains alone."""
-    labels = [group.label for group in local_groups if any(run is reference for run in group.runs)]
-    return labels[0] if len(local_groups) > 1 else ""
-
-
 def _gains_by_group(all_gains: Sequence[Gain]) -> list[list[Gain]]:
-    """The gains of each group of runs, one for each of its seeds."""
+    """The member_gains of each group of runs, one for each of its seeds."""
     return distinct(all_gains, lambda gain, other: gain.group is other.group)
 
 
@@ -121,20 +118,19 @@ def _mean_change(group_gains: Sequence[Gain]) -> Effect:
     return effect([spread(gain.by_client.values())[0] for gain in group_gains])
 
 
-def sentences(all_gains: Sequence[Gain]) -> list[str]:
+def gain_sentences(all_gains: Sequence[Gain]) -> list[str]:
     """For every group of runs, what joining changes on average, how many members gain and lose, and how much.
 
     All seeds of a group count together: a member counts once for each seed.
     """
-    return [_sentence(group_gains) for group_gains in _gains_by_group(all_gains)]
+    return [_gain_sentence(group_gains) for group_gains in _gains_by_group(all_gains)]
 
 
-def _sentence(group_gains: Sequence[Gain]) -> str:
+def _gain_sentence(group_gains: Sequence[Gain]) -> str:
     first = group_gains[0]
     label, direction, metric = first.group.label, first.direction, title_of(first.run.selection_metric)
-    values = [value for gain in group_gains for value in gain.by_client.values()]
-    ups = [value for value in values if value > 0]
-    downs = [value for value in values if value < 0]
+    values = np.concatenate([[*gain.by_client.values()] for gain in group_gains])  # [members of all seeds]
+    ups, downs = values[values > 0].tolist(), values[values < 0].tolist()
     change = _mean_change(group_gains)
 
     # 1. the mean change
@@ -158,60 +154,49 @@ def _sentence(group_gains: Sequence[Gain]) -> str:
         words += f", by {three_digits(spread(ups)[0])} on average"
     if downs:
         words += f"; {len(downs):,} {'loses' if len(downs) == 1 else 'lose'}, by {three_digits(-spread(downs)[0])}"
-    return f"{words}{_beyond_noise_clause(group_gains)}."
 
-
-def _beyond_noise_clause(group_gains: Sequence[Gain]) -> str:
-    """How many members gain and lose by more than noise, of groups with many members."""
+    # 3. the same beyond noise, of groups with many members
     counts = [gain.beyond_noise for gain in group_gains if gain.beyond_noise is not None]
-    members = max(len(gain.by_client) for gain in group_gains)
-    if len(counts) < len(group_gains) or members <= MANY:
-        return ""
-    ups = sum(up for up, _ in counts)
-    downs = sum(down for _, down in counts)
-    return f"; beyond the noise of test examples, {ups:,} gain and {downs:,} lose"
+    if len(counts) == len(group_gains) and max(len(gain.by_client) for gain in group_gains) > MANY:
+        gaining, losing = np.sum(counts, 0)
+        words += f"; beyond the noise of test examples, {gaining:,} gain and {losing:,} lose"
+    return f"{words}."
 
 
-def headline(all_gains: Sequence[Gain]) -> str:
+def gain_headline(all_gains: Sequence[Gain]) -> str:
     """A sentence on what joining changes in each group of runs, grouped by the result of the test; "" for fewer than
     two."""
-    changes = {group_gains[0].group.label: _mean_change(group_gains) for group_gains in _gains_by_group(all_gains)}
-    if len(changes) < 2:
+    by_group = _gains_by_group(all_gains)
+    if len(by_group) < 2:
         return ""
-    significant, undecided, untested = dict[str, Effect](), dict[str, Effect](), dict[str, Effect]()
-    for label, change in changes.items():
-        if change.significant:
-            significant[label] = change
-        elif change.tested:
-            undecided[label] = change
-        else:
-            untested[label] = change
-    titles = dict.fromkeys(gain.run.selection_metric for gain in all_gains)
-    metrics = listed([title_of(name) for name in titles], " or ")
+    titles = dict.fromkeys(title_of(gain.run.selection_metric) for gain in all_gains)
+    metrics = listed([*titles], " or ")
     direction = min(gain.direction for gain in all_gains)
-    beginnings = {
-        "Against training alone,": significant,
-        f"{UNDECIDED} to training alone:": undecided,
-        f"Not tested, {TOO_FEW}: against training alone,": untested,
-    }
+    significant, undecided, untested = (
+        "Against training alone,",
+        f"{UNDECIDED} to training alone:",
+        f"Not tested, {MIN_SEEDS_TEXT}: against training alone,",
+    )
+    effects: dict[str, dict[str, float]] = {significant: {}, undecided: {}, untested: {}}  # {beginning: {words: mean}}
+    for group_gains in by_group:
+        change, label = _mean_change(group_gains), group_gains[0].group.label
+        if change.tested:
+            label += f"; {orient(change, direction).uncertainty}"
+        beginning = untested
+        if change.significant:
+            beginning = significant
+        elif change.tested:
+            beginning = undecided
+        effects[beginning][label] = change.mean
     words = []
-    for beginning, effects in beginnings.items():
-        if effects:
-            order = _effects_in_order(effects, direction)
+    for beginning, means in effects.items():
+        if means:
+            order = ranking(means, lambda value: signed(direction * value, three_digits))  # the highest gain first
             words.append(f"{beginning} joining changes members' mean {metrics} by {order}.")
     return " ".join(words)
 
 
-def _effects_in_order(effects: Mapping[str, Effect], direction: int) -> str:
-    """ "+0.0120 (fedavg; 95 % interval …), …", the highest gain first."""
-    means = {}
-    for label, change in effects.items():
-        name = f"{label}; {orient(change, direction).uncertainty}" if change.tested else label
-        means[name] = change.mean
-    return ranking(means, lambda value: signed(direction * value, three_digits))
-
-
-def table(all_gains: Sequence[Gain]) -> ResultTable:
+def gain_table(all_gains: Sequence[Gain]) -> ResultTable:
     """A row per run: how many members gain, the mean, and the members that gain least and most."""
     rows = []
     for gain in all_gains:
@@ -233,7 +218,7 @@ def table(all_gains: Sequence[Gain]) -> ResultTable:
 
 
 def member_spreads(all_gains: Sequence[Gain]) -> ResultTable:
-    """A row per run with many members: percentiles of their gains, and how many gain and lose beyond noise."""
+    """A row per run with many members: percentiles of their member_gains, and how many gain and lose beyond noise."""
     rows = []
     for gain in all_gains:
         values = [*gain.by_client.values()]
@@ -246,7 +231,7 @@ def member_spreads(all_gains: Sequence[Gain]) -> ResultTable:
     return ResultTable(head, tuple(rows), words=2)
 
 
-def figure(all_gains: Sequence[Gain]) -> Figure | None:
+def gain_figure(all_gains: Sequence[Gain]) -> Figure | None:
     """A panel for each of the first splits, with a dot per member and run, side by side.
 
     Members are in the order of their mean gain over the split's runs.
@@ -255,12 +240,15 @@ def figure(all_gains: Sequence[Gain]) -> Figure | None:
     if not splits:
         return None
     values = [0.0]
-    for gain in [gain for split in splits for gain in split]:
-        values += gain.by_client.values()
-    panels = tuple(_panel(split, min(values), max(values), titled=len(splits) > 1) for split in splits)
-    labels = {gain.group.label for gain in all_gains}
-    marks = [mark for panel in panels for mark in panel.marks]
-    return Figure(panels, legend_of(marks if len(labels) > 1 else ()))
+    for split in splits:
+        for gain in split:
+            values += gain.by_client.values()
+    panels, marks = [], list[Mark]()
+    for split in splits:
+        panels.append(_panel(split, min(values), max(values), titled=len(splits) > 1))
+        marks += panels[-1].marks
+    several = len({gain.group.label for gain in all_gains}) > 1
+    return Figure(tuple(panels), legend_of(marks if several else ()))
 
 
 def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Panel:
@@ -273,8 +261,13 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
     if first.direction < 0:
         beside = f"test {metrics} alone, less that together"
     if len(order) > MANY:
-        lines = tuple(_quantile_line(gain) for gain in split)
-        return Panel(title, lines, below="share of members", beside=beside, low=low, high=high, levels=(0.0,))
+        lines = []  # the gain that a share of the members is below
+        shares = np.arange(101) / 100
+        for gain in split:
+            values = np.quantile([*gain.by_client.values()], shares).tolist()
+            dash = DASHES[gain.index % len(DASHES)]
+            lines.append(LineSeries(gain.group.label, shares.tolist(), values, run_tone(gain.index), dash))
+        return Panel(title, tuple(lines), below="share of members", beside=beside, low=low, high=high, levels=(0.0,))
     dots = []
     for place, gain in enumerate(split):
         values = [gain.by_client[client] for client in order]
@@ -283,10 +276,3 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
         dots.append(Dots(gain.group.label, range(len(order)), values, run_tone(gain.index), symbol, shift=shift))
     below = "" if len(order) <= MAX_NAMES else "members, least gain first"
     return Panel(title, tuple(dots), tuple(order), below, beside, low, high, levels=(0.0,))
-
-
-def _quantile_line(gain: Gain) -> LineSeries:
-    """The gain that a share of many members is below."""
-    shares = [percent / 100 for percent in range(101)]
-    values = np.quantile(np.array([*gain.by_client.values()]), shares).tolist()
-    return LineSeries(gain.group.label, shares, values, run_tone(gain.index), DASHES[gain.index % len(DASHES)])

@@ -6,7 +6,6 @@ from dataclasses import replace
 from fedweave.experiment.runs.reading import Group, spread
 from fedweave.metrics.selection import near_constant
 from fedweave.reports.cells import Cell, ResultTable, mark_best, mean_cell, number, signed
-from fedweave.reports.notes import people_sentence
 from fedweave.reports.result_names import GAPS, GROUPS, note
 from fedweave.reports.tables import comparable, heads
 
@@ -35,11 +34,6 @@ def names_of_people(groups: Sequence[Group]) -> tuple[str, ...]:
     return names.pop() if len(names) == 1 else ()
 
 
-def names_sentence(groups: Sequence[Group]) -> str:
-    """A sentence on which group of people is 0 and which 1; "" where they are numbers or runs have different ones."""
-    return people_sentence(names_of_people(groups))
-
-
 def predicts_one_class(group: Group, family: str = "groups/global") -> bool:
     """Whether a run of the group predicts one class for almost everyone, so that its gaps mean nothing."""
     predicted, favorable = group.values(f"{family}/predicted"), group.values(f"{family}/favorable")
@@ -53,17 +47,23 @@ def fairness_table(groups: Sequence[Group]) -> ResultTable:
     """A row per metric and kind of value, a column per group of runs; without rows where nothing was measured."""
     rows, names = [], names_of_people(groups)
     for family, family_title in _FAMILIES.items():
-        for metric, metric_about in GROUPS.items():
+        for metric, description in GROUPS.items():
             cells = _cells(groups, family, metric)
             if cells:
-                title, small_print = _with_names(metric_about.title, names), _with_names(note(metric), names)
+                title, small_print = description.title, note(metric)
+                for index, name in enumerate(names[:2]):
+                    title = title.replace(f"group {index}", f"“{name}”")
+                    small_print = small_print.replace(f"group {index}", f"“{name}”")
                 rows.append((Cell(title, note=small_print), Cell(family_title), *cells))
     head = heads(groups)
     return ResultTable((head[0], "of", *head[1:]), tuple(rows), words=2)
 
 
 def _cells(groups: Sequence[Group], family: str, metric: str) -> list[Cell]:
-    """A cell for each group of runs; [] where none has the metric."""
+    """A cell for each group of runs; [] where none has the metric.
+
+    Its small print has the noise floor of a gap, and the number of clients for which the metric is not defined.
+    """
     name = f"{family}/{metric}"
     values = [group.values(name) for group in groups]
     if all(value is None for of_group in values for value in of_group):
@@ -73,33 +73,16 @@ def _cells(groups: Sequence[Group], family: str, metric: str) -> list[Cell]:
     void = metric in _CONSTANT_WINS and any(predicts_one_class(group, family) for group in groups)
     if comparable(groups) and not void:
         cells = mark_best(cells, [group.by_seed(name) for group in groups], metric)
+    further = {"undefined at": f"{metric}_undefined"}
+    if metric in GAPS:
+        further = {"noise floor": f"{metric}_floor"} | further
+        further |= {"predicted favorable": "predicted", "favorable": "favorable"}
     result = []
     for cell, group in zip(cells, groups, strict=True):
-        notes = filter(None, (cell.note, _small_print(group, family, metric)))
+        notes = [cell.note] if cell.note else []
+        for title, other in further.items():
+            mean, _, count = spread(group.values(f"{family}/{other}"))
+            if count:
+                notes.append(f"{title} {f'{mean:g}' if title == 'undefined at' else number(mean)}")
         result.append(replace(cell, note=", ".join(notes)))
     return result
-
-
-def _small_print(group: Group, family: str, metric: str) -> str:
-    """The noise floor of a gap, and the number of clients for which the metric is not defined; means over runs."""
-    names = {"undefined at": f"{metric}_undefined"}
-    if metric in GAPS:
-        names = {
-            "noise floor": f"{metric}_floor",
-            "undefined at": f"{metric}_undefined",
-            "predicted favorable": "predicted",
-            "favorable": "favorable",
-        }
-    words = []
-    for title, name in names.items():
-        mean, _, count = spread(group.values(f"{family}/{name}"))
-        if count:
-            words.append(f"{title} {f'{mean:g}' if title == 'undefined at' else number(mean)}")
-    return ", ".join(words)
-
-
-def _with_names(words: str, names: Sequence[str]) -> str:
-    """The words with the names of the groups 0 and 1 instead of "group 0" and "group 1"."""
-    for index, name in enumerate(names[:2]):
-        words = words.replace(f"group {index}", f"“{name}”")
-    return words

@@ -12,9 +12,9 @@ from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config import written
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, grouped
-from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, lower, selection_metric_of, title_of
+from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, lower, title_of
 from fedweave.reports import figures, gains, tables
-from fedweave.reports.absences import absent, mostly
+from fedweave.reports.absences import absence_sentence, long_absence_sentence
 from fedweave.reports.cells import ResultTable, is_main
 from fedweave.reports.compare import NOTE, comparison_table, headlines, tradeoff
 from fedweave.reports.conditions import (
@@ -25,13 +25,12 @@ from fedweave.reports.conditions import (
     overview,
     rounds_text,
 )
-from fedweave.reports.disclosure import flow_table, privacy_table
 from fedweave.reports.embeddings import picture as embeddings_figure
-from fedweave.reports.group_fairness import fairness_table, favorable_class, names_sentence
+from fedweave.reports.group_fairness import fairness_table, favorable_class, names_of_people
 from fedweave.reports.motifs import NUMBERS, kinds_of, motif_drawing
-from fedweave.reports.notes import RunFacts, alerts_clause, fairest_notes, intervals, notes
-from fedweave.reports.pages import rendered
-from fedweave.reports.panels import Figure
+from fedweave.reports.notes import RunFacts, alerts_clause, fairest_notes, intervals, notes, people_sentence
+from fedweave.reports.pages import render_template
+from fedweave.reports.panels import Figure, Panel
 from fedweave.reports.percentiles import NOISE_NOTE
 from fedweave.reports.ranks import ranks
 from fedweave.reports.recipes import training_differences
@@ -72,17 +71,18 @@ def render(
         if len(groups) == 1 and len(groups[0].runs) == 1:
             leads = [_lead(groups[0].first)]
         else:
-            leads = headlines(groups, gains.gains(groups), all_conditions[0].metric_name if all_conditions else "")
+            metric_name = all_conditions[0].metric_name if all_conditions else ""
+            leads = headlines(groups, gains.member_gains(groups), metric_name)
         body = _body(groups, embeddings)
         contents = re.findall(r'<section id="([^"]+)">\s*<h2>([^<]+)</h2>', body)  # (name, heading) of each section
         page |= {"leads": leads, "warnings": [*warnings, *_warnings(groups)], "body": body, "contents": contents}
-        return rendered("report.html", **page)
+        return render_template("report.html", **page)
     over_all = ranks(all_conditions)
     parts = [_part(condition, f"part{number}-", embeddings) for number, condition in enumerate(all_conditions)]
     contents = [("ranks", "Over all conditions"), *((f"{part['at']}condition", part["title"]) for part in parts)]
     page |= {"leads": [over_all.sentence()], "warnings": warnings, "parts": parts}
     page |= {"ranks": over_all.table(), "contents": contents}
-    return rendered("report.html", **page)
+    return render_template("report.html", **page)
 
 
 def _title(groups: Sequence[Group]) -> str:
@@ -102,24 +102,20 @@ def _lead(run: Run) -> str:
     values = [f"{title} {metrics[name]:.3f}" for name, title in titles.items() if metrics.get(name) is not None]
     scores = run.clients(metric)
     if scores:
-        values.append(_client_range(scores, metric))
-    recall = metrics.get("pooled/recall") if metric in OF_POSITIVE else None
+        worst, best = min(scores.values()), max(scores.values())
+        if lower(metric):
+            worst, best = best, worst
+        clients, best_clients = tables.clients_with(scores, worst), tables.clients_with(scores, best)
+        if len(scores) == 1:
+            values.append(f"of {clients} alone")
+        else:
+            values.append(f"from {worst:.3f} ({clients}) to {best:.3f} ({best_clients})")
     clauses = [", ".join(values), alerts_clause(metrics, run.classes), intervals(metrics)]
-    clauses.append("" if recall is None else f"recall from the threshold on {recall:.3f}")
+    if metric in OF_POSITIVE and metrics.get("pooled/recall") is not None:
+        clauses.append(f"recall from the threshold on {metrics['pooled/recall']:.3f}")
     result = "; ".join(filter(None, clauses)) or f"no {title_of(metric)} was measured"
-    sentences = (f"After {counted(run.evaluated, 'round')}: {result}.", mostly(run.metrics))
+    sentences = (f"After {counted(run.evaluated, 'round')}: {result}.", long_absence_sentence(run.metrics))
     return " ".join(filter(None, sentences))
-
-
-def _client_range(scores: dict[str, float], metric: str) -> str:
-    """ "from 0.512 (client-2) to 0.731 (client-0)"."""
-    worst, best = min(scores.values()), max(scores.values())
-    if lower(metric):
-        worst, best = best, worst
-    clients = tables.clients_with(scores, worst)
-    if len(scores) == 1:
-        return f"of {clients} alone"
-    return f"from {worst:.3f} ({clients}) to {best:.3f} ({tables.clients_with(scores, best)})"
 
 
 def _warnings(groups: Sequence[Group]) -> list[str]:
@@ -130,8 +126,10 @@ def _warnings(groups: Sequence[Group]) -> list[str]:
     runs = [run for group in groups for run in group.runs]
     warnings += [f"{run.directory}: {rounds_text(run)}." for run in runs if not run.finished]
     warnings += _note_sentences(groups, lambda summary: notes(summary["metrics"], RunFacts.of_summary(summary)))
-    absences = {run.directory: absent(run.metrics) for run in runs}
-    warnings += [f"{directory}: {sentence}" for directory, sentence in absences.items() if sentence]
+    for run in runs:
+        sentence = absence_sentence(run.metrics)
+        if sentence:
+            warnings.append(f"{run.directory}: {sentence}")
     warnings += [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
     return warnings + training_differences(groups)
 
@@ -157,7 +155,7 @@ def _part(condition: Condition, at: str, embeddings: str) -> Record:
     return {
         "at": at,
         "title": condition.title,
-        "leads": headlines(groups, gains.gains(groups), condition.metric_name),
+        "leads": headlines(groups, gains.member_gains(groups), condition.metric_name),
         "warnings": _warnings(groups),
         "overview": overview(condition),
         "figure": figure_html(means_figure(condition), f"{at}means"),
@@ -169,47 +167,69 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
     """The body of a page about runs that can be compared, or about one; at: prefix of the names of sections and
     figures."""
     group_runs = [(group, run) for group in groups for run in group.runs]
+    runs = [run for _, run in group_runs]
     several_seeds = any(len(group.runs) > 1 for group in groups)
     seeds = {frozenset(run.config.get("seed") for run in group.runs) for group in groups}
     metric, comparable = common_selection_metric(groups), tables.comparable(groups)
+    curves, all_gains = figures.curves(groups), gains.member_gains(groups)
     incentives = [_incentives(group, f"{at}{number}", len(groups) > 1) for number, group in enumerate(groups)]
-    body = rendered(
+    shown_embeddings = []
+    if embeddings:
+        shown_embeddings = _of_first(groups, partial(embeddings_figure, way=embeddings), f"{at}embeddings")
+    without_threshold = [run for run in runs if run.between_sites and THRESHOLD not in run.summary["metrics"]]
+    body = render_template(
         "sections.html",
         at=at,
+        selection_metric=title_of(metric),
+        several=len(groups) > 1,
+        seeds=several_seeds,
+        unequal=len(seeds) > 1,
+        marked=comparable,
+        first=groups[0].label,
+        # learning curves
+        curves=figure_html(curves, f"{at}curves"),
+        constants=curves is not None and any(isinstance(panel, Panel) and panel.levels for panel in curves.panels),
+        # how the final models serve the clients
+        accuracy=figure_html(figures.client_accuracy(groups), f"{at}accuracy"),
+        accuracy_caption=_caption(groups, metric),
+        extremes=tables.extremes(groups),
+        spreads=tables.spreads(groups),
+        by_client=tables.by_client(groups),
+        summed=all(run.section("algorithm").get("scores") == "sum" for run in runs),
+        # what was run, and its metrics
         facts=tables.facts(groups),
+        summary=tables.metrics(groups, FAMILIES, lambda name: is_main(name, metric)),
+        further=tables.metrics(groups, FAMILIES, lambda name: not is_main(name, metric)),
+        own_thresholds=any(run.selection_metric in OF_POSITIVE for run in without_threshold),
         each={noun: tables.metrics(groups, (family,)) for family, noun in tables.PER_ITEM.items()},
         costs=tables.costs(groups),
         paired=comparison_table(groups) if comparable and several_seeds else ResultTable((), ()),
         paired_note=NOTE,
+        confusions=_of_first(groups, figures.confusions, f"{at}confusion"),
+        embeddings=shown_embeddings,
+        # fairness between members and between groups of people
         fairness=tables.metrics(groups, ("fairness",)),
         tradeoff=tradeoff(groups) if comparable else ResultTable((), ()),
-        first=groups[0].label,
         between=fairness_table(groups),
         favorable=favorable_class(groups),
-        people=names_sentence(groups),
+        people=people_sentence(names_of_people(groups)),
         fairest=_note_sentences(groups, lambda summary: fairest_notes(summary["metrics"])),
-        alone=tables.reward_fairness(groups),
-        seeds=several_seeds,
-        unequal=len(seeds) > 1,
-        several=len(groups) > 1,
-        marked=comparable,
-        **_curves(groups, at),
-        **_of_clients(groups, metric, at),
-        **_of_gains(groups, at),
-        selection_metric=title_of(metric),
+        # what joining brings each member
+        gain=figure_html(gains.gain_figure(all_gains), f"{at}gain"),
+        gain_sentences=gains.gain_sentences(all_gains),
+        gain_spreads=gains.member_spreads(all_gains),
+        gains=gains.gain_table(all_gains),
+        noise=NOISE_NOTE,
         missing=gains.baseline_algorithm(groups[0].first),
+        alone=tables.reward_fairness(groups),
         incentives=[section for section in incentives if section],
+        # the data, and what left the clients
         pairs=_of_first(groups, figures.pairs, f"{at}pairs"),
-        confusions=_of_first(groups, figures.confusions, f"{at}confusion"),
-        embeddings=_of_first(groups, partial(embeddings_figure, way=embeddings), f"{at}embeddings")
-        if embeddings
-        else [],
         over_bytes=figure_html(figures.accuracy_over_bytes(groups), f"{at}bytes"),
         traffic=figure_html(figures.traffic(groups), f"{at}traffic"),
         disclosures=_disclosures(group_runs),
         repeats=[_repeat(group, run) for group, run in group_runs],
         **_splits(group_runs, at),
-        **_summary(groups, metric),
     )
     return Markup(body)
 
@@ -218,7 +238,7 @@ def figure_html(figure: Figure | None, name: str) -> Markup:
     """The figure as HTML; "" of None. name: unique on the page."""
     if figure is None:
         return Markup("")
-    return Markup(rendered("figure.html", figure=figure, name=name))
+    return Markup(render_template("figure.html", figure=figure, name=name))
 
 
 def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], name: str) -> list[Record]:
@@ -230,24 +250,6 @@ def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], nam
             title = group.label if len(groups) > 1 else ""
             sections.append({"title": title, "figure": html, "table": tables.pairs(group.first)})
     return sections
-
-
-def _curves(groups: Sequence[Group], at: str) -> Record:
-    """The learning curves, and whether always predicting one class is among them."""
-    figure = figures.curves(groups)
-    return {"curves": figure_html(figure, f"{at}curves"), "constants": figures.has_constants(figure)}
-
-
-def _of_clients(groups: Sequence[Group], metric: str, at: str) -> Record:
-    """How the final models serve the clients."""
-    return {
-        "accuracy": figure_html(figures.client_accuracy(groups), f"{at}accuracy"),
-        "accuracy_caption": _caption(groups, metric),
-        "extremes": tables.extremes(groups),
-        "spreads": tables.spreads(groups),
-        "by_client": tables.by_client(groups),
-        "summed": all(run.section("algorithm").get("scores") == "sum" for group in groups for run in group.runs),
-    }
 
 
 def _caption(groups: Sequence[Group], metric: str) -> str:
@@ -269,46 +271,19 @@ def _caption(groups: Sequence[Group], metric: str) -> str:
     return " ".join(sentences)
 
 
-def _of_gains(groups: Sequence[Group], at: str) -> Record:
-    """What joining brings each member."""
-    all_gains = gains.gains(groups)
-    return {
-        "gain": figure_html(gains.figure(all_gains), f"{at}gain"),
-        "gain_sentences": gains.sentences(all_gains),
-        "gain_spreads": gains.member_spreads(all_gains),
-        "gains": gains.table(all_gains),
-        "noise": NOISE_NOTE,
-    }
-
-
-def _summary(groups: Sequence[Group], metric: str) -> Record:
-    """The tables of the main metrics, of all others and of each class, and whether every site chose its own
-    threshold."""
-    runs = [run for group in groups for run in group.runs]
-    return {
-        "summary": tables.metrics(groups, FAMILIES, lambda name: is_main(name, metric)),
-        "further": tables.metrics(groups, FAMILIES, lambda name: not is_main(name, metric)),
-        "own_thresholds": any(_sites_choose_threshold(run) for run in runs),
-    }
-
-
-def _sites_choose_threshold(run: Run) -> bool:
-    metrics = run.summary["metrics"]
-    return run.between_sites and THRESHOLD not in metrics and selection_metric_of(metrics) in OF_POSITIVE
-
-
 def _splits(group_runs: Sequence[GroupRun], at: str) -> Record:
     """Every different split in a table; the splits of the groups' first runs as figures too."""
-    known = [(group, run) for group, run in group_runs if run.partition is not None]
-    splits = distinct(known, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
-    parts = []
+    with_partition = [(group, run) for group, run in group_runs if run.partition is not None]
+    splits = distinct(with_partition, lambda one, other: bool(one[1].partition.equals(other[1].partition)))  # type: ignore[union-attr]
+    parts, partitions = [], []
     for number, same in enumerate(splits):
-        run = same[0][1]
+        run, whose = same[0][1], _whose(same)
+        partitions.append((whose, run.partition))
         if any(group.first is of_group for group, of_group in same):
             figure = figure_html(figures.split(run), f"{at}split-{number}")
-            caption = f"Split of {_whose(same)}." if len(splits) > 1 else ""
+            caption = f"Split of {whose}." if len(splits) > 1 else ""
             parts.append({"figure": figure, "caption": caption, "clients": tables.clients(run)})
-    return {"splits": tables.splits((_whose(same), same[0][1].partition) for same in splits), "parts": parts}
+    return {"splits": tables.splits(partitions), "parts": parts}
 
 
 def _incentives(group: Group, at: str, several: bool) -> Record:
@@ -340,15 +315,14 @@ def _disclosures(group_runs: Sequence[GroupRun]) -> list[Record]:
     sections = []
     for same in distinct(flows, lambda one, other: one[1] == other[1]):
         disclosure = same[0][1]
-        sections.append(
-            {
-                "whose": _whose([group_run for group_run, _ in same]),
-                "sentences": disclosure.sentences,
-                "members": disclosure.members,
-                "spent": privacy_table(disclosure),
-                "table": flow_table(disclosure, times=len(same) == 1),
-            }
-        )
+        section = {
+            "whose": _whose([group_run for group_run, _ in same]),
+            "sentences": disclosure.sentences,
+            "members": disclosure.members,
+            "spent": tables.privacy_table(disclosure),
+            "table": tables.flow_table(disclosure, times=len(same) == 1),
+        }
+        sections.append(section)
     return sections
 
 
@@ -363,9 +337,6 @@ def _whose(group_runs: Sequence[GroupRun]) -> str:
 
 def _repeat(group: Group, run: Run) -> dict[str, str]:
     """How to repeat a run."""
-    return {
-        "name": f"{group.label}, seed {run.summary.get('seed')}",
-        "command": tables.command(run),
-        "directory": str(run.directory),
-        "config": written(run.config),
-    }
+    name = f"{group.label}, seed {run.summary.get('seed')}"
+    config = written(run.config)
+    return {"name": name, "command": tables.command(run), "directory": str(run.directory), "config": config}

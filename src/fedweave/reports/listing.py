@@ -5,7 +5,8 @@ import inspect
 import re
 import textwrap
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Literal, NamedTuple, Union, get_args, get_origin
 
 from rich.console import Console
@@ -37,35 +38,47 @@ def show_list(
 
     groups: {heading: the names below it}; others come last.
     """
-    rows = list(kinds)
-    lines = _lines(rows, verbose) if verbose or not groups else _grouped(rows, groups)
+    rows = {row.name: row for row in kinds}
+    width = max(map(len, rows))
+    lines = list[str]()
+    if groups and not verbose:
+        in_groups = {*chain.from_iterable(groups.values())}
+        for heading, names in {**groups, "Others": [name for name in rows if name not in in_groups]}.items():
+            shown = [rows[name] for name in names if name in rows]
+            if shown:
+                lines.append(heading)
+                for row in shown:
+                    lines += _paragraph(f"  {row.name:<{width}}  ", row.about)
+                lines.append("")
+    else:
+        for row in rows.values():
+            lines += _paragraph(f"{row.name:<{width}}  ", row.about)
+            if verbose:
+                lines += _details(row, width)
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _grouped(rows: Sequence[Row], groups: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    by_name, width = {row.name: row for row in rows}, max(len(row.name) for row in rows)
-    sorted_in = {name for names in groups.values() for name in names}
-    others = [name for name in by_name if name not in sorted_in]
-    for heading, names in {**groups, "Others": others}.items():
-        if there := [by_name[name] for name in names if name in by_name]:
-            yield heading
-            yield from (line for row in there for line in _wrapped(f"  {row.name:<{width}}  ", row.about))
-            yield ""
-
-
-def _wrapped(head: str, text: str) -> list[str]:
+def _paragraph(head: str, text: str) -> list[str]:
     return textwrap.wrap(text, COLUMNS, initial_indent=head, subsequent_indent=" " * len(head)) or [head.rstrip()]
 
 
+def _details(row: Row, width: int) -> list[str]:
+    """A plug-in's paper and its parameters, below its name of `width` letters."""
+    indent = " " * width
+    lines = _paragraph(f"{indent}  ", f"Source: {row.source}") if row.source else []
+    for key, parameter in row.parameters.items():
+        missing = parameter.default is dataclasses.MISSING
+        default = "required" if missing else f"= {default_text(parameter, parameter.default)}"
+        lines.append(f"{indent}    {key}: {type_name(parameter)} {default}")
+        for line in textwrap.wrap(row.meanings.get(key, ""), _WIDTH - width - 8):
+            lines.append(f"{indent}        {line}")
+    return lines
+
+
 def one_line(kind: object) -> str:
-    """The first sentence of a plug-in's docstring."""
-    return first_sentence(inspect.cleandoc(kind.__doc__ or ""))
-
-
-def first_sentence(document: str) -> str:
-    """The first sentence of a docstring, in one line."""
-    paragraph = " ".join(document.partition("\n\n")[0].split())
+    """The first sentence of a plug-in's docstring, in one line."""
+    paragraph = " ".join(inspect.cleandoc(kind.__doc__ or "").partition("\n\n")[0].split())
     return re.split(r"(?<=\.) (?=[A-Z])", paragraph)[0]  # "et al. 2017" does not end a sentence
 
 
@@ -84,20 +97,6 @@ def meanings(kind: "type | HasFields") -> dict[str, str]:
     return settings.meanings(kind.__mro__ if isinstance(kind, type) else kind.documents)
 
 
-def _lines(rows: list[Row], verbose: bool) -> Iterable[str]:
-    width = max(len(row.name) for row in rows)
-    for row in rows:
-        yield from _wrapped(f"{row.name:<{width}}  ", row.about)
-        if verbose and row.source:
-            yield from _wrapped(f"{'':<{width}}  ", f"Source: {row.source}")
-        for key, parameter in row.parameters.items() if verbose else ():
-            missing = parameter.default is dataclasses.MISSING
-            default = "required" if missing else f"= {default_text(parameter, parameter.default)}"
-            yield f"{'':<{width}}    {key}: {type_name(parameter)} {default}"
-            for line in textwrap.wrap(row.meanings.get(key, ""), _WIDTH - width - 8):
-                yield f"{'':<{width}}        {line}"
-
-
 def type_name(parameter: Parameter) -> str:
     """The type of a parameter in words."""
     if parameter.family is not None:
@@ -106,16 +105,16 @@ def type_name(parameter: Parameter) -> str:
 
 
 def _hint_name(hint: object) -> str:
-    if get_origin(hint) is Annotated:
-        return " ".join(filter(None, [_hint_name(get_args(hint)[0]), limits(hint)]))
-    origin = get_origin(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return " ".join(filter(None, [_hint_name(arguments[0]), limits(hint)]))
     if isinstance(origin, type) and origin in (tuple, list, dict):
-        inner = ", ".join("..." if one is Ellipsis else _hint_name(one) for one in get_args(hint))
+        inner = ", ".join("..." if one is Ellipsis else _hint_name(one) for one in arguments)
         return f"{origin.__name__}[{inner}]"
-    if get_origin(hint) is Literal:
-        return " | ".join(repr(option) for option in get_args(hint))
-    if get_origin(hint) in (types.UnionType, Union):  # of types, and where one of these says more than a type
-        return " | ".join(_hint_name(option) for option in get_args(hint) if option is not type(None))
+    if origin is Literal:
+        return " | ".join(map(repr, arguments))
+    if origin in (types.UnionType, Union):  # of types, and where one of these says more than a type
+        return " | ".join(_hint_name(option) for option in arguments if option is not type(None))
     return inspect.formatannotation(hint)
 
 
@@ -124,5 +123,6 @@ def default_text(parameter: Parameter, value: object) -> str:
     if value is None:
         return "(none)"
     if parameter.family is not None and isinstance(value, tuple | list):
-        return f"[{', '.join(filter(None, (name_of(parameter.family, type(one)) for one in value)))}]"
+        names = [name_of(parameter.family, type(one)) for one in value]
+        return f"[{', '.join(filter(None, names))}]"
     return repr(list(value) if isinstance(value, tuple) else value)

@@ -70,7 +70,11 @@ def motif_drawing(name: str, kinds: Kinds = NUMBERS) -> str:
         )
     kind = "bond" if match["bond"] else "ring"
     labels = [int(word) for word in match[kind].split()]
-    places = _places(len(labels))
+    middle, reach = _SIZE / 2, _SIZE / 2 - _RADIUS - 1
+    places = [(middle - reach, middle), (middle + reach, middle)]  # side by side, or on a circle from the top
+    if len(labels) > 2:
+        angles = [2 * math.pi * index / len(labels) - math.pi / 2 for index in range(len(labels))]
+        places = [(middle + reach * math.cos(angle), middle + reach * math.sin(angle)) for angle in angles]
     parts = []
     for index in range(1 if kind == "bond" else len(places)):
         (x1, y1), (x2, y2) = places[index], places[(index + 1) % len(places)]
@@ -78,26 +82,14 @@ def motif_drawing(name: str, kinds: Kinds = NUMBERS) -> str:
     if match["edge"]:
         style = 'text-anchor="middle" font-size="9" fill="currentColor"'
         edge = _label(int(match["edge"]), kinds.edges)
-        parts.append(f'<text x="{_SIZE / 2}" y="{_SIZE / 2 - 4}" {style}>{edge}</text>')
-    parts += [_vertex(x, y, label, kinds) for (x, y), label in zip(places, labels, strict=True)]
+        parts.append(f'<text x="{middle}" y="{middle - 4}" {style}>{edge}</text>')
+    for (x, y), label in zip(places, labels, strict=True):
+        color = CLASSES[label % len(CLASSES)]
+        style = f'text-anchor="middle" font-size="10" fill="{ink(color)}"'
+        parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}" fill="{color}" stroke="#fff"/>')
+        parts.append(f'<text x="{x:.1f}" y="{y + 3:.1f}" {style}>{_label(label, kinds.nodes)}</text>')
     box = f'width="{_SIZE}" height="{_SIZE}" viewBox="0 0 {_SIZE} {_SIZE}"'
     return f'<svg {box} role="img" aria-label="{kind} {" ".join(map(str, labels))}">{"".join(parts)}</svg>'
-
-
-def _places(count: int) -> list[tuple[float, float]]:
-    """Where the vertices stand: side by side, or on a circle from the top."""
-    middle, reach = _SIZE / 2, _SIZE / 2 - _RADIUS - 1
-    if count == 2:
-        return [(middle - reach, middle), (middle + reach, middle)]
-    angles = [2 * math.pi * index / count - math.pi / 2 for index in range(count)]
-    return [(middle + reach * math.cos(angle), middle + reach * math.sin(angle)) for angle in angles]
-
-
-def _vertex(x: float, y: float, label: int, kinds: Kinds) -> str:
-    color = CLASSES[label % len(CLASSES)]
-    circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{_RADIUS}" fill="{color}" stroke="#fff"/>'
-    style = f'text-anchor="middle" font-size="10" fill="{ink(color)}"'
-    return f'{circle}<text x="{x:.1f}" y="{y + 3:.1f}" {style}>{_label(label, kinds.nodes)}</text>'
 
 
 def _label(kind: int, names: tuple[str, ...]) -> str:

@@ -31,7 +31,51 @@ from fedweave.metrics.selection import (
     title_of,
 )
 
+Metrics = Mapping[str, float | None]  # of a summary
+
 GLOBAL_TEST = "global_test"  # the number of examples of the global test set, in a summary where there is one
+LATE_ROUND = 0.9  # of all rounds: a model whose best round is earlier does not improve with more of them
+MIN_POSITIVES = 20  # positive examples; with fewer, one more or less moves a score much
+WHOSE = {"pooled": "all members together", "within": "each member by itself"}
+_DIVERGED = "scores/diverged"  # `metrics.measured`, which takes long to import
+
+# {(place, metric): (metric of the constant prediction, words where the model is worse)}
+_CONSTANTS = {
+    ("global", PLAIN): (
+        "majority",
+        "the accuracy on {test}, {value:.3f}, is below {constant:.3f}, the accuracy of always predicting the most "
+        "frequent class of the training examples.",
+    ),
+    ("local", PLAIN): (
+        "majority",
+        "the mean over clients{trained} of their test accuracies, {value:.3f}, is below {constant:.3f}, the accuracy "
+        "of each client always predicting the most frequent class of its own training examples.",
+    ),
+    ("global", RMSE): (
+        RMSE_OF_MEAN,
+        "the RMSE on {test}, {value:.4g}, is above {constant:.4g}, the RMSE of always predicting the mean of the "
+        "training examples.",
+    ),
+    ("local", RMSE): (
+        RMSE_OF_MEAN,
+        "the mean over clients of their test RMSE, {value:.4g}, is above {constant:.4g}, the RMSE of each client "
+        "always predicting the mean of its own training examples.",
+    ),
+}
+_WITHOUT_GRAPH = {
+    "global": "on {test}, {value:.3f}, is {side} {reference:.3f}, the value of a {kind} regression on all clients' "
+    "features",
+    "local": "in the mean over clients, {value:.3f}, is {side} {reference:.3f}, the value of regressions on each "
+    "client's features",
+}
+_UNTESTED = (
+    "no client was tested: none has a test example, or reports how many its own model hits (a site with "
+    "policy.score_epsilon does not), and there is no global test set."
+)
+CHANCE = 0.5  # the AUC of guessing
+TIE = 5e-4  # relative difference of two scores that a reader sees as the same number
+MAX_AUC_GAP = 0.02  # of an AUC: a model may be below a regression by this much without a note
+MAX_MEANS_GAP = 0.25  # of the typical deviation: members' means may differ by this much without a note
 
 
 def global_test_title(summary: Values) -> str:
@@ -62,25 +106,12 @@ class RunFacts(NamedTuple):
         """The setting that scales the features of the examples."""
         return "data.edge_normalize" if self.edges else "data.normalize"
 
-    def peak(self, metrics: Mapping[str, float | None]) -> str:
+    def peak(self, metrics: Metrics) -> str:
         """ "round 10 of 50" if validation examples were predicted best long before the end, so that more rounds would
         not help; "" if they may."""
         best = metrics.get(f"{BEST}/round")
         early = best is not None and self.rounds and best < LATE_ROUND * self.rounds
         return f"round {best:g} of {self.rounds:,}" if early else ""
-
-
-LATE_ROUND = 0.9  # of all rounds: a model whose best round is earlier does not improve with more of them
-MIN_POSITIVES = 20  # positive examples; with fewer, one more or less moves a score much
-WHOSE = {"pooled": "all members together", "within": "each member by itself"}
-_DIVERGED = "scores/diverged"  # `metrics.measured`, which takes long to import
-
-_REFERENCES = {
-    "global": "the accuracy on {test}, {:.3f}, is below {:.3f}, the accuracy of always predicting the "
-    "most frequent class of the training examples.",
-    "local": "the mean over clients{trained} of their test accuracies, {:.3f}, is below {:.3f}, the accuracy of "
-    "each client always predicting the most frequent class of its own training examples.",
-}
 
 
 def people_sentence(names: Sequence[str]) -> str:
@@ -96,7 +127,7 @@ def people_sentence(names: Sequence[str]) -> str:
     return f"{sentence}."
 
 
-def alerts_clause(metrics: Mapping[str, float | None], classes: Sequence[str] = ()) -> str:
+def alerts_clause(metrics: Metrics, classes: Sequence[str] = ()) -> str:
     """ "caught at 1 % of alerts: 7 of 24 “fraud” among 24 alerts (0.292), all members together; …".
 
     Returns "" unless a metric of the positive class is the selection metric, or if the number is not known.
@@ -123,28 +154,7 @@ def hits(recall: float | None, positives: float | None) -> str:
     return " of ".join(f"{count:,.1f}".removesuffix(".0") for count in (recall * positives, positives))
 
 
-def _few_positives(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Notes where few examples are of the positive class, so that a score or the chosen round depends on chance."""
-    known = {name: metrics.get(f"{POSITIVES}/{name}") for name in ("test", "test_fewest", "val", "val_fewest")}
-    shown = {name: f"{count:,.0f}" for name, count in known.items() if count is not None}
-    fewest_test, fewest_val = known["test_fewest"], known["val_fewest"]
-    clauses = []
-    if fewest_test is not None and fewest_test < MIN_POSITIVES:
-        clauses.append(
-            f"{shown['test']} test examples of all members are of the positive class, {shown['test_fewest']} at "
-            "the member with the fewest: scores move much with each of them; compare over several seeds"
-        )
-    few_val = fewest_val is not None and fewest_val < MIN_POSITIVES
-    if few_val and known["val"] and f"{BEST}/round" in metrics:
-        which = "such validation examples" if clauses else "validation examples of the positive class"
-        clauses.append(
-            f"the best round is chosen by {shown['val']} {which} ({shown['val_fewest']} at the "
-            "member with the fewest), and may be the best by chance"
-        )
-    return {"few": f"{'; '.join(clauses)}."} if clauses else {}
-
-
-def intervals(metrics: Mapping[str, float | None]) -> str:
+def intervals(metrics: Metrics) -> str:
     """A sentence on prediction intervals; "" where there are none."""
     width, coverage = metrics.get("intervals/width"), metrics.get("intervals/coverage")
     if width is None or coverage is None:
@@ -156,7 +166,7 @@ def intervals(metrics: Mapping[str, float | None]) -> str:
     return words + ("" if error is None else f"; at most {error:.1%} too wide, by the bins of the sum") + ")"
 
 
-def members_clause(metrics: Mapping[str, float | None], clients: int | None) -> str:
+def members_clause(metrics: Metrics, clients: int | None) -> str:
     """A sentence on how many members the mean AUC within members covers; "" if that is not known or all are covered."""
     members, expected = metrics.get("within/members"), metrics.get("scores/sampled") or clients
     if "within/auc" not in metrics or "global/labels" in metrics:
@@ -166,27 +176,24 @@ def members_clause(metrics: Mapping[str, float | None], clients: int | None) -> 
     return f"AUC within members is of {members:g} of {expected:g}: the others' test examples are of one class."
 
 
-_UNTESTED = (
-    "no client was tested: none has a test example, or reports how many its own model hits (a site with "
-    "policy.score_epsilon does not), and there is no global test set."
-)
-
-
-def notes(metrics: Mapping[str, float | None], training: RunFacts | None = None) -> dict[str, str]:
+def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
     """{subject: a sentence} on a summary's metrics (`rounds.RoundResult`); empty where there is nothing to note."""
     sentences, training = {}, training or RunFacts()
-    accuracy, metric = metrics.get("global/accuracy"), selection_metric_of(metrics)
-    scored = any(metrics.get(f"{kind}/{name}") is not None for kind in ("global", "local") for name in (PLAIN, RMSE))
-    if "fairness/undefined_clients" in metrics and not scored:
+    metric = selection_metric_of(metrics)
+    coarse = metrics.get("scores/coarse")
+
+    # 1. Whether the numbers mean anything.
+    values = [metrics.get(f"{kind}/{name}") for kind in ("global", "local") for name in (PLAIN, RMSE)]
+    if "fairness/undefined_clients" in metrics and values == [None] * 4:
         sentences["untested"] = _UNTESTED
-    missed = _missed_positives(metrics)  # says more than that one class is predicted
-    if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1 and not missed:
+    accuracy = metrics.get("global/accuracy")
+    no_recall = metric in OF_POSITIVE and metrics.get("global/recall") == 0  # says more than one class for all
+    if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1 and not no_recall:
         sentences["one class"] = (
             f"the model predicts one class for {training.test}; it is right for {accuracy:.1%}. Train with a larger "
             f"algorithm.lr{'' if training.peak(metrics) else ' or more rounds'}, or weigh the classes "
             "(algorithm.class_weight)."
         )
-    same_members = not metrics.get("scores/coarse")  # of the constant prediction and of the accuracy
     if metrics.get(_DIVERGED):
         sentences["diverged"] = (
             f"training diverged: no model that learns has a mean loss of {metrics[_DIVERGED]:.3g}. Lower "
@@ -194,39 +201,94 @@ def notes(metrics: Mapping[str, float | None], training: RunFacts | None = None)
             f"({training.scaling})."
         )
     if metrics.get(RAREST) is not None:
-        also = ""
+        by_metric = ""
         if metric != PLAIN:
-            also = f" So the selection metric is {title_of(metric)}: for the best round, gains, comparisons."
+            by_metric = f" So the selection metric is {title_of(metric)}: for the best round, gains, comparisons."
         sentences["rare"] = (
             f"the rarest class has {metrics[RAREST]:.1%} of the training examples: a model that never predicts it has "
-            f"a high accuracy.{also}"
+            f"a high accuracy.{by_metric}"
         )
     elif metric != PLAIN and metric not in OF_RANKS and "global/f1" in metrics:
         sentences["judged"] = f"the selection metric is {title_of(metric)} ([evaluation] metric), and not accuracy."
-    sentences |= _sampled(metrics) | missed | _few_positives(metrics)
-    if same_members and metrics.get("global/majority") == 1:
+    sampled, clients = metrics.get("scores/sampled"), metrics.get("scores/clients")
+    if sampled is not None and clients is not None:
+        sentences["sampled"] = (
+            f"scores are of {sampled:,.0f} of {clients:,.0f} clients, drawn once for all rounds ([evaluation] "
+            "clients); what is trained, sent and counted in bytes is of all."
+        )
+    if no_recall:
+        at, recall = metrics.get("pooled/threshold"), metrics.get("pooled/recall")
+        flagged = "" if at is None or recall is None else f" Flagged from {at:.3g} on, {recall:.1%} of them are found."
+        sentences["missed"] = (
+            "no positive test example is predicted to be positive, as is usual where that class is rare."
+            f"{flagged} class_weight in [algorithm] gives the class more weight in training."
+        )
+    counts = {name: metrics.get(f"{POSITIVES}/{name}") for name in ("test", "test_fewest", "val", "val_fewest")}
+    texts = {name: f"{count:,.0f}" for name, count in counts.items() if count is not None}
+    fewest_test, fewest_val = counts["test_fewest"], counts["val_fewest"]
+    clauses = []
+    if fewest_test is not None and fewest_test < MIN_POSITIVES:
+        clauses.append(
+            f"{texts['test']} test examples of all members are of the positive class, {texts['test_fewest']} at "
+            "the member with the fewest: scores move much with each of them; compare over several seeds"
+        )
+    if fewest_val is not None and fewest_val < MIN_POSITIVES and counts["val"] and f"{BEST}/round" in metrics:
+        which = "such validation examples" if clauses else "validation examples of the positive class"
+        clauses.append(
+            f"the best round is chosen by {texts['val']} {which} ({texts['val_fewest']} at the "
+            "member with the fewest), and may be the best by chance"
+        )
+    if clauses:
+        sentences["few"] = f"{'; '.join(clauses)}."
+    if not coarse and metrics.get("global/majority") == 1:
         sentences["alike"] = "all test examples are of one class, so that no score means anything."
-    if metric == PLAIN and same_members:
-        sentences |= _below_constant(metrics, training)
-    sentences |= _worse_than_mean(metrics, training) | _by_chance(metrics, training) | _missing_coverage(metrics)
+
+    # 2. What a simpler prediction reaches.
+    for (kind, name), (constant_name, words) in _CONSTANTS.items():
+        if name == PLAIN and (metric != PLAIN or coarse):
+            continue  # the constant prediction of coarse scores is of other members than their accuracy
+        matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/{constant_name}")
+        value = metrics.get(f"{kind}/{name}") if matched is None else matched
+        if value is not None and constant is not None and rank(name, value) < rank(name, constant):
+            trained = "" if matched is None else " with training examples"
+            sentences[kind] = words.format(value=value, constant=constant, trained=trained, test=training.test)
+    names = [name for name in ("pooled/auc", "global/auc", "within/auc", "local/auc") if name in metrics]
+    area = metrics.get(names[0]) if names else None
+    if area is not None and area <= CHANCE:
+        title = "mean AUC over labels" if "global/labels" in metrics else "AUC"
+        where = "in the mean over clients" if names[0] == "local/auc" else f"on {training.test}"
+        reverse = "" if area == CHANCE else " It orders more pairs wrongly than correctly: check the labels."
+        sentences["chance"] = f"the {title} {where}, {area:.3f}, is no better than guessing, which has 0.5.{reverse}"
+    coverage, nominal = metrics.get("intervals/coverage"), metrics.get("intervals/nominal")
+    min_coverage = metrics.get("intervals/least_coverage")  # below it chance does not explain the difference
+    if coverage is not None and nominal is not None and min_coverage is not None and coverage < min_coverage:
+        sentences["coverage"] = (
+            f"prediction intervals cover {coverage:.1%} of test examples, and {nominal:.0%} were asked for. From "
+            f"{min_coverage:.1%} on the difference could be chance. Test examples are unlike the validation examples "
+            "that set the width, as where whole scaffolds, owners or times are held out: trust the width less there."
+        )
     if "global/rmse" in metrics:  # one model of all members
         sentences |= unit_notes(metrics.get(TARGETS_APART))
-    sentences |= _below_features(metrics, training) | _below_references(metrics, training)
+    sentences |= _worse_than_regression(metrics, training) | _worse_than_references(metrics, training)
+
+    # 3. What is missing or was changed.
     missing = metrics.get("scores/missing")
     if missing:
         sentences["missing"] = (
             f"scores of {missing:g} {'client' if missing == 1 else 'clients'} are missing in the last evaluation: all "
             "metrics are of the others. metrics.parquet names them (missing, refused, late)."
         )
-    sentences |= _clipped(metrics)
+    clipped = metrics.get("secure_sum/cut")
+    if clipped:
+        total, sums = metrics.get("secure_sum/values") or 0.0, metrics.get("secure_sum/sums") or 0.0
+        bound = metrics.get("secure_sum/bound") or 0.0
+        sentences["cut"] = (
+            f"{clipped:,.0f} of {total:,.0f} values were clipped to ±{bound:g}, the bound of secure aggregation, in "
+            f"{counted(round(sums), 'sum')}: the result is smaller than what members computed. Raise the part's "
+            "`bound`, with fewer digits in `fraction` or `bits = 64`; in GLASU, where the number of parties decides "
+            "it, lower lr."
+        )
     sentences |= _missing_in_round("best_val", f"best validation {title_of(metric)}", metrics)
-    return sentences | _withheld_scores(metrics)
-
-
-def _withheld_scores(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """Notes on scores that sites do not send."""
-    sentences = {}
-    coarse = metrics.get("scores/coarse")
     if coarse:
         sentences["coarse"] = (
             f"scores of {coarse:g} {'site' if coarse == 1 else 'sites'} left without all measures "
@@ -246,27 +308,7 @@ def _withheld_scores(metrics: Mapping[str, float | None]) -> dict[str, str]:
     return sentences
 
 
-def _sampled(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    count, of = metrics.get("scores/sampled"), metrics.get("scores/clients")
-    if count is None or of is None:
-        return {}
-    sentence = f"scores are of {count:,.0f} of {of:,.0f} clients, drawn once for all rounds ([evaluation] clients); "
-    return {"sampled": sentence + "what is trained, sent and counted in bytes is of all."}
-
-
-def _missed_positives(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """A note where a model that should find a positive class predicts it for no positive test example."""
-    if selection_metric_of(metrics) not in OF_POSITIVE or metrics.get("global/recall") != 0:
-        return {}
-    at, caught = metrics.get("pooled/threshold"), metrics.get("pooled/recall")
-    known = "" if at is None or caught is None else f" Flagged from {at:.3g} on, {caught:.1%} of them are found."
-    return {
-        "missed": "no positive test example is predicted to be positive, as is usual where that class is rare."
-        f"{known} class_weight in [algorithm] gives the class more weight in training."
-    }
-
-
-def gap_notes(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str, str]:
+def gap_notes(metrics: Metrics, prefix: str = "") -> dict[str, str]:
     """The note that gaps between groups of people mean nothing, because one class is predicted for almost everyone."""
     predicted, true = metrics.get(f"{prefix}groups/global/predicted"), metrics.get(f"{prefix}groups/global/favorable")
     if predicted is None or true is None or not near_constant(predicted, true):
@@ -275,39 +317,6 @@ def gap_notes(metrics: Mapping[str, float | None], prefix: str = "") -> dict[str
         "alike": f"the favorable class is predicted for {predicted:.1%} of people, and {true:.1%} are of it: gaps of "
         "a prediction that is the same for almost everyone are small for any model, and are not called fair."
     }
-
-
-def _below_constant(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
-    """Notes where a model is worse than the constant prediction."""
-    sentences = {}
-    for kind, words in _REFERENCES.items():
-        matched, constant = metrics.get(f"{kind}/matched_accuracy"), metrics.get(f"{kind}/majority")
-        reached = metrics.get(f"{kind}/accuracy") if matched is None else matched
-        if reached is not None and constant is not None and reached < constant:
-            trained = "" if matched is None else " with training examples"
-            sentences[kind] = words.format(reached, constant, trained=trained, test=training.test)
-    return sentences
-
-
-_MEANS = {
-    "global": "the RMSE on {test}, {:.4g}, is above {:.4g}, the RMSE of always predicting the mean of "
-    "the training examples.",
-    "local": "the mean over clients of their test RMSE, {:.4g}, is above {:.4g}, the RMSE of each client always "
-    "predicting the mean of its own training examples.",
-}
-
-
-def _worse_than_mean(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
-    """Notes where predictions of numbers are worse than the training mean."""
-    sentences = {}
-    for kind, words in _MEANS.items():
-        reached, constant = metrics.get(f"{kind}/{RMSE}"), metrics.get(f"{kind}/{RMSE_OF_MEAN}")
-        if reached is not None and constant is not None and reached > constant:
-            sentences[kind] = words.format(reached, constant, test=training.test)
-    return sentences
-
-
-MAX_MEANS_GAP = 0.25  # of the typical deviation: members' means may differ by this much without a note
 
 
 def unit_notes(gap: float | None) -> dict[str, str]:
@@ -325,103 +334,53 @@ def unit_notes(gap: float | None) -> dict[str, str]:
     }
 
 
-def _missing_coverage(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """A note where prediction intervals cover fewer test examples than they should, beyond chance."""
-    coverage, nominal = metrics.get("intervals/coverage"), metrics.get("intervals/nominal")
-    min_coverage = metrics.get("intervals/least_coverage")
-    if coverage is None or nominal is None or min_coverage is None or coverage >= min_coverage:
-        return {}
-    return {
-        "coverage": f"prediction intervals cover {coverage:.1%} of test examples, and {nominal:.0%} were asked for. "
-        f"From {min_coverage:.1%} on the difference could be chance. Test examples are unlike the validation examples "
-        "that set the width, as where whole scaffolds, owners or times are held out: trust the width less there."
-    }
-
-
-def _by_chance(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
-    """A note where the AUC is no better than chance."""
-    names = [f"{kind}/auc" for kind in ("pooled", "global", "within", "local")]
-    name = next((name for name in names if name in metrics), "")
-    area = metrics.get(name)
-    if area is None or area > CHANCE:
-        return {}
-    what = "mean AUC over labels" if "global/labels" in metrics else "AUC"
-    where = "in the mean over clients" if name == "local/auc" else f"on {training.test}"
-    turned = "" if area == CHANCE else " It orders more pairs wrongly than correctly: check the labels."
-    return {"chance": f"the {what} {where}, {area:.3f}, is no better than guessing, which has 0.5.{turned}"}
-
-
-CHANCE = 0.5  # the AUC of guessing
-TIE = 5e-4  # relative difference of two scores that a reader sees as the same number
-MAX_AUC_GAP = 0.02  # of an AUC: a model may be below a regression by this much without a note
-_WHERE = {
-    "global": "on {test}, {:.3f}, is below {:.3f}, the value of a logistic regression on all clients' features",
-    "local": "in the mean over clients, {:.3f}, is below {:.3f}, the value of regressions on each client's features",
-}
-
-
-def _below_features(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
+def _worse_than_regression(metrics: Metrics, training: RunFacts) -> dict[str, str]:
     """A note where a model is worse than a logistic regression without the graph.
 
     It is worse by the selection metric, or far worse by AUC.
     """
     selection_metric, clauses = selection_metric_of(metrics), []
     for name, max_gap in {"auc": MAX_AUC_GAP, selection_metric: 0.0}.items():
-        for kind, words in _WHERE.items():
-            reached, plain = metrics.get(f"{kind}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}")
-            if reached is None or plain is None or rank(name, reached) >= rank(name, plain) - max_gap:
+        for place, words in _WITHOUT_GRAPH.items():
+            value, reference = metrics.get(f"{place}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{place}/{name}")
+            if value is None or reference is None or rank(name, value) >= rank(name, reference) - max_gap:
                 continue
-            if math.isclose(reached, plain, rel_tol=TIE):
+            if math.isclose(value, reference, rel_tol=TIE):
                 continue
-            side = words.replace("below", "above") if lower(name) else words
-            side = side.replace("logistic ", "ridge ") if NUMBER in METRICS[name].of else side
-            clauses.append(f"the {title_of(name)} {side.format(reached, plain, test=training.test)}")
+            side, kind = "above" if lower(name) else "below", "ridge" if NUMBER in METRICS[name].of else "logistic"
+            text = words.format(value=value, reference=reference, side=side, kind=kind, test=training.test)
+            clauses.append(f"the {title_of(name)} {text}")
     if not clauses:
         return {}
     remedies = f"Try another model (`fedweave list models`), or scale features ({training.scaling})."
     return {"features": f"{'; '.join(clauses)}. These know no graph. {remedies}{_more_rounds(metrics, training)}"}
 
 
-def _more_rounds(metrics: Mapping[str, float | None], training: RunFacts) -> str:
+def _more_rounds(metrics: Metrics, training: RunFacts) -> str:
     """Whether more rounds may help, as the end of a note."""
     peak = training.peak(metrics)
     return f" More rounds would not help: validation was best in {peak}." if peak else " Or train longer."
 
 
-def _below_references(metrics: Mapping[str, float | None], training: RunFacts) -> dict[str, str]:
+def _worse_than_references(metrics: Metrics, training: RunFacts) -> dict[str, str]:
     """A note where a model of links is worse than a score that knows only the training edges."""
     selection_metric, scores = selection_metric_of(metrics), dict[str, float]()
-    for key, value in metrics.items():
+    for key, score in metrics.items():
         kind, _, name = key.removeprefix(f"{REFERENCE}/").partition("/")
-        if key.startswith(f"{REFERENCE}/") and name == selection_metric and value is not None:
-            scores[kind] = value
-    reached = metrics.get(f"global/{selection_metric}")
-    if reached is None or not scores or reached >= max(scores.values()) * (1 - TIE):
+        if key.startswith(f"{REFERENCE}/") and name == selection_metric and score is not None:
+            scores[kind] = score
+    value = metrics.get(f"global/{selection_metric}")
+    if value is None or not scores or value >= max(scores.values()) * (1 - TIE):
         return {}
     best = max(scores, key=lambda kind: scores[kind])
     return {
-        "references": f"the {title_of(selection_metric)} on all test pairs, {reached:.3f}, is below "
+        "references": f"the {title_of(selection_metric)} on all test pairs, {value:.3f}, is below "
         f"{scores[best]:.3f}, the value of {best.replace('_', ' ')} on the training edges. "
         f"Try another model or decoder.{_more_rounds(metrics, training)}"
     }
 
 
-def _clipped(metrics: Mapping[str, float | None]) -> dict[str, str]:
-    """A note on values that secure aggregation clipped."""
-    cut = metrics.get("secure_sum/cut")
-    if not cut:
-        return {}
-    values, sums = metrics.get("secure_sum/values") or 0.0, metrics.get("secure_sum/sums") or 0.0
-    bound = metrics.get("secure_sum/bound") or 0.0
-    return {
-        "cut": f"{cut:,.0f} of {values:,.0f} values were clipped to ±{bound:g}, the bound of secure aggregation, in "
-        f"{counted(round(sums), 'sum')}: the result is smaller than what members computed. Raise the part's "
-        "`bound`, with fewer digits in `fraction` or `bits = 64`; in GLASU, where the number of parties decides it, "
-        "lower lr."
-    }
-
-
-def _missing_in_round(kind: str, what: str, metrics: Mapping[str, float | None]) -> dict[str, str]:
+def _missing_in_round(kind: str, what: str, metrics: Metrics) -> dict[str, str]:
     """A note on a chosen round in which scores of some clients are missing."""
     round, missing = metrics.get(f"{kind}/round"), metrics.get(f"{kind}/missing")
     if not missing:
@@ -431,28 +390,28 @@ def _missing_in_round(kind: str, what: str, metrics: Mapping[str, float | None])
     return {f"{kind} missing": sentence}
 
 
-def fallback_reason(metrics: Mapping[str, float | None]) -> str:
+def fallback_reason(metrics: Metrics) -> str:
     """Why "best_fair/…" is of the round with the best validation score and not of the fairest one.
 
     Returns "" where it is of the fairest round (`metrics.best_rounds.fairest`).
     """
-    val = {name: metrics.get(f"best_fair/val/{name}") for name in ("accuracy", "constant", "score", "chance")}
     metric, margin = selection_metric_of(metrics), metrics.get("best_fair/val/margin")
-    other = val["score"] is not None
-    accuracy, constant = (val["score"], val["chance"]) if other else (val["accuracy"], val["constant"])
-    if accuracy is None or constant is None or margin is None:
+    value, constant = metrics.get("best_fair/val/score"), metrics.get("best_fair/val/chance")
+    if value is None:  # the selection metric is accuracy
+        value, constant = metrics.get("best_fair/val/accuracy"), metrics.get("best_fair/val/constant")
+    if value is None or constant is None or margin is None:
         return ""
-    shown = f"shown is the round of best validation {title_of(metric)}"
-    if not accuracy > constant + margin:
+    instead = f"shown is the round of best validation {title_of(metric)}"
+    if not value > constant + margin:
         far = f"more than {margin:g} above" if margin else "above"
         why = f"no round's {title_of(metric)} on validation is {far} the better constant prediction's"
-        return f"{why}, {constant:.3f}; {shown}"
+        return f"{why}, {constant:.3f}; {instead}"
     if metrics.get("best_fair/val/alike") == 1 and margin >= 0:
-        return f"every round predicts one class for almost everyone on validation, or is no better than that; {shown}"
-    return "" if "best_fair/val/gaps" in metrics else f"the gaps are not defined on the validation examples; {shown}"
+        return f"every round predicts one class for almost everyone on validation, or is no better than that; {instead}"
+    return "" if "best_fair/val/gaps" in metrics else f"the gaps are not defined on the validation examples; {instead}"
 
 
-def fairest_notes(metrics: Mapping[str, float | None]) -> dict[str, str]:
+def fairest_notes(metrics: Metrics) -> dict[str, str]:
     """{subject: a sentence} on the fairest round: that no round was fair, or that its model predicts one class."""
     sentences = _missing_in_round("best_fair", "lowest gaps on validation examples", metrics)
     reason = fallback_reason(metrics)

@@ -19,33 +19,29 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.runs.files import write_page
 from fedweave.reports import drawing
 
+PAGES = (".html", ".pdf")
 STYLE = files("fedweave.reports").joinpath("templates/style.css").read_text("utf-8")
 
 
-def rendered(template: str, /, **values: object) -> str:
+def render_template(template: str, /, **values: object) -> str:
     """The template of that name with these values, the version and the style of all pages. Control characters, marks of
     writing direction and lone surrogates are escaped, so that no text of a user changes how the rest reads."""
     text = _environment().get_template(template).render(values, style=STYLE, version=version("fedweave"))
     return "\n".join(map(printable, text.split("\n")))
 
 
-def coded(words: str) -> Markup:
-    """A sentence as HTML; text in backticks becomes code."""
-    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
-
-
 @cache
 def _environment() -> Environment:
+    def with_code(words: str) -> Markup:
+        """A sentence as HTML; text in backticks becomes code."""
+        return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
+
     environment = Environment(loader=PackageLoader("fedweave.reports"), autoescape=True, undefined=StrictUndefined)
-    environment.filters |= {"coded": coded, "listed": listed}
-    environment.filters |= {
-        "panel": lambda it: Markup(drawing.panel_svg(it)),
-        "symbol": lambda it: Markup(drawing.symbol_svg(it)),
-    }
+    environment.filters["coded"] = with_code
+    environment.filters["listed"] = listed
+    environment.filters["panel"] = lambda panel: Markup(drawing.panel_svg(panel))
+    environment.filters["symbol"] = lambda key: Markup(drawing.symbol_svg(key))
     return environment
-
-
-PAGES = (".html", ".pdf")
 
 
 def check_page(path: Path) -> None:
@@ -77,4 +73,4 @@ def write_document(path: Path, document: Document) -> None:
 
 def html(document: Document) -> str:
     """The document as a page that holds all it needs."""
-    return rendered("document.html", document=document)
+    return render_template("document.html", document=document)

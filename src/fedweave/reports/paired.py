@@ -62,8 +62,3 @@ def _p_value(values: Sequence[float]) -> float:
     if not error:
         return float(not mean)
     return 2 * float(t.sf(abs(mean) / error, len(values) - 1))
-
-
-def significantly_above(one: Mapping[Hashable, float], other: Mapping[Hashable, float]) -> bool:
-    """Whether the paired test over the seeds that both have shows one above the other."""
-    return paired_test(paired_differences(one, other)) > 0

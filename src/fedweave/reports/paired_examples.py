@@ -30,10 +30,14 @@ def example_differences(groups: Sequence[Group]) -> ResultTable:
 
     There are no rows where runs have no predictions.
     """
-    first, *others = groups
     rows = []
-    for other in others:
-        rows += [_row(other.label, client, pairs) for client, pairs in _pairs(first, other).items()]
+    for group in groups[1:]:
+        for client, pairs in _pairs(groups[0], group).items():
+            right, right_in_other, losses = zip(*pairs, strict=True)
+            differences = [one - other for one, other in zip(right_in_other, right, strict=True)]
+            words = (group.label, client, f"{len(pairs):,}")
+            shares = (f"{statistics.fmean(right):.3f}", f"{statistics.fmean(right_in_other):.3f}")
+            rows.append((*map(Cell, words + shares), difference_cell(differences), difference_cell(losses)))
     return ResultTable(_HEAD, tuple(rows), words=2)
 
 
@@ -68,20 +72,6 @@ def _scores(table: pa.Table | None) -> dict[Example, Score]:
             probability = max(row[f"p_{row['true']}"], _MIN_PROBABILITY)
             scores[row["client"], row[place]] = (float(row["predicted"] == row["true"]), -math.log(probability))
     return scores
-
-
-def _row(label: str, client: str, pairs: list[Pair]) -> tuple[Cell, ...]:
-    right, right_in_other, losses = zip(*pairs, strict=True)
-    differences = [one - other for one, other in zip(right_in_other, right, strict=True)]
-    return (
-        Cell(label),
-        Cell(client),
-        Cell(f"{len(pairs):,}"),
-        Cell(f"{statistics.fmean(right):.3f}"),
-        Cell(f"{statistics.fmean(right_in_other):.3f}"),
-        difference_cell(differences),
-        difference_cell(losses),
-    )
 
 
 def difference_cell(differences: Sequence[float]) -> Cell:

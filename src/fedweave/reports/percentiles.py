@@ -21,16 +21,10 @@ NOISE_NOTE = (
 _NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
 
 
-def percentiles(values: Sequence[float]) -> list[float]:
-    """The percentiles `PERCENTS` of values."""
-    result: list[float] = np.percentile(np.array(values), PERCENTS).tolist()
-    return result
-
-
 def percentile_cells(values: Sequence[float], differences: bool = False) -> tuple[Cell, ...]:
-    """Cells of the values' percentiles; differences: with a sign."""
+    """Cells of the percentiles `PERCENTS` of values; differences: with a sign."""
     form = signed if differences else number
-    return tuple(Cell(form(value), repr(value)) for value in percentiles(values))
+    return tuple(Cell(form(value), repr(value)) for value in np.percentile(np.array(values), PERCENTS).tolist())
 
 
 def count_beyond_noise(run: Run, other: Run) -> tuple[int, int] | None:

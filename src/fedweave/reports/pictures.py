@@ -1,5 +1,7 @@
-"""Pictures of results, each an SVG file of its own: lines over rounds or another number, two numbers of each
-experiment against one another, and shares. `reports.drawing` draws their panels.
+"""Pictures of results as separate SVG files: lines over rounds or another number, two numbers of each experiment
+against one another, and shares.
+
+`reports.drawing` draws their panels; here they get a title, a legend, and attributes instead of a page's style.
 """
 
 import re
@@ -68,8 +70,7 @@ def curves(title: str, unit: str, lines: Lines, over: str = "round") -> str:
     for at, (name, line) in enumerate(lines.items()):
         x = [point.at for point in line]
         y = [point.mean for point in line]
-        low: list[float] = []
-        high: list[float] = []
+        low, high = list[float](), list[float]()
         if any(point.spread for point in line):
             low = [point.mean - point.spread for point in line]
             high = [point.mean + point.spread for point in line]
@@ -77,15 +78,16 @@ def curves(title: str, unit: str, lines: Lines, over: str = "round") -> str:
     return picture(Panel(title, tuple(marks), below=over, beside=unit))
 
 
-def plane_of(title: str, plane: tuple[str, str], lines: Places) -> str:
+def scatter(title: str, axes: tuple[str, str], lines: Places) -> str:
     """The picture of two numbers in per cent: thin crosses are one deviation to either side."""
     marks: list[Mark] = []
     for at, (name, line) in enumerate(lines.items()):
         labels, x, y, dx, dy = zip(*line, strict=True)
         tone = COLORS[at % len(COLORS)]
         marks.append(Dots(name, x, y, tone, errors=dy, wide=dx, labels=labels))
-        marks += [LineSeries(name, x, y, tone)] if len(line) > 1 else []
-    return picture(Panel(title, tuple(marks), below=f"{plane[0]}, %", beside=f"{plane[1]}, %"))
+        if len(line) > 1:
+            marks.append(LineSeries(name, x, y, tone))
+    return picture(Panel(title, tuple(marks), below=f"{axes[0]}, %", beside=f"{axes[1]}, %"))
 
 
 def stacks(title: str, columns: Sequence[str], shares: Mapping[str, Sequence[float]]) -> str:
@@ -121,13 +123,11 @@ def picture(panel: Panel) -> str:
 def legend(names: Sequence[str], first: float) -> list[tuple[float, float]]:
     """The places of marks' names and symbols, in the rows that they need, the first at the height `first`."""
     places: list[tuple[float, float]] = []
-    x = float(EDGE)
-    y = first
+    x, y = float(EDGE), first
     for name in names:
         width = KEY + LETTER * NAME * len(name) + 14
         if x > EDGE and x + width > drawing.WIDTH:
-            x = float(EDGE)
-            y += 17
+            x, y = float(EDGE), y + 17
         places.append((x, y))
         x += width
     return places

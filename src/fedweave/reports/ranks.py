@@ -62,10 +62,9 @@ class Ranks:
     def table(self) -> ResultTable:
         """A row for each name, the best first: its place in every condition, and the mean."""
         rows = []
-        for column in np.argsort(self.places.mean(0), kind="stable").tolist() if len(self.places) else []:
-            places = self.places[:, column]
-            cells = [Cell(f"{place:g}") for place in places]
-            rows.append((Cell(self.names[column]), *cells, Cell(f"{places.mean():.2f}")))
+        for name, mean in sorted(self.means.items(), key=lambda item: item[1]) if len(self.places) else ():
+            places = self.places[:, self.names.index(name)]
+            rows.append((Cell(name), *(Cell(f"{place:g}") for place in places), Cell(f"{mean:.2f}")))
         return ResultTable(("rank", *self.titles, "mean"), tuple(rows))
 
 
@@ -87,27 +86,19 @@ def ranks(conditions: Sequence[Condition]) -> Ranks:
 def rank_means(means: Mapping[str, Mapping[str, float]], names: Sequence[str], datasets: int) -> Ranks:
     """The ranks of numbers {condition: {name: mean}}, where more is better; datasets: the number of data sets in the
     conditions."""
-    from scipy.stats import rankdata  # slow to import
+    from scipy.stats import friedmanchisquare, rankdata, wilcoxon  # slow to import
 
-    complete = [title for title, by_name in means.items() if all(name in by_name for name in names)]
+    complete = [title for title, by_name in means.items() if by_name.keys() >= {*names}]
     omitted = [title for title in means if title not in complete]
-    rows = [[means[title][name] for name in names] for title in complete]
-    values = np.array(rows).reshape(-1, len(names))  # [conditions, names]
+    values = np.array([[means[title][name] for name in names] for title in complete])
+    values = values.reshape(-1, len(names))  # [conditions, names]
     places = rankdata(-values, axis=1) if complete else np.zeros((0, len(names)))
-    return Ranks(tuple(names), places, tuple(complete), tuple(omitted), _p_value(values), datasets)
-
-
-def _p_value(values: np.ndarray) -> float | None:
-    """The p-value of the test for a difference between the columns of [conditions, names]; None if it needs more
-    conditions."""
-    from scipy.stats import friedmanchisquare, wilcoxon  # slow to import
-
-    conditions, names = values.shape
-    if conditions < 3 or names < 2:
-        return None
-    if names > 2:
-        p = float(friedmanchisquare(*values.T).pvalue)
-    else:
+    p = None
+    if len(complete) >= 3 and len(names) >= 2:
         differences = values[:, 0] - values[:, 1]
-        p = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
-    return p if math.isfinite(p) else 1.0  # of equal columns
+        if len(names) > 2:
+            p = float(friedmanchisquare(*values.T).pvalue)
+        else:
+            p = float(wilcoxon(differences).pvalue) if differences.any() else 1.0
+        p = p if math.isfinite(p) else 1.0  # of equal columns
+    return Ranks(tuple(names), places, tuple(complete), tuple(omitted), p, datasets)

@@ -2,6 +2,7 @@
 way."""
 
 from collections.abc import Sequence
+from itertools import combinations
 
 from fedweave.core.types import Record
 from fedweave.experiment.config import differences, flat
@@ -60,20 +61,18 @@ def training_differences(groups: Sequence[Group]) -> list[str]:
         settings = other_settings(group.first, first.first)
         if settings:
             sentences.append(f"{group.label} has {settings}: a difference to {first.label} may come from that.")
-    return sentences + _recipe_differences(groups)
 
-
-def _recipe_differences(groups: Sequence[Group]) -> list[str]:
+    # The ways to train: each algorithm may have several, of which another algorithm has to share one.
     recipes: dict[str, dict[str, None]] = {}  # {algorithm: its recipes, in order}
     for group in groups:
         recipes.setdefault(str(group.first.summary["algorithm"]), {})[recipe(group.first)] = None
-    if all(not one.keys().isdisjoint(other) for one in recipes.values() for other in recipes.values()):
-        return []
-    algorithms: dict[str, list[str]] = {}  # {recipe: the algorithms with it}
-    for algorithm, of_algorithm in recipes.items():
-        algorithms.setdefault(" or ".join(of_algorithm), []).append(algorithm)
-    ways = "; ".join(f"{', '.join(names)} with {way}" for way, names in algorithms.items())
-    return [_UNEQUAL_TRAINING.format(ways=ways)]
+    if any(one.isdisjoint(other) for one, other in combinations(map(dict.keys, recipes.values()), 2)):
+        algorithms: dict[str, list[str]] = {}  # {recipe: the algorithms with it}
+        for algorithm, of_algorithm in recipes.items():
+            algorithms.setdefault(" or ".join(of_algorithm), []).append(algorithm)
+        ways = "; ".join(f"{', '.join(names)} with {way}" for way, names in algorithms.items())
+        sentences.append(_UNEQUAL_TRAINING.format(ways=ways))
+    return sentences
 
 
 def other_settings(run: Run, other: Run) -> str:

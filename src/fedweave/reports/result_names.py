@@ -122,54 +122,51 @@ RESULTS: dict[str, Metric] = GROUPS | {
     "best_accuracy": _result("of the client served best"),
     "round": _result("with the best mean over clients on validation examples", whole=True),
     "undefined_clients": _result("without a loss or a test accuracy", whole=True),
-    # Reports show no note with these.
-    **{
-        name: _result(note, shown=False)
-        for name, note in {
-            "divergence": "distance of a client's weights from the global ones (`fedego`)",
-            "emd": "distance of a client's label distribution from the distribution over all clients (`fedego`)",
-            "lambda": "share of the global model in a client's own (`fedego`)",
-            "best_val/missing": "clients without a score in that round",
-            "best_fair/missing": "clients without a score in that round",
-            "best_fair/round": "the fairest round",
-            "gaps": "SP + EO",
-            "constant": "accuracy of the better constant prediction",
-            "alike": "1 if one class is predicted for nearly all examples, else 0",
-            "score": "value of the metric that selects",
-            "chance": "what a constant prediction reaches by that metric",
-            "margin": "how much above the constant prediction a fair round has to be (`fair_margin`)",
-            "fpr_signed": "difference of the false positive rates, group 1 minus group 0",
-            "mae_group0": "mean absolute error in group 0",
-            "mae_group1": "mean absolute error in group 1",
-            "mae_signed": "difference of the mean absolute errors, group 1 minus group 0",
-            "bias_group0": "mean error of predictions in group 0",
-            "bias_group1": "mean error of predictions in group 1",
-            "bias_signed": "difference of the mean errors, group 1 minus group 0",
-            "half_width": "half the width of the interval of each number",
-            "auc_error": "how far the AUC may be off, where it comes from a sum of histograms",
-            "average_precision_error": "how far the average precision may be off, where it comes from a sum of "
-            "histograms",
-            "global_test/predicted": "share of predictions that are this class",
-            "true": "share of examples that are of this class",
-            "positives/test": "test examples of the positive class",
-            "positives/val": "validation examples of the positive class",
-            "positives/test_fewest": "test examples of the positive class at the client with the fewest",
-            "positives/val_fewest": "validation examples of the positive class at the client with the fewest",
-            "positives/alerts": "a hundredth of all test examples, which `recall_at_1` flags in `pooled`",
-            "positives/alerts_within": "the sum over clients of a hundredth of each one's test examples",
-            "scores/rarest": "share of the rarest class of the training examples, where it is small",
-            "scores/diverged": "a mean loss that no model has that learns",
-            "scores/coarse": "clients that send only hits, or no losses, and are not in metrics by class",
-            "scores/missing": "clients that were asked for scores and sent none",
-            "scores/uncounted": "share of examples that are in no histogram",
-            "scores/sampled": "clients that were asked for scores, where not all were",
-            "scores/clients": "all clients, where not all were asked",
-            "stopping/round": "round of the last improvement on validation examples",
-            "stopping/score": "value on validation examples at that round",
-            "fedbuff/time": "time of the simulated clock",
-        }.items()
-    },
 }
+# Reports show no note with these.
+_WITHOUT_NOTE = {
+    "divergence": "distance of a client's weights from the global ones (`fedego`)",
+    "emd": "distance of a client's label distribution from the distribution over all clients (`fedego`)",
+    "lambda": "share of the global model in a client's own (`fedego`)",
+    "best_val/missing": "clients without a score in that round",
+    "best_fair/missing": "clients without a score in that round",
+    "best_fair/round": "the fairest round",
+    "gaps": "SP + EO",
+    "constant": "accuracy of the better constant prediction",
+    "alike": "1 if one class is predicted for nearly all examples, else 0",
+    "score": "value of the metric that selects",
+    "chance": "what a constant prediction reaches by that metric",
+    "margin": "how much above the constant prediction a fair round has to be (`fair_margin`)",
+    "fpr_signed": "difference of the false positive rates, group 1 minus group 0",
+    "mae_group0": "mean absolute error in group 0",
+    "mae_group1": "mean absolute error in group 1",
+    "mae_signed": "difference of the mean absolute errors, group 1 minus group 0",
+    "bias_group0": "mean error of predictions in group 0",
+    "bias_group1": "mean error of predictions in group 1",
+    "bias_signed": "difference of the mean errors, group 1 minus group 0",
+    "half_width": "half the width of the interval of each number",
+    "auc_error": "how far the AUC may be off, where it comes from a sum of histograms",
+    "average_precision_error": "how far the average precision may be off, where it comes from a sum of histograms",
+    "global_test/predicted": "share of predictions that are this class",
+    "true": "share of examples that are of this class",
+    "positives/test": "test examples of the positive class",
+    "positives/val": "validation examples of the positive class",
+    "positives/test_fewest": "test examples of the positive class at the client with the fewest",
+    "positives/val_fewest": "validation examples of the positive class at the client with the fewest",
+    "positives/alerts": "a hundredth of all test examples, which `recall_at_1` flags in `pooled`",
+    "positives/alerts_within": "the sum over clients of a hundredth of each one's test examples",
+    "scores/rarest": "share of the rarest class of the training examples, where it is small",
+    "scores/diverged": "a mean loss that no model has that learns",
+    "scores/coarse": "clients that send only hits, or no losses, and are not in metrics by class",
+    "scores/missing": "clients that were asked for scores and sent none",
+    "scores/uncounted": "share of examples that are in no histogram",
+    "scores/sampled": "clients that were asked for scores, where not all were",
+    "scores/clients": "all clients, where not all were asked",
+    "stopping/round": "round of the last improvement on validation examples",
+    "stopping/score": "value on validation examples at that round",
+    "fedbuff/time": "time of the simulated clock",
+}
+RESULTS |= {name: _result(note, shown=False) for name, note in _WITHOUT_NOTE.items()}
 # The other keys of summary.json.
 KEYS: dict[str, str] = {
     "algorithm": "name of the algorithm",
@@ -212,14 +209,17 @@ FAULTS: dict[str, str] = {
 
 def place(name: str) -> str:
     """The place that a name begins with, the longest that fits; "" if it begins with none."""
-    fits = [one for one in PLACES if name.startswith(f"{one}/")]
-    return max(fits, key=len, default="")
+    matches = [begin for begin in PLACES if name.startswith(f"{begin}/")]
+    return max(matches, key=len, default="")
 
 
 def entry(name: str) -> Metric | None:
     """The description of a number, found by its whole name or else by the last component; None of an unknown one."""
-    last = name.rpartition("/")[2]
-    return next((table[one] for one in (name, last) for table in (RESULTS, METRICS) if one in table), None)
+    for key in (name, name.rpartition("/")[2]):
+        known = RESULTS.get(key) or METRICS.get(key)
+        if known is not None:
+            return known
+    return None
 
 
 def note(name: str) -> str:
@@ -234,17 +234,18 @@ def meaning(name: str) -> str:
     last = name.rpartition("/")[2]
     if place(name) == "judged":
         return f"{METRICS[last].title} selects" if last in METRICS else ""
-    if (known := entry(name)) is not None:
+    known = entry(name)
+    if known is not None:
         return known.note
     end, base = _end_and_base(last)
     if end and (base in METRICS or base in RESULTS):
-        return (
-            "clients without a value of this metric"
-            if end == "undefined_"
-            else f"value of the client served {end[:-1]}"
-        )
+        if end == "undefined_":
+            return "clients without a value of this metric"
+        return f"value of the client served {end[:-1]}"
     gap = RESULTS.get(re.sub(r"(_floor)?(_undefined)?$", "", last))
-    return "" if gap is None else gap.note + (", by chance (noise floor)" if last.endswith("_floor") else "")
+    if gap is None:
+        return ""
+    return f"{gap.note}, by chance (noise floor)" if last.endswith("_floor") else gap.note
 
 
 def title(metric: str) -> str:
@@ -256,14 +257,14 @@ def title(metric: str) -> str:
 def better(name: str) -> Literal["high", "low", ""]:
     """Which values of a metric are better, in any place, and also for the client served worst or best by it."""
     end, base = _end_and_base(name.rpartition("/")[2])
-    known = (METRICS.get(base) or RESULTS.get(base)) if end != "undefined_" else None
-    return "" if known is None else known.better
+    known = METRICS.get(base) or RESULTS.get(base)
+    return "" if known is None or end == "undefined_" else known.better
 
 
 def whole(name: str) -> bool:
     """Whether a number counts something."""
     known = entry(name)
-    return _end_and_base(name.rpartition("/")[2])[0] == "undefined_" or (known is not None and known.whole)
+    return name.rpartition("/")[2].startswith("undefined_") or (known is not None and known.whole)
 
 
 def readable(name: str) -> str:
@@ -271,16 +272,20 @@ def readable(name: str) -> str:
     before, slash, last = name.rpartition("/")
     end, base = _end_and_base(last)
     known = METRICS.get(base) or (None if base in GROUPS else RESULTS.get(base))
-    called = known.title if known is not None else ""
-    words = f"{before}{slash}{end}{'' if called else base}".replace("/", "_").split("_")
-    text = " ".join([WORDS.get(word, word) for word in words if word] + ([called] if called else []))
+    title = known.title if known is not None else ""
+    words = f"{before}{slash}{end}{'' if title else base}".replace("/", "_").split("_")
+    words = [WORDS.get(word, word) for word in words if word]
+    text = " ".join([*words, title] if title else words)
     return text[0].upper() + text[1:]
 
 
+# Words of names that are not written as they stand.
 WORDS = {"f1": "F1", "sp": "SP", "eo": "EO"} | {name: one.title for name, one in METRICS.items() if "_" not in name}
 
 
 def _end_and_base(last: str) -> tuple[str, str]:
     """("worst_", "auc") of "worst_auc"; ("", name) of others."""
-    end = next((end for end in ("worst_", "best_", "undefined_") if last.startswith(end)), "")
-    return end, last.removeprefix(end)
+    for end in ("worst_", "best_", "undefined_"):
+        if last.startswith(end):
+            return end, last.removeprefix(end)
+    return "", last

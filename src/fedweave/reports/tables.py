@@ -6,24 +6,31 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 from rich.filesize import decimal
 
+from fedweave.accounts.compliance import Disclosure
+from fedweave.accounts.ledger import call_text, meaning, mechanism_text, stamp, who
+from fedweave.errors import listed
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, spread
 from fedweave.metrics.client_fairness import pearson, per_group
 from fedweave.metrics.selection import lower, title_of
+from fedweave.privacy.accountant import Bound
 from fedweave.reports.cells import (
     NONE,
     Cell,
     ResultTable,
+    bytes_text,
+    count_text,
     explanation,
     mark_best,
     mean_cell,
     number,
     shorten,
+    tenths,
 )
 from fedweave.reports.conditions import incomparability, rounds_text
 from fedweave.reports.gains import local_run
@@ -32,7 +39,21 @@ from fedweave.reports.recipes import recipe
 from fedweave.reports.result_names import note, readable, whole
 
 PER_ITEM = {"per_class": "class", "per_target": "target"}  # families of metrics of one class, or one target
+# {name: how its values in several rounds become one}
 INCENTIVES = {"alignment": "mean", "diversity": "last", "value": "last", "density": "mean", "payoff": "sum"}
+
+
+# {number of a summary: (title, small print, format)}
+_COSTS: dict[str, tuple[str, str, Callable[[float], str]]] = {
+    "seconds": ("Seconds", "training, evaluation and writing", tenths),
+    "seconds_per_round": ("Seconds per round", "", number),
+    "peak_rss_mb": ("Peak memory", "of the process, MB", lambda value: f"{value:,.0f}"),
+    "bytes_up": ("Sent by all clients", "", bytes_text),
+    "bytes_down": ("Received by all clients", "", bytes_text),
+    "bytes_peer": ("Sent from client to client", "", bytes_text),
+    "bytes_evaluation": ("Of all this for evaluation", "training does not need it", bytes_text),
+}
+_OPTIONAL_COSTS = ("bytes_peer", "bytes_evaluation")  # no row where no run has a number
 
 
 def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
@@ -61,46 +82,33 @@ def _facts(group: Group, several_seeds: bool) -> dict[str, object]:
     engine = run.section("engine")
     engine_words = [str(engine[key]) for key in ("name", "mode", "dtype") if key in engine]
     devices = {device for one in group.runs for device in one.summary.get("devices", ())}
+    clients = f"{run.summary['clients']:,}"
+    if run.members != run.summary["clients"]:  # one client holds what several members do
+        clients += f" with the data of {run.members:,}"
+    if run.between_sites:  # only simulations use the experiment's partition
+        clients += ", sites with data of their own"
+    else:
+        clients += f" by {run.section('partition').get('name', 'their own data')}"
+    directories, places = [one.directory for one in group.runs], {one.directory.parent for one in group.runs}
+    where = ", ".join(map(str, directories))
+    if len(directories) > 1 and len(places) == 1:  # each run's directory is below its name
+        where = f"{len(directories)} in {places.pop()}"
     return {
         "Dataset": run.summary["dataset"],
         "Algorithm": run.summary["algorithm"],
         "Model": run.models or NONE,
-        "Clients": _clients_text(run),
+        "Clients": clients,
         "Rounds": rounds_text(run),
         "Training": recipe(run),
-        "Seeds" if several_seeds else "Seed": ", ".join(_seed(one) for one in group.runs),
+        "Seeds" if several_seeds else "Seed": ", ".join(map(_seed, group.runs)),
         "Engine": " ".join([*engine_words, *sorted(devices)]) or NONE,
-        "When": time_text(max(one.when for one in group.runs)),
-        "Directory": _directories_text([one.directory for one in group.runs]),
+        "When": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(max(one.when for one in group.runs))),
+        "Directory": where,
     }
 
 
 def _seed(run: Run) -> str:
     return str(run.summary.get("seed", NONE))
-
-
-def _clients_text(run: Run) -> str:
-    """The number of clients, and how they got their data: "10 by louvain", or "3, sites with data of their own"."""
-    text = f"{run.summary['clients']:,}"
-    if run.members != run.summary["clients"]:  # one client holds what several members do
-        text += f" with the data of {run.members:,}"
-    if run.between_sites:  # only simulations use the experiment's partition
-        return f"{text}, sites with data of their own"
-    return f"{text} by {run.section('partition').get('name', 'their own data')}"
-
-
-def _directories_text(directories: Sequence[Path]) -> str:
-    """The directories of a group's runs; several directories in one place count together: each run's is below its
-    name."""
-    places = {path.parent for path in directories}
-    if len(directories) > 1 and len(places) == 1:
-        return f"{len(directories)} in {places.pop()}"
-    return ", ".join(map(str, directories))
-
-
-def time_text(moment: float) -> str:
-    """A moment, in seconds since 1970, in universal time."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(moment))
 
 
 def command(run: Run) -> str:
@@ -119,29 +127,36 @@ def metrics(
     groups: Sequence[Group], families: Sequence[str], select: Callable[[str], bool] = lambda name: True
 ) -> ResultTable:
     """The metrics "family/…" of the final models for which `select` is true: a row per metric, a column per group."""
-    prefixes = tuple(f"{family}/" for family in families)
     names = dict[str, None]()
-    for run in (run for group in groups for run in group.runs):
-        names |= dict.fromkeys(name for name in run.summary["metrics"] if name.startswith(prefixes) and select(name))
-    order = sorted(names, key=lambda name: families.index(name.partition("/")[0]))
-    rows = [_metric_row(groups, name) for name in order]
-    return ResultTable(heads(groups), tuple(_merge_micro_f1(rows)))
-
-
-def _metric_row(groups: Sequence[Group], name: str) -> tuple[Cell, ...]:
-    family, last = name.partition("/")[0], name.rpartition("/")[2]
-    form: Callable[[float], str] = number
-    if whole(name):
-        form = tenths if family == "local" else count_text
-    cells = [mean_cell(group.values(name), form) for group in groups]
-    if comparable(groups):
-        values = [group.by_seed(name) for group in groups]
-        cells = mark_best(cells, values, last, common_selection_metric(groups))
-    if family in PER_ITEM:
-        title = item_title(groups[0].first, name)
-    else:
-        title = readable(last if family == "fairness" else name)
-    return (Cell(title, note=explanation(name)), *cells)
+    for group in groups:
+        for run in group.runs:
+            names |= dict.fromkeys(run.summary["metrics"])
+    names_by_family: dict[str, list[str]] = {family: [] for family in families}
+    for name in names:
+        family, slash, _ = name.partition("/")
+        if slash and family in names_by_family and select(name):
+            names_by_family[family].append(name)
+    rows = list[tuple[Cell, ...]]()
+    for family, names_of_family in names_by_family.items():
+        for name in names_of_family:
+            last = name.rpartition("/")[2]
+            form: Callable[[float], str] = number
+            if whole(name):
+                form = tenths if family == "local" else count_text
+            cells = [mean_cell(group.values(name), form) for group in groups]
+            if comparable(groups):
+                values = [group.by_seed(name) for group in groups]
+                cells = mark_best(cells, values, last, common_selection_metric(groups))
+            title = readable(last if family == "fairness" else name)
+            if family in PER_ITEM:
+                title = item_title(groups[0].first, name)
+            head = Cell(title, note=explanation(name))
+            # Micro F1 equals the accuracy in the row before, as with one label each: one row for both.
+            if rows and head.note == note("f1") and tuple(cells) == rows[-1][1:]:
+                rows[-1] = (replace(rows[-1][0], note=f"also F1, {note('f1')}"), *cells)
+            else:
+                rows.append((head, *cells))
+    return ResultTable(heads(groups), tuple(rows))
 
 
 def item_title(run: Run, name: str) -> str:
@@ -153,45 +168,15 @@ def item_title(run: Run, name: str) -> str:
     return f"{readable(title_of(metric))} of {label}"
 
 
-def _merge_micro_f1(rows: Sequence[tuple[Cell, ...]]) -> list[tuple[Cell, ...]]:
-    """The rows; a micro F1 row that equals the accuracy row before it, as with one label each, is merged into that
-    one."""
-    result: list[tuple[Cell, ...]] = []
-    for row in rows:
-        if result and row[0].note == note("f1") and row[1:] == result[-1][1:]:
-            result[-1] = (replace(result[-1][0], note=f"also F1, {note('f1')}"), *row[1:])
-        else:
-            result.append(row)
-    return result
-
-
 def costs(groups: Sequence[Group]) -> ResultTable:
     """Time, memory and traffic: a column per group."""
-    rows = [
-        _cost_row(groups, "seconds", "Seconds", "training, evaluation and writing", tenths),
-        _cost_row(groups, "seconds_per_round", "Seconds per round", "", number),
-        _cost_row(groups, "peak_rss_mb", "Peak memory", "of the process, MB", lambda value: f"{value:,.0f}"),
-        _cost_row(groups, "bytes_up", "Sent by all clients", "", _bytes_text),
-        _cost_row(groups, "bytes_down", "Received by all clients", "", _bytes_text),
-    ]
-    optional = {
-        "bytes_peer": ("Sent from client to client", ""),
-        "bytes_evaluation": ("Of all this for evaluation", "training does not need it"),
-    }
-    for name, (title, small_print) in optional.items():
-        if any(value is not None for group in groups for value in group.values(name)):
-            rows.append(_cost_row(groups, name, title, small_print, _bytes_text))
+    rows = []
+    for name, (title, small_print, form) in _COSTS.items():
+        values = [group.values(name) for group in groups]
+        if name in _OPTIONAL_COSTS and all(value is None for of_group in values for value in of_group):
+            continue
+        rows.append((Cell(title, note=small_print), *(mean_cell(of_group, form) for of_group in values)))
     return ResultTable(heads(groups), tuple(rows))
-
-
-def _cost_row(
-    groups: Sequence[Group], name: str, title: str, small_print: str, form: Callable[[float], str]
-) -> tuple[Cell, ...]:
-    return (Cell(title, note=small_print), *(mean_cell(group.values(name), form) for group in groups))
-
-
-def _bytes_text(value: float) -> str:
-    return decimal(round(value))
 
 
 def extremes(groups: Sequence[Group]) -> ResultTable:
@@ -207,23 +192,19 @@ def extremes(groups: Sequence[Group]) -> ResultTable:
             if lower(run.selection_metric):
                 worst, best = best, worst
             mean = spread(scores.values())[0]
-            rows.append(
-                (
-                    Cell(group.label),
-                    Cell(_seed(run)),
-                    Cell(number(worst), repr(worst), _names_with_size(run, scores, worst)),
-                    Cell(number(mean), repr(mean)),
-                    Cell(number(best), repr(best), _names_with_size(run, scores, best)),
-                )
+            worst_cell, best_cell = (
+                Cell(number(score), repr(score), _names_with_size(run, scores, score)) for score in (worst, best)
             )
+            mean_score = Cell(number(mean), repr(mean))
+            rows.append((Cell(group.label), Cell(_seed(run)), worst_cell, mean_score, best_cell))
     return ResultTable(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
 
 
 def _names_with_size(run: Run, scores: Mapping[str, float], score: float) -> str:
     """Which clients have this score; of one client also its number of test examples."""
-    clients = [client for client, value in scores.items() if value == score]
-    size = run.test_sizes.get(clients[0]) if len(clients) == 1 else None
-    return clients_with(scores, score) + ("" if size is None else f", n = {size:,}")
+    names = clients_with(scores, score)
+    size = run.test_sizes.get(names)  # None where `names` are several
+    return names if size is None else f"{names}, n = {size:,}"
 
 
 def clients_with(scores: Mapping[str, float], score: float) -> str:
@@ -238,7 +219,7 @@ def by_client(groups: Sequence[Group]) -> ResultTable:
     Of very many clients the first and the last are shown. Empty for one group, and where groups have other clients.
     """
     scores = [[run.clients(run.selection_metric) for run in group.runs] for group in groups]
-    clients = [dict.fromkeys(client for of_run in of_group for client in of_run) for of_group in scores]
+    clients = [dict.fromkeys(chain.from_iterable(of_group)) for of_group in scores]
     if len(groups) < 2 or not clients[0] or any(other.keys() != clients[0].keys() for other in clients):
         return ResultTable((), ())
     rows = []
@@ -270,19 +251,19 @@ def incentives(run: Run) -> ResultTable:
         return ResultTable((), ())
     tables = {name: table for name, table in tables.items() if table}
     rows = []
-    for client in sorted({client for table in tables.values() for client in table}):
-        cells = [_incentive_cell(name, [*table.get(client, {}).values()]) for name, table in tables.items()]
-        rows.append((Cell(client), *cells))
+    for client in sorted(set().union(*tables.values())):
+        cells = [Cell(client)]
+        for name, table in tables.items():
+            values = [*table.get(client, {}).values()]
+            if not values:
+                cells.append(Cell(NONE))
+                continue
+            over_rounds = {"mean": sum(values) / len(values), "last": values[-1], "sum": sum(values)}
+            value = over_rounds[INCENTIVES[name]]
+            cells.append(Cell(number(value), repr(value)))
+        rows.append(tuple(cells))
     head = [f"{name}, {INCENTIVES[name]}{' before rounding to cents' * (name == 'payoff')}" for name in tables]
     return ResultTable(("client", *head), shorten(rows))
-
-
-def _incentive_cell(name: str, values: Sequence[float]) -> Cell:
-    if not values:
-        return Cell(NONE)
-    over_rounds = {"mean": sum(values) / len(values), "last": values[-1], "sum": sum(values)}
-    value = over_rounds[INCENTIVES[name]]
-    return Cell(number(value), repr(value))
 
 
 def qualities(run: Run) -> ResultTable:
@@ -303,22 +284,14 @@ def reward_fairness(groups: Sequence[Group]) -> ResultTable:
             reference = local_run(run, groups)
             if reference is None:
                 continue
-            alone, together = reference.clients(run.selection_metric), run.clients(run.selection_metric)
-            clients = sorted(alone.keys() & together.keys())
-            values_alone = np.array([alone[client] for client in clients])
-            values_together = np.array([together[client] for client in clients])
-            correlation = pearson(values_alone, values_together)
+            local, joint = reference.clients(run.selection_metric), run.clients(run.selection_metric)
+            names = sorted(local.keys() & joint.keys())
+            values = np.array([(local[name], joint[name]) for name in names]).reshape(-1, 2)  # [clients, 2]
+            correlation = pearson(values[:, 0], values[:, 1])
             interval = NONE if math.isnan(correlation.low) else f"{correlation.low:.3f} to {correlation.high:.3f}"
-            value = NONE if math.isnan(correlation.value) else f"{correlation.value:.3f}"
-            rows.append(
-                (
-                    Cell(group.label),
-                    Cell(_seed(run)),
-                    Cell(value, repr(correlation.value)),
-                    Cell(interval),
-                    Cell(str(len(clients))),
-                )
-            )
+            text = NONE if math.isnan(correlation.value) else f"{correlation.value:.3f}"
+            value = Cell(text, repr(correlation.value))
+            rows.append((Cell(group.label), Cell(_seed(run)), value, Cell(interval), Cell(str(len(names)))))
     head = ("run", "seed", "correlation with local training", "95 % interval", "clients")
     return ResultTable(head, tuple(rows), words=2)
 
@@ -392,14 +365,36 @@ def pairs(run: Run) -> ResultTable:
     return ResultTable(("client", *(name.replace("_", " ") for name in run.pairs)), shorten(rows))
 
 
-def tenths(value: float) -> str:
-    """A number with one decimal, such as a mean of counts over clients."""
-    return f"{value:,.1f}"
+def flow_table(disclosure: Disclosure, times: bool = True) -> ResultTable:
+    """A line for each kind of message, with the times of the first and the last one if `times` is set."""
+    members, rows = len(disclosure.members), []
+    head = ["what for", "from", "to", "call and key", "what the receiver learns", "mechanism", "messages", "bytes"]
+    if times:
+        head += ["first (UTC)", "last (UTC)"]
+    for flow in disclosure.flows:
+        ends = [Cell(who(names, members), listed(names)) for names in (flow.senders, flow.receivers)]
+        words = (Cell(call_text(flow)), Cell(meaning(flow)), Cell(mechanism_text(flow)))
+        sizes = (Cell(f"{flow.messages:,}"), Cell(decimal(flow.bytes), f"{flow.bytes} bytes"))
+        row = (Cell(flow.purpose or "not specified"), *ends, *words, *sizes)
+        if times:
+            row = (*row, Cell(stamp(flow.first)), Cell(stamp(flow.last, flow.first)))
+        rows.append(row)
+    return ResultTable(tuple(head), tuple(rows), words=6)
 
 
-def count_text(value: float) -> str:
-    """A count or, of several runs, a mean of counts."""
-    return f"{value:,.0f}" if value == int(value) else f"{value:,.1f}"
+def privacy_table(disclosure: Disclosure) -> ResultTable:
+    """The ε of all that each member sent; members with the same ε share a row, the largest first; no row where none
+    follows."""
+    names_by_bound: dict[Bound, list[str]] = {}
+    for name, bound in disclosure.costs:
+        names_by_bound.setdefault(bound, []).append(name)
+    rows = []
+    for bound, names in sorted(names_by_bound.items(), key=lambda item: -item[0].epsilon):
+        epsilon = Cell(f"{bound.epsilon:.4g}", repr(bound.epsilon))
+        delta = NONE if bound.delta is None else f"{bound.delta:g}"
+        words = (who(names, len(disclosure.members)), f"per {bound.per}", bound.remark)
+        rows.append((*map(Cell, words), epsilon, Cell(delta), Cell(f"{bound.messages:,}")))
+    return ResultTable(("member", "of what", "which", "ε", "δ", "messages"), shorten(rows), words=3)
 
 
 def heads(groups: Sequence[Group]) -> tuple[str, ...]:

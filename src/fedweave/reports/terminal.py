@@ -2,7 +2,7 @@
 
 import shlex
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedweave.accounts.document import unmarked
+from fedweave.accounts.document import plain_text, print_line
 from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.experiment.config import Config
@@ -35,7 +35,7 @@ from fedweave.metrics.selection import (
     selection_metric_of,
     title_of,
 )
-from fedweave.reports.absences import absent, mostly
+from fedweave.reports.absences import absence_sentence, long_absence_sentence
 from fedweave.reports.notes import (
     RunFacts,
     alerts_clause,
@@ -60,13 +60,9 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
 WIDTH = 160  # of tables
-FAIREST = ("global/accuracy", "groups/global/sp", "groups/global/eo")  # what the result shows of the fairest round
-
-
-def _absences(directory: Path, tell: "Callable[[pa.Table], str]" = absent) -> list[str]:
-    """A note on clients that were missing from rounds."""
-    sentence = tell(read_table(directory, METRICS)) if (directory / METRICS).is_file() else ""
-    return [sentence] if sentence else []
+# Metrics shown below a selection metric of ranks; other selection metrics have `BESIDE`.
+_BESIDE_RANKS = ("hits_at_10", "auc", "average_precision")
+_GAPS = ("sp", "eo", "equalised_odds", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill")
 
 
 def screen(quiet: bool = False) -> Console:
@@ -107,10 +103,11 @@ class Terminal:
     def step(self, reached: "Checkpoint") -> None:
         """One more round."""
         note = f"{reached.seconds / reached.round:.3g} s/round"
-        if known := headline(reached.summary):
-            note += f", {known}"
+        score = headline(reached.summary)
+        if score:
+            note += f", {score}"
             name = title_of(selection_metric_of(reached.summary))
-            self._last = f", {name} after round {reached.round}{known.removeprefix(name)}"
+            self._last = f", {name} after round {reached.round}{score.removeprefix(name)}"
         else:
             note += self._last
         if self._bar is not None:
@@ -135,213 +132,198 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     The result is the selection metric, the member that the model serves worst, and references to compare with. With
     `verbose` it prints all metrics.
     """
-    metrics = summary["metrics"]
-    for sentence in _absences(directory, mostly):
-        console.print(f"[bold red]{unmarked(sentence)}[/]", highlight=False, soft_wrap=True)
-    console.print(_result(summary, directory))
-    if verbose:
-        console.print(Columns(_scores(metrics)))
-    if some := members_clause(metrics, summary.get("members", summary.get("clients"))):
-        console.print(some, highlight=False, soft_wrap=True, markup=False)
-    if alerts := alerts_clause(metrics, summary.get("classes") or ()):
-        console.print(alerts, highlight=False, soft_wrap=True, markup=False)
-    if wide := intervals(metrics):
-        console.print(wide, highlight=False, soft_wrap=True, markup=False)
-    for note in (*notes(metrics, RunFacts.of_summary(summary)).values(), *_absences(directory)):
-        console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
-    if "groups/global/mae_signed" in metrics:
-        console.print(_errors_of_groups(metrics))
-    if "groups/median/sp_undefined" in metrics:
-        console.print(_between_groups(metrics))
-        if people := people_sentence(summary.get("groups") or ()):
-            console.print(people, highlight=False, soft_wrap=True, markup=False)
-        for note in gap_notes(metrics).values():
-            console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
-    if "stopped" in summary:
-        console.print(summary["stopped"], highlight=False, soft_wrap=True, markup=False)
-    if "best_val/round" in metrics:
-        console.print(_chosen(metrics, selection_metric_of(metrics)), highlight=False, soft_wrap=True)
-    if "best_fair/round" in metrics:
-        _show_fairest(console, metrics)
-    for head, text in _account(summary, directory):
-        console.print(f"{head:<8}  {text}", highlight=False, soft_wrap=True, markup=False)
-
-
-def _result(summary: Values, directory: Path) -> Table:
-    """The most important metrics on the test split, and the references to compare them with."""
     metrics, metric = summary["metrics"], selection_metric_of(summary["metrics"])
-    rounds = counted(summary["rounds"], "round")
-    table = Table(f"test after {rounds}", box=SIMPLE_HEAD)
-    for heading in (global_test_title(summary), "member mean", "worst member"):
-        table.add_column(heading, justify="right")
-    kinds = ("global", "local")
+    rows = read_table(directory, METRICS) if (directory / METRICS).is_file() else None
 
-    def row(head: str, keys: str, worst: str = "") -> None:
-        values = [metrics.get(f"{keys.format(kind)}") for kind in kinds]
-        if any(value is not None for value in values):
-            table.add_row(head, *map(_short, values), worst)
+    # 1. The result, and what a reader has to know about it.
+    warning = "" if rows is None else long_absence_sentence(rows)
+    if warning:
+        console.print(f"[bold red]{plain_text(warning)}[/]", highlight=False, soft_wrap=True)
+    console.print(_result_table(summary, rows))
+    if verbose:
+        console.print(Columns(_score_tables(metrics)))
+    members = members_clause(metrics, summary.get("members", summary.get("clients")))
+    for sentence in (members, alerts_clause(metrics, summary.get("classes") or ()), intervals(metrics)):
+        if sentence:
+            print_line(console, sentence)
+    absences = "" if rows is None else absence_sentence(rows)
+    _print_notes(console, [*notes(metrics, RunFacts.of_summary(summary)).values(), *filter(None, [absences])])
 
-    def together(name: str) -> None:
-        if (value := metrics.get(f"pooled/{name}")) is not None:
-            table.add_row("  members ranked together", _short(value), "", "")
+    # 2. Two groups of people.
+    if "groups/global/mae_signed" in metrics:
+        table = _table("between groups", ("group 0", "group 1", "difference"))
+        for name, words in {"mae": "mean absolute error", "bias": "mean error"}.items():
+            values = [metrics.get(f"groups/global/{name}_{end}") for end in ("group0", "group1", "signed")]
+            table.add_row(words, *map(_number, values))
+        console.print(table)
+    if "groups/median/sp_undefined" in metrics:
+        heads = ("global", "noise floor", "signed", "median", "undefined at", "predicted", "favorable")
+        table = _table("between groups", heads)
+        shares = [_number(metrics.get(f"groups/global/{name}")) for name in ("predicted", "favorable")]
+        for name in _GAPS:
+            if f"groups/median/{name}_undefined" in metrics:
+                keys = (f"global/{name}", f"global/{name}_floor", f"global/{name}_signed", f"median/{name}")
+                values = [_number(metrics.get(f"groups/{key}")) for key in keys]
+                undefined = f"{metrics[f'groups/median/{name}_undefined']:.0f} clients"
+                table.add_row(name, *values, undefined, *shares)
+        console.print(table)
+        people = people_sentence(summary.get("groups") or ())
+        if people:
+            print_line(console, people)
+        _print_notes(console, gap_notes(metrics).values())
 
-    row(title_of(metric), f"{{}}/{metric}", _worst(metrics, metric, directory))
-    together(metric)
+    # 3. The rounds that validation chose.
+    if "stopped" in summary:
+        print_line(console, summary["stopped"])
     if "best_val/round" in metrics:
-        row(f"  in the best round, {metrics['best_val/round']:g}", f"best_val/{{}}/{metric}")
-    if metric == PLAIN:
-        row("  the most frequent class", "{}/majority")
-    if metric == RMSE:
-        row("  the training mean", f"{{}}/{RMSE_OF_MEAN}")
-    row("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
-    for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
-        if (value := metrics.get(f"{REFERENCE}/{kind}/{metric}")) is not None:
-            table.add_row(f"  {kind.replace('_', ' ')}", _short(value), "", "")
-    for name in dict.fromkeys((metric, "auc", "average_precision")):
-        if (value := metrics.get(f"{CROSSING}/{name}")) is not None:
-            table.add_row(f"{title_of(name)}, links between members", _short(value), "", "")
-    for name in dict.fromkeys((metric, *(_BESIDE_RANKS if metric in OF_RANKS else BESIDE))):
-        if name != metric:
-            row(title_of(name), f"{{}}/{name}")
-            together(name)
+        line = f"best mean validation {title_of(metric)} after round {metrics['best_val/round']}"
+        texts = []
+        for name in dict.fromkeys((metric, "recall_at_1", "recall")) if metric in OF_POSITIVE else ():
+            value = metrics.get(f"best_val/pooled/{name}")
+            if value is not None:
+                threshold = "" if name in OF_SCORES else " from its threshold on"
+                count = hits(value, metrics.get(f"{POSITIVES}/test")) if name == "recall_at_1" else ""
+                texts.append(f"{title_of(name)}{threshold} {value:.4f}" + (f" ({count})" if count else ""))
+        print_line(console, f"{line}; pooled: {', '.join(texts)}" if texts else line)
+    if "best_fair/round" in metrics:
+        by = "fairest by validation"
+        if fallback_reason(metrics):
+            by = f"best by validation {title_of(metric)}"
+        accuracy = _number(metrics.get("best_fair/global/accuracy"))
+        sp, eo = (_number(metrics.get(f"best_fair/groups/global/{name}")) for name in ("sp", "eo"))
+        words = f"after round {metrics['best_fair/round']}, test accuracy {accuracy}, SP {sp}, EO {eo}"
+        console.print(f"{by}: {words}", highlight=False)
+        _print_notes(console, fairest_notes(metrics).values())
+
+    # 4. Cost, traffic, privacy, the files and what to do next.
+    cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s"
+    cost += f" ({summary['seconds_per_round']:.3g} s each), {summary['peak_rss_mb']:.0f} MB at peak"
+    traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
+    traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
+    if "bytes_evaluation" in summary:
+        ways = "all three" if "bytes_peer" in summary else "both"
+        traffic += f" ({decimal(summary['bytes_evaluation'])} of {ways} for evaluation)"
+    epsilons = [bound["epsilon"] for bound in summary.get("privacy", ()) if bound.get("epsilon") is not None]
+    privacy = f"ε up to {max(epsilons):.3g}" if epsilons else "no noise was added to what members sent"
+    folder = shlex.quote(str(directory))
+    lines = [("cost", cost), ("traffic", traffic), ("privacy", privacy), ("files", str(directory))]
+    lines.append(("next", f"fedweave report {folder}   a page to read"))
+    lines.append(("", f"fedweave ledger {folder}   what left each member"))
+    for head, text in lines:
+        print_line(console, f"{head:<8}  {text}")
+
+
+def _print_notes(console: Console, sentences: Iterable[str]) -> None:
+    for sentence in sentences:
+        console.print(f"[bold yellow]note: {plain_text(sentence)}[/]", highlight=False, soft_wrap=True)
+
+
+def _table(title: str, heads: Iterable[str]) -> Table:
+    table = Table(title, box=SIMPLE_HEAD)
+    for head in heads:
+        table.add_column(head, justify="right")
     return table
 
 
-# Metrics shown below a selection metric of ranks; other selection metrics have `BESIDE`:
-_BESIDE_RANKS = ("hits_at_10", "auc", "average_precision")
+def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
+    """The most important metrics on the test split, and the references to compare them with.
+
+    rows: of metrics.parquet, which name the member that the model serves worst.
+    """
+    metrics, metric = summary["metrics"], selection_metric_of(summary["metrics"])
+    heads = (global_test_title(summary), "member mean", "worst member")
+    table = _table(f"test after {counted(summary['rounds'], 'round')}", heads)
+
+    def add(head: str, keys: str, worst: str = "") -> None:
+        values = [metrics.get(keys.format(kind)) for kind in ("global", "local")]
+        if values != [None, None]:
+            table.add_row(head, *map(_short, values), worst)
+
+    def add_one(head: str, key: str) -> None:
+        if metrics.get(key) is not None:
+            table.add_row(head, _short(metrics[key]), "", "")
+
+    add(title_of(metric), f"{{}}/{metric}", _worst_member(metrics, metric, rows))
+    add_one("  members ranked together", f"pooled/{metric}")
+    if "best_val/round" in metrics:
+        add(f"  in the best round, {metrics['best_val/round']:g}", f"best_val/{{}}/{metric}")
+    if metric == PLAIN:
+        add("  the most frequent class", "{}/majority")
+    if metric == RMSE:
+        add("  the training mean", f"{{}}/{RMSE_OF_MEAN}")
+    add("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
+    for kind in _references(metrics):
+        add_one(f"  {kind.replace('_', ' ')}", f"{REFERENCE}/{kind}/{metric}")
+    for name in dict.fromkeys((metric, "auc", "average_precision")):
+        add_one(f"{title_of(name)}, links between members", f"{CROSSING}/{name}")
+    for name in _BESIDE_RANKS if metric in OF_RANKS else BESIDE:
+        if name != metric:
+            add(title_of(name), f"{{}}/{name}")
+            add_one("  members ranked together", f"pooled/{name}")
+    return table
 
 
-def _worst(metrics: Values, metric: str, directory: Path) -> str:
+def _references(metrics: Values) -> dict[str, None]:
+    """The scores of links without a model, in order."""
+    return dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/"))
+
+
+def _worst_member(metrics: Values, metric: str, rows: "pa.Table | None") -> str:
     """The result of the member that the model serves worst, with its name where the run's files have it.
 
     The unit is "sd" where members are compared in units of their own standard deviation.
     """
+    import pyarrow.compute as pc
+
     fair = of_members(metric)
     value = metrics.get(f"fairness/worst_{fair}")
     if value is None:
         return ""
-    unit = "" if fair == metric else " sd"
-    return f"{_short(value)}{unit} {_whose(fair, value, directory)}".strip()
+    text = _short(value) + ("" if fair == metric else " sd")
+    if rows is not None:
+        rows = rows.filter(pc.and_(pc.equal(rows["metric"], fair), pc.equal(rows["split"], "test")))
+        rows = rows.filter(pc.and_(pc.equal(rows["round"], pc.max(rows["round"])), pc.equal(rows["value"], value)))
+        text += f" {rows['client'][0]}" if len(rows) else ""
+    return text
 
 
-def _whose(metric: str, value: float, directory: Path) -> str:
-    """The member with this low test score in the last round; "" if the files do not show it."""
-    import pyarrow.compute as pc
-
-    if not (directory / METRICS).is_file():
-        return ""
-    rows = read_table(directory, METRICS)
-    rows = rows.filter(pc.and_(pc.equal(rows["metric"], metric), pc.equal(rows["split"], "test")))
-    last = rows.filter(pc.and_(pc.equal(rows["round"], pc.max(rows["round"])), pc.equal(rows["value"], value)))
-    return str(last["client"][0]) if len(last) else ""
-
-
-def _account(summary: Values, directory: Path) -> Iterator[tuple[str, str]]:
-    """(what, a line) on cost, traffic, privacy, the files and what to do next."""
-    each = f"{summary['seconds_per_round']:.3g} s each"
-    cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s ({each})"
-    yield "cost", f"{cost}, {summary['peak_rss_mb']:.0f} MB at peak"
-    traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
-    traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
-    yield "traffic", traffic + _for_evaluation(summary)
-    spent = [one["epsilon"] for one in summary.get("privacy", ()) if one.get("epsilon") is not None]
-    yield "privacy", f"ε up to {max(spent):.3g}" if spent else "no noise was added to what members sent"
-    yield "files", str(directory)
-    for head, command, what in (("next", "report", "a page to read"), ("", "ledger", "what left each member")):
-        yield head, f"fedweave {command} {shlex.quote(str(directory))}   {what}"
-
-
-def _scores(metrics: Values) -> list[Table]:
+def _score_tables(metrics: Values) -> list[Table]:
     """The final models on the test split, and how evenly they serve members."""
-    kinds = ("global", "local", *(["trained"] if any(key.startswith("trained/") for key in metrics) else []))
-    names = dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds)
-    table = Table("test split", box=SIMPLE_HEAD)
-    for heading in kinds:
-        table.add_column(heading, justify="right")
-    for name in [name for name in names if name != "classes_predicted"]:
-        table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
-    for name in (key.removeprefix("pooled/") for key in metrics if key.startswith("pooled/")):
-        table.add_row(f"{name}, pooled", _number(metrics[f"pooled/{name}"]))
-    metric, chosen = selection_metric_of(metrics), "best_val/round" in metrics
+    places = dict[str, dict[str, float]]()  # {place: {name: value}}
+    for key, value in metrics.items():
+        place, _, name = key.partition("/")
+        places.setdefault(place, {})[name] = value
+    kinds = ("global", "local", "trained") if "trained" in places else ("global", "local")
+    table = _table("test split", kinds)
+
+    def add(head: str, keys: str) -> None:
+        values = [metrics.get(keys.format(kind)) for kind in kinds]
+        if any(value is not None for value in values):
+            table.add_row(head, *map(_number, values))
+
+    for name in dict.fromkeys(key.partition("/")[2] for key in metrics if key.partition("/")[0] in kinds):
+        if name != "classes_predicted":
+            table.add_row(name, *(_number(metrics.get(f"{kind}/{name}")) for kind in kinds))
+    for name, value in places.get("pooled", {}).items():
+        table.add_row(f"{name}, pooled", _number(value))
+    metric = selection_metric_of(metrics)
     for name in dict.fromkeys((metric, "auc")):
-        if (values := [metrics.get(f"{WITHOUT_GRAPH}/{kind}/{name}") for kind in kinds]) != [None] * len(kinds):
-            table.add_row(f"{name}, features only", *map(_number, values))
-    for kind in dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/")):
+        add(f"{name}, features only", f"{WITHOUT_GRAPH}/{{}}/{name}")
+    for kind in _references(metrics):
         for name in dict.fromkeys((metric, "auc", "average_precision")):
             table.add_row(f"{name}, {kind.replace('_', ' ')}", _number(metrics.get(f"{REFERENCE}/{kind}/{name}")))
-    for name in (key.partition("/")[2] for key in metrics if key.startswith(f"{CROSSING}/")):
-        table.add_row(f"{name}, between members", _number(metrics[f"{CROSSING}/{name}"]))
-    for name in dict.fromkeys((metric, *(OF_POSITIVE if metric in OF_POSITIVE else ()))) if chosen else ():
-        best = (_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds)
-        table.add_row(f"{name}, best val", *best)
+    for name, value in places.get(CROSSING, {}).items():
+        table.add_row(f"{name}, between members", _number(value))
+    if "best_val/round" in metrics:
+        for name in dict.fromkeys((metric, *(OF_POSITIVE if metric in OF_POSITIVE else ()))):
+            values = [_number(metrics.get(f"best_val/{kind}/{name}")) for kind in kinds]
+            table.add_row(f"{name}, best val", *values)
     tables = [table]
-    fairness = {key.partition("/")[2]: value for key, value in metrics.items() if key.startswith("fairness/")}
-    if fairness:
+    if "fairness" in places:
         tables.append(Table("fairness", "", box=SIMPLE_HEAD))
-        for name, value in fairness.items():
+        for name, value in places["fairness"].items():
             tables[1].add_row(name, _number(value))
     return tables
-
-
-def _chosen(metrics: Values, metric: str) -> str:
-    """Which round is the best on validation examples, and what its model finds where a positive class is looked for."""
-    which = f"best mean validation {title_of(metric)} after round {metrics['best_val/round']}"
-    shown = (metric, "recall_at_1", "recall") if metric in OF_POSITIVE else ()
-    of = hits(metrics.get("best_val/pooled/recall_at_1"), metrics.get(f"{POSITIVES}/test"))
-    values = {name: metrics.get(f"best_val/pooled/{name}") for name in dict.fromkeys(shown)}
-    words = {name: title_of(name) + " from its threshold on" * (name not in OF_SCORES) for name in values}
-    counts = {"recall_at_1": f" ({of})"} if of else {}
-    known = ", ".join(
-        f"{words[name]} {value:.4f}{counts.get(name, '')}" for name, value in values.items() if value is not None
-    )
-    return f"{which}; pooled: {known}" if known else which
-
-
-def _show_fairest(console: Console, metrics: Values) -> None:
-    """Print the test result of the fairest round, or of the round shown instead, and notes on it."""
-    fair = (_number(metrics.get(f"best_fair/{key}")) for key in FAIREST)
-    words = "after round {}, test accuracy {}, SP {}, EO {}".format(metrics["best_fair/round"], *fair)
-    by = (
-        f"best by validation {title_of(selection_metric_of(metrics))}"
-        if fallback_reason(metrics)
-        else "fairest by validation"
-    )
-    console.print(f"{by}: {words}", highlight=False)
-    for note in fairest_notes(metrics).values():
-        console.print(f"[bold yellow]note: {unmarked(note)}[/]", highlight=False, soft_wrap=True)
-
-
-def _for_evaluation(summary: Values) -> str:
-    """How much of the traffic in all directions evaluation took; "" where that is not known."""
-    if "bytes_evaluation" not in summary:
-        return ""
-    every = "all three" if "bytes_peer" in summary else "both"
-    return f" ({decimal(summary['bytes_evaluation'])} of {every} for evaluation)"
-
-
-def _between_groups(metrics: Values) -> Table:
-    """The gaps between groups of people on the test split, each with the gap that chance would show."""
-    table = Table("between groups", box=SIMPLE_HEAD)
-    for heading in ("global", "noise floor", "signed", "median", "undefined at", "predicted", "favorable"):
-        table.add_column(heading, justify="right")
-    shares = [_number(metrics.get(f"groups/global/{name}")) for name in ("predicted", "favorable")]
-    rows = ("sp", "eo", "equalised_odds", "tradeoff_accuracy", "tradeoff_auc", "tradeoff_skill")
-    for name in (name for name in rows if f"groups/median/{name}_undefined" in metrics):
-        keys = (f"global/{name}", f"global/{name}_floor", f"global/{name}_signed", f"median/{name}")
-        undefined = f"{metrics[f'groups/median/{name}_undefined']:.0f} clients"
-        table.add_row(name, *(_number(metrics.get(f"groups/{key}")) for key in keys), undefined, *shares)
-    return table
-
-
-def _errors_of_groups(metrics: Values) -> Table:
-    """The mean errors of two groups of people where numbers are predicted."""
-    table = Table("between groups", box=SIMPLE_HEAD)
-    for heading in ("group 0", "group 1", "difference"):
-        table.add_column(heading, justify="right")
-    for name, words in {"mae": "mean absolute error", "bias": "mean error"}.items():
-        keys = (f"groups/global/{name}_{end}" for end in ("group0", "group1", "signed"))
-        table.add_row(words, *(_number(metrics.get(key)) for key in keys))
-    return table
 
 
 def show_cells(console: Console, result: "Cells") -> None:
@@ -350,7 +332,7 @@ def show_cells(console: Console, result: "Cells") -> None:
     for at, head in enumerate(result.head):
         table.add_column(head, justify="left" if at < result.words else "right")
     for row in result.rows:
-        table.add_row(*(unmarked(f"{cell.text} {cell.note}".strip()) for cell in row))
+        table.add_row(*(plain_text(f"{cell.text} {cell.note}".strip()) for cell in row))
     console.print(table)
 
 

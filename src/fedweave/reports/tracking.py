@@ -36,7 +36,7 @@ class Tracker(Protocol):
         """Close it when training is over; finished: whether the last round was reached."""
 
 
-class Tracked:
+class Tracking:
     """Passes to trackers what a run's observers receive: metrics, seconds, bytes by direction and, at the end, ε.
 
     make: makes each tracker from the run's directory, its settings and the number of rounds completed before.
@@ -48,22 +48,19 @@ class Tracked:
         self._round, self._rounds = 0, 0
 
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
-        """See `experiment.runs.run.RunObserver`."""
         self._ledger, self._round, self._rounds = built.fed.ledger, done, config.general.rounds
         with _tracker_errors():
             self._trackers = [make(directory, config.plain(), done) for make in self._make]
 
     def step(self, reached: Checkpoint) -> None:
-        """See `experiment.runs.run.RunObserver`."""
         self._round = reached.round
         values = {f"bytes/{way}": float(size) for way, size in self._ledger.sizes().items()}
         self._tell(values | {"seconds": reached.seconds} | reached.summary)
 
     def stopping(self, number: int) -> None:
-        """See `experiment.runs.run.RunObserver`."""
+        pass
 
     def end(self) -> None:
-        """See `experiment.runs.run.RunObserver`."""
         if self._round:
             spent = bounds(self._ledger.table())
             self._tell({f"epsilon/per {bound.per}": bound.epsilon for bound in spent})
@@ -73,9 +70,10 @@ class Tracked:
 
     def _tell(self, values: Mapping[str, float]) -> None:
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
-        with _tracker_errors():
-            for tracker in self._trackers if finite else ():
-                tracker.numbers(self._round, finite)
+        if finite:
+            with _tracker_errors():
+                for tracker in self._trackers:
+                    tracker.numbers(self._round, finite)
 
 
 @contextmanager
@@ -97,30 +95,26 @@ def _tracker_errors() -> Iterator[None]:
 
 
 class Observers:
-    """Several observers of a run as one."""
+    """Several observers of a run as one (see `experiment.runs.run.RunObserver`)."""
 
-    def __init__(self, every: Iterable[RunObserver]) -> None:
-        self._every = tuple(every)
+    def __init__(self, observers: Iterable[RunObserver]) -> None:
+        self._observers = tuple(observers)
 
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
-        """Tell all."""
-        for one in self._every:
-            one.begin(config, built, directory, done)
+        for observer in self._observers:
+            observer.begin(config, built, directory, done)
 
     def step(self, reached: Checkpoint) -> None:
-        """Tell all."""
-        for one in self._every:
-            one.step(reached)
+        for observer in self._observers:
+            observer.step(reached)
 
     def stopping(self, number: int) -> None:
-        """Tell all."""
-        for one in self._every:
-            one.stopping(number)
+        for observer in self._observers:
+            observer.stopping(number)
 
     def end(self) -> None:
-        """Tell all."""
-        for one in self._every:
-            one.end()
+        for observer in self._observers:
+            observer.end()
 
 
 class TensorBoard:
@@ -135,12 +129,10 @@ class TensorBoard:
         self._writer.add_text("config", "\n".join(f"    {name} = {value}" for name, value in flat(settings).items()))
 
     def numbers(self, round: int, values: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, round)
 
     def close(self, finished: bool) -> None:
-        """See `Tracker`."""
         self._writer.close()
 
 
@@ -159,9 +151,9 @@ class MLflow:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             where = (directory / "mlruns").resolve().as_uri()
         self._client, file = MlflowClient(where), directory / MLFLOW_RUN
-        known = json.loads(file.read_text()) if done and file.exists() else {}
-        if known.get("uri") == where:
-            self._run = str(known["run"])
+        earlier = json.loads(file.read_text()) if done and file.exists() else {}
+        if earlier.get("uri") == where:
+            self._run = str(earlier["run"])
             self._client.update_run(self._run, "RUNNING")
             return
         experiment = self._client.get_experiment_by_name("fedweave")
@@ -172,14 +164,12 @@ class MLflow:
         self._client.log_batch(self._run, params=params)
 
     def numbers(self, round: int, values: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         from mlflow.entities import Metric
 
         at = int(1000 * time.time())
         self._client.log_batch(self._run, metrics=[Metric(name, value, at, round) for name, value in values.items()])
 
     def close(self, finished: bool) -> None:
-        """See `Tracker`."""
         self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
 
@@ -197,7 +187,7 @@ class WandB:
         file = directory / WANDB_RUN
         if not done:
             shutil.rmtree(directory / "wandb", ignore_errors=True)
-        known = json.loads(file.read_text()) if done and file.exists() else {}
+        earlier = json.loads(file.read_text()) if done and file.exists() else {}
         about = wandb.Settings(
             console="off",
             disable_code=True,
@@ -210,7 +200,7 @@ class WandB:
         self._run = wandb.init(
             project="fedweave",
             name=directory.name,
-            id=known.get("run"),
+            id=earlier.get("run"),
             dir=str(directory),
             config=flat(settings),
             mode="offline",
@@ -220,11 +210,9 @@ class WandB:
         file.write_text(json.dumps({"run": self._run.id}))
 
     def numbers(self, round: int, values: Mapping[str, float]) -> None:
-        """See `Tracker`."""
         self._run.log(dict(values), step=round)
 
     def close(self, finished: bool) -> None:
-        """See `Tracker`."""
         self._run.finish(exit_code=0 if finished else 1)
 
 
@@ -235,7 +223,7 @@ TRACKERS: dict[str, tuple[Callable[[Path, Document, int], Tracker], str]] = {
 }
 
 
-def tracked(names: Sequence[str]) -> Tracked:
+def open_trackers(names: Sequence[str]) -> Tracking:
     """The observer that stores the run's numbers with the trackers of these names.
 
     Raises:
@@ -252,4 +240,4 @@ def tracked(names: Sequence[str]) -> Tracked:
                 f'--track {name} needs a package that is not installed: pip install "fedweave[{name}]".',
                 code="user.not-installed",
             )
-    return Tracked([TRACKERS[name][0] for name in dict.fromkeys(names)])
+    return Tracking([TRACKERS[name][0] for name in dict.fromkeys(names)])

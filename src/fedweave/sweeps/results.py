@@ -22,7 +22,7 @@ from fedweave.metrics.selection import PLAIN, title_of
 from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
 from fedweave.reports.compare import headlines, over_conditions
 from fedweave.reports.conditions import Condition, conditions, settings_text
-from fedweave.reports.gains import gains
+from fedweave.reports.gains import member_gains
 from fedweave.reports.html import SelectedRuns, render
 from fedweave.reports.recipes import training_differences
 from fedweave.reports.terminal import show_cells
@@ -221,7 +221,7 @@ def compared_lines(groups: Sequence[Group], condition_list: Sequence[Condition])
         return over_conditions(condition_list)
     if len(groups) < 2:
         return []
-    return [*headlines(groups, gains(groups), condition_list[0].metric_name if condition_list else "")]
+    return [*headlines(groups, member_gains(groups), condition_list[0].metric_name if condition_list else "")]
 
 
 def markdown(table: ResultTable, notes: Sequence[str], failures: Sequence[str], above: Sequence[str] = ()) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from fedweave.accounts.ledger import Flow, called, flows
+from fedweave.accounts.ledger import Flow, call_text, flows
 from fedweave.core.ledger import Ledger
 from fedweave.core.plugins import files_in, label
 from fedweave.core.text import counted
@@ -310,7 +310,7 @@ def free(summary: Audit) -> str:
         allowed = any(covers(key, flow.key) for key in summary.rules.unbounded)
         sent = flow.direction != "down" and flow.key != FRAMING
         if sent and flow.account.cost.unbounded and not allowed:
-            bare.add(called(flow))
+            bare.add(call_text(flow))
     exempt = [*summary.rules.unbounded]
     if bare:
         exempt.append(f"what has left without a bound: {', '.join(sorted(bare))}")
