@@ -54,11 +54,11 @@ def test_likeness_and_scaling_are_those_of_the_reference(baselines: Any, seed: i
     real = torch.arange(12) < 9
     both = propagation.pairs(real)
     padded = torch.from_numpy(np.concatenate([out, np.ones((3, 3))]))
-    found = propagation.likeness(padded, both)
+    found = propagation.similarity(padded, both)
     expected = baselines.ada_likeness(out)
     assert np.abs(found[:9, :9].numpy() - expected).max() < 1e-12
     assert not found[9:].any()
-    assert np.abs(propagation.signed(found, both)[:9, :9].numpy() - baselines.ada_signed(expected)).max() < 1e-9
+    assert np.abs(propagation.signs(found, both)[:9, :9].numpy() - baselines.ada_signed(expected)).max() < 1e-9
 
 
 def test_homophily_is_that_of_the_reference(baselines: Any) -> None:
@@ -88,23 +88,23 @@ def test_x_hat_is_features_by_hops() -> None:
     graph = graphs(torch.float64)["site-1"]
     w = MODULES.init(random.key(1), FEATURES, CLASSES, torch.float64)
     soft = torch.softmax(torch.randn(graph.nodes, CLASSES, generator=torch.Generator().manual_seed(0)).double(), 1)
-    given = MODULES.prepared(graph, soft)
+    given = MODULES.constants(graph, soft)
     x, hat, h = dense(graph.x), given["hat"], MODULES.hidden
     hops = [x, hat @ x, hat @ hat @ x, hat @ hat @ hat @ x]
     wide = [w["features"]["weight"][:, k * 3 * h : k * 3 * h + h] for k in range(4)]
     first = torch.cat(hops, 1) @ torch.cat(wide, 0)
     like = propagation.prelu(first, torch.tensor(0.25)) @ w["like"]["weight1"]
-    assert (MODULES.answers(w, graph, given, None)["like"] - like).abs().max() < 1e-9
+    assert (MODULES.logits(w, graph, given, None)["like"] - like).abs().max() < 1e-9
 
 
 def test_predictions_sum_to_1_and_s_decides_the_branch() -> None:
     graph = graphs(torch.float64)["site-1"]
     w = MODULES.init(random.key(1), FEATURES, CLASSES, torch.float64)
     soft = torch.full((graph.nodes, CLASSES), 1 / CLASSES, dtype=torch.float64)
-    given = MODULES.prepared(graph, soft)
+    given = MODULES.constants(graph, soft)
     other = w | {"ego": {name: leaf + 1 for name, leaf in w["ego"].items()}}
     for s, same in ((1.0, True), (0.5, False)):
-        p = [MODULES.predicted(own, graph, given, torch.tensor(s)).exp() for own in (w, other)]
+        p = [MODULES.predict(own, graph, given, torch.tensor(s)).exp() for own in (w, other)]
         assert (p[0].sum(1) - 1).abs().max() < 1e-12
         assert ((p[0] - p[1]).abs().max() < 1e-12) == same
 

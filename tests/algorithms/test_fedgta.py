@@ -14,7 +14,7 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import TRAIN, make_graph
 from fedweave.experiment.rounds import train
-from fedweave.models.propagation import propagated
+from fedweave.models.propagation import propagate
 from tests.contract.federations import CLASSES, distance, federation, graphs, model
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.3, "weight_decay": 0.0, "local_steps": 2}
@@ -97,7 +97,7 @@ def test_a_node_alone_keeps_its_label() -> None:
     """1, 2, 2.5 after no, one and two steps; moments of a class that all nodes have are 1 and 0."""
     graph = make_graph(np.ones((1, 1)), np.zeros((2, 0), int), np.zeros(1, int), np.eye(3, 1, dtype=bool))
     start, trains = torch.ones(graph.nodes, 1, dtype=torch.float64), graph.masks[TRAIN][:, None]
-    assert float(propagated(graph, start, trains, 2, 0.5)[0]) == pytest.approx(2.5)
+    assert float(propagate(graph, start, trains, 2, 0.5)[0]) == pytest.approx(2.5)
     assert moments(start, graph.real, 2, "hybrid").tolist() == [1, 1, 0, 0]
 
 

@@ -280,7 +280,7 @@ def test_ranks_of_ties_by_hand() -> None:
     rank, asked = ranking.ranks_of(score, ranks)
     assert rank[asked].tolist() == [3.0, 1.0]
     masks = torch.tensor([[False] * 7, [True] + [False] * 6, [True, True] + [False] * 5])
-    pairs = ranking.added(ranking.per_link(score, ranks), masks)
+    pairs = ranking.sum_links(ranking.per_link(score, ranks), masks)
     assert torch.allclose(pairs["mrr"], torch.tensor([[0.0, 0.0], [1 / 3, 1.0], [4 / 3, 2.0]], dtype=torch.float64))
     assert pairs["hits_at_1"].tolist() == [[0, 0], [0, 1], [1, 2]]
     assert pairs["hits_at_3"].tolist() == [[0, 0], [1, 1], [2, 2]]
@@ -295,7 +295,7 @@ def test_mrr_is_that_of_pytorch_geometric() -> None:
     link, others = score[:queries], score[queries:].view(queries, each)
     order = torch.cat([link[:, None], others], 1).argsort(1, descending=True)  # column 0 is the link
     labels = torch.stack([torch.arange(queries), torch.zeros(queries, dtype=torch.long)])
-    pairs = ranking.added(ranking.per_link(score, ranks), torch.ones(1, len(score), dtype=torch.bool))
+    pairs = ranking.sum_links(ranking.per_link(score, ranks), torch.ones(1, len(score), dtype=torch.bool))
     theirs = metrics.LinkPredMRR(k=1 + each)
     theirs.update(order, labels)
     assert float(pairs["mrr"][0, 0] / pairs["mrr"][0, 1]) == pytest.approx(float(theirs.compute()), abs=1e-6)
@@ -326,7 +326,7 @@ def test_lists_of_users_are_those_of_pytorch_geometric() -> None:
     asked = Queries.of(graph)
     assert asked is not None
     above = behind(asked, lambda at, nodes: table[asked.ends[0][at]][:, nodes], graph.nodes)
-    each = ranking.added(ranking.of_graph(torch.stack([0 * scores, scores], 1), graph, above), graph.masks)
+    each = ranking.sum_links(ranking.of_graph(torch.stack([0 * scores, scores], 1), graph, above), graph.masks)
     link, lists = graph.y == 1, table[:users, users:].clone()
     train = graph.pairs[:, link & graph.masks[TRAIN]]
     lists[train[0], train[1] - users] = -torch.inf

@@ -42,7 +42,7 @@ def test_measures_of_clients_and_of_all() -> None:
     np.testing.assert_allclose(pooled["groups/sp_signed"], 1 / 2 - 4 / 7)
     np.testing.assert_allclose(pooled["groups/sp_floor"], expected_gap(7, 2, 5))
     np.testing.assert_allclose(pooled["groups/tradeoff_auc"], 0.8 / (1 / 14 + 1 / 4))  # EO: 3/4 and 1/1
-    found = between_groups.summarized(own, pooled)
+    found = between_groups.summary_of(own, pooled)
     assert found["groups/global/eo"] == pytest.approx(1 / 4)
     assert found["groups/median/eo"] == 0.5
     assert found["groups/median/eo_undefined"] == 1
@@ -54,7 +54,7 @@ def test_what_is_said_of_the_run_is_of_test_examples() -> None:
     pair = {"groups": np.concatenate([pairs()["groups"][:, :2, ::-1], pairs()["groups"][:, 2:]], 1)}
     own = between_groups.measures(pair, np.full((2, 3), 0.6), np.full((2, 3), 0.9))
     pooled = between_groups.measures({"groups": pair["groups"].sum(0)}, np.full(3, 7 / 9), np.full(3, 0.8))
-    found = between_groups.summarized(own, pooled)
+    found = between_groups.summary_of(own, pooled)
     assert found["groups/global/sp_signed"] == pytest.approx(1 / 2 - 4 / 7)
     assert found["groups/median/accuracy_group0"] == pytest.approx((2 / 4 + 3 / 3) / 2)
 
@@ -63,7 +63,7 @@ def test_without_groups_there_is_nothing() -> None:
     nothing: dict[str, Any] = {"accuracy": np.ones((2, 3, 2))}
     assert between_groups.measures(nothing, 0.5, 0.5) == {}
     assert between_groups.selection(nothing) == {}
-    assert between_groups.summarized({}, {}) == {}
+    assert between_groups.summary_of({}, {}) == {}
 
 
 def test_what_a_round_is_chosen_by() -> None:

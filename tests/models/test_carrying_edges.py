@@ -11,7 +11,7 @@ from fedweave.core import model as models
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
-from fedweave.models import GAT, GCN, GINE, PNA, blocks, gat, gcn, gine, pna
+from fedweave.models import GAT, GCN, GINE, PNA, directions, gat, gcn, gine, pna
 from fedweave.ops.attention import largest
 
 N, M, D, K = 20, 70, 5, 3
@@ -217,7 +217,7 @@ def test_matrices_beside_each_other_are_one_product(width):
     h, g, weight = (torch.randn(n, 4, generator=draw, dtype=torch.float64) for n in (graph.nodes, graph.nodes, K))
     parts = {"edge_to_forward": h, "edge_from_forward": g, "edge_features_forward": weight}
     each = [graph.edges.operator(kind) @ part[: graph.edges.operator(kind).shape[1]] for kind, part in parts.items()]
-    torch.testing.assert_close(blocks.beside(graph, *parts.items()), sum(each))
+    torch.testing.assert_close(directions.sum_of_products(graph, *parts.items()), sum(each))
 
 
 def test_largest_of_each_row_by_hand():

@@ -166,13 +166,13 @@ def labelled(graphs: int, seed: int) -> Graph:
 
 
 def test_nodes_are_alike_by_their_features_and_their_neighbors() -> None:
-    """Two paths a - b - a and one b - b: the ends of the first two and their middles are alike, and the last two."""
+    """Two paths a - b - a and one b - b: the ends of the first two and their middles are kinds_of, and the last two."""
     x = sp.csr_matrix(np.eye(2, dtype=np.float32)[[0, 1, 0, 0, 1, 0, 1, 1]])
     source, target = np.array([0, 1, 3, 4, 6]), np.array([1, 2, 4, 5, 7])
     edges = np.stack([np.concatenate([source, target]), np.concatenate([target, source])])
     graph_of = np.array([0, 0, 0, 1, 1, 1, 2, 2])
     graph = make_graph(x, edges, np.zeros(3, int), np.ones((3, 3), bool), graph_of=graph_of)
-    first, kind = gin.alike(graph.whole_edges.members[0])
+    first, kind = gin.kinds_of(graph.whole_edges.members[0])
     assert kind[:8].tolist() == [0, 1, 0, 0, 1, 0, 2, 2]
     assert first.tolist() == [0, 1, 6, 8]
     assert set(kind[8:].tolist()) == {3}  # padding
@@ -184,7 +184,7 @@ def test_what_is_computed_once_for_alike_nodes_is_what_each_would_have(dropped: 
     shared = labelled(60, 1)
     own = shared.whole_edges.members[0]
     alone = shared._replace(edges=Edges.of([EdgeList(own.index, own.nodes, own.weight, own.graph_of, own.examples)]))
-    assert len(gin.alike(own)[0]) < int(shared.real.sum()) / 3
+    assert len(gin.kinds_of(own)[0]) < int(shared.real.sum()) / 3
     model, key = MODELS["gin"](8, 2, 0.5, "sum").build(2, 3), random.key(4) if dropped else None
     free, spec = pytree.tree_flatten(models.init(model, random.key(3), torch.float64))
     free = [tensor.requires_grad_() for tensor in free]

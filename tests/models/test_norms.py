@@ -21,7 +21,7 @@ from fedweave.core.graph import TRAIN, Graph, make_graph, stack
 from fedweave.core.tree import Tree, is_statistic, leaves, map_leaves
 from fedweave.learn import OPTIMIZERS, fit
 from fedweave.models import MODELS
-from fedweave.models.norms import normalized
+from fedweave.models.norms import with_norm
 from tests.models.test_layers import graph_of
 from tests.random_graphs import padded_alike
 from tests.refusals import refusal
@@ -65,7 +65,7 @@ def test_a_norm_is_pygs(kind: str, training: bool) -> None:
     h = torch.cat([x, torch.full((graph.nodes - 7, WIDTH), 1e3, dtype=torch.float64)]).requires_grad_()
     theirs = reference_of(kind).train(training)
     w = map_leaves(lambda leaf: leaf.requires_grad_(), as_ours(theirs))
-    layer = normalized(IDENTITY, kind, WIDTH)
+    layer = with_norm(IDENTITY, kind, WIDTH)
     assert set(layer.init(random.key(0))) == set(w) == set(layer.norms)
     out = layer.apply(w, graph, h, random.key(0) if training else None)[:7]
     mine = x.clone().requires_grad_()
@@ -89,11 +89,11 @@ def test_norms_of_small_graphs_are_pygs() -> None:
     masks[TRAIN, :2] = masks[2, 2] = True
     graph = make_graph(x, np.zeros((2, 0), int), np.zeros(3, int), masks, dtype=torch.float64, graph_of=owner)
     theirs = reference_of("graph")
-    ours = normalized(IDENTITY, "graph", WIDTH).apply(as_ours(theirs), graph, graph.x, None)
+    ours = with_norm(IDENTITY, "graph", WIDTH).apply(as_ours(theirs), graph, graph.x, None)
     torch.testing.assert_close(ours[:12], theirs(torch.from_numpy(x), torch.from_numpy(owner)), **EXACT)
     theirs = reference_of("batch").train()
     w = as_ours(theirs)
-    ours = normalized(IDENTITY, "batch", WIDTH).apply(w, graph, graph.x, random.key(0))
+    ours = with_norm(IDENTITY, "batch", WIDTH).apply(w, graph, graph.x, random.key(0))
     torch.testing.assert_close(ours[:7], theirs(torch.from_numpy(x[:7])), **EXACT)
 
 
@@ -171,7 +171,7 @@ def test_a_client_of_one_node_takes_the_running_statistics() -> None:
     """As PyG's `allow_single_element`; they stay as they are."""
     graph = make_graph(np.ones((1, WIDTH)), np.zeros((2, 0), int), np.zeros(1, int), np.ones((3, 1), bool),
                        dtype=torch.float64)  # fmt: skip
-    layer, theirs = normalized(IDENTITY, "batch", WIDTH), reference_of("batch").train()
+    layer, theirs = with_norm(IDENTITY, "batch", WIDTH), reference_of("batch").train()
     w = map_leaves(lambda leaf: leaf.requires_grad_(), as_ours(theirs))
     out = layer.apply(w, graph, graph.x, random.key(0))
     torch.testing.assert_close(out[:1], theirs(graph.x[:1]), **EXACT)

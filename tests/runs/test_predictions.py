@@ -41,14 +41,14 @@ def made(
     out: Path, algorithm: dict[str, Any], data: dict[str, Any], rounds: int = 2, resume: bool = False, **more: Any
 ) -> dict[str, Any]:
     """Run an experiment into `out`, evaluated at its end; returns its metrics."""
-    model = {"name": "gcn", "hidden": 16} | more.pop("model", MODELS.get(algorithm["name"], {}))
+    model = more.pop("model", MODELS.get(algorithm["name"], {}))
     document = {
         "seed": 1,
         "rounds": rounds,
         "eval_every": 0,
         "data": data,
         "partition": more.pop("partition", {"name": "louvain", "clients": 4}),
-        "model": {key: value for key, value in model.items() if model["name"] != "sgc" or key != "hidden"},
+        "model": model if model.get("name") == "sgc" else {"name": "gcn", "hidden": 16} | model,
         "algorithm": algorithm,
         "engine": {"threads": 1},
         **more,

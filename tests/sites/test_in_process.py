@@ -26,7 +26,7 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.metrics.measured import ROUNDED_SCORES
-from fedweave.models.blocks import has_ports
+from fedweave.models.edge_settings import has_ports
 from fedweave.models.edges import model_of_form
 from fedweave.privacy.secure_sum import FixedPoint
 from fedweave.reports.notes import notes

@@ -90,8 +90,8 @@ class AdaFGL(FedAvg):
             logits: Tensor = models.apply(self.trained, weights["joint"], graph, key)
             if "own" not in weights:
                 return logits
-            inputs = self.propagation.prepared(graph, torch.softmax(logits, 1))
-            return self.propagation.predicted(weights["own"], graph, inputs, weights["share"]["s"])
+            inputs = self.propagation.constants(graph, torch.softmax(logits, 1))
+            return self.propagation.predict(weights["own"], graph, inputs, weights["share"]["s"])
 
         return (Layer(init, apply, reads="graph", runs_alone=runs_alone),)
 
@@ -134,7 +134,7 @@ class AdaFGL(FedAvg):
             w = self.propagation.init(message["key"], graph.x.shape[1], classes, graph.x.dtype)
             s = propagation.homophily(graph, random.fold(client.key, "shown"), classes)
             memory = {"joint": message["w"], "w": w, "s": s.to(graph.x.dtype)}
-        inputs = self.propagation.prepared(graph, torch.softmax(models.apply(self.trained, memory["joint"], graph), 1))
+        inputs = self.propagation.constants(graph, torch.softmax(models.apply(self.trained, memory["joint"], graph), 1))
         training = self.objective.training
         w, _, state = fit(
             self.propagation.loss, memory["w"], graph, client.key, training.update_rule, self.local_steps,

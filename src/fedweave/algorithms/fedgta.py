@@ -25,7 +25,7 @@ from fedweave.core.federation import Sends
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.ranges import Real
 from fedweave.core.tree import Tree
-from fedweave.models.propagation import propagated
+from fedweave.models.propagation import propagate
 
 TEMPERATURE = 20.0  # of the certainty, in the authors' code
 
@@ -68,7 +68,7 @@ class TopologyMix(Part):
         graph, train = ctx.client.graph, ctx.client.graph.masks[TRAIN][:, None]
         logits = ctx.outputs(ctx.trained).double()
         truth = F.one_hot(graph.y.clamp(min=0), logits.shape[1]).to(logits.dtype)
-        spread = propagated(graph, torch.where(train, truth, torch.softmax(logits, 1)), train, self.hops, self.alpha)
+        spread = propagate(graph, torch.where(train, truth, torch.softmax(logits, 1)), train, self.hops, self.alpha)
         soft = torch.where(train, truth, torch.softmax(spread, 1))  # [n, C]
         softer = torch.where(train, truth, torch.softmax(spread / TEMPERATURE, 1))
         trains = (ctx.examples > 0).double()

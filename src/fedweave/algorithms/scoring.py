@@ -98,14 +98,14 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
     ranked = links.of_graph(logits, graph, models.behind(model, w, graph)) if whole else {}
     if not members:
         pairs = pairs_of(logits, graph.y, graph.masks, graph.sensitive, whole, graph.scale)
-        return pairs | links.added(ranked, graph.masks)
+        return pairs | links.sum_links(ranked, graph.masks)
 
     def of_rows(rows: Tensor) -> Tree:
         at = rows.clamp(min=0)
         masks = graph.masks[:, at] & (rows >= 0)
         sensitive = None if graph.sensitive is None else graph.sensitive[at]
         pairs = pairs_of(logits[at], graph.y[at], masks, sensitive, whole, graph.scale)
-        return pairs | links.added({name: pair[at] for name, pair in ranked.items()}, masks)
+        return pairs | links.sum_links({name: pair[at] for name, pair in ranked.items()}, masks)
 
     return map_leaves(lambda *each: torch.cat(each), *(vmap(of_rows)(rows) for rows in members))
 
@@ -236,7 +236,7 @@ def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
     ("mean"), and histograms of its scores ("histogram")."""
     logits = models.infer(model, w, graph)
     pairs = pairs_of(logits, graph.y, graph.masks, graph.sensitive, scale=graph.scale)
-    pairs |= links.added(links.of_graph(logits, graph, models.behind(model, w, graph)), graph.masks)
+    pairs |= links.sum_links(links.of_graph(logits, graph, models.behind(model, w, graph)), graph.masks)
     values: Tree = {**pairs, MEAN: means(pairs)}
     if graph.target == CLASS:
         values[HISTOGRAM] = histograms(logits, graph.y, graph.masks)

@@ -47,7 +47,7 @@ from fedweave.experiment.runs.files import COLUMNS, CONFIG, SCORER, read, write
 from fedweave.experiment.runs.trained import Trained, check_finite, finished, trained
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import HALF, Flagging
-from fedweave.models.blocks import has_ports
+from fedweave.models.edge_settings import has_ports
 from fedweave.models.edges import model_of_form
 
 _LOG = logging.getLogger(__name__)

@@ -14,7 +14,13 @@ from fedweave.core.edge_attributes import EXAMPLE_FEATURES, EXAMPLE_SOURCE, EXAM
 from fedweave.core.edges import Edges, Incoming
 from fedweave.core.graph import Graph
 from fedweave.core.operators import Operator
-from fedweave.core.tensor_operators import DenseMatrix, PrecomputedEdges, RowSelection, ScatterSum, ShrinkingEdges
+from fedweave.core.tensor_operators import (
+    DenseMatrix,
+    PrecomputedEdges,
+    RowSelection,
+    ShrinkingEdges,
+    message_operator,
+)
 from fedweave.core.tree import Tree
 from fedweave.ops.sparse import Sparse
 
@@ -125,12 +131,4 @@ class PieceEdges(ShrinkingEdges):
         what, way = edge_attributes.kinds()[kind]
         messages = self.ways[way]
         degree = messages.degree.to(messages.features.dtype)
-        if what == "scalers":
-            return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
-        if what == "features":
-            return DenseMatrix(messages.features)
-        if what in ("from", "to"):
-            return RowSelection(messages.source if what == "from" else messages.target)
-        share = 1 / degree.clamp(min=1) if what != "sum" else torch.ones_like(degree)
-        into = ScatterSum(messages.target, share)
-        return DenseMatrix(into @ messages.features) if what == "feature_means" else into
+        return message_operator(what, messages.source, messages.target, messages.features, degree)

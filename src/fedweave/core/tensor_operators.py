@@ -61,6 +61,32 @@ class ScatterSum:
         return torch.where(top == -torch.inf, 0.0, top)
 
 
+def message_operator(
+    what: str, source: Tensor, target: Tensor, features: Tensor | None, degree: Tensor
+) -> DenseMatrix | RowSelection | ScatterSum:
+    """The matrix `what` (`core.edge_attributes.kinds`) of m messages along single edges, which reach t nodes.
+
+    source, target: int64 [m]. features: [m, k], of the messages' edges, or None. degree: float [t], messages of a node.
+
+    Raises:
+        ValueError: there is no such matrix, or it needs features.
+    """
+    match what:
+        case "from" | "to":
+            return RowSelection(source if what == "from" else target)
+        case "sum":
+            return ScatterSum(target, torch.ones_like(degree))
+        case "mean" | "relation_mean":
+            return ScatterSum(target, 1 / degree.clamp(min=1))
+        case "scalers":
+            return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
+        case "features" if features is not None:
+            return DenseMatrix(features)
+        case "feature_means" if features is not None:
+            return DenseMatrix(ScatterSum(target, 1 / degree.clamp(min=1)) @ features)
+    raise ValueError(f"these edges have no matrix {what!r} of single edges")
+
+
 class ShrinkingEdges(ABC):
     """Edges that lead only to the first m of n nodes (a `core.operators.MessagePassing`)."""
 

@@ -51,7 +51,7 @@ from fedweave.experiment.requirements import (
     widths,
 )
 from fedweave.learn.losses import by_number
-from fedweave.models import blocks
+from fedweave.models.edge_settings import add_ports, check_edge_width, fit_to_edges
 from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
 from fedweave.partition import cut, repeats, unused
@@ -237,7 +237,7 @@ def _loaded(config: Config, data: Dataset, seen: Partition, members: Sequence[st
 def _algorithm(loaded: Loaded, seen: Partition) -> tuple[Dataset, Algorithm]:
     """The data as the model reads its edges, and the algorithm with that model."""
     config, kind = loaded.config, suited(loaded.config, loaded.data)
-    data = blocks.ported(loaded.data, kind)
+    data = add_ports(loaded.data, kind)
     head = on_examples(kind, data.edge_attrs, data.links, config.decoder)
     model = head.build(width(data, seen), data.outputs)
     modelled = replace(loaded, data=data).with_model(model).check()
@@ -268,8 +268,8 @@ def suited(config: Config, data: Dataset) -> Architecture:
     """
     vertical = capabilities(config.algorithm.kind).vertical
     attributes = None if vertical else data.edge_attrs  # vertical models read no edge attributes
-    model: Architecture = blocks.fitted(config.model.make(), attributes)
-    blocks.check_fits(model, data.edge_attrs)
+    model: Architecture = fit_to_edges(config.model.make(), attributes)
+    check_edge_width(model, data.edge_attrs)
     return model
 
 

@@ -32,7 +32,7 @@ from fedweave.experiment.runs.trained import finished, joint, trained
 from fedweave.export.card import CardSettings, data, gaps, limits, origin, privacy, use
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import BEST, Flagging, flagging, of_best, selection_metric_of, title_of
-from fedweave.models.blocks import has_ports
+from fedweave.models.edge_settings import has_ports
 from fedweave.models.edges import model_of_form
 from fedweave.models.exported import ExportedModel
 from fedweave.models.registry import MODELS

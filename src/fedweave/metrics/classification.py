@@ -28,6 +28,8 @@ COUNTED = (*ALWAYS, "classes", "auc", *OF_SCORES)  # the last ones only for two 
 _SURE = math.log(0.9)
 ALERTS = 100  # one of this many examples is an alert
 GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
+PREDICTED, TRUE = 0, 1  # of the pairs "classes"
+RARE_OF_TWO = 0.25  # share of the rarer of two classes below which accuracy does not select
 
 
 def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree:
@@ -59,29 +61,27 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     predicted = logits.argmax(-1)
     loss = -log_p.gather(-1, y.clamp(min=0)[:, None])[:, 0].to(torch.float64)
     loss = torch.where(masks, on_grid(loss), 0.0)
-    truth, guess = y[:, None] == classes, predicted[:, None] == classes
-    chosen = masks.to(torch.float64)
-    held, guessed, hit = (chosen @ member.to(torch.float64) for member in (truth, guess, truth & guess))  # [S, c]
-    out = {
+    truth, guess = y[:, None] == classes, predicted[:, None] == classes  # [n, c]
+    members = masks.to(torch.float64)
+    true, guessed, hit = (members @ each.to(torch.float64) for each in (truth, guess, truth & guess))  # [S, c]
+    pairs = {
         "loss": _pair(loss.sum(-1), examples),
         "accuracy": _pair((masks & (predicted == y)).sum(-1), examples),
-        "f1": _pair(2 * hit, held + guessed),
+        "f1": _pair(2 * hit, true + guessed),
     }
     if not whole:
-        return out
-    out["classes"] = _pair(guessed, held)
-    if logits.shape[-1] != 2:
-        return out | {"auc": ordered_pairs(_order(logits, log_p), truth, masks)}
-    ranks = _ranked(_order(logits, log_p), truth, masks)
-    return out | {"auc": _correct(ranks)} | _alerted(ranks)
+        return pairs
+    pairs["classes"] = _pair(guessed, true)
+    ties = _sort(_order(logits, log_p), masks)
+    positive = ties.positives(truth)
+    pairs["auc"] = _auc_pairs(ties, positive)
+    return pairs | _alert_pairs(ties, positive) if logits.shape[-1] == 2 else pairs
 
 
-def ordered(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
+def class_auc_pairs(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
     """Only the pairs "auc" of `counts`, [S, 2, c]."""
-    log_p = torch.log_softmax(logits, -1)
-    return ordered_pairs(
-        _order(logits, log_p), y[:, None] == torch.arange(logits.shape[-1], device=logits.device), masks
-    )
+    truth = y[:, None] == torch.arange(logits.shape[-1], device=logits.device)
+    return auc_pairs(_order(logits, torch.log_softmax(logits, -1)), truth, masks)
 
 
 def _order(logits: Tensor, log_p: Tensor) -> Tensor:
@@ -100,7 +100,7 @@ def _pair(total: Tensor, count: Tensor) -> Tensor:
     return torch.stack([total.to(torch.float64), count.to(torch.float64)], 1)
 
 
-def ordered_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
+def auc_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
     """Correctly ordered pairs and all pairs [S, 2, c], from one sort of score [n, c] per class.
 
     truth bool [n, c]: whether the example is a positive of the class; masks bool [S, n]: the examples of each set, or
@@ -110,41 +110,34 @@ def ordered_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
     score. The sum of (below + up_to) / 2 over the P positives, minus P^2 / 2 for pairs of two positives, is the
     statistic U of Mann and Whitney (1947).
     """
-    return _correct(_ranked(score, truth, masks))
+    ties = _sort(score, masks)
+    return _auc_pairs(ties, ties.positives(truth))
 
 
-def ordered_labels(score: Tensor, truth: Tensor, masks: Tensor) -> Tree:
+def label_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tree:
     """The pairs "auc" and "average_precision" of `counts`, for several yes-or-no labels: [S, 2, c] each; arguments as
-    for `ordered_pairs`."""
-    ranks = _ranked(score, truth, masks)
-    return {"auc": _correct(ranks), "average_precision": _alerted(ranks)["average_precision"]}
+    for `auc_pairs`."""
+    ties = _sort(score, masks)
+    positive = ties.positives(truth)
+    precision = _alert_pairs(ties, positive)["average_precision"]
+    return {"auc": _auc_pairs(ties, positive), "average_precision": precision}
 
 
 def average_ranks(values: Tensor, masks: Tensor) -> Tensor:
     """The rank from 1 of each value within each set, ties averaged: float64 [S, c, n]. Values outside a set have an
     arbitrary rank. values [n, c], masks [S, c, n]."""
-    tied = _tied(values, masks)
-    place = _Argsort.apply(tied.order).expand(masks.shape)  # the inverse of the order
-    return ((tied.below + tied.up_to + 1).to(torch.float64) / 2).gather(-1, place)
+    ties = _sort(values, masks)
+    place = _Argsort.apply(ties.order).expand(masks.shape)  # the inverse of the order
+    return ((ties.below + ties.up_to + 1).to(torch.float64) / 2).gather(-1, place)
 
 
-class _Ranks(NamedTuple):
-    """Examples by rising score, for S sets and c classes; all [S, c, n] but for `total` [S, c, 1], the set's examples.
+class _Sorted(NamedTuple):
+    """Examples by rising score, for S sets and c classes.
 
-    below, up_to: how many of the set have a lower score, and how many no higher one. positive: whether it belongs to
-    the set and the class. truer: how many of the set and the class have no lower score.
+    order:  int64 [c, n], the examples. first: [c, n], where the ties of each begin.
+    chosen: bool [S, c, n], whether each belongs to the set. total: [S, c, 1], the set's examples.
+    below, up_to: [S, c, n], how many of the set have a lower score, and how many no higher one.
     """
-
-    below: Tensor
-    up_to: Tensor
-    total: Tensor
-    positive: Tensor
-    truer: Tensor
-
-
-class _Tied(NamedTuple):
-    """Examples by rising score: the `order` and the `first` place of each example's ties [c, n], whether each is
-    `chosen` [S, c, n], and the first fields of `_Ranks`."""
 
     order: Tensor
     first: Tensor
@@ -153,8 +146,12 @@ class _Tied(NamedTuple):
     up_to: Tensor
     total: Tensor
 
+    def positives(self, truth: Tensor) -> Tensor:
+        """bool [S, c, n]: whether each belongs to the set and to the class; truth bool [n, c]."""
+        return self.chosen & truth.mT.gather(-1, self.order)
 
-def _tied(score: Tensor, masks: Tensor) -> _Tied:
+
+def _sort(score: Tensor, masks: Tensor) -> _Sorted:
     order = _Argsort.apply(score.mT)  # [c, n]
     ascending = score.mT.gather(-1, order)
     end = torch.ones_like(order[:, :1], dtype=torch.bool)
@@ -165,42 +162,31 @@ def _tied(score: Tensor, masks: Tensor) -> _Tied:
     shape = (len(masks), *order.shape)
     of_each = masks if masks.dim() == 3 else masks[:, None]
     chosen = of_each.expand(shape).gather(-1, order.expand(shape))  # [S, c, n]
-    seen = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # how many of the set's examples come before each place
-    below, up_to = seen.gather(-1, first.expand(shape)), seen.gather(-1, after.expand(shape))
-    return _Tied(order, first, chosen, below, up_to, seen[..., -1:])
+    before = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # how many of the set's examples precede each place
+    below, up_to = before.gather(-1, first.expand(shape)), before.gather(-1, after.expand(shape))
+    return _Sorted(order, first, chosen, below, up_to, before[..., -1:])
 
 
-def _ranked(score: Tensor, truth: Tensor, masks: Tensor) -> _Ranks:
-    order, first, chosen, below, up_to, total = _tied(score, masks)
-    positive = chosen & truth.mT.gather(-1, order)
-    before = torch.nn.functional.pad(positive.cumsum(-1), (1, 0))
-    return _Ranks(below, up_to, total, positive, before[..., -1:] - before.gather(-1, first.expand(positive.shape)))
+def _auc_pairs(ties: _Sorted, positive: Tensor) -> Tensor:
+    positives = positive.sum(-1)
+    doubled = (positive * (ties.below + ties.up_to)).sum(-1) - positives**2
+    return _pair(doubled / 2, positives * (ties.total[..., 0] - positives))
 
 
-def _correct(ranks: _Ranks) -> Tensor:
-    """The pairs "auc"."""
-    positives = ranks.positive.sum(-1)
-    doubled = (ranks.positive * (ranks.below + ranks.up_to)).sum(-1) - positives**2
-    return _pair(doubled / 2, positives * (ranks.total[..., 0] - positives))
-
-
-def _alerted(ranks: _Ranks) -> Tree:
+def _alert_pairs(ties: _Sorted, positive: Tensor) -> Tree:
     """The pairs of `counts` for the examples that score highest."""
-    positives, alerts = ranks.positive.sum(-1), (ranks.total + ALERTS - 1) // ALERTS
-    precision = ranks.truer.double() / (ranks.total - ranks.below).clamp(min=1)
-    ties = (ranks.up_to - ranks.below).clamp(min=1)
-    chance = ((alerts - ranks.total + ranks.up_to).double() / ties).clamp(0, 1)
-    hits = _exact(ranks.positive * chance)
+    positives, alerts = positive.sum(-1), (ties.total + ALERTS - 1) // ALERTS
+    before = torch.nn.functional.pad(positive.cumsum(-1), (1, 0))
+    not_lower = before[..., -1:] - before.gather(-1, ties.first.expand(positive.shape))  # positives of no lower score
+    precision = not_lower.double() / (ties.total - ties.below).clamp(min=1)
+    equal = (ties.up_to - ties.below).clamp(min=1)
+    probability = ((alerts - ties.total + ties.up_to).double() / equal).clamp(0, 1)  # that it is an alert
+    hits = on_grid(positive * probability).sum(-1)
     return {
-        "average_precision": _pair(_exact(ranks.positive * precision), positives),
+        "average_precision": _pair(on_grid(positive * precision).sum(-1), positives),
         "recall_at_1": _pair(hits, positives),
         "precision_at_1": _pair(torch.minimum(hits, alerts[..., 0]), alerts[..., 0]),
     }
-
-
-def _exact(terms: Tensor) -> Tensor:
-    """The sum over the last axis, equal in any order."""
-    return on_grid(terms).sum(-1)
 
 
 def on_grid(values: Tensor) -> Tensor:
@@ -209,7 +195,7 @@ def on_grid(values: Tensor) -> Tensor:
 
 
 @kernel
-def _sorting(score: Tensor) -> Tensor:
+def _argsort(score: Tensor) -> Tensor:
     """Indices that sort the last axis. On the CPU by NumPy: measured 6 times as fast as torch for many short rows."""
     if score.device.type != "cpu":
         return score.argsort(-1)
@@ -221,7 +207,7 @@ class _Argsort(Constant):
 
     @staticmethod
     def forward(score: Tensor) -> Tensor:
-        return _sorting(score)
+        return _argsort(score)
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, score: Tensor) -> tuple[Tensor, int]:
@@ -231,31 +217,40 @@ class _Argsort(Constant):
 def means(pairs: Tree) -> Tree:
     """`values` of one client's `counts`, float64 [S, 2] each, or [S, 2, c] for each of two classes: the value and 1, or
     zeros where it is not defined. Sums of them over clients give means. Works under `vmap`."""
-    metrics = {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in ("loss", "accuracy")}
-    f1 = _defined(pairs["f1"][:, 0], pairs["f1"][:, 1])
-    metrics["macro_f1"] = _defined(f1[:, 0].sum(-1), f1[:, 1].sum(-1))
-    metrics |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in OF_RANKS if name in pairs}
-    area = _defined(pairs["auc"][:, 0], pairs["auc"][:, 1])
-    if "average_precision" not in pairs:
-        return metrics | {"auc": _defined(area[:, 0].sum(-1), area[:, 1].sum(-1))}
+    two_classes = "average_precision" in pairs
+    metrics: Tree = {}
+    f1 = value_and_count(*pairs["f1"].unbind(1))  # [S, 2, c]
+    area = value_and_count(*pairs["auc"].unbind(1))
+    for name in ("loss", "accuracy", "macro_f1", *OF_RANKS, *(OF_SCORES if two_classes else ())):
+        if name == "macro_f1":
+            metrics[name] = value_and_count(*f1.sum(-1).unbind(1))
+        elif name in pairs:
+            metrics[name] = value_and_count(*pairs[name].unbind(1))
+    if not two_classes:
+        return metrics | {"auc": value_and_count(*area.sum(-1).unbind(1))}
     (flagged, true), hits = pairs["classes"].unbind(1), pairs["f1"][:, 0] / 2
-    metrics |= {name: _defined(pairs[name][:, 0], pairs[name][:, 1]) for name in OF_SCORES}
-    metrics |= {"auc": area[..., 1], "recall": _defined(hits, true), "f1_positive": f1}
-    there = (true > 0).to(torch.float64)
-    metrics["precision"] = torch.stack([hits / flagged.clamp(min=1), there], 1)
-    return metrics | {name: metrics[name] * there[:, None] for name in ("precision", "precision_at_1", "f1_positive")}
+    occurs = (true > 0).to(torch.float64)
+    metrics |= {"auc": area[..., 1], "recall": value_and_count(hits, true), "f1_positive": f1}
+    metrics["precision"] = torch.stack([hits / flagged.clamp(min=1), occurs], 1)
+    for name in ("precision", "precision_at_1", "f1_positive"):
+        metrics[name] = metrics[name] * occurs[:, None]
+    return metrics
 
 
-def _defined(total: Tensor, count: Tensor) -> Tensor:
-    there = (count > 0).to(torch.float64)
-    return torch.stack([total / count.clamp(min=1) * there, there], 1)
+def value_and_count(total: Tensor, count: Tensor) -> Tensor:
+    """[S, 2, …] of total and count [S, …]: the ratio and 1, or zeros where the count is 0."""
+    defined = (count > 0).to(torch.float64)
+    return torch.stack([total / count.clamp(min=1) * defined, defined], 1)
 
 
 def mean_values(sums: Values, positive: int = 1) -> dict[str, np.ndarray]:
     """The means over clients, float64 [S], from the sums of their `means`; NaN where no client has a value."""
-    pair = {name: np.asarray(value, np.float64) for name, value in sums.items()}
-    one = {name: value if value.ndim == 2 else value[..., positive] for name, value in pair.items()}
-    return {name: ratio(value[:, 0], value[:, 1]) for name, value in one.items()}
+    means = {}
+    for name, value in sums.items():
+        pair = np.asarray(value, np.float64)  # [S, 2] or [S, 2, c]
+        pair = pair if pair.ndim == 2 else pair[..., positive]
+        means[name] = ratio(pair[:, 0], pair[:, 1])
+    return means
 
 
 def merge(trees: Sequence[Tree]) -> Tree:
@@ -284,23 +279,27 @@ def values(pairs: Values, positive: int = 1) -> Record:
     """
     pair = {name: np.asarray(value, np.float64) for name, value in pairs.items()}
     out: dict[str, np.ndarray] = {}
-    for name in [name for name in ("loss", "accuracy") if name in pair]:
-        out[name] = ratio(pair[name][..., 0], pair[name][..., 1])
+    for name in ("loss", "accuracy"):
+        if name in pair:
+            out[name] = ratio(pair[name][..., 0], pair[name][..., 1])
     if "f1" in pair:
-        doubled, total = _both(pair["f1"])
-        out["f1"] = ratio(_added(doubled), _added(total))
+        doubled, total = _sides(pair["f1"])
+        out["f1"] = ratio(_class_sum(doubled), _class_sum(total))
         out["macro_f1"] = mean_of_classes(ratio(doubled, total))
     if "auc" in pair:
-        each = ratio(*_both(pair["auc"]))
+        each = ratio(*_sides(pair["auc"]))
         out["auc"] = each[..., 1] if each.shape[-1] == 2 else mean_of_classes(each)
-    out |= {name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in OF_RANKS if name in pair}
-    for one in [name for name in OF_SCORES if name in pair]:
-        out[one] = ratio(*_both(pair[one], positive))
+    for name in OF_RANKS:
+        if name in pair:
+            out[name] = ratio(pair[name][..., 0], pair[name][..., 1])
+    for name in OF_SCORES:
+        if name in pair:
+            out[name] = ratio(*_sides(pair[name], positive))
     if "precision_at_1" in out and "recall_at_1" in pair:
         out["precision_at_1"] = np.where(pair["recall_at_1"][..., 1, positive] > 0, out["precision_at_1"], np.nan)
     if "classes" in pair and "f1" in pair and pair["f1"].shape[-1] == 2:
-        hits, both = _both(pair["f1"], positive)
-        flagged, true = _both(pair["classes"], positive)
+        hits, both = _sides(pair["f1"], positive)
+        flagged, true = _sides(pair["classes"], positive)
         out |= {
             "recall": ratio(hits / 2, true),
             "precision": np.where(true > 0, hits / 2 / np.maximum(flagged, 1), np.nan),
@@ -309,7 +308,7 @@ def values(pairs: Values, positive: int = 1) -> Record:
     return {name: value if value.ndim else float(value) for name, value in out.items()}
 
 
-def _both(pair: np.ndarray, classes: int | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
+def _sides(pair: np.ndarray, classes: int | slice = slice(None)) -> tuple[np.ndarray, np.ndarray]:
     """Both sides of pairs [..., 2, c], of one class or of all."""
     return pair[..., 0, classes], pair[..., 1, classes]
 
@@ -334,25 +333,15 @@ def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:
 def mean_of_classes(per_class: np.ndarray) -> np.ndarray:
     """The mean over the last axis of the defined values, NaN where there are none."""
     defined = ~np.isnan(per_class)
-    return ratio(_added(np.where(defined, per_class, 0)), _added(defined))
+    return ratio(_class_sum(np.where(defined, per_class, 0)), _class_sum(defined))
 
 
-_FEW = 8  # classes; NumPy adds fewer one after another, in any memory layout
-
-
-def _added(per_class: np.ndarray) -> np.ndarray:
+def _class_sum(per_class: np.ndarray) -> np.ndarray:
     """The sum over the last axis, in the order in which NumPy adds numbers that follow each other."""
-    result: np.ndarray = (per_class if per_class.shape[-1] < _FEW else np.ascontiguousarray(per_class)).sum(-1)
+    if per_class.shape[-1] >= 8:  # NumPy adds fewer one after another, in any memory layout
+        per_class = np.ascontiguousarray(per_class)
+    result: np.ndarray = per_class.sum(-1)
     return result
-
-
-# ----------------------------------------------------------------------------------------------------
-# The baseline of a model, always predicting the class that is most frequent in training; and clients' own models, all
-# evaluated on the same examples.
-
-
-PREDICTED, TRUE = 0, 1
-RARE_OF_TWO = 0.25  # share of the rarer of two classes below which accuracy does not select
 
 
 def majority_classes(classes: np.ndarray) -> np.ndarray:
@@ -384,14 +373,14 @@ def chance(metric: str, labels: np.ndarray, positive: int) -> float:
     """The best value of a metric that a constant score or prediction reaches; labels: float64 [c], the examples of each
     class."""
     share = ratio(labels, np.broadcast_to(labels.sum(), labels.shape))
-    alike = 2 * share / (1 + share)  # F1 of always predicting a class
+    constant_f1 = 2 * share / (1 + share)  # of always predicting a class
     best = {
         "accuracy": share.max(),
-        "macro_f1": alike.max() / max(1, (labels > 0).sum()),
+        "macro_f1": constant_f1.max() / max(1, (labels > 0).sum()),
         "auc": 0.5,
         "average_precision": share[positive],
         "recall_at_1": 1 / ALERTS,
-        "f1_positive": alike[positive],
+        "f1_positive": constant_f1[positive],
     }
     return float(best[metric])
 
@@ -404,11 +393,12 @@ def rarest(classes: np.ndarray) -> float:
     classes: float64 [3, 2, c] of all clients together; a class without examples does not count.
     """
     true = classes[:, TRUE]
-    there, trained = true.sum(0) > 0, true[TRAIN]
+    occurs, trained = true.sum(0) > 0, true[TRAIN]
     if not trained.any():
         return math.nan
-    share, count = float(trained[there].min() / trained.sum()), int(there.sum())
-    return share if share < (RARE_OF_TWO if count == 2 else min(0.1, 1 / (3 * count))) else math.nan
+    share, count = float(trained[occurs].min() / trained.sum()), int(occurs.sum())
+    limit = RARE_OF_TWO if count == 2 else min(0.1, 1 / (3 * count))
+    return share if share < limit else math.nan
 
 
 def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -423,9 +413,10 @@ def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     metrics = {}
     if "accuracy" in pairs:
         correct, examples = pairs["accuracy"][:, TEST].T
-        metrics["accuracy"] = ratio(correct, examples)
+        metrics["global_test/accuracy"] = ratio(correct, examples)
     if "classes" in pairs:
         for kind, name in ((PREDICTED, "predicted"), (TRUE, "true")):
-            often = pairs["classes"][:, TEST, kind].T
-            metrics |= {f"{name}/{number}": ratio(of, often.sum(0)) for number, of in enumerate(often)}
-    return {f"global_test/{name}": value for name, value in metrics.items()}
+            counts = pairs["classes"][:, TEST, kind].T  # [c, P]
+            for number, count in enumerate(counts):
+                metrics[f"global_test/{name}/{number}"] = ratio(count, counts.sum(0))
+    return metrics

@@ -3,6 +3,12 @@ of all nodes together, as in `classification`.
 
 A group is the nodes of one value, 0 or 1, of the sensitive attribute s; nodes where it is unknown belong to none. The
 label is binary and class 1 the favorable one. Signed gaps are group 1 minus group 0.
+
+Every metric has its noise floor, which also follows from `counts`, so that clients send nothing for it: the gap that
+chance alone shows, E|gap| of a classifier whose predictions ignore the group. Given the sizes n_0 and n_1 of the groups
+and K positive predictions among all N = n_0 + n_1 nodes, such a classifier places the K at random, so that the number
+in group 1 is hypergeometric, X, and the gap X / n_1 - (K - X) / n_0 = N / (n_0 n_1) (X - E X). A measured gap near this
+value says nothing about the model.
 """
 
 from collections.abc import Mapping
@@ -17,11 +23,13 @@ from fedweave.core.tree import Tree
 from fedweave.core.types import Record, Values
 from fedweave.errors import DataError
 from fedweave.metrics import classification
-from fedweave.metrics import classification as reference
-from fedweave.metrics.classification import PREDICTED, TRUE, ordered_pairs, ratio
+from fedweave.metrics.classification import PREDICTED, TRUE, auc_pairs, ratio
 from fedweave.metrics.selection import PLAIN, near_constant
 
 COUNTED = ("groups", "group_auc")
+MEASURED = "groups"  # prefix of all metrics' names in tables
+SELECTION = ("gaps", "accuracy", "constant", "alike")
+OTHERWISE = ("score", "chance")  # where another metric than the accuracy selects
 
 
 def counts(logits: Tensor, y: Tensor, sensitive: Tensor, masks: Tensor, auc: bool = True) -> Tree:
@@ -53,7 +61,7 @@ def counts(logits: Tensor, y: Tensor, sensitive: Tensor, masks: Tensor, auc: boo
         return out
     group = sensitive == torch.arange(2, device=sensitive.device)[:, None]
     sets = (masks[:, None] & group).flatten(0, 1)  # every set's group 0, then its group 1
-    pairs = ordered_pairs(margin[:, None], (y == 1)[:, None], sets)
+    pairs = auc_pairs(margin[:, None], (y == 1)[:, None], sets)
     return out | {"group_auc": pairs.reshape(-1, 2, 2).transpose(1, 2)}
 
 
@@ -94,12 +102,6 @@ def values(pairs: Values) -> Record:
     return {name: value if np.ndim(value) else float(value) for name, value in out.items()}
 
 
-def skill(pairs: Values) -> np.ndarray:
-    """TPR - FPR of both groups together, 0 for every constant prediction (Youden 1950); pairs: from `counts`."""
-    table = np.asarray(pairs["groups"], np.float64).sum(-3)
-    return _gap(ratio(table[..., 1], table.sum(-1)))
-
-
 def _gap(share: np.ndarray) -> np.ndarray:
     """Group 1 minus group 0, over the last axis."""
     result: np.ndarray = share[..., 1] - share[..., 0]
@@ -126,16 +128,6 @@ def over_clients(per_client: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return out
 
 
-# ----------------------------------------------------------------------------------------------------
-# One evaluation of two groups of people: every metric with its noise floor and its trade-offs, of each client and of
-# all, and the numbers that choose a round. All of it follows from `counts`, also the noise floor, so that clients send
-# nothing for it. The noise floor is the gap that chance alone shows:
-# E|gap| of a classifier whose predictions ignore the group. Given the sizes n_0 and n_1 of the groups and K positive
-# predictions among all N = n_0 + n_1 nodes, such a classifier places the K at random, so that the number in group 1
-# is hypergeometric, X, and the gap X / n_1 - (K - X) / n_0 = N / (n_0 n_1) (X - E X). A measured gap near this value
-# says nothing about the model.
-
-
 def noise_floor(pairs: Values) -> Record:
     """E|gap| for each gap of `values`, from the same counts "groups" [..., 2, 2, 2].
 
@@ -147,11 +139,13 @@ def noise_floor(pairs: Values) -> Record:
     table = np.asarray(pairs["groups"], np.float64)
     nodes, predicted = table.sum(-1), table[..., 1].sum(-2)  # [..., group, label], [..., label]
     size = nodes.sum(-1)  # [..., group]
-    by_label = [_variance(nodes[..., 0, y], nodes[..., 1, y], predicted[..., y]) for y in (0, 1)]
+    # variance of the gap at each label, K (N - K) / (n_0 n_1 (N - 1)): [..., label]
+    both, product = nodes.sum(-2), nodes[..., 0, :] * nodes[..., 1, :]
+    variance = ratio(predicted * (both - predicted), product * np.maximum(both - 1, 1))
     out = {
         "sp_floor": expected_gap(size[..., 0], size[..., 1], predicted.sum(-1)),
         "eo_floor": expected_gap(nodes[..., 0, 1], nodes[..., 1, 1], predicted[..., 1]),
-        "equalised_odds_floor": np.sqrt(2 / np.pi * (by_label[0] + by_label[1])),
+        "equalised_odds_floor": np.sqrt(2 / np.pi * (variance[..., 0] + variance[..., 1])),
     }
     return {name: value if np.ndim(value) else float(value) for name, value in out.items()}
 
@@ -173,22 +167,10 @@ def expected_gap(n0: object, n1: object, positive: object) -> np.ndarray:
     return ratio(total * deviation, n0 * n1)
 
 
-def _variance(n0: np.ndarray, n1: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Variance of the gap, K (N - K) / (n0 n1 (N - 1))."""
-    total = n0 + n1
-    return ratio(k * (total - k), n0 * n1 * np.maximum(total - 1, 1))
-
-
 def _log_choose(n: np.ndarray, k: np.ndarray) -> np.ndarray:
     gammaln = scipy.special.gammaln
     result: np.ndarray = gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1)
     return result
-
-
-MEASURED = "groups"  # prefix of all metrics' names in tables
-SELECTION = ("gaps", "accuracy", "constant", "alike")
-OTHERWISE = ("score", "chance")  # where another metric than the accuracy selects
-_TRUE_POSITIVES = 0  # twice these, of each class, in the pairs called "f1"
 
 
 def measures(pairs: Values, accuracy: object, auc: object) -> dict[str, np.ndarray]:
@@ -198,25 +180,25 @@ def measures(pairs: Values, accuracy: object, auc: object) -> dict[str, np.ndarr
     if "groups" not in pairs:
         return {}
     metrics = values(pairs) | noise_floor(pairs)
+    table = np.asarray(pairs["groups"], np.float64).sum(-3)  # [..., label, prediction]
+    skill = _gap(ratio(table[..., 1], table.sum(-1)))  # TPR - FPR of both groups together (Youden 1950)
     metrics |= {
         "tradeoff_accuracy": tradeoff(accuracy, metrics["sp"], metrics["eo"]),
         "tradeoff_auc": tradeoff(auc, metrics["sp"], metrics["eo"]),
-        "tradeoff_skill": skill(pairs) * (1 - (metrics["sp"] + metrics["eo"]) / 2),
+        "tradeoff_skill": skill * (1 - (metrics["sp"] + metrics["eo"]) / 2),
     }
     return {f"{MEASURED}/{name}": value for name, value in metrics.items()}
 
 
-def summarized(per_client: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) -> dict[str, float]:
+def summary_of(per_client: Mapping[str, np.ndarray], pooled: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Metrics of the test split: "groups/global/…" over all examples; "groups/median/…", the median over clients where
     the metric is defined; and "groups/median/…_undefined", the number of other clients.
 
     per_client: `measures` of the clients' pairs, [P, 3]. pooled: `measures` of all clients' pairs, [3].
     """
-    named = {name.removeprefix(f"{MEASURED}/"): value for name, value in per_client.items()}
-    summary = {f"{MEASURED}/global/{name.removeprefix(f'{MEASURED}/')}": value[TEST] for name, value in pooled.items()}
-    over = over_clients({name: value[:, TEST] for name, value in named.items()})
-    medians = {f"{MEASURED}/median/{name}": value for name, value in over.items()}
-    return {key: float(value) for key, value in (summary | medians).items()}
+    summary = {name.replace("/", "/global/", 1): float(value[TEST]) for name, value in pooled.items()}
+    medians = over_clients({name: value[:, TEST] for name, value in per_client.items()})
+    return summary | {name.replace("/", "/median/", 1): float(value) for name, value in medians.items()}
 
 
 def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: int = 1) -> dict[str, float]:
@@ -233,14 +215,17 @@ def selection(pairs: Mapping[str, np.ndarray], metric: str = PLAIN, positive: in
     if metric != PLAIN and (metric not in measured or not pairs.get(metric, pairs["groups"]).any()):
         return {}
     gaps = values({"groups": pairs["groups"][VAL]})
-    right, labels = (pairs[name][VAL, at] for name, at in (("f1", _TRUE_POSITIVES), ("classes", TRUE)))
-    shares = {"accuracy": right.sum() / 2, "constant": labels.max()}
-    scores = {"gaps": gaps["sp"] + gaps["eo"]} | {k: float(ratio(v, labels.sum())) for k, v in shares.items()}
-    predicted, true = (ratio(pairs["classes"][VAL, at, 1], labels.sum()) for at in (PREDICTED, TRUE))
-    scores["alike"] = float(near_constant(float(predicted), float(true)))
-    if metric == PLAIN:
-        return scores
-    return scores | {"score": float(measured[metric]), "chance": reference.chance(metric, labels, positive)}
+    predicted, labels = pairs["classes"][VAL, PREDICTED], pairs["classes"][VAL, TRUE]  # [2]
+    doubled_hits, examples = pairs["f1"][VAL, 0], labels.sum()
+    scores = {
+        "gaps": gaps["sp"] + gaps["eo"],
+        "accuracy": float(ratio(doubled_hits.sum() / 2, examples)),
+        "constant": float(ratio(labels.max(), examples)),
+        "alike": float(near_constant(float(ratio(predicted[1], examples)), float(ratio(labels[1], examples)))),
+    }
+    if metric != PLAIN:
+        scores |= {"score": float(measured[metric]), "chance": classification.chance(metric, labels, positive)}
+    return scores
 
 
 def fairer(now: Mapping[str, float], before: Mapping[str, float], margin: float) -> bool:
@@ -255,13 +240,9 @@ def fairer(now: Mapping[str, float], before: Mapping[str, float], margin: float)
 
 
 def _rank(scores: Mapping[str, float], margin: float) -> tuple[bool, float]:
-    score, chance = selection_score(scores)
-    alike = scores.get("alike") == 1 and margin >= 0
-    fair = bool(score > chance + margin and not np.isnan(scores["gaps"]) and not alike)
+    score, chance = scores["accuracy"], scores["constant"]
+    if not np.isnan(scores.get("score", np.nan)):
+        score, chance = scores["score"], scores["chance"]
+    one_prediction = scores.get("alike") == 1 and margin >= 0
+    fair = bool(score > chance + margin and not np.isnan(scores["gaps"]) and not one_prediction)
     return fair, -scores["gaps"] if fair else score
-
-
-def selection_score(scores: Mapping[str, float]) -> tuple[float, float]:
-    """The value of the selection metric in a `selection`, and the value of a constant prediction."""
-    other = not np.isnan(scores.get("score", np.nan))
-    return (scores["score"], scores["chance"]) if other else (scores["accuracy"], scores["constant"])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record, Values
-from fedweave.metrics.classification import mean_of_classes, on_grid, ordered_labels, ratio
+from fedweave.metrics.classification import label_pairs, mean_of_classes, on_grid, ratio, value_and_count
 
 ALWAYS = ("loss", "accuracy", "labels")  # always in the result of `counts`
 _ORDER = ("auc", "average_precision")
@@ -33,15 +33,15 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     The last two are left out with `whole=False`. Works under `torch.func.vmap`.
     """
     known = masks[:, :, None] & (y >= 0)  # [S, n, t]
-    many = known.to(torch.float64).sum(1)
+    count = known.to(torch.float64).sum(1)  # [S, t]
     losses = on_grid((F.softplus(logits) - y.clamp(min=0).to(logits.dtype) * logits).to(torch.float64))
     right = (logits > 0) == (y == 1)
     pairs = {
-        "loss": torch.stack([torch.where(known, losses, 0.0).sum((1, 2)), many.sum(-1)], 1),
-        "accuracy": torch.stack([(known & right).to(torch.float64).sum((1, 2)), many.sum(-1)], 1),
-        "labels": torch.stack([(known & (y == 1)).to(torch.float64).sum(1), many], 1),
+        "loss": torch.stack([torch.where(known, losses, 0.0).sum((1, 2)), count.sum(-1)], 1),
+        "accuracy": torch.stack([(known & right).to(torch.float64).sum((1, 2)), count.sum(-1)], 1),
+        "labels": torch.stack([(known & (y == 1)).to(torch.float64).sum(1), count], 1),
     }
-    return pairs | ordered_labels(logits, y == 1, known.mT) if whole else pairs
+    return pairs | label_pairs(logits, y == 1, known.mT) if whole else pairs
 
 
 def per_target(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -59,31 +59,28 @@ def values(pairs: Values) -> Record:
     "average_precision" over the labels that have examples of both kinds, and "labels", the number of such labels; a
     float or a NumPy array for each. NaN where there is nothing to count. Metrics without pairs are left out."""
     pair = {name: np.asarray(value, np.float64) for name, value in pairs.items()}
-    out: dict[str, np.ndarray] = {
-        name: ratio(pair[name][..., 0], pair[name][..., 1]) for name in ALWAYS[:2] if name in pair
-    }
+    out: dict[str, np.ndarray] = {}
+    for name in ("loss", "accuracy"):
+        if name in pair:
+            out[name] = ratio(pair[name][..., 0], pair[name][..., 1])
     each = per_target(pair)
-    out |= {name: mean_of_classes(value) for name, value in each.items()}
+    for name, value in each.items():
+        out[name] = mean_of_classes(value)
     if each:
-        there = (~np.isnan(each["auc"])).sum(-1).astype(np.float64)
-        out["labels"] = np.where(pair["labels"][..., 1, :].sum(-1) > 0, there, np.nan)
+        defined = (~np.isnan(each["auc"])).sum(-1).astype(np.float64)
+        out["labels"] = np.where(pair["labels"][..., 1, :].sum(-1) > 0, defined, np.nan)
     return {name: value if value.ndim else float(value) for name, value in out.items()}
 
 
 def means(pairs: Tree) -> Tree:
     """`values` of one client's `counts`, float64 [S, 2] each: the value and 1, or zeros where it is not defined. Sums
     of them over clients give means. Works under `vmap`."""
-    out: Tree = {name: _defined(*pairs[name].unbind(1)) for name in ALWAYS[:2]}
+    out: Tree = {name: value_and_count(*pairs[name].unbind(1)) for name in ("loss", "accuracy")}
     both = pairs["auc"][:, 1] > 0
     for name in _ORDER:
         value = pairs[name][:, 0] / pairs[name][:, 1].clamp(min=1)
-        out[name] = _defined(torch.where(both, value, 0.0).sum(-1), both.to(torch.float64).sum(-1))
+        out[name] = value_and_count(torch.where(both, value, 0.0).sum(-1), both.to(torch.float64).sum(-1))
     return out
-
-
-def _defined(total: Tensor, count: Tensor) -> Tensor:
-    there = (count > 0).to(torch.float64)
-    return torch.stack([total / count.clamp(min=1) * there, there], 1)
 
 
 def of_each(pairs: Values) -> dict[str, float]:

@@ -10,11 +10,11 @@ from fedweave.core.tree import Tree
 from fedweave.metrics.classification import on_grid
 from fedweave.metrics.selection import HITS
 
-MOST = 20  # items of a user's list that count
+LIST_LENGTH = 20  # items of a user's list that count
 ROUNDING = 1e-3  # limit of the distance between a sum of users' rounded shares and a whole number
 OF_RANK: dict[str, Callable[[Tensor], Tensor]] = {  # functions of the ranks of queries, from 1
     "mrr": lambda rank: 1 / rank,
-    **{f"hits_at_{most}": lambda rank, most=most: (rank <= most).to(rank.dtype) for most in HITS},  # type: ignore[misc]
+    **{f"hits_at_{k}": lambda rank, k=k: (rank <= k).to(rank.dtype) for k in HITS},  # type: ignore[misc]
 }
 
 
@@ -26,11 +26,11 @@ def ranks_of(score: Tensor, ranks: Tensor, behind: Tensor | None = None) -> tupl
     exists = torch.arange(2, device=score.device) < ranks[QUERY_COUNT][:, None]
     if behind is not None:
         return 1 + behind, exists
-    there, of = query >= 0, query.clamp(min=0)
-    link = score.gather(0, of // 2)
+    used, index = query >= 0, query.clamp(min=0)
+    link = score.gather(0, index // 2)
     above = (score > link).to(torch.float64) + 0.5 * (score == link).to(torch.float64)
     total = torch.zeros(2 * len(score), dtype=torch.float64, device=score.device)
-    return 1 + total.scatter_add(0, of, torch.where(there, above, 0.0)).view(-1, 2), exists
+    return 1 + total.scatter_add(0, index, torch.where(used, above, 0.0)).view(-1, 2), exists
 
 
 def per_link(score: Tensor, ranks: Tensor, behind: Tensor | None = None) -> Tree:
@@ -38,8 +38,11 @@ def per_link(score: Tensor, ranks: Tensor, behind: Tensor | None = None) -> Tree
     for `ranks_of`. Works under `torch.func.vmap`."""
     rank, exists = ranks_of(score, ranks, behind)
     number = exists.sum(1).to(torch.float64)
-    values = {name: torch.where(exists, on_grid(of(rank)), 0.0).sum(1) for name, of in OF_RANK.items()}
-    return {name: torch.stack([value, number], 1) for name, value in values.items()}
+    pairs = {}
+    for name, of_rank in OF_RANK.items():
+        value = torch.where(exists, on_grid(of_rank(rank)), 0.0).sum(1)
+        pairs[name] = torch.stack([value, number], 1)
+    return pairs
 
 
 def per_user(score: Tensor, graph: Graph, behind: Tensor | None = None) -> Tree:
@@ -64,13 +67,14 @@ def per_user(score: Tensor, graph: Graph, behind: Tensor | None = None) -> Tree:
         member = (link & graph.masks[split]).to(torch.float64)
         count = torch.zeros(graph.nodes, dtype=torch.float64, device=score.device).scatter_add(0, user, member)
         each = each + member * count.gather(0, user)
-    inside = (position <= MOST) & (each > 0)
-    gain = 1 / torch.log2(torch.arange(2, MOST + 2, dtype=torch.float64, device=score.device))
-    best = gain.cumsum(0).gather(0, (each.long() - 1).clamp(0, MOST - 1))
+    inside = (position <= LIST_LENGTH) & (each > 0)
+    gain = 1 / torch.log2(torch.arange(2, LIST_LENGTH + 2, dtype=torch.float64, device=score.device))
+    best = gain.cumsum(0).gather(0, (each.long() - 1).clamp(0, LIST_LENGTH - 1))
     share = torch.where(each > 0, 1 / each.clamp(min=1), 0.0)
-    recall, ndcg = torch.where(inside, share, 0.0), torch.where(inside, 1 / torch.log2(1 + position) / best, 0.0)
-    pairs = {"recall_at_20": recall, "ndcg_at_20": ndcg}
-    return {name: torch.stack([on_grid(value), on_grid(share)], 1) for name, value in pairs.items()}
+    recall = on_grid(torch.where(inside, share, 0.0))
+    ndcg = on_grid(torch.where(inside, 1 / torch.log2(1 + position) / best, 0.0))
+    users = on_grid(share)
+    return {"recall_at_20": torch.stack([recall, users], 1), "ndcg_at_20": torch.stack([ndcg, users], 1)}
 
 
 def of_graph(logits: Tensor, graph: Graph, behind: Tensor | None) -> Tree:
@@ -83,14 +87,12 @@ def of_graph(logits: Tensor, graph: Graph, behind: Tensor | None) -> Tree:
     return ranked | (per_user(score, graph, behind) if LISTS in graph.extra else {})
 
 
-def added(each: Tree, masks: Tensor) -> Tree:
-    """`per_link` added up over each set of links, bool [S, e]: float64 [S, 2]. If all shares of a user are in the set,
-    they count as one user, to the bit."""
-    chosen = masks.to(torch.float64)
-    return {name: _counted(chosen @ pair) for name, pair in each.items()}
-
-
-def _counted(pair: Tensor) -> Tensor:
-    total, count = pair.unbind(1)
-    whole = count.round()
-    return torch.stack([total, torch.where((count - whole).abs() < ROUNDING, whole, count)], 1)
+def sum_links(each: Tree, masks: Tensor) -> Tree:
+    """The sums of `per_link` over each set of links, bool [S, e]: float64 [S, 2]. If all shares of a user are in the
+    set, they count as one user, to the bit."""
+    sums = {}
+    for name, pair in each.items():
+        total, count = (masks.to(torch.float64) @ pair).unbind(1)
+        whole = count.round()
+        sums[name] = torch.stack([total, torch.where((count - whole).abs() < ROUNDING, whole, count)], 1)
+    return sums

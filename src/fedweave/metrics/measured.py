@@ -130,7 +130,7 @@ def measure(
     summary |= {name: mean(value[:, 2]) for name, value in after.items()}
     summary |= fairness
     summary |= {f"{CROSSING}/{name}": float(value[TEST]) for name, value in across.items()}
-    summary |= groups.summarized(of_groups, group_metrics)
+    summary |= groups.summary_of(of_groups, group_metrics)
     chosen = groups.selection(everyone, selection_metric_of(by), positive)
     single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
     single |= {("val", SELECTION + name): value for name, value in chosen.items()}

@@ -17,7 +17,7 @@ from fedweave.core.model import Model
 from fedweave.core.target import CLASS, LABELS, NUMBER, Kind, from_scale, kind_of
 from fedweave.core.tree import Tree, device_of
 from fedweave.metrics import labels, numbers
-from fedweave.metrics.classification import mean_of_classes, on_grid, ordered, ratio, values
+from fedweave.metrics.classification import class_auc_pairs, mean_of_classes, on_grid, ratio, values
 from fedweave.metrics.intervals import intervals, intervals_of_counts
 from fedweave.metrics.selection import HALF, Flagging, Judging, Threshold, looked_for
 
@@ -364,7 +364,7 @@ def pooled_examples(clients: Sequence[Tree], alarm: Alarm | None = None, share: 
     with torch.no_grad():
         named = (("logits", 0), ("y", 0), ("masks", 1))
         logits, y, masks = (torch.cat([one[name] for one in clients], dim) for name, dim in named)
-        pairs = torch.cat([ordered(logits[mask], y[mask], mask[mask][None]) for mask in masks])
+        pairs = torch.cat([class_auc_pairs(logits[mask], y[mask], mask[mask][None]) for mask in masks])
     whole = {"auc": np.asarray(values({"auc": pairs.cpu()})["auc"])}
     if alarm is not None and logits.shape[-1] == 2:
         whole |= _flagged(logits.cpu(), y.cpu().numpy(), masks.cpu().numpy(), alarm)

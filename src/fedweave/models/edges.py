@@ -16,7 +16,8 @@ from fedweave.core.plugins import Maker, note
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
-from fedweave.models import blocks as directed
+from fedweave.models.directions import sum_of_products
+from fedweave.models.edge_settings import check_edge_width, fit_to_edges, has_ports
 from fedweave.models.links import head_settings, on_links
 from fedweave.ops.linear import linear
 
@@ -44,8 +45,8 @@ class OnEdges:
         nodes = self.of.build(features, width)
         if models.example(nodes) != "node":
             raise ConfigError("the examples are edges, and the model pools small graphs; set model.pool = 'none'.")
-        read = blocks.activated(readout(width, width, self.edge_features), dropout)
-        return note((*nodes, read, blocks.affine(width, classes)), Maker(self.of, (features, classes)))
+        reading = blocks.with_activation(readout(width, width, self.edge_features), dropout)
+        return note((*nodes, reading, blocks.affine(width, classes)), Maker(self.of, (features, classes)))
 
 
 def on_examples(
@@ -73,8 +74,8 @@ def model_for(
     Raises:
         ConfigError: the model reads another number of edge features.
     """
-    kind = directed.fitted(model, attributes)
-    directed.check_fits(kind, attributes)
+    kind = fit_to_edges(model, attributes)
+    check_edge_width(kind, attributes)
     return on_examples(kind, attributes, links, decoder).build(features, classes)
 
 
@@ -82,7 +83,7 @@ def model_of_form(
     model: Architecture, form: Mapping[str, int | bool], features: int, classes: int, decoder: str = "dot"
 ) -> Model:
     """`model_for` data that only `Dataset.edge_form` describes; {} if models read nothing of edges."""
-    attributes = EdgeAttributes.of_form(form, directed.has_ports(model)) if form else None
+    attributes = EdgeAttributes.of_form(form, has_ports(model)) if form else None
     links = Links(relations=tuple(map(str, range(form["relations"])))) if form.get("relations") else None
     return model_for(model, attributes, features, classes, links, decoder)
 
@@ -93,11 +94,10 @@ def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:
 
     def init(key: Tensor) -> Tree:
         sizes = {"_source": fan_in, "_target": fan_in} | ({"_edge": edge_features} if edge_features else {})
-        whole = sum(sizes.values())
-        weights = {
-            f"weight{i}": blocks.lecun(random.fold(key, "weight", i), (s, fan_out), whole) for i, s in sizes.items()
-        }
-        return weights | {"bias": blocks.lecun(random.fold(key, "bias"), (fan_out,), whole)}
+        total, weights = sum(sizes.values()), {}
+        for name, size in sizes.items():
+            weights[f"weight{name}"] = blocks.lecun(random.fold(key, "weight", name), (size, fan_out), total)
+        return weights | {"bias": blocks.lecun(random.fold(key, "bias"), (fan_out,), total)}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         h = torch.relu(rows_of(h))
@@ -105,6 +105,8 @@ def readout(fan_in: int, fan_out: int, edge_features: int) -> Layer:
             (EXAMPLE_SOURCE, linear(h, w["weight_source"]) + w["bias"]),
             (EXAMPLE_TARGET, linear(h, w["weight_target"])),
         ]
-        return directed.beside(graph, *parts, *([(EXAMPLE_FEATURES, w["weight_edge"])] if edge_features else []))
+        if edge_features:
+            parts.append((EXAMPLE_FEATURES, w["weight_edge"]))
+        return sum_of_products(graph, *parts)
 
     return Layer(init, apply, operator=EXAMPLE_SOURCE)

@@ -5,26 +5,23 @@ personalization layers pass messages.
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import torch
 
-from fedweave.core.bounds import Depth, DropRate, Width
-from fedweave.core.model import Layer, Model
+from fedweave.core.model import Model
 from fedweave.core.plugins import remember_maker
-from fedweave.core.settings import Settings
 from fedweave.models import blocks, sage
+from fedweave.models.norms import Stacked
 
 
 @dataclass(frozen=True)
-class Ego(Settings):
+class Ego(Stacked):
     """One linear layer with ReLU, `layers` GraphSAGE convolutions with ReLU and a linear classifier, all of width
     `hidden`, with dropout after ReLU. A node without neighbors counts as its own neighbor.
 
     hidden:            width of all layers but the classifier; the paper's is 512 (its Table 9).
     layers:            number of convolutions.
-    dropout:           share of a layer's outputs that is dropped in training.
     dropped:           layers before the classifier that have dropout: "all" of them, or the "ends", the first and the
                        last (as in the released code).
     initial:           weights drawn "uniform" as by `torch.nn.Linear`, or "kaiming"-normal (He et al. 2015; as in the
@@ -34,9 +31,7 @@ class Ego(Settings):
     order:             "gnn-mlp" puts the convolutions first, for the paper's "w/o EGO" (with `algorithm.hops = 0`).
     """
 
-    hidden: Width = 512
-    layers: Depth = 2
-    dropout: DropRate = 0.5
+    hidden: int = 512
     dropped: Literal["all", "ends"] = "all"
     initial: Literal["uniform", "kaiming"] = "uniform"
     share_root_weight: bool = False
@@ -45,17 +40,18 @@ class Ego(Settings):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
         kinds = ["gnn"] * self.layers
         kinds = ["mlp", *kinds] if self.order == "mlp-gnn" else [*kinds, "mlp"]
-        widths = [features, *[self.hidden] * len(kinds)]
-        stack = [self._layer(kind, *pair) for kind, pair in zip(kinds, pairwise(widths), strict=True)]
-        rates = [self.dropout if self.dropped == "all" or i in (0, len(stack) - 1) else 0.0 for i in range(len(stack))]
-        activations = [torch.relu if kind == "mlp" or not self.linear else None for kind in kinds]
-        layers = (*map(blocks.activated, stack, rates, activations), blocks.affine(self.hidden, classes))
-        return layers if self.initial == "uniform" else tuple(map(blocks.kaiming, layers))
-
-    def _layer(self, kind: str, fan_in: int, fan_out: int) -> Layer:
-        if kind == "mlp":
-            return blocks.affine(fan_in, fan_out)
-        return sage.convolution(fan_in, fan_out, self.share_root_weight, "mean_or_self")
+        layers, fan_in = [], features
+        for at, kind in enumerate(kinds):
+            activation: blocks.Activation | None = torch.relu
+            if kind == "mlp":
+                layer = blocks.affine(fan_in, self.hidden)
+            else:
+                layer = sage.convolution(fan_in, self.hidden, self.share_root_weight, "mean_or_self")
+                activation = None if self.linear else torch.relu
+            rate = self.dropout if self.dropped == "all" or at in (0, len(kinds) - 1) else 0.0
+            layers.append(blocks.with_activation(layer, rate, activation))
+            fan_in = self.hidden
+        layers.append(blocks.affine(self.hidden, classes))
+        return tuple(layers) if self.initial == "uniform" else tuple(map(blocks.kaiming, layers))

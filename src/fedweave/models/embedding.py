@@ -24,6 +24,5 @@ class Embedding(Settings):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to vectors of `classes` numbers: one layer."""
         blocks.check_shape(features, classes)
         return (blocks.product(lambda key: blocks.uniform(key, (features, classes), math.sqrt(6 / classes))),)

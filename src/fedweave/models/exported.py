@@ -21,7 +21,7 @@ from fedweave.core.edge_attributes import EXAMPLE_FEATURES, EXAMPLE_SOURCE, EXAM
 from fedweave.core.graph import Graph
 from fedweave.core.model import Model
 from fedweave.core.operators import Operator
-from fedweave.core.tensor_operators import DenseMatrix, RowSelection, ScatterSum
+from fedweave.core.tensor_operators import DenseMatrix, RowSelection, ScatterSum, message_operator
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record
 from fedweave.errors import UserError
@@ -90,42 +90,54 @@ class EdgeIndex:
         Raises:
             ValueError: this form of edges does not have it.
         """
+        n, device = self.nodes, self.edge_index.device
         if kind in kinds():
-            return self._along_single_edges(*kinds()[kind])
+            return self._single_edge_operator(*kinds()[kind])
         if kind in ("pool_sum", "pool_mean"):
-            return self._pooling(kind)
+            graph_of = torch.zeros(n, dtype=torch.int64, device=device) if self.batch is None else self.batch
+            graphs = graph_of.max().item() + 1  # int() would make the exporter look for a constant
+            torch._check(graphs >= 1)
+            share = torch.ones(graphs, device=device)  # type: ignore[arg-type]
+            if kind == "pool_mean":
+                share = 1 / _degree(graph_of, share).clamp(min=1)
+            return ScatterSum(graph_of, share)
         if kind in (EXAMPLE_SOURCE, EXAMPLE_TARGET):
-            return RowSelection(self.edge_index[(EXAMPLE_SOURCE, EXAMPLE_TARGET).index(kind)])
+            return RowSelection(self.edge_index[0 if kind == EXAMPLE_SOURCE else 1])
         if kind == EXAMPLE_FEATURES and self.edge_attr is not None:
             return DenseMatrix(self.edge_attr)
-        source, target = self._both_ways()
-        degree = torch.zeros(self.nodes, device=target.device).index_add(0, target, torch.ones_like(target).float())
-        itself = torch.arange(self.nodes, device=target.device)
-        if kind == "sum":
-            return MessageMatrix(source, target, self.nodes)
-        if kind == "mean":
-            return MessageMatrix(source, target, self.nodes, 1 / degree[target])
-        if kind == "mean_or_self":  # a node without neighbors is its own
-            weight = torch.cat([1 / degree[target], (degree == 0).float()])
-            return MessageMatrix(torch.cat([source, itself]), torch.cat([target, itself]), self.nodes, weight)
-        if kind == "neighbours":
-            scale = degree.clamp(min=1).rsqrt()
-            return MessageMatrix(source, target, self.nodes, scale[source] * scale[target])
-        if kind == "two_hops":
-            return self._two_hops(source, target)
-        if kind not in ("gcn", "sum_with_self"):
-            raise ValueError(f"an exported model has no edges of kind {kind!r}")
-        source, target = torch.cat([source, itself]), torch.cat([target, itself])
-        if kind == "sum_with_self":
-            return MessageMatrix(source, target, self.nodes)
-        scale = (degree + 1).rsqrt()
-        return MessageMatrix(source, target, self.nodes, scale[source] * scale[target])
+        source, target = self._neighbors()
+        node = torch.arange(n, device=device)
+        degree = _degree(target, node)
+        with_self = torch.cat([source, node]), torch.cat([target, node])
+        match kind:
+            case "sum":
+                return MessageMatrix(source, target, n)
+            case "sum_with_self":
+                return MessageMatrix(*with_self, n)
+            case "mean":
+                return MessageMatrix(source, target, n, 1 / degree[target])
+            case "mean_or_self":  # a node without neighbors is its own
+                return MessageMatrix(*with_self, n, torch.cat([1 / degree[target], (degree == 0).float()]))
+            case "neighbours":
+                scale = degree.clamp(min=1).rsqrt()
+                return MessageMatrix(source, target, n, scale[source] * scale[target])
+            case "gcn":
+                source, target = with_self
+                scale = (degree + 1).rsqrt()
+                return MessageMatrix(source, target, n, scale[source] * scale[target])
+            case "two_hops":  # takes memory for every two nodes
+                one = (node[:, None] == node).float()  # [n, n]
+                near = (torch.zeros_like(one).index_add(0, target, one[source]) > 0).float()
+                far = (near @ near > 0).float() * (1 - near) * (1 - one)
+                scale = far.sum(1).clamp(min=1).rsqrt()
+                return DenseMatrix(scale[:, None] * far * scale)
+        raise ValueError(f"an exported model has no edges of kind {kind!r}")
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
         """The nodes that get new values, here all, and for each of them the mean over its neighbors."""
         return h, self.operator(kind) @ h
 
-    def _both_ways(self) -> Tensor:
+    def _neighbors(self) -> Tensor:
         """int64 [2, m]: both directions of every pair of different nodes that edges join, once each."""
         if not self.listed:
             return self.edge_index
@@ -135,55 +147,25 @@ class EdgeIndex:
         first = codes != torch.cat([codes.new_full((1,), -1), codes])[: codes.shape[0]]
         return both[:, order][:, first]
 
-    def _single_edges(self, way: str) -> tuple[Tensor, Tensor | None]:
-        """int64 [2, m], where each message starts and what it reaches, and the features [m, k] of its edge."""
-        if not self.listed:
-            return self.edge_index, None
-        if self.directed and way != "undirected":
-            return (self.edge_index.flip(0) if way == "reverse" else self.edge_index), self.edge_attr
-        back = self.edge_index[0] != self.edge_index[1]  # a loop is one message
-        index = torch.cat([self.edge_index, self.edge_index.flip(0)[:, back]], 1)
-        return index, None if self.edge_attr is None else torch.cat([self.edge_attr, self.edge_attr[back]])
+    def _single_edge_operator(self, what: str, way: str) -> Operator:
+        """The matrix `what` (`core.edge_attributes.kinds`) of the messages that go along single edges in one `way`."""
+        index, features = self.edge_index, None
+        if self.listed and self.directed and way != "undirected":
+            index, features = (index.flip(0) if way == "reverse" else index), self.edge_attr
+        elif self.listed:
+            back = index[0] != index[1]  # a loop is one message
+            index = torch.cat([index, index.flip(0)[:, back]], 1)
+            features = None if self.edge_attr is None else torch.cat([self.edge_attr, self.edge_attr[back]])
+        source, target = index
+        if what == "relation":  # all edges have the same one
+            return DenseMatrix(torch.zeros_like(target)[:, None].float())
+        nodes = torch.arange(self.nodes, device=target.device)
+        return message_operator(what, source, target, features, _degree(target, nodes))
 
-    def _along_single_edges(self, what: str, way: str) -> Operator:
-        (source, target), features = self._single_edges(way)
-        degree = torch.zeros(self.nodes, device=target.device).index_add(0, target, torch.ones_like(target).float())
-        if what in ("from", "to"):
-            return RowSelection(source if what == "from" else target)
-        if what == "features" and features is not None:
-            return DenseMatrix(features)
-        if what == "scalers":
-            return DenseMatrix(torch.stack([torch.log1p(degree), 1 / torch.log1p(degree.clamp(min=1))], 1))
-        if what == "sum":
-            return ScatterSum(target, torch.ones_like(degree))
-        if what == "mean":
-            return ScatterSum(target, 1 / degree.clamp(min=1))
-        if what == "feature_means" and features is not None:
-            return DenseMatrix(ScatterSum(target, 1 / degree.clamp(min=1)) @ features)
-        if what in ("relation", "relation_mean"):  # edges of one relation
-            one = DenseMatrix(torch.zeros_like(target)[:, None].float())
-            return one if what == "relation" else ScatterSum(target, 1 / degree.clamp(min=1))
-        raise ValueError(f"an exported model does not read {what!r} of single edges")
 
-    def _two_hops(self, source: Tensor, target: Tensor) -> Operator:
-        """Takes memory for every two nodes."""
-        number = torch.arange(self.nodes, device=source.device)
-        one = (number[:, None] == number).float()
-        near = (torch.zeros_like(one).index_add(0, target, one[source]) > 0).float()
-        far = (near @ near > 0).float() * (1 - near) * (1 - one)
-        scale = far.sum(1).clamp(min=1).rsqrt()
-        return DenseMatrix(scale[:, None] * far * scale)
-
-    def _pooling(self, kind: str) -> Operator:
-        batch = self.batch
-        if batch is None:
-            batch = torch.zeros(self.nodes, dtype=torch.int64, device=self.edge_index.device)
-        graphs = batch.max().item() + 1  # int() would make the exporter look for a constant
-        torch._check(graphs >= 1)
-        share = torch.ones(graphs, device=batch.device)  # type: ignore[arg-type]
-        if kind == "pool_mean":
-            share = 1 / torch.zeros_like(share).index_add(0, batch, torch.ones_like(batch).float()).clamp(min=1)
-        return ScatterSum(batch, share)
+def _degree(target: Tensor, nodes: Tensor) -> Tensor:
+    """float [n]: how many of `target`, int64 [m], are each of the n `nodes`."""
+    return torch.zeros_like(nodes, dtype=torch.float32).index_add(0, target, torch.ones_like(target).float())
 
 
 class ExportedModel(nn.Module):

@@ -12,16 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Heads, Width
+from fedweave.core.bounds import DropRate, EdgeFeatures, Heads
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
-from fedweave.models import blocks
-from fedweave.models import blocks as ways
+from fedweave.models import blocks, directions
+from fedweave.models.edge_settings import edge_width
 from fedweave.models.gine import marks
-from fedweave.models.norms import Normed
+from fedweave.models.norms import Normed, Stacked
 from fedweave.ops.attention import attend, largest
 from fedweave.ops.linear import linear
 
@@ -29,34 +29,33 @@ SLOPE = 0.2  # of LeakyReLU below 0
 
 
 @dataclass(frozen=True)
-class AttentionModel(Normed):
+class AttentionModel(Stacked, Normed):
     """A model of convolutions whose attention has several heads.
 
     hidden:            columns of each head; a hidden representation has `heads` * `hidden`.
     layers:            number of convolutions.
-    dropout:           share of a layer's outputs that is dropped in training.
     heads:             heads of every hidden layer, side by side.
     output_heads:      heads of the last layer, averaged.
     attention_dropout: share of the attention coefficients that is dropped in training.
     """
 
-    hidden: Width = 8
-    layers: Depth = 2
-    dropout: DropRate = 0.5
+    hidden: int = 8
     heads: Heads = 8
     output_heads: Heads = 1
     attention_dropout: DropRate = 0.0
 
-    def stacked(
+    def stack(
         self, make_layer: Callable[..., Layer], features: int, classes: int, activation: blocks.Activation
     ) -> Model:
         """Convolutions of `heads` side by side, normalized and activated, and a last one that averages its heads."""
         blocks.check_shape(features, classes)
-        wide, rate = self.heads * self.hidden, self.attention_dropout
-        fans_in = [features, *[wide] * (self.layers - 1)]
-        hidden = (make_layer(fan_in, self.hidden, self.heads, rate=rate) for fan_in in fans_in[:-1])
-        last = make_layer(fans_in[-1], classes, self.output_heads, concat=False, rate=rate)
-        return (*(blocks.activated(layer, self.dropout, activation, self.norm, wide) for layer in hidden), last)
+        width, rate = self.heads * self.hidden, self.attention_dropout
+        layers, fan_in = [], features
+        for _ in range(self.layers - 1):
+            layer = make_layer(fan_in, self.hidden, self.heads, rate=rate)
+            layers.append(blocks.with_activation(layer, self.dropout, activation, self.norm, width))
+            fan_in = width
+        return (*layers, make_layer(fan_in, classes, self.output_heads, concat=False, rate=rate))
 
 
 @dataclass(frozen=True)
@@ -80,13 +79,12 @@ class GAT(AttentionModel):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
         blocks.check_shape(features, classes)
         first = (marks(),) if self.ego_ids else ()
         make_layer: Callable[..., Layer] = convolution
-        if ways.read(self) or self.directed != "none":
-            make_layer = partial(along_edges, edge_features=ways.read(self), directed=self.directed)
-        return (*first, *self.stacked(make_layer, features + len(first), classes, F.elu))
+        if edge_width(self) or self.directed != "none":
+            make_layer = partial(along_edges, edge_features=edge_width(self), directed=self.directed)
+        return (*first, *self.stack(make_layer, features + len(first), classes, F.elu))
 
 
 def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
@@ -106,19 +104,28 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         values = linear(h, w["weight"])
-        # one product with the heads' vectors on a block diagonal: as `linear` sums, bits do not depend on batching
-        head_columns = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(fan_out, 0)
-        scores = linear(
-            values, torch.cat([head_columns * w["source"][:, None], head_columns * w["target"][:, None]], 1)
-        )
-        source, target = scores.split(heads, 1)
+        source, target = _end_scores(w, values, heads, fan_out)
         neighbors = graph.edges.operator("gcn")
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
         out = attend(neighbors, source, target[: neighbors.shape[0]], values, key=drop, rate=rate)
-        result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
-        return result
+        return join_heads(out, heads, concat, w["bias"])
 
     return Layer(init, apply, ("weight",), operator="gcn", reads="entries")
+
+
+def _end_scores(w: Tree, values: Tensor, heads: int, fan_out: int) -> tuple[Tensor, Tensor]:
+    """[n, heads] each: the products of the values [n, heads fan_out] with the vectors of messages' sources and targets.
+
+    One product with the heads' vectors on a block diagonal: as `linear` sums, bits do not depend on batching."""
+    columns = head_sums(heads, fan_out, values)
+    vectors = torch.cat([columns * w["source"][:, None], columns * w["target"][:, None]], 1)
+    source, target = linear(values, vectors).split(heads, 1)
+    return source, target
+
+
+def join_heads(out: Tensor, heads: int, concat: bool, bias: Tensor) -> Tensor:
+    """The heads' outputs [n, heads k] side by side, or their mean [n, k], plus the bias."""
+    return (out if concat else out.unflatten(1, (heads, -1)).mean(1)) + bias
 
 
 def along_edges(
@@ -126,13 +133,6 @@ def along_edges(
 ) -> Layer:
     """`convolution` over single edges, whose features add a_e · W_e e_uv to a score before LeakyReLU. The self-loop
     has the mean features of the messages that reach the node. PyG's `GATConv(edge_dim=…)`, initialized like it."""
-    make_layer = partial(_single, fan_in, fan_out, heads, edge_features, concat, rate)
-    return ways.along(make_layer, fan_in, heads * fan_out if concat else fan_out, directed)
-
-
-def _single(
-    fan_in: int, fan_out: int, heads: int, edge_features: int, concat: bool, rate: float, way: str, loops: bool
-) -> Layer:
     wide, plain = heads * fan_out, convolution(fan_in, fan_out, heads, concat)
 
     def init(key: Tensor) -> Tree:
@@ -142,29 +142,29 @@ def _single(
         vector = blocks.glorot(random.fold(key, "edge"), heads, fan_out).flatten()
         return plain.init(key) | {"weight_edge": of_edges, "edge": vector}
 
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        values = linear(h, w["weight"])
-        head_columns = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(fan_out, 0)
-        source, target = linear(
-            values, torch.cat([head_columns * w[end][:, None] for end in ("source", "target")], 1)
-        ).split(heads, 1)
-        start, end = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to"))
-        rows = graph.edges.operator(operator_name("sum", way)).shape[0]
-        scores, self_scores = start @ source + end @ target, ways.leading(source + target, rows)
-        if edge_features:
-            vectors = linear(w["weight_edge"], head_columns * w["edge"][:, None])
-            scores = scores + ways.of_features(graph, "features", way, vectors)
-            self_scores = self_scores + ways.of_features(graph, "feature_means", way, vectors)
-        drop = None if key is None or rate == 0 else random.fold(key, "attention")
-        scores, self_scores = F.leaky_relu(scores, SLOPE), F.leaky_relu(self_scores, SLOPE)
-        out = attended(graph, way, (scores, self_scores if loops else None), values, (drop, rate))
-        result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
-        return result
+    def make_layer(way: str, loops: bool) -> Layer:
+        def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+            values = linear(h, w["weight"])
+            source, target = _end_scores(w, values, heads, fan_out)
+            start, end = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to"))
+            rows = graph.edges.operator(operator_name("sum", way)).shape[0]
+            scores = start @ source + end @ target  # [m, heads]
+            self_scores = directions.target_rows(source + target, rows)  # [n, heads]
+            if edge_features:
+                vectors = linear(w["weight_edge"], head_sums(heads, fan_out, values) * w["edge"][:, None])
+                scores = scores + directions.edge_feature_product(graph, "features", way, vectors)
+                self_scores = self_scores + directions.edge_feature_product(graph, "feature_means", way, vectors)
+            scores, self_scores = F.leaky_relu(scores, SLOPE), F.leaky_relu(self_scores, SLOPE)
+            drop = None if key is None or rate == 0 else random.fold(key, "attention")
+            out = attend_along(graph, way, (scores, self_scores if loops else None), values, (drop, rate))
+            return join_heads(out, heads, concat, w["bias"])
 
-    return Layer(init, apply, ("weight",), operator=operator_name("sum", way), reads="entries")
+        return Layer(init, apply, ("weight",), operator=operator_name("sum", way), reads="entries")
+
+    return directions.along(make_layer, fan_in, wide if concat else fan_out, directed)
 
 
-def attended(
+def attend_along(
     graph: Graph, way: str, scores: tuple[Tensor, Tensor | None], values: Tensor, drop: tuple[Tensor | None, float]
 ) -> Tensor:
     """[n, H C]: sums of the source nodes' values [n, H C], weighted by the softmax of the messages' scores [m, H] at
@@ -172,10 +172,13 @@ def attended(
     start, end, into = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to", "sum"))
     sent, self_scores = scores
     top = largest(into, sent.detach())  # nothing overflows, and the softmax is the same
-    top = top if self_scores is None else top.maximum(self_scores.detach())
-    powers = torch.exp(sent - end @ top)
-    total, itself = into @ powers, None if self_scores is None else torch.exp(self_scores - top)
-    total = total if itself is None else total + itself
+    if self_scores is not None:
+        top = top.maximum(self_scores.detach())
+    powers = torch.exp(sent - end @ top)  # [m, H]
+    total = into @ powers  # [n, H]
+    if self_scores is not None:
+        self_power = torch.exp(self_scores - top)
+        total = total + self_power
     reached = end @ torch.ones_like(values[:, :1])  # 0 at padding, which sends nothing to any node
     shares = powers / (end @ total + (1 - reached))
     heads = shares.shape[1]
@@ -183,12 +186,11 @@ def attended(
         shares = random.dropout(drop[0], shares, drop[1])
     columns = torch.eye(heads, dtype=values.dtype, device=values.device).repeat_interleave(values.shape[1] // heads, 1)
     out: Tensor = into @ (linear(shares, columns) * (start @ values))
-    if itself is not None:
-        self_share = itself / total
-        self_share = (
-            self_share if drop[0] is None else random.dropout(random.fold(drop[0], "itself"), self_share, drop[1])
-        )
-        out = out + linear(self_share, columns) * ways.leading(values, self_share.shape[0])
+    if self_scores is not None:
+        self_share = self_power / total
+        if drop[0] is not None:
+            self_share = random.dropout(random.fold(drop[0], "itself"), self_share, drop[1])
+        out = out + linear(self_share, columns) * directions.target_rows(values, self_share.shape[0])
     return out
 
 
@@ -202,8 +204,7 @@ class GATv2(AttentionModel):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
-        return self.stacked(convolution_v2, features, classes, F.elu)
+        return self.stack(convolution_v2, features, classes, F.elu)
 
 
 def convolution_v2(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
@@ -219,16 +220,16 @@ def convolution_v2(fan_in: int, fan_out: int, heads: int, concat: bool = True, r
         return {**weights, **biases, "attention": vector, "bias": bias}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        left, right = (linear(h, w[name]) + w[f"{name}_bias"] for name in ("left", "right"))
+        source = linear(h, w["left"]) + w["left_bias"]
+        target = linear(h, w["right"]) + w["right_bias"]
         start, end = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to"))
-        right = ways.leading(right, graph.edges.operator(operator_name("sum", way)).shape[0])
-        vectors = head_sums(heads, fan_out, left) * w["attention"][:, None]
-        scores = linear(F.leaky_relu(start @ left + end @ right, SLOPE), vectors)
-        self_scores = linear(F.leaky_relu(ways.leading(left, right.shape[0]) + right, SLOPE), vectors)
+        target = directions.target_rows(target, graph.edges.operator(operator_name("sum", way)).shape[0])
+        vectors = head_sums(heads, fan_out, source) * w["attention"][:, None]
+        scores = linear(F.leaky_relu(start @ source + end @ target, SLOPE), vectors)
+        self_scores = linear(F.leaky_relu(directions.target_rows(source, target.shape[0]) + target, SLOPE), vectors)
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
-        out = attended(graph, way, (scores, self_scores), left, (drop, rate))
-        result: Tensor = (out if concat else out.unflatten(1, (heads, fan_out)).mean(1)) + w["bias"]
-        return result
+        out = attend_along(graph, way, (scores, self_scores), source, (drop, rate))
+        return join_heads(out, heads, concat, w["bias"])
 
     return Layer(init, apply, ("left", "right"), operator=operator_name("sum", way), reads="entries", along=(way,))
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.bounds import Depth, DropRate, Width, WidthOrNone
+from fedweave.core.bounds import Depth, DropRate, WidthOrNone
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
@@ -19,18 +19,15 @@ from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
-from fedweave.models import blocks as ways
-from fedweave.models.norms import Normed
+from fedweave.models.directions import along
+from fedweave.models.norms import Normed, Stacked
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GCN(Normed):
+class GCN(Stacked, Normed):
     """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    hidden:  width of the hidden layers.
-    layers:  number of layers.
-    dropout: share of a layer's outputs that is dropped in training.
     linear:  adds a linear classifier after the last convolution, which then has width `hidden` (F²GNN's model).
     pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "mean". With pooling, two
@@ -44,9 +41,6 @@ class GCN(Normed):
             `linear` and pooling.
     """
 
-    hidden: Width = 64
-    layers: Depth = 2
-    dropout: DropRate = 0.5
     linear: bool = False
     pool: Literal["none", "sum", "mean"] = "none"
     directed: Literal["none", "forward", "both"] = "none"
@@ -62,17 +56,13 @@ class GCN(Normed):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
         make_layer = convolution
         if self.weighted or self.directed != "none":
             make_layer = partial(along_edges, directed=self.directed, weighted=bool(self.weighted))
-        if self.linear:
-            convolutions = blocks.chain(
-                make_layer, features, self.hidden, self.hidden, self.layers, self.dropout, norm=self.norm
-            )
-            return (*convolutions, blocks.affine(self.hidden, classes))
-        sizes = features, classes, self.hidden, self.layers
-        return blocks.chain(make_layer, *sizes, self.dropout, self.pool, self.norm)
+        outputs = self.hidden if self.linear else classes
+        sizes = features, outputs, self.hidden, self.layers
+        convolutions = blocks.chain(make_layer, *sizes, self.dropout, self.pool, self.norm)
+        return (*convolutions, blocks.affine(self.hidden, classes)) if self.linear else convolutions
 
 
 def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Layer:
@@ -83,7 +73,7 @@ def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Lay
         what = ("gcn" if loops else "gcn_bare") + ("" if weighted else "_counted")
         return convolution(fan_in, fan_out, operator_name(what, way))._replace(reads="entries")  # single edges
 
-    return ways.along(make_layer, fan_in, fan_out, directed)
+    return along(make_layer, fan_in, fan_out, directed)
 
 
 def convolution(fan_in: int, fan_out: int, operator: str = "gcn") -> Layer:
@@ -130,18 +120,15 @@ class SGC(Normed):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits: `layers` + 1 layers, or `layers` of them with
-        `hidden`."""
         blocks.check_shape(features, classes)
         if self.hidden:
-            return blocks.chain(_simple, features, classes, self.hidden, self.layers, self.dropout, norm=self.norm)
+
+            def simple(fan_in: int, fan_out: int) -> Layer:
+                return convolution(fan_in, fan_out)._replace(init=blocks.affine(fan_in, fan_out).init)
+
+            return blocks.chain(simple, features, classes, self.hidden, self.layers, self.dropout, norm=self.norm)
         first = blocks.product(lambda key: blocks.lecun(key, (features, classes), features))
         return (first, *(_pass(0) for _ in range(1, self.layers)), _pass(classes))
-
-
-def _simple(fan_in: int, fan_out: int) -> Layer:
-    """`convolution`, initialized like PyG's `SGConv`."""
-    return convolution(fan_in, fan_out)._replace(init=blocks.affine(fan_in, fan_out).init)
 
 
 def _pass(bias: int) -> Layer:
@@ -158,25 +145,18 @@ def _pass(bias: int) -> Layer:
 
 
 @dataclass(frozen=True)
-class MLP(Normed):
+class MLP(Stacked, Normed):
     """`layers` linear layers of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    hidden:  width of the hidden layers.
-    layers:  number of layers.
-    dropout: share of a layer's outputs that is dropped in training.
     pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "mean". With pooling, two
              linear layers follow (`blocks.head`).
     """
 
-    hidden: Width = 64
-    layers: Depth = 2
-    dropout: DropRate = 0.5
     pool: Literal["none", "sum", "mean"] = "none"
     graph_pool: ClassVar[str] = "mean"
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
         sizes = features, classes, self.hidden, self.layers
         return blocks.chain(blocks.affine, *sizes, self.dropout, self.pool, self.norm)

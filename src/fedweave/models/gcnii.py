@@ -7,18 +7,18 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.bounds import Depth, DropRate, Fraction, NonNegative, Width
+from fedweave.core.bounds import Fraction, NonNegative
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
-from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
+from fedweave.models.norms import Stacked
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GCNII(Settings):
+class GCNII(Stacked):
     """A linear layer with ReLU to width `hidden`, `layers` convolutions with ReLU, and a linear classifier.
 
     As in the authors' code, dropout acts on the input of every layer but the first. The initial representation, to
@@ -31,23 +31,31 @@ class GCNII(Settings):
     theta:   strength of the weights: layer l mixes in beta_l = log(theta / l + 1) of them, at least 0.
     """
 
-    hidden: Width = 64
-    layers: Depth = 4
-    dropout: DropRate = 0.5
+    layers: int = 4
     alpha: Fraction = 0.1
     theta: NonNegative = 0.5
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
         first, classifier = blocks.chain(blocks.affine, features, classes, self.hidden, layers=2, dropout=0.0)
-        betas = [math.log(self.theta / number + 1) for number in range(1, self.layers + 1)]
-        convolutions = (_activated(convolution(self.hidden, self.alpha, beta, self.dropout)) for beta in betas)
-        return (_initial(first), *convolutions, _last(classifier, self.dropout))
+
+        def begin(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
+            out = first.apply(w, graph, h, key)
+            return {"h": out, "first": out}
+
+        def classify(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tensor:
+            result: Tensor = classifier.apply(w, graph, _dropout(h["h"], self.dropout, key), key)
+            return result
+
+        layers = [first._replace(apply=begin)]
+        for number in range(1, self.layers + 1):
+            beta = math.log(self.theta / number + 1)
+            layers.append(convolution(self.hidden, self.alpha, beta, self.dropout, relu=True))
+        return (*layers, classifier._replace(apply=classify))
 
 
-def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Layer:
-    """Z ((1 - beta) I + beta W) with Z = (1 - alpha) D~^-1/2 (A + I) D~^-1/2 H + alpha H0 (eq. 5, before ReLU).
+def convolution(width: int, alpha: float, beta: float, rate: float = 0.0, relu: bool = False) -> Layer:
+    """Z ((1 - beta) I + beta W) with Z = (1 - alpha) D~^-1/2 (A + I) D~^-1/2 H + alpha H0 (eq. 5), then ReLU if `relu`.
 
     Takes and returns {"h": H, "first": H0}; the first rows of H0 belong to H's nodes. `rate` is the dropout on H.
     Initialized like PyG's `GCN2Conv` (Glorot).
@@ -59,43 +67,13 @@ def convolution(width: int, alpha: float, beta: float, rate: float = 0.0) -> Lay
     def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tree:
         neighbors = graph.edges.operator("gcn")
         first = h["first"][: neighbors.shape[0]] if graph.edges.shrinks else h["first"]
-        z = torch.lerp(neighbors @ _dropped(h["h"], rate, key), first, alpha)
+        z = torch.lerp(neighbors @ _dropout(h["h"], rate, key), first, alpha)
         identity = torch.eye(width, dtype=z.dtype, device=z.device)
-        return h | {"h": linear(z, torch.lerp(identity, w["weight"], beta))}
+        out = linear(z, torch.lerp(identity, w["weight"], beta))
+        return h | {"h": torch.relu(out) if relu else out}
 
     return Layer(init, apply, operator="gcn")
 
 
-def _initial(layer: Layer) -> Layer:
-    """`layer` that also returns its output as the initial representation."""
-
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
-        out = layer.apply(w, graph, h, key)
-        return {"h": out, "first": out}
-
-    return layer._replace(apply=apply)
-
-
-def _activated(layer: Layer) -> Layer:
-    """A convolution followed by ReLU."""
-
-    def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tree:
-        out = layer.apply(w, graph, h, key)
-        result: Tree = out | {"h": torch.relu(out["h"])}
-        return result
-
-    return layer._replace(apply=apply)
-
-
-def _last(layer: Layer, rate: float) -> Layer:
-    """`layer` after dropout on its input."""
-
-    def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tensor:
-        result: Tensor = layer.apply(w, graph, _dropped(h["h"], rate, key), key)
-        return result
-
-    return layer._replace(apply=apply)
-
-
-def _dropped(h: Tensor, rate: float, key: Tensor | None) -> Tensor:
+def _dropout(h: Tensor, rate: float, key: Tensor | None) -> Tensor:
     return h if key is None or rate == 0 else random.dropout(key, h, rate)

@@ -4,9 +4,9 @@ Small graphs have many nodes of the same kind. The kinds are identified once, so
 kind's output once (`kinds_sum`, `kinds_spread`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
+from itertools import pairwise
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -14,8 +14,6 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedweave.core import random
-from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.edge_list import EdgeList, register_matrix
 from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
@@ -25,7 +23,7 @@ from fedweave.core.plugins import remember_maker
 from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import Normed
+from fedweave.models.norms import Normed, Stacked
 from fedweave.ops.linear import affine
 
 SUM, SPREAD = "kinds_sum", "kinds_spread"
@@ -34,7 +32,7 @@ SUM, SPREAD = "kinds_sum", "kinds_spread"
 @register_matrix(SUM)
 def kinds_sum(edges: EdgeList) -> sp.csr_matrix:
     """[k, n]: the rows of A + I of one node of each kind."""
-    matrix = add_self_loops(edges.adjacency)[alike(edges)[0]]
+    matrix = add_self_loops(edges.adjacency)[kinds_of(edges)[0]]
     matrix.resize(padded_rows(matrix.shape[0]), edges.nodes)
     return matrix
 
@@ -42,12 +40,12 @@ def kinds_sum(edges: EdgeList) -> sp.csr_matrix:
 @register_matrix(SPREAD)
 def kinds_spread(edges: EdgeList) -> sp.csr_matrix:
     """[n, k]: gives every node the row of its kind."""
-    first, kind = alike(edges)
+    first, kind = kinds_of(edges)
     ones, rows = np.ones(edges.nodes, edges.adjacency.dtype), np.arange(edges.nodes)
     return sp.csr_matrix((ones, (rows, kind)), shape=(edges.nodes, padded_rows(len(first))))
 
 
-def alike(edges: EdgeList) -> tuple[np.ndarray, np.ndarray]:
+def kinds_of(edges: EdgeList) -> tuple[np.ndarray, np.ndarray]:
     """A node of each kind, int64 [k], and the kind of each node, int64 [n]; without features every node is a kind."""
     if SUM not in edges.memo:
         each = np.arange(edges.nodes)
@@ -63,34 +61,33 @@ def kinds(features: "np.ndarray | sp.csr_matrix", adjacency: sp.csr_matrix) -> t
     nodes; the others are padding, have no features and are a separate kind. adjacency: [n, n], of ones.
     """
     nodes = adjacency.shape[0]
-    node_kinds = _numbered(_rows(sp.csr_matrix(features, copy=True)), nodes)[1]
-    around = np.split(node_kinds[adjacency.indices], adjacency.indptr[1:-1])
-    pairs = ((int(kind), np.sort(others).tobytes()) for kind, others in zip(node_kinds, around, strict=True))
-    return _numbered(pairs, nodes)
-
-
-def _rows(x: sp.csr_matrix) -> Iterator[bytes]:
-    """The rows as bytes, which are equal where the entries are equal."""
+    x = sp.csr_matrix(features, copy=True)
     x.sum_duplicates()
-    for first, last in pairwise(x.indptr):
-        yield x.indices[first:last].tobytes() + b"/" + x.data[first:last].tobytes()
+    rows: list[object] = []  # equal where features are equal
+    for start, end in pairwise(x.indptr):
+        rows.append(x.indices[start:end].tobytes() + b"/" + x.data[start:end].tobytes())
+    rows += [None] * (nodes - len(rows))
+    _, feature_kind = _number(rows)
+    neighbors = np.split(feature_kind[adjacency.indices], adjacency.indptr[1:-1])
+    pairs = [(kind, np.sort(near).tobytes()) for kind, near in zip(feature_kind.tolist(), neighbors, strict=True)]
+    return _number(pairs)
 
 
-def _numbered(things: Iterable[object], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Number `things` by first appearance: the place of each number's first thing, int64 [k], and the number of each
-    of `count` places, int64. All places beyond the last thing share one more number."""
+def _number(values: Sequence[object]) -> tuple[np.ndarray, np.ndarray]:
+    """Number different values by first appearance: the place where each appears first, int64 [k], and the number of
+    each value, int64 [n]."""
     known: dict[object, int] = {}
-    number, first = np.empty(count, np.int64), []
-    for at, thing in zip(range(count), chain(things, repeat(None)), strict=False):
-        if thing not in known:
-            known[thing] = len(known)
+    number, first = np.empty(len(values), np.int64), []
+    for at, value in enumerate(values):
+        if value not in known:
+            known[value] = len(known)
             first.append(at)
-        number[at] = known[thing]
+        number[at] = known[value]
     return np.array(first, np.int64), number
 
 
 @dataclass(frozen=True)
-class GIN(Normed):
+class GIN(Stacked, Normed):
     """A linear layer, `layers` GIN convolutions with ReLU and `dropout`, pooling, a linear layer with ReLU and
     `dropout`, and a linear classifier, all of width `hidden`.
 
@@ -99,27 +96,24 @@ class GIN(Normed):
 
     hidden:  width of all layers but the classifier.
     layers:  number of convolutions.
-    dropout: share of a layer's outputs that is dropped in training.
     pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "sum".
     """
 
-    hidden: Width = 64
-    layers: Depth = 3
-    dropout: DropRate = 0.5
+    layers: int = 3
     pool: Literal["none", "sum", "mean"] = "none"
     graph_pool: ClassVar[str] = "sum"
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
         blocks.check_shape(features, classes)
         plain = self.norm == "none"  # then the convolution's last product takes ReLU with it
-        layers = (convolution(self.hidden, self.hidden, plain, opens=not i) for i in range(self.layers))
-        activation = None if plain else torch.relu
-        convolutions = (blocks.activated(layer, self.dropout, activation, self.norm, self.hidden) for layer in layers)
-        first = blocks.affine(features, self.hidden)
-        return (first, *convolutions, *blocks.head(self.hidden, classes, self.dropout, self.pool))
+        layers = [blocks.affine(features, self.hidden)]
+        for i in range(self.layers):
+            layer = convolution(self.hidden, self.hidden, plain, opens=i == 0)
+            activation = None if plain else torch.relu
+            layers.append(blocks.with_activation(layer, self.dropout, activation, self.norm, self.hidden))
+        return (*layers, *blocks.head(self.hidden, classes, self.dropout, self.pool))
 
 
 def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = False) -> Layer:
@@ -133,13 +127,11 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
     """
 
     def init(key: Tensor) -> Tree:
-        sizes = {"1": (fan_in, fan_out), "2": (fan_out, fan_out)}
-        weights = {f"weight{i}": blocks.lecun(random.fold(key, "weight", i), s, s[0]) for i, s in sizes.items()}
-        return weights | {f"bias{i}": blocks.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
+        return blocks.linear_weights(key, {"1": (fan_in, fan_out), "2": (fan_out, fan_out)})
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        alike = opens and graph.graph_of is not None and isinstance(graph.edges, Edges)
-        if alike:
+        by_kind = opens and graph.graph_of is not None and isinstance(graph.edges, Edges)
+        if by_kind:
             z = graph.edges.operator(SUM) @ h
         elif graph.edges.shrinks:
             neighbors = graph.edges.operator("sum")
@@ -148,6 +140,6 @@ def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = Fal
             z = graph.edges.operator("sum_with_self") @ h
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         out = affine(inner, w["weight2"], w["bias2"], relu)
-        return graph.edges.operator(SPREAD) @ out if alike else out
+        return graph.edges.operator(SPREAD) @ out if by_kind else out
 
     return Layer(init, apply, operator="sum")

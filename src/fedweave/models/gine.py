@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.bounds import Depth, DropRate, EdgeFeatures, Width
+from fedweave.core.bounds import EdgeFeatures
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import ConfigError
-from fedweave.models import blocks
-from fedweave.models import blocks as ways
-from fedweave.models.norms import Norm, Normed
+from fedweave.models import blocks, directions
+from fedweave.models.edge_settings import edge_width
+from fedweave.models.norms import Norm, Normed, Stacked
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
 from fedweave.sampling.minibatches import EGO_IDS, Minibatches, places_of
@@ -61,13 +61,12 @@ def minibatch_logits(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 @dataclass(frozen=True)
-class GINE(Normed):
+class GINE(Stacked, Normed):
     """A linear layer, `layers` GIN convolutions whose messages add the edges' features, with ReLU and `dropout`,
     pooling, a linear layer with ReLU and `dropout`, and a linear classifier, all of width `hidden`.
 
     hidden:        width of all layers but the classifier.
     layers:        number of convolutions.
-    dropout:       share of a layer's outputs that is dropped in training.
     pool:          pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
                    an experiment on small graphs the default is "mean".
     directed:      use of edge directions: "none", messages go both ways with the same weights; "forward", from sources
@@ -78,9 +77,6 @@ class GINE(Normed):
                    2024). It needs sampled training, and the model is evaluated on sampled neighborhoods too.
     """
 
-    hidden: Width = 64
-    layers: Depth = 2
-    dropout: DropRate = 0.5
     pool: Literal["none", "sum", "mean"] = "none"
     directed: Literal["none", "forward", "both"] = "none"
     edge_features: EdgeFeatures | None = None
@@ -90,13 +86,12 @@ class GINE(Normed):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
-        make_layer = partial(convolution, edge_features=ways.read(self), along=self.directed)
+        make_layer = partial(convolution, edge_features=edge_width(self), along=self.directed)
         sizes = features, classes, self.hidden, self.layers
-        return around(make_layer, *sizes, self.dropout, self.pool, self.ego_ids, self.norm)
+        return build_with_head(make_layer, *sizes, self.dropout, self.pool, self.ego_ids, self.norm)
 
 
-def around(
+def build_with_head(
     make_layer: "partial[Layer]",
     features: int,
     classes: int,
@@ -113,20 +108,18 @@ def around(
     Raises:
         ConfigError: there are no features or no classes.
     """
-    if features < 1 or classes < 1:
-        raise ConfigError(f"a model of {features} features and {classes} classes; it needs at least 1 of each.")
-    convolutions = (
-        blocks.activated(make_layer(hidden, hidden), dropout, norm=norm, width=hidden) for _ in range(layers)
-    )
+    blocks.check_shape(features, classes)
     first = (marks(),) if ego_ids else ()
-    read = blocks.affine(features + len(first), hidden)
-    return (*first, read, *convolutions, *blocks.head(hidden, classes, dropout, pool))
+    model = [*first, blocks.affine(features + len(first), hidden)]
+    for _ in range(layers):
+        model.append(blocks.with_activation(make_layer(hidden, hidden), dropout, norm=norm, width=hidden))
+    return (*model, *blocks.head(hidden, classes, dropout, pool))
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, along: str = "none") -> Layer:
     """MLP(h + Σ ReLU(h_u + W_e e_uv + b_e)) over the edges (u, v) of node v with MLP(z) = ReLU(z W_1 + b_1) W_2 + b_2;
     without features of edges, Σ ReLU(h_u). Epsilon is 0. PyG's `GINEConv`, initialized like `torch.nn.Linear`."""
-    return ways.along(partial(_convolution, fan_in, fan_out, edge_features), fan_in, fan_out, along)
+    return directions.along(partial(_convolution, fan_in, fan_out, edge_features), fan_in, fan_out, along)
 
 
 def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops: bool) -> Layer:
@@ -134,14 +127,15 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops:
         sizes = {"1": (fan_in, fan_out), "2": (fan_out, fan_out)}
         if edge_features:
             sizes["_edge"] = (edge_features, fan_in)
-        weights = {f"weight{i}": blocks.lecun(random.fold(key, "weight", i), s, s[0]) for i, s in sizes.items()}
-        return weights | {f"bias{i}": blocks.lecun(random.fold(key, "bias", i), s[1:], s[0]) for i, s in sizes.items()}
+        return blocks.linear_weights(key, sizes)
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         parts = [(operator_name("from", way), h + w["bias_edge"] if edge_features else h)]
-        parts += [(operator_name("features", way), w["weight_edge"])] if edge_features else []
-        received: Tensor = graph.edges.operator(operator_name("sum", way)) @ torch.relu(ways.beside(graph, *parts))
-        z = ways.leading(h, received.shape[0]) + received
+        if edge_features:
+            parts.append((operator_name("features", way), w["weight_edge"]))
+        messages = torch.relu(directions.sum_of_products(graph, *parts))  # [m, k]
+        received: Tensor = graph.edges.operator(operator_name("sum", way)) @ messages  # [n, k]
+        z = directions.target_rows(h, received.shape[0]) + received
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         return affine(inner, w["weight2"], w["bias2"])
 

@@ -14,18 +14,18 @@ from pydantic import Field
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.bounds import Depth, DropRate, Fraction, Width
+from fedweave.core.bounds import Fraction
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
-from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
+from fedweave.models.norms import Stacked
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GPRGNN(Settings):
+class GPRGNN(Stacked):
     """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and trained weights γ of the hops (eq. 1), which may
     become negative, so that neighbors can count against a class.
 
@@ -39,16 +39,23 @@ class GPRGNN(Settings):
     alpha:   initial probability that a walk returns to its start, 0 to 1.
     """
 
-    hidden: Width = 64
-    layers: Depth = 10
-    dropout: DropRate = 0.5
+    layers: int = 10
     alpha: Fraction = 0.1
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits: `layers` + 3 layers."""
         mlp = blocks.chain(blocks.affine, features, classes, self.hidden, 2, self.dropout)
-        return (*mlp, *(_hop(k) for k in range(self.layers)), _weighted(self.layers, self.alpha))
+        hops, alpha = self.layers, self.alpha
+
+        def init(key: Tensor) -> Tree:
+            walk = [alpha * (1 - alpha) ** k for k in range(hops)]
+            return {"gamma": torch.tensor([*walk, (1 - alpha) ** hops], device=key.device)[:, None]}
+
+        def weigh_hops(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tensor:
+            stacked = torch.stack([*(h[f"hop{k}"] for k in range(hops)), h["h"]], -1)  # [n, classes, hops + 1]
+            return linear(stacked.flatten(0, 1), w["gamma"]).view(stacked.shape[:2])
+
+        return (*mlp, *(_hop(k) for k in range(hops)), Layer(init, weigh_hops))
 
 
 def _hop(k: int) -> Layer:
@@ -64,22 +71,8 @@ def _hop(k: int) -> Layer:
     return Layer(lambda key: {}, apply, operator="gcn", collects=True)
 
 
-def _weighted(hops: int, alpha: float) -> Layer:
-    """Σ_k γ_k S^k H0."""
-
-    def init(key: Tensor) -> Tree:
-        walk = [alpha * (1 - alpha) ** k for k in range(hops)]
-        return {"gamma": torch.tensor([*walk, (1 - alpha) ** hops], device=key.device)[:, None]}
-
-    def apply(w: Tree, graph: Graph, h: Tree, key: Tensor | None) -> Tensor:
-        every = torch.stack([*(h[f"hop{k}"] for k in range(hops)), h["h"]], -1)  # [n, classes, hops + 1]
-        return linear(every.flatten(0, 1), w["gamma"]).view(every.shape[:2])
-
-    return Layer(init, apply)
-
-
 @dataclass(frozen=True)
-class APPNP(Settings):
+class APPNP(Stacked):
     """Z_K of Z_{k+1} = (1 − α) S Z_k + α H, with Z_0 = H an MLP's logits (Gasteiger, Bojchevski and Günnemann 2019,
     "Predict then Propagate: Graph Neural Networks meet Personalized PageRank", eq. 4).
 
@@ -91,14 +84,11 @@ class APPNP(Settings):
     alpha:   probability that a walk returns to its start, 0 to 1.
     """
 
-    hidden: Width = 64
-    layers: Depth = 10
-    dropout: DropRate = 0.5
+    layers: int = 10
     alpha: Fraction = 0.1
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
         mlp = blocks.chain(blocks.affine, features, classes, self.hidden, 2, self.dropout)
         return (*mlp, *(_walk(k, k == self.layers - 1, self.alpha) for k in range(self.layers)))
 
@@ -121,26 +111,17 @@ CHANNELS = ("low", "high", "own")
 
 
 @dataclass(frozen=True)
-class ACMGCN(Settings):
+class ACMGCN(Stacked):
     """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
 
     Each node weighs what it shares with its neighbors (low-pass), how it differs from them (high-pass) and its own
     features. Neighbors of other classes can therefore help.
 
     Deviation: no dropout on the input features, which are often sparse.
-
-    hidden:  width of the hidden layers.
-    layers:  number of layers.
-    dropout: share of a layer's outputs that is dropped in training.
     """
-
-    hidden: Width = 64
-    layers: Depth = 2
-    dropout: DropRate = 0.5
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
         return blocks.chain(convolution, features, classes, self.hidden, self.layers, self.dropout)
 
 
@@ -165,21 +146,21 @@ def convolution(fan_in: int, fan_out: int) -> Layer:
         low, high, identity = (linear(h, w[name]) for name in CHANNELS)
         rows = operator.shape[0] if graph.edges.shrinks else identity.shape[0]
         signals = (operator @ low, high[:rows] - operator @ high, identity[:rows])
-        channels = [torch.relu(one) for one in signals]
-        scores = [linear(one, w[f"score_{name}"]) for one, name in zip(channels, CHANNELS, strict=True)]
-        shares = torch.softmax(linear(torch.sigmoid(torch.cat(scores, 1)), w["mix"]) / len(CHANNELS), 1)
-        mixed = [share * one for share, one in zip(shares.split(1, 1), channels, strict=True)]
-        result: Tensor = len(CHANNELS) * (mixed[0] + mixed[1] + mixed[2])
+        channels = [torch.relu(signal) for signal in signals]
+        scores = [linear(channel, w[f"score_{name}"]) for channel, name in zip(channels, CHANNELS, strict=True)]
+        shares = torch.softmax(linear(torch.sigmoid(torch.cat(scores, 1)), w["mix"]) / len(CHANNELS), 1)  # [n, 3]
+        low, high, identity = (share * channel for share, channel in zip(shares.split(1, 1), channels, strict=True))
+        result: Tensor = len(CHANNELS) * (low + high + identity)
         return result
 
     return Layer(init, apply, CHANNELS, operator="gcn")
 
 
-MOST_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
+MAX_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
 
 
 @dataclass(frozen=True)
-class H2GCN(Settings):
+class H2GCN(Stacked):
     """The embeddings of a node, its neighbors and its neighbors' neighbors, side by side (algorithm 1).
 
     H0 = ReLU(X W). Each round makes [S1 H | S2 H] of the previous round's H, without weights: S1 over neighbors and S2
@@ -192,19 +173,21 @@ class H2GCN(Settings):
     dropout: share of the concatenated embedding that is dropped in training.
     """
 
-    hidden: Width = 64
-    layers: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] = 2
-    dropout: DropRate = 0.5
+    layers: Annotated[int, Field(ge=1, le=MAX_ROUNDS)] = 2
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits: `layers` + 2 layers."""
         blocks.check_shape(features, classes)
-        wide = self.hidden * (2 ** (self.layers + 1) - 1)
-        between = (_round(k) for k in range(self.layers - 1))
-        last = blocks.activated(_joined(self.layers - 1), self.dropout, None)
-        first = blocks.activated(blocks.product(lambda key: blocks.glorot(key, features, self.hidden)), 0.0)
-        return (first, *between, last, blocks.product(lambda key: blocks.glorot(key, wide, classes)))
+        width = self.hidden * (2 ** (self.layers + 1) - 1)
+        *rounds, last = [_round(k) for k in range(self.layers)]
+
+        def join_rounds(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+            out = last.apply(w, graph, h, key)
+            return torch.cat([*(out[f"round{k}"] for k in range(self.layers)), out["h"]], 1)
+
+        first = blocks.with_activation(blocks.product(lambda key: blocks.glorot(key, features, self.hidden)), 0.0)
+        joined = blocks.with_activation(last._replace(apply=join_rounds), self.dropout, None)
+        return (first, *rounds, joined, blocks.product(lambda key: blocks.glorot(key, width, classes)))
 
 
 def _round(k: int) -> Layer:
@@ -217,14 +200,3 @@ def _round(k: int) -> Layer:
         return rounds | {f"round{k}": before["h"], "h": torch.cat([near, far], 1)}
 
     return Layer(lambda key: {}, apply, operator="neighbours", reads="graph")
-
-
-def _joined(k: int) -> Layer:
-    """The last round, and all rounds side by side."""
-    layer = _round(k)
-
-    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
-        out = layer.apply(w, graph, h, key)
-        return torch.cat([*(out[f"round{i}"] for i in range(k + 1)), out["h"]], 1)
-
-    return layer._replace(apply=apply)

@@ -31,18 +31,15 @@ class LightGCN(Settings):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to vectors of `classes` numbers: one layer."""
         blocks.check_shape(features, classes)
-        bound = math.sqrt(6 / classes)
-        start = blocks.product(lambda key: blocks.uniform(key, (features, classes), bound))
-        layers = self.layers
+        start = blocks.product(lambda key: blocks.uniform(key, (features, classes), math.sqrt(6 / classes)))
 
         def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
             rows = linear(h, w["weight"])
             total, passing = rows, graph.edges.operator("neighbours")
-            for _ in range(layers):
+            for _ in range(self.layers):
                 rows = passing @ rows
                 total = total + rows
-            return total / (layers + 1)
+            return total / (self.layers + 1)
 
         return (Layer(start.init, apply, start.by_feature, operator="neighbours", reads="graph"),)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -20,17 +21,9 @@ from fedweave.ops.linear import affine
 from fedweave.ops.rows import gather_rows
 
 WIDTH = 64  # width of the embeddings of a model without hidden layers
-
-
-def head_settings(model: Architecture) -> tuple[int, float]:
-    """Width and dropout of a head on a model: its hidden layers' values, or `WIDTH` and 0 without these (`sgc`)."""
-    width = getattr(model, "hidden", 0)
-    return (width, getattr(model, "dropout", 0.0)) if width else (WIDTH, 0.0)
-
-
 AT_ONCE = 1 << 17  # pairs that are decoded together
-Decoded = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, h_v, relation) -> s [m]
-Leads = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, relation, whether v is the target) -> [m, k]
+Score = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, h_v, relation) -> s [m]
+Lead = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, relation, whether v is the target) -> [m, k]
 
 
 @dataclass(frozen=True)
@@ -70,6 +63,12 @@ class OnPairs:
         return note((*nodes, DECODERS[self.decoder](width, self.relations)), Maker(self, (features, classes)))
 
 
+def head_settings(model: Architecture) -> tuple[int, float]:
+    """Width and dropout of a head on a model: its hidden layers' values, or `WIDTH` and 0 without these (`sgc`)."""
+    width = getattr(model, "hidden", 0)
+    return (width, getattr(model, "dropout", 0.0)) if width else (WIDTH, 0.0)
+
+
 def on_links(model: Architecture, links: Links | None, decoder: str = "dot") -> Architecture:
     """The plug-in `model`, with a decoder if links are the examples."""
     if links is None:
@@ -82,9 +81,9 @@ def on_links(model: Architecture, links: Links | None, decoder: str = "dot") -> 
 
 def decoding(
     init: Callable[[Tensor], Tree],
-    score: Decoded,
+    score: Score,
     compare: Compare,
-    lead: Leads = lambda w, first, relation, last: first,
+    lead: Lead = lambda w, first, relation, last: first,
     weights: tuple[str, ...] = (),
 ) -> Layer:
     """The layer that reads the rows of both ends of `Graph.pairs` and gives them logits [0, s]: [n, k] -> [e, 2].
@@ -103,8 +102,7 @@ def decoding(
             rows = torch.cat([rows, graph.extra[FOREIGN].to(rows.dtype)])
         for first in range(0, max(graph.pairs.shape[1], 1), AT_ONCE):
             source, target, relation = graph.pairs[:, first : first + AT_ONCE].unbind(0)
-            ends = gather_rows(rows, source), gather_rows(rows, target)
-            scores.append(score(w, *ends, relation.clamp(min=0)))
+            scores.append(score(w, gather_rows(rows, source), gather_rows(rows, target), relation.clamp(min=0)))
         s = torch.cat(scores)
         return torch.stack([torch.zeros_like(s), s], 1)
 
@@ -115,8 +113,8 @@ def decoding(
         if queries is None:
             raise ValueError("this graph asks for no ranks among all nodes")
         stays, _, relation = queries.ends
-        wanted = lead(w, gather_rows(h, stays), relation, (graph.extra[QUERIES][1] == TARGET)[:, None])
-        return count(*queries, wanted, h, *(w[name] for name in weights))
+        points = lead(w, gather_rows(h, stays), relation, (graph.extra[QUERIES][1] == TARGET)[:, None])
+        return count(*queries, points, h, *(w[name] for name in weights))
 
     return Layer(init, apply, operator=PAIRS, behind=behind)
 
@@ -128,53 +126,43 @@ def dot(width: int, kinds: int) -> Layer:
 
 def mlp(width: int, kinds: int) -> Layer:
     """s = w^T ReLU(W (h_u ⊙ h_v) + b) + c."""
+    shapes = {"weight": (width, width), "bias": (width,), "weight_out": (width, 1), "bias_out": (1,)}
 
     def init(key: Tensor) -> Tree:
-        return {
-            "weight": blocks.lecun(random.fold(key, "weight"), (width, width), width),
-            "bias": blocks.lecun(random.fold(key, "bias"), (width,), width),
-            "weight_out": blocks.lecun(random.fold(key, "weight_out"), (width, 1), width),
-            "bias_out": blocks.lecun(random.fold(key, "bias_out"), (1,), width),
-        }
-
-    names = ("weight", "bias", "weight_out", "bias_out")
+        return {name: blocks.lecun(random.fold(key, name), shape, width) for name, shape in shapes.items()}
 
     def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
         inner = torch.relu(affine(first * second, w["weight"], w["bias"]))
         return affine(inner, w["weight_out"], w["bias_out"])[:, 0]
 
-    def compare(wanted: Tensor, rows: Tensor, weight: Tensor, bias: Tensor, out: Tensor, last: Tensor) -> Tensor:
-        return torch.stack([(torch.relu((row * rows) @ weight + bias) @ out + last)[:, 0] for row in wanted])
+    def compare(queries: Tensor, rows: Tensor, weight: Tensor, bias: Tensor, out: Tensor, last: Tensor) -> Tensor:
+        return torch.stack([(torch.relu((query * rows) @ weight + bias) @ out + last)[:, 0] for query in queries])
 
-    return decoding(init, score, compare, weights=names)
+    return decoding(init, score, compare, weights=tuple(shapes))
 
 
-def relational(name: str) -> Callable[[int, int], Layer]:
-    """The decoder of `models.relations` with this name; it has a vector for each relation."""
+def relational(name: str, width: int, kinds: int) -> Layer:
+    """The decoder of `models.relations` with this name; it has a vector for each of so many `kinds` of links."""
     decoder = relations.DECODERS[name]
+    if decoder.halves and width % 2:
+        raise ConfigError(
+            f"model.hidden = {width}: {name} reads vectors as complex numbers, in halves. Take an even one.",
+            code="config.value",
+        )
 
-    def with_vectors(width: int, kinds: int) -> Layer:
-        if decoder.halves and width % 2:
-            raise ConfigError(
-                f"model.hidden = {width}: {name} reads vectors as complex numbers, in halves. Take an even one.",
-                code="config.value",
-            )
+    def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
+        return decoder.score(first, gather_rows(w["relation"], relation), second)
 
-        def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
-            return decoder.score(first, gather_rows(w["relation"], relation), second)
+    def lead(w: Tree, first: Tensor, relation: Tensor, last: Tensor) -> Tensor:
+        r = gather_rows(w["relation"], relation)
+        return decoder.lead(first, torch.where(last, r, decoder.back(r)))
 
-        def lead(w: Tree, first: Tensor, relation: Tensor, last: Tensor) -> Tensor:
-            r = gather_rows(w["relation"], relation)
-            return decoder.lead(first, torch.where(last, r, decoder.back(r)))
-
-        layer = decoding(lambda key: {"relation": decoder.init(key, kinds, width)}, score, decoder.near, lead)
-        return layer._replace(by_relation=("relation",))
-
-    return with_vectors
+    layer = decoding(lambda key: {"relation": decoder.init(key, kinds, width)}, score, decoder.near, lead)
+    return layer._replace(by_relation=("relation",))
 
 
-DECODERS: dict[str, Callable[[int, int], Layer]] = {
+DECODERS: dict[str, Callable[[int, int], Layer]] = {  # (width of embeddings, number of relations) -> layer
     "dot": dot,
     "mlp": mlp,
-    **{name: relational(name) for name in relations.DECODERS},
+    **{name: partial(relational, name) for name in relations.DECODERS},
 }

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Hidden, Layer
 from fedweave.core.settings import Settings
@@ -42,7 +43,21 @@ class Normed(Settings):
     norm: Norm = "none"
 
 
-def normalized(layer: Layer, norm: Norm, width: int) -> Layer:
+@dataclass(frozen=True)
+class Stacked(Settings):
+    """A model of several layers of one width.
+
+    hidden:  width of the hidden layers.
+    layers:  number of layers.
+    dropout: share of a layer's outputs that is dropped in training.
+    """
+
+    hidden: Width = 64
+    layers: Depth = 2
+    dropout: DropRate = 0.5
+
+
+def with_norm(layer: Layer, norm: Norm, width: int) -> Layer:
     """`layer` [n, in] -> [n, width] followed by a norm, whose weights are leaves "norm.…" among the layer's."""
     if norm == "none":
         return layer
@@ -68,22 +83,17 @@ def _layer(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
 
 def _graph(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
     """PyG's `GraphNorm`: x = h − α μ, x w / √(mean x² + ε) + b, over the nodes of each small graph, or all nodes."""
-    over = _over_each if graph.graph_of is not None else _over_all
-    x = h - over(graph, h) * w["mean_scale"]
-    result: Tensor = x * (w["weight"] * torch.rsqrt(over(graph, x.square()) + EPS)) + w["bias"]
+    real = _real_nodes(graph, h)
+
+    def mean(values: Tensor) -> Tensor:
+        if graph.graph_of is None:
+            return _mean(values, real.to(h.dtype))  # [1, k]
+        means = graph.edges.operator("pool_mean") @ torch.where(real[:, None], values, 0.0)  # [e, k]
+        return torch.where(real[:, None], gather_rows(means, graph.graph_of.clamp(min=0)), 0.0)  # [n, k]
+
+    x = h - mean(h) * w["mean_scale"]
+    result: Tensor = x * (w["weight"] * torch.rsqrt(mean(x.square()) + EPS)) + w["bias"]
     return result
-
-
-def _over_all(graph: Graph, h: Tensor) -> Tensor:
-    """[1, k]: the mean over all nodes without padding."""
-    return _mean(h, _whole(graph, h).to(h.dtype))
-
-
-def _over_each(graph: Graph, h: Tensor) -> Tensor:
-    """[n, k]: for each node, the mean over its small graph; 0 at padding."""
-    mine, graph_of = _whole(graph, h), graph.graph_of
-    means = graph.edges.operator("pool_mean") @ torch.where(mine[:, None], h, 0.0)
-    return torch.where(mine[:, None], gather_rows(means, graph_of.clamp(min=0)), 0.0)  # type: ignore[union-attr]
 
 
 def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
@@ -93,17 +103,17 @@ def _batch(w: Tree, graph: Graph, h: Tensor, training: bool) -> Tensor:
     if not training:  # noise on the clients' messages may have made a variance negative
         evaluated: Tensor = (h - mean) * (w["weight"] * torch.rsqrt(var.clamp(min=0) + EPS)) + w["bias"]
         return evaluated
-    counted = _whole(graph, h)
+    rows = _real_nodes(graph, h)
     if graph.graph_of is not None:
-        counted = counted & graph.masks[TRAIN].gather(0, graph.graph_of.clamp(min=0))
-    share = counted.to(h.dtype)
+        rows = rows & graph.masks[TRAIN].gather(0, graph.graph_of.clamp(min=0))
+    share = rows.to(h.dtype)
     n, several = share.sum(), share.sum() > 1
-    own_mean = torch.where(several, _mean(h, share)[0], mean.detach())
-    own_var = torch.where(several, _mean((h - own_mean).square(), share)[0], var.detach())
-    unbiased = torch.where(several, own_var * n / (n - 1).clamp(min=1), var).detach()
-    weight = RunningStatistic.apply(w["weight"], mean, torch.lerp(mean, own_mean, MOMENTUM).detach())
+    batch_mean = torch.where(several, _mean(h, share)[0], mean.detach())  # [k]
+    batch_var = torch.where(several, _mean((h - batch_mean).square(), share)[0], var.detach())  # [k]
+    unbiased = torch.where(several, batch_var * n / (n - 1).clamp(min=1), var).detach()
+    weight = RunningStatistic.apply(w["weight"], mean, torch.lerp(mean, batch_mean, MOMENTUM).detach())
     weight = RunningStatistic.apply(weight, var, torch.lerp(var, unbiased, MOMENTUM).detach())
-    result: Tensor = (h - own_mean) * (weight * torch.rsqrt(own_var + EPS)) + w["bias"]
+    result: Tensor = (h - batch_mean) * (weight * torch.rsqrt(batch_var + EPS)) + w["bias"]
     return result
 
 
@@ -113,7 +123,7 @@ def _mean(h: Tensor, share: Tensor) -> Tensor:
     return gram(share[None, :, None], h[None])[0] / share.sum().clamp(min=1)
 
 
-def _whole(graph: Graph, h: Tensor) -> Tensor:
+def _real_nodes(graph: Graph, h: Tensor) -> Tensor:
     """bool [n], which rows are nodes and not padding.
 
     Raises:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.tree import Tree
+from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import PLAIN, Criterion
 from fedweave.models.blocks import uniform
 from fedweave.ops.linear import linear
@@ -40,49 +40,47 @@ class Propagation:
 
     def init(self, key: Tensor, features: int, classes: int, dtype: torch.dtype) -> Tree:
         """First weights: Xavier-uniform with gain √2, no biases. The weights of X̂ are side by side, hop by hop."""
-        wide = [
-            _xavier(random.fold(key, "hop", k), features, self.hidden * 3, 4 * features, self.hidden) for k in range(4)
-        ]
-        ego = _xavier(random.fold(key, "ego"), features, self.hidden, features, self.hidden)
-        w: Tree = {"features": {"weight": torch.cat([*wide, ego], 1)}, "signed": {"slope": _slope(key)}}
+        slope = torch.full((), SLOPE, device=key.device)
+        blocks = []
+        for k in range(HOPS + 1):
+            blocks.append(_xavier(random.fold(key, "hop", k), features, self.hidden * 3, 4 * features, self.hidden))
+        blocks.append(_xavier(random.fold(key, "ego"), features, self.hidden, features, self.hidden))
+        w: Tree = {"features": {"weight": torch.cat(blocks, 1)}, "signed": {"slope": slope}}
         for name in MODULES:
             widths = (self.hidden, classes) if name == "like" else (self.hidden, self.hidden, classes)
-            layers = list(pairwise(widths))
-            module_weights = {"bias": torch.zeros(self.hidden, device=key.device), "slope": _slope(key)}
-            for at, (fan_in, fan_out) in enumerate(layers, 1):
-                module_weights |= {f"weight{at}": _xavier(random.fold(key, name, at), fan_in, fan_out, fan_in, fan_out)}
-                module_weights |= {f"bias{at}": torch.zeros(fan_out, device=key.device)}
-            w[name] = module_weights | ({"slope1": _slope(key)} if len(layers) > 1 else {})
-        return {
-            name: {leaf: value.to(dtype) for leaf, value in module_weights.items()}
-            for name, module_weights in w.items()
-        }
+            w[name] = {"bias": torch.zeros(self.hidden, device=key.device), "slope": slope.clone()}
+            for at, (fan_in, fan_out) in enumerate(pairwise(widths), 1):
+                w[name][f"weight{at}"] = _xavier(random.fold(key, name, at), fan_in, fan_out, fan_in, fan_out)
+                w[name][f"bias{at}"] = torch.zeros(fan_out, device=key.device)
+            if name != "like":
+                w[name]["slope1"] = slope.clone()
+        return map_leaves(lambda leaf: leaf.to(dtype), w)
 
-    def prepared(self, graph: Graph, soft: Tensor) -> Tree:
-        """The constants of training: "soft" P̂, "alike" U and "hat" Â [n, n]."""
+    def constants(self, graph: Graph, soft: Tensor) -> Tree:
+        """The constants of training: "soft" P̂, "similar" U and "hat" Â [n, n]."""
         both = pairs(graph.real)
-        alike = ((likeness(soft, both) > self.threshold) & both).to(soft.dtype)
-        edges = graph.edges.operator("sum") @ torch.eye(graph.nodes, dtype=soft.dtype, device=soft.device)
-        whole = (
-            self.alpha * edges + (1 - self.alpha) * alike + torch.eye(graph.nodes, dtype=soft.dtype, device=soft.device)
-        )
-        scale = whole.sum(1).rsqrt()
-        return {"soft": soft, "alike": alike, "hat": scale[:, None] * whole * scale}
+        similar = ((similarity(soft, both) > self.threshold) & both).to(soft.dtype)  # [n, n]
+        identity = torch.eye(graph.nodes, dtype=soft.dtype, device=soft.device)
+        edges = graph.edges.operator("sum") @ identity
+        mixed = self.alpha * edges + (1 - self.alpha) * similar + identity
+        scale = mixed.sum(1).rsqrt()
+        return {"soft": soft, "similar": similar, "hat": scale[:, None] * mixed * scale}
 
-    def answers(self, w: Tree, graph: Graph, inputs: Tree, key: Tensor | None) -> dict[str, Tensor]:
+    def logits(self, w: Tree, graph: Graph, inputs: Tree, key: Tensor | None) -> dict[str, Tensor]:
         """The logits [n, C] of every module; a key switches dropout on."""
         wide = self.hidden * 3
         product = linear(graph.x, w["features"]["weight"])
-        *hops, ego = product.split([wide] * 4 + [self.hidden], 1)
+        *hops, ego = product.split([wide] * (HOPS + 1) + [self.hidden], 1)
         h = hops[-1]
-        for one in reversed(hops[:-1]):
-            h = one + inputs["hat"] @ h
+        for hop in reversed(hops[:-1]):
+            h = hop + inputs["hat"] @ h
         out = dict(zip(MODULES, (*h.split(self.hidden, 1), ego), strict=True))
         logits = {name: self._module(w[name], h, key, name) for name, h in out.items()}
-        r = self.beta * inputs["alike"] + (1 - self.beta) * likeness(logits["message"], pairs(graph.real))
-        return logits | {
-            "message": signed_message(signed(r, pairs(graph.real)), logits["message"], w["signed"]["slope"])
-        }
+        # the message e becomes ((softmax(PReLU(R) e) − softmax(PReLU(−R) e)) + e) / 2
+        both, e, slope = pairs(graph.real), logits["message"], w["signed"]["slope"]
+        r = signs(self.beta * inputs["similar"] + (1 - self.beta) * similarity(e, both), both)
+        toward, away = (torch.softmax(prelu(side, slope) @ e, 1) for side in (r, -r))
+        return logits | {"message": (toward - away + e) / 2}
 
     def _module(self, w: Tree, h: Tensor, key: Tensor | None, name: str) -> Tensor:
         def active(h: Tensor, slope: Tensor, at: int) -> Tensor:
@@ -94,19 +92,18 @@ class Propagation:
 
     def loss(self, w: Tree, graph: Graph, key: Tensor, inputs: Tree) -> Tensor:
         """Cross-entropies of all modules, and the mean over nodes of ‖a − P̂‖² / C, scalar; 0 without training nodes."""
-        outputs, train = self.answers(w, graph, inputs, key), graph.masks[TRAIN].to(inputs["soft"].dtype)
+        outputs, train = self.logits(w, graph, inputs, key), graph.masks[TRAIN].to(inputs["soft"].dtype)
         y, real = graph.y.clamp(min=0), graph.real.to(train.dtype)
         near = ((outputs["like"] - inputs["soft"]).square().mean(1) * real).sum() / real.sum().clamp(min=1)
-        result: Tensor = near * train.any() + sum(
-            self.entropy.of(logits, y, train, graph.y, graph.masks[TRAIN]) for logits in outputs.values()
-        )
+        entropies = [self.entropy.of(logits, y, train, graph.y, graph.masks[TRAIN]) for logits in outputs.values()]
+        result: Tensor = near * train.any() + sum(entropies)
         return result
 
-    def predicted(self, w: Tree, graph: Graph, inputs: Tree, s: Tensor) -> Tensor:
+    def predict(self, w: Tree, graph: Graph, inputs: Tree, s: Tensor) -> Tensor:
         """ln(s (softmax a + P̂) / 2 + (1 − s) (softmax b + softmax c + softmax g) / 3), [n, C]."""
-        p = {name: torch.softmax(logits, 1) for name, logits in self.answers(w, graph, inputs, None).items()}
-        alike, apart = (p["like"] + inputs["soft"]) / 2, (p["ego"] + p["smooth"] + p["message"]) / 3
-        result: Tensor = (s * alike + (1 - s) * apart).clamp(min=1e-12).log()
+        p = {name: torch.softmax(logits, 1) for name, logits in self.logits(w, graph, inputs, None).items()}
+        homophilous, heterophilous = (p["like"] + inputs["soft"]) / 2, (p["ego"] + p["smooth"] + p["message"]) / 3
+        result: Tensor = (s * homophilous + (1 - s) * heterophilous).clamp(min=1e-12).log()
         return result
 
 
@@ -115,25 +112,19 @@ def pairs(real: Tensor) -> Tensor:
     return real[:, None] & real
 
 
-def likeness(out: Tensor, both: Tensor) -> Tensor:
+def similarity(out: Tensor, both: Tensor) -> Tensor:
     """[n, n]: cosines of the rows' softmax, 0 on the diagonal and outside `both`."""
     unit = F.normalize(torch.softmax(out, 1), dim=1)
-    apart = both & ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
-    return (unit @ unit.T) * apart
+    different = both & ~torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    return (unit @ unit.T) * different
 
 
-def signed(r: Tensor, both: Tensor) -> Tensor:
+def signs(r: Tensor, both: Tensor) -> Tensor:
     """R centered at its mean and scaled to (0, 1] above it and [−1, 0] below, and 1 added on the diagonal."""
     mean = r.sum() / both.sum().clamp(min=1)
     up, down = (torch.where(both, r, 0.0).amax() - mean).clamp(min=1e-12), mean.clamp(min=1e-12)
     scaled = torch.where(r > mean, (r - mean) / up, (r - mean) / down)
     return (scaled + torch.eye(len(r), dtype=r.dtype, device=r.device)) * both
-
-
-def signed_message(r: Tensor, e: Tensor, slope: Tensor) -> Tensor:
-    """((softmax(PReLU(R) e) − softmax(PReLU(−R) e)) + e) / 2, [n, C]."""
-    toward, away = (torch.softmax(prelu(side, slope) @ e, 1) for side in (r, -r))
-    return (toward - away + e) / 2
 
 
 def prelu(h: Tensor, slope: Tensor) -> Tensor:
@@ -146,29 +137,25 @@ def homophily(graph: Graph, key: Tensor, classes: int) -> Tensor:
     labels given; .5 with fewer than two training nodes."""
     train = graph.masks[TRAIN]
     rank = random.order(key, train).argsort().argsort()
-    shown = train & (rank < (train.sum() + 1) // 2)
-    return propagation_accuracy(graph, shown, train & ~shown, classes)
+    known = train & (rank < (train.sum() + 1) // 2)  # [n]
+    return propagation_accuracy(graph, known, train & ~known, classes)
 
 
-def propagation_accuracy(graph: Graph, shown: Tensor, asked: Tensor, classes: int) -> Tensor:
-    """Label propagation's accuracy on the nodes `asked`, given the labels of the nodes `shown`; both bool [n]."""
+def propagation_accuracy(graph: Graph, known: Tensor, queried: Tensor, classes: int) -> Tensor:
+    """Label propagation's accuracy on the `queried` nodes, given the labels of the `known` nodes; both bool [n]."""
     truth = F.one_hot(graph.y.clamp(min=0), classes).double()
-    start = torch.where(shown[:, None], truth, 1 / classes)
-    right = (propagated(graph, start, shown[:, None], SPREADING, 0.5).argmax(1) == graph.y) & asked
-    return torch.where(asked.any(), right.sum() / asked.sum().clamp(min=1).double(), 0.5)
+    start = torch.where(known[:, None], truth, 1 / classes)
+    correct = (propagate(graph, start, known[:, None], SPREADING, 0.5).argmax(1) == graph.y) & queried
+    return torch.where(queried.any(), correct.sum() / queried.sum().clamp(min=1).double(), 0.5)
 
 
-def propagated(graph: Graph, start: Tensor, train: Tensor, hops: int, alpha: float) -> Tensor:
+def propagate(graph: Graph, start: Tensor, train: Tensor, hops: int, alpha: float) -> Tensor:
     """F after `hops` steps F ← α Â F + (1 − α) F_0; each step also adds F_0 to the training nodes' rows: start,
     F_0, float64 [n, C], train bool [n, 1]. Entries may exceed 1."""
     a, f = graph.edges.operator("gcn"), start
     for _ in range(hops):
         f = alpha * (a @ f.to(graph.x.dtype)).double() + (1 - alpha) * start + torch.where(train, start, 0.0)
     return f
-
-
-def _slope(key: Tensor) -> Tensor:
-    return torch.full((), SLOPE, device=key.device)
 
 
 def _xavier(key: Tensor, rows: int, columns: int, fan_in: int, fan_out: int) -> Tensor:

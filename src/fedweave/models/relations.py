@@ -52,10 +52,7 @@ def _norm(rows: Tensor, p: float) -> Tensor:
     return torch.where(squares > 0, squares, 1.0).sqrt() * (squares > 0)
 
 
-# The same scores in two steps: the point to which a relation leads from one end, and its distance to candidates.
-
-
-def _complex(x: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
+def _rotation(x: Tensor, real: Tensor, imaginary: Tensor) -> Tensor:
     """x times a complex number, elementwise."""
     first, second = _halves(x)
     return torch.cat([first * real - second * imaginary, first * imaginary + second * real], -1)
@@ -66,69 +63,46 @@ def _conjugate(r: Tensor) -> Tensor:
     return torch.cat([real, -imaginary], -1)
 
 
-def products(wanted: Tensor, rows: Tensor) -> Tensor:
-    """[c, m]: the product of each of wanted [c, k] with each of rows [m, k]."""
-    return wanted @ rows.mT
+def products(queries: Tensor, rows: Tensor) -> Tensor:
+    """[c, m]: the product of each of queries [c, k] with each of rows [m, k]."""
+    return queries @ rows.mT
 
 
 def _distances(p: float) -> Callable[[Tensor, Tensor], Tensor]:
-    exact = "donot_use_mm_for_euclid_dist"
-    return lambda wanted, rows: -torch.cdist(wanted, rows, p, exact)
+    return lambda queries, rows: -torch.cdist(queries, rows, p, "donot_use_mm_for_euclid_dist")
 
 
 class Decoder(NamedTuple):
-    """A decoder and its initialization.
+    """A decoder and its initialization. `lead` and `near` give the same scores in two steps: the point to which a
+    relation leads from one end, and how near candidates are to it.
 
     score:  (h, r, t) -> score.
     lead:   (x, r) -> the vector that is compared with the other end.
     back:   r -> the relation from tail to head.
     near:   (output of `lead` [c, d], rows [m, d]) -> scores [c, m].
-    width:  width of an entity's vector -> width of a relation's vector.
-    bound:  width of an entity's vector -> bound of the uniform initialization.
     halves: whether an entity's vector is complex.
+    angles: whether a relation's vector has the angles of half as many rotations, initially uniform in ±π; others are as
+            wide as an entity's, and initially uniform in ±sqrt(6 / width).
     """
 
     score: Callable[[Tensor, Tensor, Tensor], Tensor]
     lead: Callable[[Tensor, Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
     near: Callable[[Tensor, Tensor], Tensor]
-    width: Callable[[int], int]
-    bound: Callable[[int], float]
     halves: bool = False
+    angles: bool = False
 
     def init(self, key: Tensor, relations: int, width: int) -> Tensor:
-        """The first vectors of all relations, float32 [R, k]."""
-        size = self.width(width)
-        return blocks.uniform(random.fold(key, "relation"), (relations, size), self.bound(size))
-
-
-def _whole(width: int) -> int:
-    return width
-
-
-def _xavier(width: int) -> float:
-    return math.sqrt(6 / width)
+        """The first vectors of all relations, float32 [R, k]; width: of an entity's vector."""
+        size, bound = (width // 2, math.pi) if self.angles else (width, math.sqrt(6 / width))
+        return blocks.uniform(random.fold(key, "relation"), (relations, size), bound)
 
 
 DECODERS: dict[str, Decoder] = {
-    "distmult": Decoder(distmult, torch.mul, lambda r: r, products, _whole, _xavier),
-    "complex": Decoder(
-        complex_product,
-        lambda x, r: _complex(x, *_halves(r)),
-        _conjugate,
-        products,
-        _whole,
-        _xavier,
-        halves=True,
-    ),
-    "transe": Decoder(transe, torch.add, torch.neg, _distances(1.0), _whole, _xavier),
+    "distmult": Decoder(distmult, torch.mul, lambda r: r, products),
+    "complex": Decoder(complex_product, lambda x, r: _rotation(x, *_halves(r)), _conjugate, products, halves=True),
+    "transe": Decoder(transe, torch.add, torch.neg, _distances(1.0)),
     "rotate": Decoder(
-        rotate,
-        lambda x, r: _complex(x, r.cos(), r.sin()),
-        torch.neg,
-        _distances(2.0),
-        lambda width: width // 2,
-        lambda width: math.pi,
-        halves=True,
+        rotate, lambda x, r: _rotation(x, r.cos(), r.sin()), torch.neg, _distances(2.0), halves=True, angles=True
     ),
 }

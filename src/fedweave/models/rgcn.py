@@ -9,42 +9,36 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.bounds import Depth, DropRate, Width
+from fedweave.core.bounds import Depth, Width
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
-from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
+from fedweave.models.norms import Stacked
 from fedweave.ops.linear import linear
 from fedweave.ops.rows import gather_rows
 
 
 @dataclass(frozen=True)
-class RGCN(Settings):
+class RGCN(Stacked):
     """`layers` relational convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     Messages go along a link and back. Each relation has a weight matrix for either way: a mixture of `bases` matrices
     that all relations share. Links have relations (`[data] task = "links"`); all other edges have the same one.
 
-    hidden:    width of the hidden layers.
     layers:    number of convolutions.
-    dropout:   share of a layer's outputs that is dropped in training.
     bases:     number of matrices that the relations' weights mix.
     relations: number of relations; None takes the data's number.
     """
 
-    hidden: Width = 64
-    layers: Depth = 2
-    dropout: DropRate = 0.5
     bases: Depth = 4
     relations: Width | None = None
     directed: ClassVar[str] = "both"
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
         make_layer = partial(convolution, relations=self.relations or 1, bases=self.bases)
         return blocks.chain(make_layer, features, classes, self.hidden, self.layers, self.dropout, "none")
 
@@ -71,7 +65,8 @@ def convolution(fan_in: int, fan_out: int, relations: int, bases: int) -> Layer:
         sent = linear(h, w["basis"])  # [n, bases fan_out]
         out: Tensor = linear(h, w["root"]) + w["bias"]
         for way, rows in ways.items():
-            start, relation, means = (graph.edges.operator(operator_name(what, way)) for what in _OPERATORS)
+            names = ("from", "relation", "relation_mean")
+            start, relation, means = (graph.edges.operator(operator_name(what, way)) for what in names)
             of_edge = (relation @ sent.new_ones(1, 1))[:, 0].long()
             mixture = gather_rows(w["mixture"][rows], of_edge)  # [m, bases]
             messages = ((start @ sent).unflatten(1, (bases, fan_out)) * mixture[:, :, None]).sum(1)
@@ -79,6 +74,3 @@ def convolution(fan_in: int, fan_out: int, relations: int, bases: int) -> Layer:
         return out
 
     return Layer(init, apply, ("basis", "root"), operator=operator_name("relation_mean", "forward"), reads="graph")
-
-
-_OPERATORS = ("from", "relation", "relation_mean")

@@ -8,40 +8,32 @@ from typing import ClassVar, Literal
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.bounds import Depth, DropRate, Width
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import Normed
+from fedweave.models.norms import Normed, Stacked
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
 
 
 @dataclass(frozen=True)
-class SAGE(Normed):
+class SAGE(Stacked, Normed):
     """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
-    hidden:            width of the hidden layers.
-    layers:            number of layers.
-    dropout:           share of a layer's outputs that is dropped in training.
     pool:              pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
                        an experiment on small graphs the default is "mean". With pooling, two
                        linear layers follow (`blocks.head`).
     share_root_weight: one weight for a node and its neighbors instead of two, as FedEgo's eq. 1 prints it.
     """
 
-    hidden: Width = 64
-    layers: Depth = 2
-    dropout: DropRate = 0.5
     share_root_weight: bool = False
     pool: Literal["none", "sum", "mean"] = "none"
     graph_pool: ClassVar[str] = "mean"
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
         make_layer = partial(convolution, share_root_weight=self.share_root_weight)
         sizes = features, classes, self.hidden, self.layers
         return blocks.chain(make_layer, *sizes, self.dropout, self.pool, self.norm)
@@ -61,17 +53,15 @@ def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, oper
         return weights | {"bias": blocks.lecun(random.fold(key, "bias"), (fan_out,), fan_in)}
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        bias: Tensor = w["bias"]
         if graph.edges.shrinks and not isinstance(h, Sparse):  # fewer rows are left to multiply after the mean
             self_rows, means = graph.edges.with_means(h, operator)
             if share_root_weight:
-                result: Tensor = linear(self_rows + means, w["neigh"]) + w["bias"]
-                return result
-            result = linear(self_rows, w["root"]) + linear(means, w["neigh"]) + w["bias"]
-            return result
+                return linear(self_rows + means, w["neigh"]) + bias
+            return linear(self_rows, w["root"]) + linear(means, w["neigh"]) + bias
         neigh = linear(h, w["neigh"])
         root = neigh if share_root_weight else linear(h, w["root"])
         means = graph.edges.operator(operator) @ neigh
-        result = root[: means.shape[0]] + means + w["bias"]
-        return result
+        return root[: means.shape[0]] + means + bias
 
     return Layer(init, apply, names, operator)

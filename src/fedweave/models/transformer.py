@@ -15,7 +15,8 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.gat import AttentionModel, attended, head_sums
+from fedweave.models.directions import target_rows
+from fedweave.models.gat import AttentionModel, attend_along, head_sums, join_heads
 from fedweave.ops.linear import linear
 
 _PROJECTIONS = ("query", "key", "value", "skip")
@@ -35,8 +36,7 @@ class Transformer(AttentionModel):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        """The model from `features` columns to `classes` logits."""
-        return self.stacked(convolution, features, classes, torch.relu)
+        return self.stack(convolution, features, classes, torch.relu)
 
 
 def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
@@ -56,11 +56,10 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
         query, keys, values, skip = (linear(h, w[name]) + w[f"{name}_bias"] for name in _PROJECTIONS)
         start, end = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to"))
         rows = graph.edges.operator(operator_name("sum", way)).shape[0]
-        products = (start @ keys) * (end @ blocks.leading(query, rows))
+        products = (start @ keys) * (end @ target_rows(query, rows))
         scores = linear(products, head_sums(heads, fan_out, products)) / math.sqrt(fan_out)
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
-        out = attended(graph, way, (scores, None), values, (drop, rate))
-        out = out if concat else out.unflatten(1, (heads, fan_out)).mean(1)
-        return out + blocks.leading(skip, rows)
+        out = attend_along(graph, way, (scores, None), values, (drop, rate))
+        return join_heads(out, heads, concat, target_rows(skip, rows))
 
     return Layer(init, apply, _PROJECTIONS, operator=operator_name("sum", way), reads="entries", along=(way,))

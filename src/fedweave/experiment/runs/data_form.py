@@ -252,7 +252,7 @@ class Before:
 
     @classmethod
     def noted(cls, settings: Values, external: str, form: DataForm, ports: bool = False) -> "Before":
-        """Only from what the run noted; ports: whether the model reads edge ports (`models.blocks.has_ports`)."""
+        """Only from what the run noted; ports: whether the model reads edge ports (`edge_settings.has_ports`)."""
         edges, attributes = form.edges, None
         if edges is not None:
             scaling = edges.get("scaling", {})

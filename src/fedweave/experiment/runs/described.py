@@ -39,7 +39,7 @@ from fedweave.experiment.config.plugins import (
 )
 from fedweave.experiment.requirements import Enrolled, declared_by
 from fedweave.experiment.runs.files import plain_errors
-from fedweave.models.blocks import BARE
+from fedweave.models.edge_settings import WITHOUT_ATTRIBUTES
 from fedweave.models.module import OwnModule
 from fedweave.partition import Column, Partition
 from fedweave.partition.base import Part, Partitioner, client_ids
@@ -90,7 +90,7 @@ def _model(layers: Model, data: Dataset) -> Choice:
     model = of_model(layers)
     if data.edge_attrs is None:
         return model
-    without = {name: value for name, value in BARE.items() if model.values.get(name, 0) is None}
+    without = {name: value for name, value in WITHOUT_ATTRIBUTES.items() if model.values.get(name, 0) is None}
     return replace(model, values={**model.values, **without})
 
 

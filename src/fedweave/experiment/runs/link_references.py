@@ -139,7 +139,7 @@ def _test_metrics(
     if links.ranks[1].any():
         behind = None if links.asked is None else _behind(links, nodes, products)
         ranked = ranking.per_link(logits[:, 1], torch.from_numpy(links.ranks), behind)
-        pairs |= ranking.added(ranked, masks)
+        pairs |= ranking.sum_links(ranked, masks)
     yield {name: pair[0] for name, pair in pairs.items()}
 
 

@@ -360,7 +360,7 @@ def _tested(metrics: pa.Table) -> dict[str, float]:
 
 
 def _between(whole: dict[str, float], of_clients: dict[str, list[float]], clients: int) -> dict[str, float]:
-    """The numbers of `metrics.groups.summarized`, from rows."""
+    """The numbers of `metrics.groups.summary_of`, from rows."""
     numbers: dict[str, float] = {}
     for metric in dict.fromkeys(name for name in (*whole, *of_clients) if name.startswith(MEASURED)):
         name, values = metric.removeprefix(f"{MEASURED}/"), of_clients.get(metric, [])

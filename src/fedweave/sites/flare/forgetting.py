@@ -34,7 +34,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import SCORER
 from fedweave.metrics.selection import AUTO, PLAIN, RARE_OF_TWO
-from fedweave.models.blocks import has_ports, ported
+from fedweave.models.edge_settings import add_ports, has_ports
 from fedweave.partition.forgetting import names_of
 from fedweave.privacy.attacks import Separation
 from fedweave.sites.flare.accounts import DATA, Accounts, Exclusion
@@ -209,7 +209,7 @@ def _absent(count: int) -> str:
 
 
 def _graph(model: Scorer, data: Dataset) -> Graph:
-    data = ported(data, has_ports(model.net))
+    data = add_ports(data, has_ports(model.net))
     return graph_of(data, data.features, DTYPES[model.dtype])
 
 

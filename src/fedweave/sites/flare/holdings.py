@@ -20,7 +20,7 @@ from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.data_form import DataForm
-from fedweave.models.blocks import fitted, has_ports, ported
+from fedweave.models.edge_settings import add_ports, fit_to_edges, has_ports
 from fedweave.partition.forgetting import names_among, names_of, read_ids, without_ids
 from fedweave.sites.flare.accounts import Accounts, Exclusion
 from fedweave.sites.flare.data_marks import data_digest, files_digest, key_mark, mark, site_key
@@ -168,7 +168,7 @@ def hold(site: SiteData, folder: Path, config: Config, training_form: DataForm |
     (data, unscaled), model = site_graph(site, folder, training_form, links), config.model.make()
     data, unscaled = (learned(data), learned(unscaled)) if config.learned else (data, unscaled)
     form, whole = training_form or form_at(site, unscaled), unscaled if site.external == EXCHANGE else None
-    data = ported(data, fitted(model, data.edge_attrs))
+    data = add_ports(data, fit_to_edges(model, data.edge_attrs))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     pairs = None if site.pairs is None else folder / site.pairs
     graph, forgotten = graph_of(data, data.features, dtype), Forgotten.of(site, folder)

@@ -33,7 +33,7 @@ from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.experiment.runs.saving import Ready
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.selection import THRESHOLD, Flagging, flagging, of_best
-from fedweave.models.blocks import has_ports
+from fedweave.models.edge_settings import has_ports
 from fedweave.models.edges import model_of_form
 from fedweave.sites.flare.agreement import (
     check_agreement,
