@@ -7,7 +7,7 @@ import torch
 from fedweave.core.types import CLASS, LABELS, NUMBER
 from fedweave.metrics import classification, labels, numbers
 from fedweave.metrics.kinds import means
-from fedweave.metrics.selection import METRICS, OF_RANKS, OF_SCORES, PLAIN, RMSE_OF_MEAN, measured_of
+from fedweave.metrics.selection import METRICS, OF_RANKS, OF_SCORES, PLAIN, RMSE_OF_MEAN, metrics_of
 from fedweave.reports.result_names import RESULTS, better, entry
 from fedweave.sites.flare.sitefile import FINE
 
@@ -38,7 +38,7 @@ def test_what_is_measured_is_described_and_what_is_described_is_measured(of: tup
     target, classes = of
     measured, summed = VALUES[target](PAIRS[of]), means(PAIRS[of])
     assert {name for name in measured if entry(name) is None} == set()
-    expected = {*measured_of(target, classes), "loss"}
+    expected = {*metrics_of(target, classes), "loss"}
     assert expected <= measured.keys() & summed.keys()
     for name in expected:
         total, count = np.asarray(summed[name], np.float64)[0, :2, ...].reshape(2, -1)[:, -1]
@@ -53,7 +53,7 @@ def test_a_metric_leaves_a_site_by_a_measure_that_policies_know() -> None:
 
 
 def test_a_constant_prediction_reaches_something_by_whatever_judges() -> None:
-    judging = {name for name in measured_of(CLASS, 2) if METRICS[name].judges} - {*OF_RANKS}
+    judging = {name for name in metrics_of(CLASS, 2) if METRICS[name].judges} - {*OF_RANKS}
     reached = {name: classification.chance(name, np.array([30.0, 10.0]), 1) for name in judging}
     assert reached["accuracy"] == 0.75
     assert all(0 <= value <= 1 for value in reached.values())

@@ -124,7 +124,7 @@ def carrying() -> tuple[Graph, Tensor, EdgeAttributes]:
 def test_a_module_reads_what_edges_carry() -> None:
     """Each edge's features and weight in both directions, loops once, as PyG's own call has them."""
     graph, x, edge_attrs = carrying()
-    model = ModuleKind(OfEdges)().fitted(edge_attrs).build(3, 2)
+    model = ModuleKind(OfEdges)().fit_to_edges(edge_attrs).build(3, 2)
     w = models.init(model, random.key(1), torch.float64)
     net = OfEdges(3, 2).double()
     net.load_state_dict(w["0"], strict=False)  # PyG's eps is a constant there
@@ -253,7 +253,7 @@ def test_what_a_module_cannot_do_is_refused_before_the_run(kind: type[nn.Module]
 
 def test_a_module_is_refused_data_without_what_it_reads() -> None:
     with refusal("config.module-inputs", "Weighs", "edge_weight", "have no weight"):
-        ModuleKind(Weighs)().fitted(None)
+        ModuleKind(Weighs)().fit_to_edges(None)
 
 
 @pytest.mark.parametrize("algorithm", ["moon", "fedproto", "fgssl"])

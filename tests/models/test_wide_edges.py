@@ -10,7 +10,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
 from fedweave.datasets.edges import scale_features
-from fedweave.models import GAT, GINE, PNA, OnEdges, blocks
+from fedweave.models import GAT, GINE, PNA, OnEdges, directions
 
 N, M, D, K = 30, 400, 4, 48
 KIND = {"hidden": 4, "edge_features": K, "dropout": 0.0}
@@ -61,7 +61,7 @@ def test_what_is_kept_apart_changes_no_number(name, leads, how, monkeypatch):
     logits, gradients, graph = outcome(name, edge_attrs)
     own = graph.whole_edges.members[0].messages.offset_and_rest
     assert own[1].nnz < 0.1 * M * K < np.count_nonzero(edge_attrs.features)
-    for module in (edge_attributes, blocks):
+    for module in (edge_attributes, directions):
         monkeypatch.setattr(module, "WIDE", 1 << 30)
     expected, others, graph = outcome(name, edge_attrs)
     assert isinstance(graph.whole_edges.members[0].messages.offset_and_rest[1], np.ndarray)
@@ -94,7 +94,7 @@ def test_what_each_split_sees_is_kept_apart_by_itself(monkeypatch):
         graph = a_graph(edge_attrs, True)
         w = w or torch.utils._pytree.tree_map(lambda leaf: leaf.double(), models.init(net, key(1)))
         found.append([models.apply(net, w, graph._replace(edges=graph.whole_edges.at(split))) for split in range(3)])
-        for module in (edge_attributes, blocks):
+        for module in (edge_attributes, directions):
             monkeypatch.setattr(module, "WIDE", 1 << 30)
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one[:M], other[:M], rtol=1e-6, atol=1e-6)

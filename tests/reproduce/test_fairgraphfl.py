@@ -20,7 +20,7 @@ from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.papers import fairgraphfl, grid
 from fedweave.papers.fairgraphfl import ABLATIONS, FAIRGRAPHFL, METHOD, METHODS, experiment
 from fedweave.papers.paper import NOTHING, PaperCell, PaperTable
-from fedweave.papers.reward_quantities import LEFT_OUT, contribution, fairness
+from fedweave.papers.reward_quantities import GAINS_FILE, contribution, fairness
 from fedweave.papers.table import assemble
 from fedweave.python.training import Silent
 from tests.refusals import refusal
@@ -200,11 +200,11 @@ def test_contributions_are_those_of_the_run_told_again(tmp_path: Path) -> None:
             assert (row.ours, row.status) == (pytest.approx(own[part + 1]), "measured")
     whole = fmean(it["leave_one_out"] for it in table[::5])
     assert contribution(0, 0, 1).read(run) == pytest.approx(whole)
-    kept = pq.read_table(run / LEFT_OUT)
+    kept = pq.read_table(run / GAINS_FILE)
     assert kept.num_rows == 5 * ROUNDS
-    pq.write_table(kept.slice(0, 5), run / LEFT_OUT)  # not of all rounds: measured again
+    pq.write_table(kept.slice(0, 5), run / GAINS_FILE)  # not of all rounds: measured again
     assert contribution(0, 0, 1).read(run) == pytest.approx(whole)
-    assert pq.read_table(run / LEFT_OUT).equals(kept)
+    assert pq.read_table(run / GAINS_FILE).equals(kept)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from fedweave.learn import compute_on_server, keep_trained
 from fedweave.metrics import groups, intervals, labels, links, numbers
 from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import always, means
-from fedweave.metrics.ranking import MARGINS, histograms
+from fedweave.metrics.score_histograms import MARGINS, histograms
 from fedweave.metrics.selection import OF_RANKS, OF_SCORES
 from fedweave.privacy.secure_sum import FixedPoint
 

@@ -43,7 +43,7 @@ from fedweave.experiment.runs.trained import Trained, check_finite
 from fedweave.metrics.intervals import HALF_WIDTH
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.ranking import by_validation
-from fedweave.metrics.selection import HALF, THRESHOLD, Flagging, chooses, flagging, of_best
+from fedweave.metrics.selection import HALF, THRESHOLD, Flagging, chooses_threshold, flagging, of_best
 from fedweave.partition.base import Part
 from fedweave.partition.client_data import global_test_part
 from fedweave.partition.preparation import with_scaled_nodes
@@ -433,7 +433,7 @@ def flagging_of(
     metrics = read_summary(run.directory / SUMMARY)["metrics"]
     metrics = of_best(metrics) if run.when == "best" else metrics
     judging = run.config.evaluation.of(data.labels, data.classes)
-    if metrics.get(THRESHOLD) is not None or not chooses(judging, metrics):
+    if metrics.get(THRESHOLD) is not None or not chooses_threshold(judging, metrics):
         return flagging(judging, metrics)
     graphs, rules = graphs_of(run.built.fed), dict[str, Flagging]()
     outputs = predicted or {name: probabilities(run.net_of(name), w, graphs[name]) for name, w in chosen.items()}

@@ -96,7 +96,7 @@ class Executor(Protocol):
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         """The outputs of the model with weights `w` on each of these clients' examples
-        (`metrics.ranking.example_outputs`), in their order."""
+        (`metrics.pooled.example_outputs`), in their order."""
 
     def snapshot(self) -> Tree:
         """{client: its private state}, in client order, of clients that have a state."""

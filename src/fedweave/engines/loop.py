@@ -21,7 +21,7 @@ from fedweave.engines.devices import device_name
 from fedweave.engines.engine import GroupResult, Ran, Work
 from fedweave.engines.messages import check_terms
 from fedweave.engines.states import Group, MemoryIsolation, States
-from fedweave.metrics.ranking import example_outputs
+from fedweave.metrics.pooled import example_outputs
 from fedweave.ops.touched import materialize
 
 

@@ -27,7 +27,7 @@ from fedweave.engines.loop import Loop
 from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers, States
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, error_place, out_of_memory
 from fedweave.learn.touched_features import restore_touched_rows
-from fedweave.metrics.ranking import inferred_outputs, split_examples
+from fedweave.metrics.pooled import infer_outputs, split_examples
 from fedweave.ops.csr import StackedCsr
 from fedweave.ops.recording import Recordings, ResultForm, StableOperands, When, form_of, record_or_play, recorder_for
 from fedweave.ops.sparse import Sparse
@@ -415,7 +415,7 @@ class Vectorized(Loop):
             flat = Flat.of(graphs, True)
 
             def outputs(*leaves: Any, flat: Flat = flat) -> Tensor:
-                return inferred_outputs(model, w, flat.whole(list(leaves)))
+                return infer_outputs(model, w, flat.whole(list(leaves)))
 
             with torch.no_grad():
                 logits = vmap(outputs, in_dims=flat.dims)(*flat.leaves)

@@ -28,10 +28,9 @@ from fedweave.metrics.measured import (
     SAMPLED,
     measure,
     of_splits,
-    positive_class,
 )
-from fedweave.metrics.ranking import Alarm, pooled_examples, pooled_sums
-from fedweave.metrics.selection import BEST, PLAIN, Judging, positive_of, selection_metric_of
+from fedweave.metrics.pooled import Alarm, pooled_examples, pooled_sums
+from fedweave.metrics.selection import BEST, PLAIN, Judging, positive_class, positive_of, selection_metric_of
 from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
@@ -191,7 +190,7 @@ class _Referee:
         evaluation = evaluation._replace(clients=member_replies(evaluation.clients, self.fed.members))
         last = number == self.rounds
         rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
-        progress = self.stopping.watched(number, validated, {**before, **measured})
+        progress = self.stopping.update(number, validated, {**before, **measured})
         if not last and self.stopping.stops(number, progress):
             last = True
             rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)

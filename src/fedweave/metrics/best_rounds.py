@@ -26,7 +26,7 @@ def validated(metrics: pa.Table, by: str) -> float | None:
 
 def selection(metrics: pa.Table) -> dict[str, float]:
     """`groups.selection` by an evaluation's rows."""
-    rows = metrics.filter(pc.starts_with(metrics["metric"], SELECTION)).select(["metric", "value"]).to_pylist()
+    rows = metrics.filter(pc.starts_with(metrics["metric"], SELECTION)).to_pylist()
     return {row["metric"].removeprefix(SELECTION): row["value"] for row in rows}
 
 
@@ -46,24 +46,24 @@ def best_validated(
     """
     by = selection_metric_of(summary)
     validation = f"{BEST}/val/{by}"
-    missing = summary.get(MISSING, 0.0)
+    missing, previous = summary.get(MISSING, 0.0), _entries(BEST, before)
     if score is None:
-        return _carry_over(BEST, before)
-    reached = -missing, rank(by, score)
-    best = -_missing(before, BEST), rank(by, before.get(validation, math.nan))
-    if validation in before and reached <= best:
-        return _carry_over(BEST, before)
+        return previous
+    if validation in before:
+        best = -before.get(f"{BEST}/missing", 0.0), rank(by, before[validation])
+        if (-missing, rank(by, score)) <= best:
+            return previous
     metrics = ["accuracy", by]
     if by in OF_POSITIVE:
         metrics += OF_POSITIVE
     if NUMBER in METRICS[by].of:
         metrics += [name for name, metric in METRICS.items() if NUMBER in metric.of and metric.judges]
-    test = {}
+    best_round = _round_entries(BEST, round, missing) | {validation: score}
     for kind in ("global", "local", "trained"):
-        for name in dict.fromkeys(f"{kind}/{metric}" for metric in metrics):
-            if name in summary:
-                test[name] = summary[name]
-    return _chosen(BEST, round, missing) | {validation: score} | {f"{BEST}/{name}": v for name, v in test.items()}
+        for metric in metrics:
+            if f"{kind}/{metric}" in summary:
+                best_round[f"{BEST}/{kind}/{metric}"] = summary[f"{kind}/{metric}"]
+    return best_round
 
 
 def fairest(
@@ -83,29 +83,30 @@ def fairest(
 
     selected: `groups.selection` of this round, without NaN. summary, before: as in `best_validated`.
     """
+    previous = _entries(FAIREST, before)
     if "accuracy" not in selected:
-        return _carry_over(FAIREST, before)
+        return previous
     scores = {"gaps": math.nan, **selected}
     last = {name: before.get(f"{FAIREST}/val/{name}", math.nan) for name in _SELECTION}
     missing = summary.get(MISSING, 0.0)
-    first = f"{FAIREST}/round" not in before
-    more_missing = missing - _missing(before, FAIREST)  # than at the fairest round so far
-    if not (first or more_missing < 0 or (more_missing == 0 and groups.fairer(scores, last, margin))):
-        return _carry_over(FAIREST, before)
-    more = tuple(f"{kind}/{selection_metric_of(summary)}" for kind in ("global", "local"))
-    test = {name: v for name, v in summary.items() if name in _OF_FAIREST + more or name.startswith("groups/")}
-    scores["margin"] = margin
-    val = {f"{FAIREST}/val/{name}": value for name, value in scores.items() if not math.isnan(value)}
-    return _chosen(FAIREST, round, missing) | val | {f"{FAIREST}/{name}": value for name, value in test.items()}
+    more_missing = missing - before.get(f"{FAIREST}/missing", 0.0)  # than at the fairest round so far
+    better = more_missing < 0 or (more_missing == 0 and groups.fairer(scores, last, margin))
+    if f"{FAIREST}/round" in before and not better:
+        return previous
+    fairest_round = _round_entries(FAIREST, round, missing)
+    for name, value in (scores | {"margin": margin}).items():
+        if not math.isnan(value):
+            fairest_round[f"{FAIREST}/val/{name}"] = value
+    metric = selection_metric_of(summary)
+    for name, value in summary.items():
+        if name in (*_OF_FAIREST, f"global/{metric}", f"local/{metric}") or name.startswith("groups/"):
+            fairest_round[f"{FAIREST}/{name}"] = value
+    return fairest_round
 
 
-def _carry_over(kind: str, before: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in before.items() if name.startswith(f"{kind}/")}
+def _entries(kind: str, summary: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in summary.items() if name.startswith(f"{kind}/")}
 
 
-def _missing(before: Mapping[str, float], kind: str) -> float:
-    return before.get(f"{kind}/missing", 0.0)
-
-
-def _chosen(kind: str, round: int, missing: float) -> dict[str, float]:
+def _round_entries(kind: str, round: int, missing: float) -> dict[str, float]:
     return {f"{kind}/round": round} | ({f"{kind}/missing": missing} if missing else {})

@@ -45,17 +45,22 @@ def client_fairness(
             f"{trained.shape}; give one of each per client.",
             code="data.lengths",
         )
-    for of_clients in (loss, trained):
-        _check_losses(of_clients, clients)
+    for series in (loss, trained):
+        negative = np.flatnonzero(series < 0)
+        if len(negative):
+            raise DataError(
+                f"client {clients[negative[0]]!r} has the loss {series[negative[0]]}; the entropy needs losses >= 0.",
+                code="data.loss",
+            )
     defined = np.flatnonzero(~np.isnan(accuracy))
     names: dict[str, str] = {}
     worst = best = np.nan
     if len(defined):
-        low, high = defined[accuracy[defined].argmin()], defined[accuracy[defined].argmax()]
-        low, high = (high, low) if lower(metric) else (low, high)  # the worst, and the best
-        worst, best = accuracy[low], accuracy[high]
-        names = {"fairness/worst_client": clients[low], "fairness/best_client": clients[high]}
-    tested, memorized = (of_clients[~np.isnan(of_clients)] for of_clients in (loss, trained))
+        ends = defined[accuracy[defined].argmin()], defined[accuracy[defined].argmax()]
+        worst_client, best_client = ends[::-1] if lower(metric) else ends
+        worst, best = accuracy[worst_client], accuracy[best_client]
+        names = {"fairness/worst_client": clients[worst_client], "fairness/best_client": clients[best_client]}
+    tested, memorized = loss[~np.isnan(loss)], trained[~np.isnan(trained)]
     return {
         "fairness/test_loss_variance": variance(tested),
         "fairness/test_loss_entropy": entropy(tested),
@@ -66,15 +71,6 @@ def client_fairness(
         "fairness/train_loss_variance": variance(memorized),
         "fairness/train_loss_entropy": entropy(memorized),
     }, names
-
-
-def _check_losses(losses: np.ndarray, clients: Sequence[str]) -> None:
-    negative = np.flatnonzero(losses < 0)
-    if len(negative):
-        raise DataError(
-            f"client {clients[negative[0]]!r} has the loss {losses[negative[0]]}; the entropy needs all losses >= 0.",
-            code="data.loss",
-        )
 
 
 def variance(losses: np.ndarray) -> float:

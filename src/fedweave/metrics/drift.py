@@ -80,20 +80,21 @@ def of_categories(name: str, of: str, values: Sequence[str], places: np.ndarray)
 def stability_index(before: Sequence[int], now: Sequence[int]) -> float:
     """The population stability index Σ (q − p) ln(q / p) over bins with shares p before and q now (Siddiqi, Credit Risk
     Scorecards, 2006); NaN without values. The share of a bin that is empty counts as `FLOOR`."""
-    p, q = np.array(before, np.float64), np.array(now, np.float64)
-    if not p.sum() or not q.sum():
+    counts = np.array([before, now], np.float64)  # [2, bins]
+    if not counts.sum(1).all():
         return math.nan
-    used = (p + q) > 0
-    p, q = (np.where(each > 0, each / each.sum(), FLOOR)[used] for each in (p, q))
+    shares = np.where(counts > 0, counts / counts.sum(1, keepdims=True), FLOOR)
+    p, q = shares[:, counts.any(0)]
     return float(((q - p) * np.log(q / p)).sum())
 
 
 def kolmogorov_smirnov(before: Sequence[int], now: Sequence[int]) -> float:
     """The largest distance of the two distribution functions at the edges of the bins; NaN without values."""
-    p, q = np.array(before, np.float64), np.array(now, np.float64)
-    if not p.sum() or not q.sum():
+    counts = np.array([before, now], np.float64)  # [2, bins]
+    if not counts.sum(1).all():
         return math.nan
-    return float(np.abs(np.cumsum(p) / p.sum() - np.cumsum(q) / q.sum()).max())
+    p, q = np.cumsum(counts, 1) / counts.sum(1, keepdims=True)
+    return float(np.abs(p - q).max())
 
 
 def by_chance(before: Sequence[int], now: Sequence[int], columns: int) -> float:

@@ -12,13 +12,12 @@ from fedweave.core.types import LABELS, NUMBER, Values
 from fedweave.metrics import classification, groups, labels, numbers
 from fedweave.metrics.classification import ALERTS, ratio, values
 from fedweave.metrics.client_fairness import client_fairness
-from fedweave.metrics.ranking import MARGINS
+from fedweave.metrics.score_histograms import MARGINS
 from fedweave.metrics.selection import (
     NRMSE,
     PLAIN,
     POSITIVES,
     RAREST,
-    VERDICT,
     Judging,
     lower,
     of_members,
@@ -28,7 +27,6 @@ from fedweave.metrics.selection import (
 
 DIVERGED = "scores/diverged"  # the largest mean loss on some examples, if it is too large for a model that learns
 EXPLODED = 1e3  # nats; guessing has log(classes)
-WITHIN = "within"
 
 Measured = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 Pairs = Mapping[str, np.ndarray]  # by metric, with any leading axes
@@ -46,7 +44,9 @@ class Classes:
         if "classes" not in everyone:
             return judging.verdict(0, math.nan, 1)
         counts = everyone["classes"]
-        return judging.verdict(counts.shape[-1], classification.rarest(counts), _rarest_class(counts))
+        trained = counts[TRAIN, classification.TRUE]
+        rarest_class = len(trained) - 1 - int(trained[::-1].argmin())  # of equally rare ones the last
+        return judging.verdict(len(trained), classification.rarest(counts), rarest_class)
 
     def values(self, pairs: Pairs, positive: int = 1) -> dict[str, np.ndarray]:
         """The metrics of pairs."""
@@ -71,26 +71,22 @@ class Classes:
     def between(self, per_client: Pairs, metric: str, clients: Sequence[str]) -> dict[str, float]:
         """How evenly the model serves clients, also by the selection metric."""
         loss, accuracy = per_client["loss"], per_client["accuracy"]
-        evenness = client_fairness(loss[:, TEST], accuracy[:, TEST], loss[:, TRAIN], clients)[0]
-        return evenness | (extremes(per_client, metric) if metric != PLAIN else {})
-
-    def accuracy_with_majority(self, per_client: Pairs) -> dict[str, float]:
-        """The mean test accuracy of the clients that have "majority", if other clients have "accuracy", too."""
-        if "majority" not in per_client:
-            return {}
-        accuracy, no_majority = per_client["accuracy"][:, TEST], np.isnan(per_client["majority"][:, TEST])
-        if not (no_majority & ~np.isnan(accuracy)).any():
-            return {}
-        return {"local/matched_accuracy": mean(accuracy[~no_majority])}
+        evenness, _ = client_fairness(loss[:, TEST], accuracy[:, TEST], loss[:, TRAIN], clients)
+        return evenness if metric == PLAIN else evenness | extremes(per_client, metric)
 
     def warnings(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
         """Warnings that belong to the scores: a class that is rare in training, a loss so large that training
         diverged."""
-        rarest = classification.rarest(everyone["classes"]) if "classes" in everyone else math.nan
-        warnings = {} if math.isnan(rarest) else {RAREST: rarest}
-        losses = [ratio(*everyone["loss"].T)] if "loss" in everyone else []
-        losses += [] if trained_loss is None else [trained_loss]
-        worst = max((float(np.nanmax(loss, initial=0.0)) for loss in losses), default=0.0)
+        warnings = {}
+        if "classes" in everyone:
+            rarest = classification.rarest(everyone["classes"])
+            if not math.isnan(rarest):
+                warnings[RAREST] = rarest
+        worst = 0.0
+        if "loss" in everyone:
+            worst = float(np.nanmax(ratio(*everyone["loss"].T), initial=0.0))
+        if trained_loss is not None:
+            worst = max(worst, float(np.nanmax(trained_loss, initial=0.0)))
         if worst > EXPLODED:
             warnings[DIVERGED] = worst
         return warnings
@@ -204,9 +200,9 @@ class Numbers(Labels):
         if NRMSE not in per_client:
             return {}
         loss, relative = per_client["loss"], per_client[NRMSE]
-        evenness = client_fairness(loss[:, TEST], relative[:, TEST], loss[:, TRAIN], clients, NRMSE)[0]
-        judges = of_members(metric)
-        return evenness | (extremes(per_client, judges) if judges != NRMSE else {})
+        evenness, _ = client_fairness(loss[:, TEST], relative[:, TEST], loss[:, TRAIN], clients, NRMSE)
+        compared = of_members(metric)
+        return evenness if compared == NRMSE else evenness | extremes(per_client, compared)
 
     def warnings(self, everyone: Pairs, trained_loss: np.ndarray | None) -> dict[str, float]:
         """No warnings: a loss has the units of the numbers, so no limit fits."""
@@ -272,11 +268,6 @@ def mean(of_clients: np.ndarray) -> float:
     return float(defined.mean()) if len(defined) else math.nan
 
 
-def previous_selection(before: Mapping[str, float]) -> dict[str, float]:
-    """The selection metric's entries in the summary of the evaluation before."""
-    return {name: value for name, value in before.items() if name.startswith(f"{VERDICT}/")}
-
-
 def selection_of(judging: Judging, labels: np.ndarray) -> tuple[str, int]:
     """The selection metric, and the class that it describes if it is of one, by the number of training examples of each
     class: `labels` [c]."""
@@ -285,31 +276,3 @@ def selection_of(judging: Judging, labels: np.ndarray) -> tuple[str, int]:
     by = CLASSES.verdict({"classes": counts} if labels.any() else {}, judging)
     known = positive_of(by)
     return selection_metric_of(by), 1 if known is None else known
-
-
-def _rarest_class(counts: np.ndarray) -> int:
-    """The class with the fewest training examples, of equal ones the last."""
-    trained = counts[TRAIN, classification.TRUE][::-1]
-    return len(trained) - 1 - int(trained.argmin())
-
-
-def within(kind: Classes, members: np.ndarray, everyone: Pairs, positive: int) -> dict[str, np.ndarray]:
-    """Metrics of order over pairs of examples of the same client, float64 [3], and how many `members` have such
-    pairs."""
-    first, *_ = kind.ordering
-    if first not in everyone:
-        return {}
-    ordered = {name: everyone[name] for name in (*kind.ordering, *kind.always) if name in everyone}
-    named = kind.values(ordered, positive)
-    return {f"{WITHIN}/{name}": named[name] for name in kind.ordering if name in named} | {
-        f"{WITHIN}/members": np.where(members > 0, members, math.nan),
-    }
-
-
-def clients_with_pairs(kind: Classes, per_client: Pairs, summed: Pairs) -> np.ndarray:
-    """How many clients have pairs to order, float64 [3], as far as the server knows."""
-    first, *_ = kind.ordering
-    if summed:
-        return summed[f"mean/{first}"][:, 1]
-    members: np.ndarray = (~np.isnan(per_client.get(first, np.full((1, 3), math.nan)))).sum(0).astype(np.float64)
-    return members

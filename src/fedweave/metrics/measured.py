@@ -16,21 +16,8 @@ from fedweave.core.tree import Tree, leaves
 from fedweave.errors import FedweaveError, diverged_message
 from fedweave.metrics import groups
 from fedweave.metrics.classification import mean_values
-from fedweave.metrics.kinds import (
-    Classes,
-    Measured,
-    clients_with_pairs,
-    kind_by,
-    mean,
-    previous_selection,
-    within,
-)
-from fedweave.metrics.selection import (
-    CROSSING,
-    Judging,
-    positive_of,
-    selection_metric_of,
-)
+from fedweave.metrics.kinds import Classes, kind_by, mean
+from fedweave.metrics.selection import CROSSING, VERDICT, Judging, positive_class, selection_metric_of
 
 METRICS_SCHEMA = pa.schema(
     [
@@ -101,98 +88,122 @@ def measure(
     Raises:
         FedweaveError: a client's loss is not finite; names the client.
     """
-    replies = evaluation.clients
+    judging, replies = judging or Judging(), evaluation.clients
+    # 1. pairs: of each client, of clients' own models on the global test set, sums over clients, of all together
     scores, server = _scores(replies, evaluation.server)
     pairs, global_test_pairs = _pairs(scores, "own"), _pairs(scores, "global_test")
-    _check_finite(round, pairs.get("loss"), replies.clients)
+    losses = pairs.get("loss")  # [P, 3, 2]
+    if losses is not None and not np.isfinite(losses).all():  # the server may not see such models
+        diverged = [client for client, loss in zip(replies.clients, losses, strict=True) if not np.isfinite(loss).all()]
+        message = diverged_message(f"after round {round} the model of {', '.join(diverged)}")
+        raise FedweaveError(message, code="diverged")
     summed = {} if evaluation.total is None else on_host(dict(leaves(evaluation.total)))
     everyone = {name: pair.sum(0) for name, pair in pairs.items()}
     everyone |= {name: pair for name, pair in summed.items() if "/" not in name and pair.any()}
-    judging = judging or Judging()
     kind = kind_by(everyone or (global_test_pairs if server is None else server))
-    by = previous_selection(before or {}) or kind.verdict(everyone, judging)
-    positive = positive_class(judging, by)
+
+    # 2. the selection metric: the one of the evaluation before, or chosen by this one
+    by = {name: value for name, value in (before or {}).items() if name.startswith(f"{VERDICT}/")}
+    by = by or kind.verdict(everyone, judging)
+    metric, positive = selection_metric_of(by), positive_class(judging, by)
+
+    # 3. metrics: of each client, "global", pairs within clients, links between clients, models after local training
     per_client, of_groups = kind.measure(pairs, kind.constant(pairs), positive) if pairs else ({}, {})
-    common = kind.constant(everyone)
     means = mean_values(_pairs(summed, "mean"), positive)
-    outside = _outside(kind, server, global_test_pairs, common, positive)
-    pooled, group_metrics = outside or kind.measure(everyone, common, positive)
-    crossing = kind.values(_pairs(scores, CROSSING), 1)
-    across = kind.values({name: pair.sum(0) for name, pair in _pairs(scores, CROSSING).items()}, 1)
-    after = {f"trained/{name}": value for name, value in kind.values(_pairs(scores, "trained")).items()}
-    fairness = kind.between(per_client, selection_metric_of(by), replies.clients) if per_client else {}
-    whole = within(kind, clients_with_pairs(kind, per_client, summed), everyone, positive)
-    summary = {f"global/{name}": float(value[2]) for name, value in pooled.items()}
-    summary |= {name: float(value[TEST]) for name, value in whole.items()}
-    summary |= {f"local/{name}": mean(value[:, 2]) for name, value in per_client.items()}
-    summary |= {f"local/{name}": float(value[TEST]) for name, value in means.items()}
-    summary |= kind.accuracy_with_majority(per_client)
-    summary |= {name: mean(value[:, 2]) for name, value in after.items()}
-    summary |= fairness
-    summary |= {f"{CROSSING}/{name}": float(value[TEST]) for name, value in across.items()}
-    summary |= groups.summary_of(of_groups, group_metrics)
-    chosen = groups.selection(everyone, selection_metric_of(by), positive)
-    single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
-    single |= {("val", SELECTION + name): value for name, value in chosen.items()}
-    warnings = kind.warnings(everyone, after.get("trained/loss"))
-    single |= {("train", name): value for name, value in warnings.items()}
+    constant = kind.constant(everyone)
+    if server is not None:
+        pooled, group_metrics = kind.measure(server, constant, positive)
+    elif global_test_pairs:
+        own_models = kind.measure(global_test_pairs, constant, positive)
+        pooled, group_metrics = (
+            {name: np.apply_along_axis(mean, 0, value) for name, value in metrics.items()} for metrics in own_models
+        )
+    else:
+        pooled, group_metrics = kind.measure(everyone, constant, positive)
+    within = _within(kind, per_client, everyone, summed, positive)
+    crossing_pairs = _pairs(scores, CROSSING)
+    crossing = kind.values(crossing_pairs, 1)
+    crossing_pooled = kind.values({name: pair.sum(0) for name, pair in crossing_pairs.items()}, 1)
+    trained = {f"trained/{name}": value for name, value in kind.values(_pairs(scores, "trained")).items()}
+    fairness = kind.between(per_client, metric, replies.clients) if per_client else {}
+    selection = groups.selection(everyone, metric, positive)
+    warnings = kind.warnings(everyone, trained.get("trained/loss"))
     counts = kind.positive_counts(pairs, by, positive)
-    counts |= _of_each(kind, evaluation.server, global_test_pairs, everyone) if last else {}
-    single |= {("test", name): value for name, value in counts.items()}
-    single |= {("train", name): value for name, value in by.items()}
+    if last:  # metrics of each class, or target, on the test examples of "global"
+        tested = everyone if server is None else server
+        if server is None and global_test_pairs:
+            tested = {name: pair.sum(0) for name, pair in global_test_pairs.items()}
+        each = kind.of_each({name: pair[TEST] for name, pair in tested.items()})
+        counts |= {f"{kind.each}/{name}": value for name, value in each.items()}
+
+    # 4. the summary of the test split
+    summary = {f"global/{name}": float(value[TEST]) for name, value in pooled.items()}
+    summary |= {name: float(value[TEST]) for name, value in within.items()}
+    summary |= {f"local/{name}": mean(value[:, TEST]) for name, value in per_client.items()}
+    summary |= {f"local/{name}": float(value[TEST]) for name, value in means.items()}
+    if "majority" in per_client:  # some clients with test examples may have no training examples
+        accuracy, no_majority = per_client["accuracy"][:, TEST], np.isnan(per_client["majority"][:, TEST])
+        if (no_majority & ~np.isnan(accuracy)).any():
+            summary["local/matched_accuracy"] = mean(accuracy[~no_majority])
+    summary |= {name: mean(value[:, TEST]) for name, value in trained.items()}
+    summary |= fairness
+    summary |= {f"{CROSSING}/{name}": float(value[TEST]) for name, value in crossing_pooled.items()}
+    summary |= groups.summary_of(of_groups, group_metrics)
     summary |= counts | warnings | by
-    each = {("train", name): value for name, value in _pairs(scores, "measures").items()}
-    each |= {("test", name): value for name, value in kind.personal(global_test_pairs).items()}
     uncounted = kind.uncounted_share(summed)
     if uncounted > 0:
         summary[UNCOUNTED] = uncounted
     coarse = kind.coarse(pairs) if pairs else np.zeros(0, bool)
     if coarse.any():
         summary[ROUNDED_SCORES] = float(coarse.sum())
-        each["test", ROUNDED_SCORES] = np.where(coarse, 1.0, math.nan)
     if replies.missing:
         summary[MISSING] = float(len(replies.missing))
-    whole |= {f"local/{name}": value for name, value in means.items()}
-    whole |= {f"{CROSSING}/{name}": value for name, value in across.items()}
-    after |= {f"{CROSSING}/{name}": value for name, value in crossing.items()}
-    rows = _rows(round, replies.clients, per_client | of_groups | after, pooled | group_metrics | whole, single, each)
+
+    # 5. rows: of clients and "global" on all splits; (split, metric) only of "global"; and only of each client
+    by_client = per_client | of_groups | trained | {f"{CROSSING}/{name}": value for name, value in crossing.items()}
+    of_global = pooled | group_metrics | within
+    of_global |= {f"local/{name}": value for name, value in means.items()}
+    of_global |= {f"{CROSSING}/{name}": value for name, value in crossing_pooled.items()}
+    single = {("train" if name.startswith(TRAINING) else "test", name): value for name, value in fairness.items()}
+    single |= {("val", SELECTION + name): value for name, value in selection.items()}
+    single |= {("train", name): value for name, value in warnings.items()}
+    single |= {("test", name): value for name, value in counts.items()}
+    single |= {("train", name): value for name, value in by.items()}
+    each_client = {("train", name): value for name, value in _pairs(scores, "measures").items()}
+    each_client |= {("test", name): value for name, value in kind.personal(global_test_pairs).items()}
+    if coarse.any():
+        each_client["test", ROUNDED_SCORES] = np.where(coarse, 1.0, math.nan)
+    rows = _rows(round, replies.clients, by_client, of_global, single, each_client)
+
+    # 6. the mean over clients of the selection metric on validation examples, also where only sums are known
+    known = [metrics[metric][..., VAL].reshape(-1) for metrics in (per_client, means) if metric in metrics]
+    validation = np.concatenate([np.zeros(0), *known])
+    validated: float | None = pc.mean(pa.array(validation[~np.isnan(validation)])).as_py()
     defined = {name: value for name, value in summary.items() if not math.isnan(value)}
-    selection = {name: value for name, value in chosen.items() if not math.isnan(value)}
-    return Measurement(rows, defined, _validation_mean(per_client, means, selection_metric_of(by)), selection)
+    return Measurement(rows, defined, validated, {k: v for k, v in selection.items() if not math.isnan(v)})
 
 
-def _validation_mean(per_client: Mapping[str, np.ndarray], mean: Mapping[str, np.ndarray], metric: str) -> float | None:
-    """The mean over clients of a metric on validation examples; `mean` has it where single clients' is unknown."""
-    each = [metrics[metric][..., VAL].reshape(-1) for metrics in (per_client, mean) if metric in metrics]
-    known = np.concatenate([np.zeros(0), *each])
-    value: float | None = pc.mean(pa.array(known[~np.isnan(known)])).as_py()
-    return value
-
-
-def _check_finite(round: int, losses: np.ndarray | None, clients: Sequence[str]) -> None:
-    """Raise an error if losses [P, 3, 2] are not finite: such models have diverged, and the server may not see them."""
-    if losses is not None and not np.isfinite(losses).all():
-        diverged = [client for client, loss in zip(clients, losses, strict=True) if not np.isfinite(loss).all()]
-        raise FedweaveError(
-            diverged_message(f"after round {round} the model of {', '.join(diverged)}"), code="diverged"
-        )
-
-
-def positive_class(judging: Judging, summary: Mapping[str, float]) -> int:
-    """The class that metrics of one class describe; summary: with the entry "judged/…"."""
-    known = positive_of(summary)
-    return judging.positive if isinstance(judging.positive, int) else 1 if known is None else known
-
-
-def _of_each(
-    kind: Classes, server: Tree | None, client_pairs: dict[str, np.ndarray], everyone: dict[str, np.ndarray]
-) -> dict[str, float]:
-    """Metrics of each class, or target, on the test examples of "global"; clients' own models are added up."""
-    pairs = {name: pair.cpu().numpy() for name, pair in server.items()} if server is not None else everyone
-    if server is None and client_pairs:
-        pairs = {name: pair.sum(0) for name, pair in client_pairs.items()}
-    of_test = {name: pair[TEST] for name, pair in pairs.items()}
-    return {f"{kind.each}/{name}": value for name, value in kind.of_each(of_test).items()}
+def _within(
+    kind: Classes,
+    per_client: Mapping[str, np.ndarray],
+    everyone: Mapping[str, np.ndarray],
+    summed: Mapping[str, np.ndarray],
+    positive: int,
+) -> dict[str, np.ndarray]:
+    """Metrics of order over pairs of examples of the same client, float64 [3], and how many clients have such pairs, as
+    far as the server knows."""
+    first, *_ = kind.ordering
+    if first not in everyone:
+        return {}
+    if summed:
+        members = summed[f"mean/{first}"][:, 1]
+    else:
+        members = (~np.isnan(per_client.get(first, np.full((1, 3), math.nan)))).sum(0).astype(np.float64)
+    metrics = kind.values(
+        {name: everyone[name] for name in (*kind.ordering, *kind.always) if name in everyone}, positive
+    )
+    within = {f"within/{name}": metrics[name] for name in kind.ordering if name in metrics}
+    return within | {"within/members": np.where(members > 0, members, math.nan)}
 
 
 def _scores(replies: Replies, server: Tree | None) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray] | None]:
@@ -202,32 +213,14 @@ def _scores(replies: Replies, server: Tree | None) -> tuple[dict[str, np.ndarray
     client_leaves = {path: replies.stack(path).movedim(0, -1) for path in paths}
     server_leaves = {} if server is None else {f"{_SERVER}{path}": leaf for path, leaf in leaves(server)}
     host = on_host(client_leaves | server_leaves)
-    mine = {path.removeprefix(_SERVER): host[path] for path in server_leaves}
     clients = {path: host[path].transpose(-1, *range(host[path].ndim - 1)) for path in client_leaves}
-    return clients, None if server is None else mine
+    if server is None:
+        return clients, None
+    return clients, {path.removeprefix(_SERVER): host[path] for path in server_leaves}
 
 
 def _pairs(scores: Mapping[str, np.ndarray], key: str) -> dict[str, np.ndarray]:
     return {name.removeprefix(f"{key}/"): leaf for name, leaf in scores.items() if name.startswith(f"{key}/")}
-
-
-def _outside(
-    kind: Classes,
-    server: dict[str, np.ndarray] | None,
-    client_pairs: dict[str, np.ndarray],
-    constant: np.ndarray | None,
-    positive: int,
-) -> Measured | None:
-    """Metrics on the global test set: of the server's model, or the mean over clients' own, by `client_pairs`."""
-    if server is not None:
-        return kind.measure(server, constant, positive)
-    if not client_pairs:
-        return None
-    plain, group_metrics = kind.measure(client_pairs, constant, positive)
-    return (
-        {name: np.apply_along_axis(mean, 0, value) for name, value in plain.items()},
-        {name: np.apply_along_axis(mean, 0, value) for name, value in group_metrics.items()},
-    )
 
 
 def _rows(
@@ -240,12 +233,12 @@ def _rows(
 ) -> pa.Table:
     """Long rows: every client and "global", every split, every metric that is defined there; and by (split, metric),
     the `single` values that only "global" has and the values that only `each` client has."""
-    others = [*pooled.values(), np.array([*single.values()], float), *each.values()]
+    rest = [*pooled.values(), np.array([*single.values()], float), *each.values()]
     first = len(per_client) * len(clients) * len(SPLITS)
-    flat = np.empty(first + sum(map(len, others)))
+    flat = np.empty(first + sum(map(len, rest)))
     if per_client:
         np.concatenate([*per_client.values()], out=flat[:first].reshape(-1, len(SPLITS)))
-    np.concatenate(others, out=flat[first:])
+    np.concatenate(rest, out=flat[first:])
     defined = ~np.isnan(flat)
     values = flat if defined.all() else flat[defined]
     labels = _labels(
@@ -257,16 +250,13 @@ def _rows(
 
 def of_splits(round: int, metrics: Mapping[str, np.ndarray]) -> pa.Table:
     """Rows of metrics of all examples together: {metric: float64 [3]}, for every split where it is defined."""
-    rows = [
-        (round, GLOBAL, split, name, float(value))
-        for name, each in metrics.items()
-        for split, value in zip(SPLITS, each, strict=True)
-        if not math.isnan(value)
-    ]
-    columns = zip(*rows, strict=True) if rows else ((),) * len(METRICS_SCHEMA)
-    return pa.table(
-        [pa.array(column, kind.type) for column, kind in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA
-    )
+    rows = []
+    for name, values in metrics.items():
+        for split, value in zip(SPLITS, values, strict=True):
+            if not math.isnan(value):
+                row = {"round": round, "client": GLOBAL, "split": split, "metric": name, "value": float(value)}
+                rows.append(row)
+    return pa.Table.from_pylist(rows, METRICS_SCHEMA)
 
 
 @lru_cache(maxsize=2)
@@ -279,20 +269,24 @@ def _labels(
     defined: bytes,
 ) -> tuple[pa.Array, ...]:
     """The columns client, split and metric of the rows that are `defined`, as bits; cached, as they rarely change."""
+    # for each row the numbers of its client, where "global" comes last, of its split and of its metric
     count, three = len(clients), len(SPLITS)
-    everyone = np.arange(count)
+    client_numbers = [
+        np.tile(np.arange(count).repeat(three), len(per_client)),
+        np.full(three * len(pooled) + len(single), count),
+        np.tile(np.arange(count), len(each)),
+    ]
+    split_numbers = [
+        np.tile(np.arange(three), count * len(per_client) + len(pooled)),
+        np.array([SPLITS.index(split) for split, _ in single], np.int64),
+        np.array([SPLITS.index(split) for split, _ in each], np.int64).repeat(count),
+    ]
     metrics = [*per_client, *pooled, *(name for _, name in single), *(name for _, name in each)]
-    often = [*[count * three] * len(per_client), *[three] * len(pooled), *[1] * len(single), *[count] * len(each)]
-    whose = [np.tile(everyone.repeat(three), len(per_client)), np.full(three * len(pooled) + len(single), count)]
-    single_splits = np.array([SPLITS.index(split) for split, _ in single], np.int64)
-    each_splits = np.array([SPLITS.index(split) for split, _ in each], np.int64)
-    which = np.concatenate(
-        [np.tile(np.arange(three), count * len(per_client) + len(pooled)), single_splits, each_splits.repeat(count)]
-    )
+    rows = [*[count * three] * len(per_client), *[three] * len(pooled), *[1] * len(single), *[count] * len(each)]
     columns: tuple[tuple[Sequence[str], np.ndarray], ...] = (
-        ((*clients, GLOBAL), np.concatenate([*whose, np.tile(everyone, len(each))])),
-        (SPLITS, which),
-        (metrics, np.arange(len(metrics)).repeat(often)),
+        ((*clients, GLOBAL), np.concatenate(client_numbers)),
+        (SPLITS, np.concatenate(split_numbers)),
+        (metrics, np.arange(len(metrics)).repeat(rows)),
     )
-    mask = np.unpackbits(np.frombuffer(defined, np.uint8), count=len(which)).astype(np.bool_)
+    mask = np.unpackbits(np.frombuffer(defined, np.uint8), count=sum(rows)).astype(np.bool_)
     return tuple(pa.array(names, pa.string()).take(pa.array(at[mask], pa.int64())) for names, at in columns)

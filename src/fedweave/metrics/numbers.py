@@ -67,7 +67,8 @@ def counts(
         "spearman": _spearman(y, p, known.mT, count),
     }
     if sensitive is not None:
-        group = (sensitive[:, None] == torch.arange(2, device=sensitive.device))[None, :, :, None] & known[:, :, None]
+        is_group = sensitive[:, None] == torch.arange(2, device=sensitive.device)  # [n, 2]
+        group = is_group[None, :, :, None] & known[:, :, None]  # [S, n, 2, t]
         errors = (p - y)[:, None]  # [n, 1, t]
         sums = [torch.where(group, values, 0.0).sum(1) for values in (errors.abs(), errors, torch.ones_like(errors))]
         pairs["group_errors"] = torch.stack(sums, 1)
@@ -78,11 +79,11 @@ def _spearman(y: Tensor, p: Tensor, known: Tensor, count: Tensor) -> Tensor:
     """The pairs "spearman": known bool [S, t, n], and their count [S, t]."""
     divisor = count.clamp(min=1)
 
-    def centered(values: Tensor) -> Tensor:
+    def center_ranks(values: Tensor) -> Tensor:
         ranks = torch.where(known, average_ranks(values, known), 0.0)
         return torch.where(known, ranks - (ranks.sum(-1) / divisor)[..., None], 0.0)
 
-    one, other = centered(y), centered(p)
+    one, other = center_ranks(y), center_ranks(p)  # [S, t, n]
     spread = (one.square().sum(-1) * other.square().sum(-1)).sqrt()
     defined = (spread > 0).to(torch.float64)
     correlation = (one * other).sum(-1) / torch.where(spread > 0, spread, 1.0)
@@ -126,21 +127,20 @@ def values(pairs: Values) -> Record:
 def means(pairs: Tree) -> Tree:
     """`values` of one client's `counts`, float64 [S, 2] each: the value and 1, or zeros where it is not defined. Sums
     of them over clients give means. Works under `vmap`."""
-    return {
-        name: torch.stack([value.nan_to_num(0.0), (~value.isnan()).to(torch.float64)], 1)
-        for name, value in _values(pairs).items()
-    }
+    out = {}
+    for name, value in _values(pairs).items():
+        out[name] = torch.stack([value.nan_to_num(0.0), (~value.isnan()).to(torch.float64)], 1)
+    return out
 
 
 def of_each(pairs: Values) -> dict[str, float]:
     """{"rmse/0", "r2/0", …: …} of every number, from pairs of one set; {} without them."""
     metrics = per_target(_tensors(pairs))
-    return {
-        f"{name}/{at}": float(value)
-        for name in _PER_TARGET
-        if name in metrics
-        for at, value in enumerate(metrics[name])
-    }
+    out = {}
+    for name in _PER_TARGET:
+        for at, value in enumerate(metrics.get(name, ())):
+            out[f"{name}/{at}"] = float(value)
+    return out
 
 
 def train_means(pairs: Mapping[str, np.ndarray]) -> np.ndarray | None:
@@ -167,10 +167,11 @@ def between_groups(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     absolute, error, n = np.moveaxis(pairs["group_errors"], -3, 0)  # [..., 2, t]
     metrics: dict[str, np.ndarray] = {}
     for name, total in (("mae", absolute), ("bias", error)):
-        each = mean_of_classes(ratio(total, n))  # [..., 2]
-        metrics |= {f"{name}_group0": each[..., 0], f"{name}_group1": each[..., 1]}
-        metrics[f"{name}_signed"] = each[..., 1] - each[..., 0]
-    return {f"groups/{name}": value for name, value in metrics.items()}
+        group0, group1 = np.moveaxis(mean_of_classes(ratio(total, n)), -1, 0)
+        metrics[f"groups/{name}_group0"] = group0
+        metrics[f"groups/{name}_group1"] = group1
+        metrics[f"groups/{name}_signed"] = group1 - group0
+    return metrics
 
 
 def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -181,7 +182,9 @@ def personal(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _values(pairs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    out = {"loss": _ratio(*pairs["loss"].unbind(-1))} if "loss" in pairs else {}
+    out = {}
+    if "loss" in pairs:
+        out["loss"] = _ratio(*pairs["loss"].unbind(-1))
     return out | {name: each.nanmean(-1) for name, each in per_target(pairs).items()}
 
 

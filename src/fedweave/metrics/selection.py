@@ -20,7 +20,7 @@ NONE = -1.0
 NEARLY = 0.1
 THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the rarest class among the training examples, where accuracy says little
-TARGETS_APART = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
+TARGET_SPREAD = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
 WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: a logistic regression without the graph
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: a score of links without a model
 CROSSING = "crossing"  # "crossing/<metric>" in a summary: links between members
@@ -139,8 +139,8 @@ METRICS: dict[str, Metric] = {
     ),
     "mrr": Metric("MRR", (CLASS,), note="mean of 1 / rank of a link among pairs that are none", measure="ranks"),
     **{
-        f"hits_at_{most}": Metric(f"Hits@{most}", (CLASS,), note=f"links whose rank is at most {most}", measure="ranks")
-        for most in HITS
+        f"hits_at_{k}": Metric(f"Hits@{k}", (CLASS,), note=f"links whose rank is at most {k}", measure="ranks")
+        for k in HITS
     },
     "recall_at_20": Metric(
         "recall@20", (CLASS,), note="share of a user's items among the first 20 of its list", measure="ranks"
@@ -180,15 +180,15 @@ def title_of(metric: str) -> str:
     return METRICS[metric].title if metric in METRICS else metric.replace("_", " ") or "result"
 
 
-def measured_of(target: Kind, classes: int) -> tuple[str, ...]:
+def metrics_of(target: Kind, classes: int) -> tuple[str, ...]:
     """The metrics of models that predict such targets, without losses, ranks and references; `classes`: their
     number."""
-    return tuple(
-        name
-        for name, metric in METRICS.items()
-        if target in metric.of and (metric.judges or metric.positive) and name not in OF_RANKS
-        if target != CLASS or classes == 2 or not metric.positive
-    )
+    names = []
+    for name, metric in METRICS.items():
+        measured = target in metric.of and (metric.judges or metric.positive) and name not in OF_RANKS
+        if measured and (target != CLASS or classes == 2 or not metric.positive):
+            names.append(name)
+    return tuple(names)
 
 
 def lower(name: str) -> bool:
@@ -319,32 +319,31 @@ def flagging(judging: Judging, metrics: Mapping[str, float | None]) -> Flagging 
 
     judging: with the number of the positive class. metrics: of the run's summary.
     """
-    if not looks_for(judging, metrics):
+    if positive_of(metrics) is None and judging.positive is None and judging.threshold == "auto":
         return None
-    chosen, how = metrics.get(THRESHOLD), judging.threshold
-    if chosen is None and isinstance(how, float | int):
-        chosen = how
-    if chosen is None and how != "auto":
-        return None
-    return Flagging(looked_for(judging, metrics), float(HALF if chosen is None else chosen))
+    threshold, how = metrics.get(THRESHOLD), judging.threshold
+    if threshold is None:
+        if isinstance(how, float | int):
+            threshold = how
+        elif how == "auto":
+            threshold = HALF
+        else:
+            return None
+    return Flagging(positive_class(judging, metrics), float(threshold))
 
 
-def looks_for(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
-    """Whether a run looks for a positive class."""
-    return positive_of(metrics) is not None or judging.positive is not None or judging.threshold != "auto"
-
-
-def chooses(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
+def chooses_threshold(judging: Judging, metrics: Mapping[str, float | None]) -> bool:
     """Whether a run chooses a threshold on validation examples."""
     is_number = isinstance(judging.threshold, float | int)
     return not is_number and (judging.threshold != "auto" or positive_of(metrics) is not None)
 
 
-def looked_for(judging: Judging, metrics: Mapping[str, float | None]) -> int:
-    """The number of the positive class; `judging` with its number where it names one."""
+def positive_class(judging: Judging, metrics: Mapping[str, float | None]) -> int:
+    """The number of the class that metrics of one class describe; `judging` with its number where it names one."""
     positive = positive_of(metrics)
-    default = judging.positive if isinstance(judging.positive, int) else 1
-    return default if positive is None else positive
+    if positive is not None:
+        return positive
+    return judging.positive if isinstance(judging.positive, int) else 1
 
 
 def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -26,11 +26,7 @@ class Stopping(Settings):
     patience: CountOrNone = 0
     min_delta: Annotated[NonNegative, Beside("patience")] = 0.0
 
-    def improves(self, metric: str, score: float, best: float) -> bool:
-        """Whether `score` is better than `best`, both of `metric`, by more than `min_delta`."""
-        return rank(metric, score) - rank(metric, best) > self.min_delta
-
-    def watched(self, number: int, score: float | None, summary: Mapping[str, float]) -> dict[str, float]:
+    def update(self, number: int, score: float | None, summary: Mapping[str, float]) -> dict[str, float]:
         """The summary's entries for the last improvement, after the evaluation of round `number`; {} without patience.
 
         score:   the selection metric, as the mean over clients on validation examples (`best_rounds.validated`); None
@@ -50,8 +46,12 @@ class Stopping(Settings):
                 "Leave examples for validation (partition.val), or leave patience out.",
                 code="user.no-validation",
             )
-        if score is None or (last and not self.improves(metric, score, last[f"{STOPPING}/score"])):
+        if score is None:
             return last
+        if last:
+            improvement = rank(metric, score) - rank(metric, last[f"{STOPPING}/score"])
+            if not improvement > self.min_delta:
+                return last
         return {f"{STOPPING}/round": float(number), f"{STOPPING}/score": score}
 
     def stops(self, number: int, summary: Mapping[str, float]) -> bool:

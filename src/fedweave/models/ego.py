@@ -12,11 +12,11 @@ import torch
 from fedweave.core.model import Model
 from fedweave.core.plugins import remember_maker
 from fedweave.models import blocks, sage
-from fedweave.models.norms import Stacked
+from fedweave.models.norms import LayerStack
 
 
 @dataclass(frozen=True)
-class Ego(Stacked):
+class Ego(LayerStack):
     """One linear layer with ReLU, `layers` GraphSAGE convolutions with ReLU and a linear classifier, all of width
     `hidden`, with dropout after ReLU. A node without neighbors counts as its own neighbor.
 

@@ -21,7 +21,7 @@ from fedweave.core.tree import Tree
 from fedweave.models import blocks, directions
 from fedweave.models.edge_settings import edge_width
 from fedweave.models.gine import marks
-from fedweave.models.norms import Normed, Stacked
+from fedweave.models.norms import LayerStack, Normed
 from fedweave.ops.attention import attend, largest
 from fedweave.ops.linear import linear
 
@@ -29,7 +29,7 @@ SLOPE = 0.2  # of LeakyReLU below 0
 
 
 @dataclass(frozen=True)
-class AttentionModel(Stacked, Normed):
+class AttentionModel(LayerStack, Normed):
     """A model of convolutions whose attention has several heads.
 
     hidden:            columns of each head; a hidden representation has `heads` * `hidden`.

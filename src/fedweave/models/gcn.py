@@ -20,12 +20,12 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models.directions import along
-from fedweave.models.norms import Normed, Stacked
+from fedweave.models.norms import LayerStack, Normed
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GCN(Stacked, Normed):
+class GCN(LayerStack, Normed):
     """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     linear:  adds a linear classifier after the last convolution, which then has width `hidden` (F²GNN's model).
@@ -145,7 +145,7 @@ def _pass(bias: int) -> Layer:
 
 
 @dataclass(frozen=True)
-class MLP(Stacked, Normed):
+class MLP(LayerStack, Normed):
     """`layers` linear layers of width `hidden`, with ReLU and `dropout` after each but the last.
 
     pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In

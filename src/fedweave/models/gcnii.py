@@ -13,12 +13,12 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import Stacked
+from fedweave.models.norms import LayerStack
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GCNII(Stacked):
+class GCNII(LayerStack):
     """A linear layer with ReLU to width `hidden`, `layers` convolutions with ReLU, and a linear classifier.
 
     As in the authors' code, dropout acts on the input of every layer but the first. The initial representation, to

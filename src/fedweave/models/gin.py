@@ -23,7 +23,7 @@ from fedweave.core.plugins import remember_maker
 from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import Normed, Stacked
+from fedweave.models.norms import LayerStack, Normed
 from fedweave.ops.linear import affine
 
 SUM, SPREAD = "kinds_sum", "kinds_spread"
@@ -87,7 +87,7 @@ def _number(values: Sequence[object]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class GIN(Stacked, Normed):
+class GIN(LayerStack, Normed):
     """A linear layer, `layers` GIN convolutions with ReLU and `dropout`, pooling, a linear layer with ReLU and
     `dropout`, and a linear classifier, all of width `hidden`.
 

@@ -21,7 +21,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, directions
 from fedweave.models.edge_settings import edge_width
-from fedweave.models.norms import Norm, Normed, Stacked
+from fedweave.models.norms import LayerStack, Norm, Normed
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
 from fedweave.sampling.minibatches import EGO_IDS, Minibatches, places_of
@@ -61,7 +61,7 @@ def minibatch_logits(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 @dataclass(frozen=True)
-class GINE(Stacked, Normed):
+class GINE(LayerStack, Normed):
     """A linear layer, `layers` GIN convolutions whose messages add the edges' features, with ReLU and `dropout`,
     pooling, a linear layer with ReLU and `dropout`, and a linear classifier, all of width `hidden`.
 

@@ -20,12 +20,12 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import Stacked
+from fedweave.models.norms import LayerStack
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GPRGNN(Stacked):
+class GPRGNN(LayerStack):
     """Z = Σ_k γ_k S^k H0, k = 0 … K, with H0 an MLP's logits and trained weights γ of the hops (eq. 1), which may
     become negative, so that neighbors can count against a class.
 
@@ -72,7 +72,7 @@ def _hop(k: int) -> Layer:
 
 
 @dataclass(frozen=True)
-class APPNP(Stacked):
+class APPNP(LayerStack):
     """Z_K of Z_{k+1} = (1 − α) S Z_k + α H, with Z_0 = H an MLP's logits (Gasteiger, Bojchevski and Günnemann 2019,
     "Predict then Propagate: Graph Neural Networks meet Personalized PageRank", eq. 4).
 
@@ -111,7 +111,7 @@ CHANNELS = ("low", "high", "own")
 
 
 @dataclass(frozen=True)
-class ACMGCN(Stacked):
+class ACMGCN(LayerStack):
     """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
 
     Each node weighs what it shares with its neighbors (low-pass), how it differs from them (high-pass) and its own
@@ -160,7 +160,7 @@ MAX_ROUNDS = 8  # the embedding is 2^(rounds + 1) - 1 times as wide as `hidden`
 
 
 @dataclass(frozen=True)
-class H2GCN(Stacked):
+class H2GCN(LayerStack):
     """The embeddings of a node, its neighbors and its neighbors' neighbors, side by side (algorithm 1).
 
     H0 = ReLU(X W). Each round makes [S1 H | S2 H] of the previous round's H, without weights: S1 over neighbors and S2

@@ -142,7 +142,7 @@ def mlp(width: int, kinds: int) -> Layer:
 
 
 def relational(name: str, width: int, kinds: int) -> Layer:
-    """The decoder of `models.relations` with this name; it has a vector for each of so many `kinds` of links."""
+    """The decoder of `models.relations` with this name; it has a vector for each of the `kinds` of links."""
     decoder = relations.DECODERS[name]
     if decoder.halves and width % 2:
         raise ConfigError(

@@ -44,7 +44,7 @@ class Normed(Settings):
 
 
 @dataclass(frozen=True)
-class Stacked(Settings):
+class LayerStack(Settings):
     """A model of several layers of one width.
 
     hidden:  width of the hidden layers.

@@ -16,7 +16,7 @@ from fedweave.core.tree import Tree
 from fedweave.models import blocks, directions
 from fedweave.models.edge_settings import edge_width
 from fedweave.models.gine import build_with_head
-from fedweave.models.norms import Normed, Stacked
+from fedweave.models.norms import LayerStack, Normed
 from fedweave.ops.attention import largest
 from fedweave.ops.linear import affine, linear
 
@@ -24,7 +24,7 @@ MIN_VARIANCE = 1e-5  # a smaller variance counts as this in the gradient, and as
 
 
 @dataclass(frozen=True)
-class PNA(Stacked, Normed):
+class PNA(LayerStack, Normed):
     """A linear layer, `layers` convolutions that concatenate the mean, minimum, maximum and standard deviation of the
     messages, with ReLU and `dropout`. The head of `gine` follows. Each aggregate appears three times: unscaled, and
     amplified and attenuated by the node's degree.

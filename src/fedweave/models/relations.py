@@ -81,8 +81,8 @@ class Decoder(NamedTuple):
     back:   r -> the relation from tail to head.
     near:   (output of `lead` [c, d], rows [m, d]) -> scores [c, m].
     halves: whether an entity's vector is complex.
-    angles: whether a relation's vector has the angles of half as many rotations, initially uniform in ±π; others are as
-            wide as an entity's, and initially uniform in ±sqrt(6 / width).
+    angles: whether a relation's vector has angles of rotations, half the width of an entity's, initially uniform in ±π;
+            others have an entity's width, and are initially uniform in ±sqrt(6 / width).
     """
 
     score: Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -16,13 +16,13 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import Stacked
+from fedweave.models.norms import LayerStack
 from fedweave.ops.linear import linear
 from fedweave.ops.rows import gather_rows
 
 
 @dataclass(frozen=True)
-class RGCN(Stacked):
+class RGCN(LayerStack):
     """`layers` relational convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     Messages go along a link and back. Each relation has a weight matrix for either way: a mixture of `bases` matrices

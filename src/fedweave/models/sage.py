@@ -13,13 +13,13 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import Normed, Stacked
+from fedweave.models.norms import LayerStack, Normed
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
 
 
 @dataclass(frozen=True)
-class SAGE(Stacked, Normed):
+class SAGE(LayerStack, Normed):
     """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     pool:              pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In

@@ -16,7 +16,7 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks, gcn, gin
-from fedweave.models.norms import Stacked
+from fedweave.models.norms import LayerStack
 
 CODES = "structure"  # the operator whose columns are the codes
 RETURNS, DEGREES = 16, 16  # columns of each kind
@@ -45,7 +45,7 @@ STRUCTURE = "structure_"  # prefix of the names of the structure channel's weigh
 
 
 @dataclass(frozen=True)
-class Star(Stacked):
+class Star(LayerStack):
     """A channel h for features and a channel s for structure: h begins with a linear layer on the features, s with one
     on the nodes' structure codes (`structure_codes`). Then `layers` times h ← GIN([h‖s]) with ReLU and `dropout`, and
     s ← tanh(GCN(s)). The head is a linear layer on [h‖s], pooling, a linear layer with ReLU and `dropout`, and a linear

@@ -8,11 +8,10 @@ reports. These tables report two rounds: the last, and the one that a fixed rule
 """
 
 from fedweave.experiment.config import Document
-from fedweave.papers.group_quantities import When, gap, gaps, median_gap, median_score, one_class, score, tradeoff
-from fedweave.papers.paper import NOTHING, Paper, PaperCell, PaperTable, Quantity, parse_numbers, printed_tables
+from fedweave.papers.group_quantities import When, gaps, median_score, one_class, percent, tradeoff
+from fedweave.papers.paper import Paper, PaperCell, PaperTable, Quantity, parse_numbers, printed_tables
 
 PRINTED = printed_tables("f2gnn")
-
 
 ROUNDS, LOOK = 100, 10
 CURVE_SEEDS = 5  # of the figure over penalties
@@ -111,54 +110,39 @@ SCORES = {"Accuracy": "accuracy", "AUC": "auc"}
 GAPS = {"ΔSP": "sp", "ΔSP by chance": "sp_floor", "ΔEO": "eo", "ΔEO by chance": "eo_floor"}
 TRADEOFFS = {"Accuracy / (ΔSP + ΔEO)": "accuracy", "AUC / (ΔSP + ΔEO)": "auc"}
 PLANE = ("ΔSP + ΔEO", "Accuracy")
-ALIKE = "Predict one class"
+ONE_CLASS = "Predict one class"
 ROUND: dict[When, str] = {"fairest": "", "last": ", last round"}
+Columns = dict[str, Quantity]
 
 
-def _global(when: When) -> dict[str, Quantity]:
-    return (
-        {column: score(name, when) for column, name in SCORES.items()}
-        | {column: gap(name, when) for column, name in GAPS.items()}
-        | {ALIKE: one_class(when)}
-    )
+def _scores(split: str, when: When) -> Columns:
+    """The scores and gaps of a test, "global" or "local"."""
+    if split == "local":
+        scores = {column: median_score(name, when) for column, name in SCORES.items()}
+        return scores | {column: percent(f"groups/median/{name}", when) for column, name in GAPS.items()}
+    scores = {column: percent(f"global/{name}", when) for column, name in SCORES.items()}
+    scores |= {column: percent(f"groups/global/{name}", when) for column, name in GAPS.items()}
+    return scores | {ONE_CLASS: one_class(when)}
 
 
-def _local(when: When) -> dict[str, Quantity]:
-    return {column: median_score(name, when) for column, name in SCORES.items()} | {
-        column: median_gap(name, when) for column, name in GAPS.items()
-    }
-
-
-def _tradeoffs(when: When) -> dict[str, Quantity]:
-    return {column: tradeoff(name, when) for column, name in TRADEOFFS.items()} | {ALIKE: one_class(when)}
-
-
-def _sum() -> dict[str, Quantity]:
-    return {"ΔSP + ΔEO": gaps("fairest")}
+def _tradeoffs(when: When) -> Columns:
+    return {column: tradeoff(name, when) for column, name in TRADEOFFS.items()} | {ONE_CLASS: one_class(when)}
 
 
 def _cells(
-    dataset: str, label: str, document: Document, quantities: dict[str, Quantity], split: str, seeds: int = 0
+    dataset: str, label: str, document: Document, columns: Columns, split: str, seeds: int = 0
 ) -> list[PaperCell]:
-    return [
-        PaperCell(f"{dataset}, {label}", column, split, document, quantity, NOTHING, seeds=seeds or SEEDS[dataset])
-        for column, quantity in quantities.items()
-    ]
+    row, seeds = f"{dataset}, {label}", seeds or SEEDS[dataset]
+    return [PaperCell(row, column, split, document, it, seeds=seeds) for column, it in columns.items()]
 
 
-def _cells_of_text(dataset: str, text: str, quantities: dict[str, Quantity], split: str) -> list[PaperCell]:
-    return [
-        PaperCell(
-            f"{dataset}, {method}",
-            column,
-            split,
-            experiment(dataset, method),
-            quantities[column],
-            number,
-            seeds=SEEDS[dataset],
-        )
-        for (method, column), number in parse_numbers(text).items()
-    ]
+def _printed_cells(dataset: str, text: str, columns: Columns, split: str) -> list[PaperCell]:
+    cells = []
+    for (method, column), number in parse_numbers(text).items():
+        place = f"{dataset}, {method}", column, split
+        document = experiment(dataset, method)
+        cells.append(PaperCell(*place, document, columns[column], number, seeds=SEEDS[dataset]))
+    return cells
 
 
 def _evaluation() -> PaperTable:
@@ -166,12 +150,12 @@ def _evaluation() -> PaperTable:
     for dataset in OURS:
         for method in METHODS:
             document = experiment(dataset, method)
-            cells += _cells(dataset, method, document, _global("fairest"), "global")
-            cells += _cells(dataset, method + ROUND["last"], document, _global("last"), "global")
-            cells += _cells(dataset, method, document, _local("fairest"), "local")
+            cells += _cells(dataset, method, document, _scores("global", "fairest"), "global")
+            cells += _cells(dataset, method + ROUND["last"], document, _scores("global", "last"), "global")
+            cells += _cells(dataset, method, document, _scores("local", "fairest"), "local")
     for split, texts in PRINTED[1].items():
         for dataset, text in texts.items():
-            cells += _cells_of_text(dataset, text, _global("last") if split == "global" else _local("last"), split)
+            cells += _printed_cells(dataset, text, _scores(split, "last"), split)
     return _table("Scores and gaps between groups", cells, LOCAL)
 
 
@@ -180,43 +164,42 @@ def _comparison() -> PaperTable:
     for dataset in OURS:
         for method in METHODS:
             for when, words in ROUND.items():
-                document = experiment(dataset, method)
-                cells += _cells(dataset, method + words, document, _tradeoffs(when), "global")
+                cells += _cells(dataset, method + words, experiment(dataset, method), _tradeoffs(when), "global")
     for dataset, text in PRINTED[2].items():
-        cells += _cells_of_text(dataset, text, _tradeoffs("last"), "global")
+        cells += _printed_cells(dataset, text, _tradeoffs("last"), "global")
     return _table("Trade-offs between scores and gaps", cells, RATIOS)
 
 
 def _ablations() -> PaperTable:
+    columns = _scores("global", "fairest") | {"ΔSP + ΔEO": gaps("fairest")} | _tradeoffs("fairest")
     cells = []
     for dataset in OURS:
         for label, settings in ABLATIONS.items():
-            document = experiment(dataset, "F²GNN", **settings)
-            quantities = _global("fairest") | _sum() | _tradeoffs("fairest")
-            cells += _cells(dataset, label, document, quantities, "global")
+            cells += _cells(dataset, label, experiment(dataset, "F²GNN", **settings), columns, "global")
     note = "The paper draws bars and prints no numbers."
     return _table("Ablations: without the client's or the server's part", cells, RATIOS, note, plane=PLANE)
 
 
 def _pareto() -> PaperTable:
-    quantities = _sum() | {"Accuracy": score("accuracy", "fairest"), ALIKE: one_class("fairest")}
+    columns = {"ΔSP + ΔEO": gaps("fairest"), "Accuracy": percent("global/accuracy", "fairest")}
+    columns |= {ONE_CLASS: one_class("fairest")}
     cells = []
     for dataset in OURS:
         for method in METHODS:
-            swept = [{"alpha": alpha} for alpha in ALPHAS] if method in ("F²GNN", PENALTY) else [{}]
-            for settings in swept:
+            strengths = [{"alpha": alpha} for alpha in ALPHAS] if method in ("F²GNN", PENALTY) else [{}]
+            for settings in strengths:
                 label = ", ".join([method, *(f"{alpha:g}" for alpha in settings.values())])
                 document = experiment(dataset, method, **settings)
-                cells += _cells(dataset, label, document, quantities, "global", CURVE_SEEDS)
+                cells += _cells(dataset, label, document, columns, "global", CURVE_SEEDS)
     note = "The paper has no such figure; our pictures are the files next to this table, with the strength at each dot."
     return _table("Accuracy against gaps by the strength of the penalty", cells, note, plane=PLANE)
 
 
 def _table(title: str, cells: list[PaperCell], *notes: str, plane: tuple[str, str] | None = None) -> PaperTable:
-    hyperparameters = (
-        f"{' '.join(key)} {', '.join(f'{name} {value}' for name, value in values.items())}"
-        for key, values in CHOICES.items()
-    )
+    hyperparameters = []
+    for key, values in CHOICES.items():
+        settings = ", ".join(f"{name} {value}" for name, value in values.items())
+        hyperparameters.append(f"{' '.join(key)} {settings}")
     common = f"{ROUNDS} rounds. Hyperparameters: {'; '.join(hyperparameters)}: {CHOSEN}."
     return PaperTable(title, tuple(cells), max(SEEDS.values()), (common, RULE, *notes), plane=plane)
 
@@ -225,8 +208,8 @@ RULE = (
     "Rows are of the fairest round: the lowest ΔSP + ΔEO on the clients' validation nodes among the rounds whose "
     "accuracy there is above the better constant prediction's and that do not predict one class for almost everyone, "
     "else the round of best validation accuracy. Rows of the last round are marked. The paper does not state its "
-    f"round; its numbers are compared with the last round. {ALIKE!r} is the share of the runs whose model predicts one "
-    "class on the whole test: it has no gaps, so that rows with many such runs compare nothing."
+    f"round; its numbers are compared with the last round. {ONE_CLASS!r} is the share of the runs whose model predicts "
+    "one class on the whole test: it has no gaps, so that rows with many such runs compare nothing."
 )
 LOCAL = "By chance: what a classifier that ignores the groups would show on average. Local: median over clients."
 RATIOS = "A trade-off is the ratio of the means over the runs; its deviation is the jackknife's, over pseudo-values."

@@ -11,8 +11,9 @@ from shorter steps: FairGFL with `normalize`, whose weights sum to 1 before λ, 
 by `STEP`, the mean over clients of 1 / (1 + O_i) at that 𝐍 (`fedavgm` without momentum).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import fmean
+from typing import Any
 
 from fedweave.datasets.public import PUBLIC
 from fedweave.experiment.config import Document
@@ -26,12 +27,20 @@ from fedweave.papers.overlap_quantities import (
     share_of,
     sharing,
 )
-from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, parse_numbers, printed_tables
+from fedweave.papers.paper import (
+    NOTHING,
+    Paper,
+    PaperCell,
+    PaperTable,
+    Printed,
+    Quantity,
+    parse_numbers,
+    printed_tables,
+)
 from fedweave.papers.quantities import summary_metric
 from fedweave.partition.overlap import HIGH, LOW, NONE
 
 PRINTED = printed_tables("fairgfl")
-
 SHARING = {  # Table III: (true, estimated) shares, which sum to 1 over all clients
     "Cora": (
         (0.0521, 0.0352, 0.0289, 0.0676, 0.0315, 0.0423, 0.0187, 0.0489),
@@ -42,12 +51,10 @@ SHARING = {  # Table III: (true, estimated) shares, which sum to 1 over all clie
         (0.0452, 0.0256, 0.0398, 0.0387, 0.0323, 0.0169, 0.0356, 0.0531),
     ),
 }
-ALONE = {
+NO_OVERLAP = {  # the same of clients without overlap
     "Cora": ((0.0, 0.0, 0.0, 0.0), (0.0058, 0.0083, 0.0091, 0.0072)),
     "CiteSeer": ((0.0, 0.0, 0.0, 0.0), (2.8512e-10, 0.0042, 3.2732e-12, 7.8254e-08)),
 }
-
-
 SEEDS = 5
 ROUNDS = 50
 LOOK = 10  # rounds between two evaluations
@@ -64,10 +71,10 @@ WIDTHS = {"Cora": 256, "CiteSeer": 128}
 CODES = {"Cora": 100, "CiteSeer": 300}
 
 DESCENT: Document = {"local_steps": 3, "optimizer": "sgd", "lr": 0.5, "weight_decay": 5e-4}
-FAIRGFL_OWN: Document = {"name": "fairgfl", "lam": 0.1, "epsilon_a": 3.0, "epsilon_b": 1.0} | DESCENT
+FAIRGFL_SETTINGS: Document = {"name": "fairgfl", "lam": 0.1, "epsilon_a": 3.0, "epsilon_b": 1.0} | DESCENT
 UNIFORM: Document = {"parts": ["uniform"]}
 FEDAVG: Document = {"name": "fedavg"} | UNIFORM | DESCENT
-OTHERS: dict[str, Document] = {
+BASELINE_METHODS: dict[str, Document] = {
     "q-FedAvg": {"name": "qfedavg"} | DESCENT,
     "Ditto": {"name": "ditto"} | UNIFORM | DESCENT,
     "FCFL": {"name": "fcfl", "first": ROUNDS // 2, "lr": 0.5},
@@ -78,8 +85,9 @@ OURS, NORMALIZED, PLAIN, SCALED = "FairGFL", "FairGFL, normalized", "FedAvg", "F
 
 ACCURACY = summary_metric("global/accuracy", "accuracy")
 LOSS = summary_metric("global/loss", "loss")
-VARIANCE = summary_metric("fairness/train_loss_variance", "variance", digits=5, earlier="fairness/loss_variance")
-ENTROPY = summary_metric("fairness/train_loss_entropy", "entropy", digits=5, earlier="fairness/loss_entropy")
+VARIANCE = summary_metric("fairness/train_loss_variance", "variance", digits=5)
+ENTROPY = summary_metric("fairness/train_loss_entropy", "entropy", digits=5)
+QUANTITIES = (ACCURACY, LOSS, VARIANCE, ENTROPY)
 
 
 def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes: object) -> Document:
@@ -96,111 +104,64 @@ def experiment(dataset: str, method: str = OURS, overlap: float = 0.1, **changes
 
 def _algorithm(dataset: str, method: str, overlap: float) -> Document:
     if method in (OURS, NORMALIZED):
-        settings = FAIRGFL_OWN | {"code_size": CODES.get(dataset, 100)}
+        settings = FAIRGFL_SETTINGS | {"code_size": CODES.get(dataset, 100)}
         return settings | {"normalize": True} if method == NORMALIZED else settings
     if method == SCALED and overlap > 0:
         return {"name": "fedavgm", "momentum": 0.0, "server_lr": STEP[dataset][overlap]} | UNIFORM | DESCENT
-    return OTHERS.get(method, FEDAVG)
+    return BASELINE_METHODS.get(method, FEDAVG)
+
+
+def _cells(rows: Mapping[str, Mapping[str, Any]], *quantities: Quantity) -> list[PaperCell]:
+    """A cell for each data set, quantity and row, {its name: arguments of `experiment`}."""
+    cells = []
+    for dataset in DATASETS:
+        for quantity in quantities:
+            for row, settings in rows.items():
+                cells.append(PaperCell(row, dataset, _split(quantity), experiment(dataset, **settings), quantity))
+    return cells
 
 
 def _comparison(title: str, *quantities: Quantity) -> PaperTable:
-    methods = (OURS, NORMALIZED, PLAIN, SCALED, *OTHERS)
-    cells = [
-        PaperCell(method, dataset, _split(quantity), experiment(dataset, method), quantity)
-        for dataset in DATASETS
-        for quantity in quantities
-        for method in methods
-    ]
+    rows = {method: {"method": method} for method in (OURS, NORMALIZED, PLAIN, SCALED, *BASELINE_METHODS)}
+    cells = _cells(rows, *quantities)
     return _table(f"{title} at an overlap of .1", cells, STEPS, BASELINES, over="round", against=(PLAIN, SCALED))
 
 
-def _budgets() -> PaperTable:
-    cells = [
-        PaperCell(f"ε_a = {epsilon:g}", dataset, _split(quantity), experiment(dataset, epsilon_a=epsilon), quantity)
-        for dataset in DATASETS
-        for quantity in (ACCURACY, LOSS, VARIANCE, ENTROPY)
-        for epsilon in (1.0, 4.0, float("inf"))
-    ]
-    return _table("FairGFL by the privacy of codes", cells, over="round")
-
-
-def _encoders() -> PaperTable:
-    cells = [
-        PaperCell(f"{n} rounds", dataset, _split(quantity), experiment(dataset, encoder_rounds=n), quantity)
-        for dataset in DATASETS
-        for quantity in (ACCURACY, LOSS, VARIANCE, ENTROPY)
-        for n in (0, 200, 600)
-    ]
-    return _table("FairGFL by the training of its encoder", cells, over="round")
-
-
 def _dynamic(title: str, *quantities: Quantity) -> PaperTable:
-    drifting: dict[str, Document] = {
-        OURS: {"parts": ["drift"], "renew": True, "beta": 0.8},
-        NORMALIZED: {"parts": ["drift"], "renew": True, "beta": 0.8},
-        PLAIN: {"parts": ["uniform", "drift"]},
-        SCALED: {"parts": ["uniform", "drift"]},
+    rows: dict[str, dict[str, Any]] = {
+        OURS: {"method": OURS, "parts": ["drift"], "renew": True, "beta": 0.8},
+        NORMALIZED: {"method": NORMALIZED, "parts": ["drift"], "renew": True, "beta": 0.8},
+        PLAIN: {"method": PLAIN, "parts": ["uniform", "drift"]},
+        SCALED: {"method": SCALED, "parts": ["uniform", "drift"]},
     }
-    cells = [
-        PaperCell(method, dataset, _split(quantity), experiment(dataset, method, **changes), quantity)
-        for dataset in DATASETS
-        for quantity in quantities
-        for method, changes in drifting.items()
-    ]
-    above = f"{title} where 1 % of nodes changes in each round"
-    return _table(above, cells, STEPS, DRIFT, over="round", against=(PLAIN, SCALED))
+    title = f"{title} where 1 % of nodes changes in each round"
+    return _table(title, _cells(rows, *quantities), STEPS, DRIFT, over="round", against=(PLAIN, SCALED))
 
 
 def _overlaps() -> PaperTable:
-    cells = [
-        PaperCell(method, f"{dataset}, overlap {n:g}", _split(quantity), experiment(dataset, method, n), quantity)
-        for dataset in DATASETS
-        for n in OVERLAPS
-        for quantity in (ACCURACY, VARIANCE, ENTROPY)
-        for method in (OURS, NORMALIZED, PLAIN, SCALED)
-    ]
+    cells = []
+    for dataset in DATASETS:
+        for n in OVERLAPS:
+            for quantity in (ACCURACY, VARIANCE, ENTROPY):
+                for method in (OURS, NORMALIZED, PLAIN, SCALED):
+                    place = method, f"{dataset}, overlap {n:g}", _split(quantity)
+                    cells.append(PaperCell(*place, experiment(dataset, method, n), quantity))
     return _table("Accuracy and fairness by overlap", cells, STEPS, over="overlap", against=(PLAIN, SCALED))
 
 
 def _estimates() -> PaperTable:
     groups = {"overlapping": (LOW, HIGH), "low overlap": (LOW,), "high overlap": (HIGH,), "no overlap": (NONE,)}
+    printed = {"overlapping": SHARING, "no overlap": NO_OVERLAP}
     cells = []
     for dataset in DATASETS:
         document = experiment(dataset)
-        means = {
-            "overlapping": dict(zip((TRUE, ESTIMATED), map(fmean, SHARING[dataset]), strict=True)),
-            "no overlap": dict(zip((TRUE, ESTIMATED), map(fmean, ALONE[dataset]), strict=True)),
-        }
         for row, of in groups.items():
-            for column, matrix in (("true", TRUE), ("estimated", ESTIMATED)):
-                paper = Printed(means.get(row, {}).get(matrix))
+            for at, (column, matrix) in enumerate((("true", TRUE), ("estimated", ESTIMATED))):
+                paper = Printed(fmean(printed[row][dataset][at])) if row in printed else NOTHING
                 cells.append(PaperCell(row, f"{dataset}, {column}", "", document, sharing(matrix, of), paper))
-        cells += [
-            PaperCell(row, dataset, "", document, quantity)
-            for row, quantity in (
-                ("pairs of clients that overlap", pair_auc()),
-                ("order of clients", rank_correlation()),
-            )
-        ]
+        cells.append(PaperCell("pairs of clients that overlap", dataset, "", document, pair_auc()))
+        cells.append(PaperCell("order of clients", dataset, "", document, rank_correlation()))
     return _table("True and estimated overlaps of nodes at ε_a = 3", cells, SHARES)
-
-
-def _bytes() -> PaperTable:
-    cells = []
-    for (dataset, column), number in parse_numbers(PRINTED[4]).items():
-        model, features, links = (_expected_bytes(dataset, part) for part in range(3))
-        quantity = {
-            "Model": bytes_each(("update",), _always(model)),
-            "Features": bytes_each(("codes",), _always(features)),
-            "Links": bytes_each(("links",), _always(links)),
-            "Ratio": share_of(("codes", "links"), ("update",), _always(100 * (features + links) / model)),
-        }[column]
-        cells.append(PaperCell(dataset, column, "", experiment(dataset), quantity, number))
-    return _table("What a client sends in a round", cells, BYTES)
-
-
-def _always(number: float) -> Callable[[Document], float]:
-    return lambda document: number
 
 
 # Features, hidden width, classes, nodes of a minibatch, code size, and bytes per pair of nodes, with which Table IV's
@@ -213,24 +174,31 @@ SHAPES = {
 }
 
 
-def _expected_bytes(dataset: str, part: int) -> int:
-    """Bytes as the paper counts them: floats of a GCN with two layers, floats of the codes, bits or bytes of links."""
-    features, hidden, classes, nodes, size, each = SHAPES[dataset]
-    return (
-        4 * ((features + 1) * hidden + (hidden + 1) * classes),
-        4 * nodes * size,
-        int(nodes * nodes * each),
-    )[part]
+def _bytes() -> PaperTable:
+    def constant(number: float) -> Callable[[Document], float]:
+        return lambda document: number
+
+    cells = []
+    for (dataset, column), number in parse_numbers(PRINTED[4]).items():
+        features, hidden, classes, nodes, size, each = SHAPES[dataset]
+        model = 4 * ((features + 1) * hidden + (hidden + 1) * classes)  # bytes of a GCN with two layers
+        codes, links = 4 * nodes * size, int(nodes * nodes * each)
+        quantity = {
+            "Model": bytes_each(("update",), constant(model)),
+            "Features": bytes_each(("codes",), constant(codes)),
+            "Links": bytes_each(("links",), constant(links)),
+            "Ratio": share_of(("codes", "links"), ("update",), constant(100 * (codes + links) / model)),
+        }[column]
+        cells.append(PaperCell(dataset, column, "", experiment(dataset), quantity, number))
+    return _table("What a client sends in a round", cells, BYTES)
 
 
 def _attack() -> PaperTable:
     cells = []
     for (row, column), number in parse_numbers(PRINTED[5]).items():
-        queries, column_label = int(column), f"{column} answer{'s' * (int(column) > 1)}"
-        for name, permanent, paper in ((row, False, number), ("noise drawn once", True, Printed())):
-            cells.append(
-                PaperCell(name, column_label, "", experiment("Cora"), links_by_averaging(queries, permanent), paper)
-            )
+        queries, label, document = int(column), f"{column} answer{'s' * (int(column) > 1)}", experiment("Cora")
+        cells.append(PaperCell(row, label, "", document, links_by_averaging(queries, False), number))
+        cells.append(PaperCell("noise drawn once", label, "", document, links_by_averaging(queries, True)))
     return _table("Links found by asking again", sorted(cells, key=lambda it: it.row), ATTACK)
 
 
@@ -279,9 +247,17 @@ FAIRGFL = Paper(
     {
         5: _comparison("Utility", ACCURACY, LOSS),
         6: _comparison("Fairness", VARIANCE, ENTROPY),
-        7: _budgets(),
+        7: _table(
+            "FairGFL by the privacy of codes",
+            _cells({f"ε_a = {e:g}": {"epsilon_a": e} for e in (1.0, 4.0, float("inf"))}, *QUANTITIES),
+            over="round",
+        ),
         8: _overlaps(),
-        10: _encoders(),
+        10: _table(
+            "FairGFL by the training of its encoder",
+            _cells({f"{n} rounds": {"encoder_rounds": n} for n in (0, 200, 600)}, *QUANTITIES),
+            over="round",
+        ),
         12: _dynamic("Utility", ACCURACY, LOSS),
         13: _dynamic("Fairness", VARIANCE, ENTROPY),
     },

@@ -18,7 +18,6 @@ from fedweave.papers.reward_quantities import METHOD, QUALITIES, contribution, f
 
 PRINTED = printed_tables("fairgraphfl")
 
-
 SEEDS = 5
 SERVER_VAL = 0.1  # of the graphs, which CFFL's server validates on
 AGENTS, PARTS = 5, 5  # of Figure 1; and into how many parts its rounds are taken together
@@ -56,9 +55,9 @@ ABLATIONS: dict[str, Document] = {
     "without value-based weights": {"weights": "size"},
     "without motif prototypes": {"prototypes": False},
 }
-ACCURACY = {
-    name: replace(summary_metric(f"{split}/accuracy", "accuracy", digits=3), best=partial(best_on_test, split))
-    for name, split in (("global", "global"), ("personalized", "local"))
+ACCURACY = {  # by the split of their tests
+    split: replace(summary_metric(f"{split}/accuracy", "accuracy", digits=3), best=partial(best_on_test, split))
+    for split in ("global", "local")
 }
 
 
@@ -70,28 +69,28 @@ def experiment(dataset: str, method: str = METHOD, partition: Document | None = 
         split["server_val"] = SERVER_VAL
     if split["split_seed"] is None:
         del split["split_seed"]
+    algorithm: Document = {"name": METHODS[method]}
+    if method == NORMED:
+        algorithm["norm"] = NORM
+    if method in ("GCFL", "GCFL+"):
+        algorithm |= CUTS.get(dataset, {})
+    if method == "GCFL+":
+        algorithm |= SERIES.get(dataset, {})
     return {
         "rounds": 200,
         "eval_every": 10,
         "data": {"name": dataset.lower()},
         "partition": split,
         "model": {"name": MODELS.get(method, "gin")} | WIDTHS,
-        "algorithm": {"name": METHODS[method]} | _method_settings(method, dataset) | DESCENT | changes,
+        "algorithm": algorithm | DESCENT | changes,
     }
-
-
-def _method_settings(method: str, dataset: str) -> Document:
-    if method == NORMED:
-        return {"norm": NORM}
-    cuts = CUTS.get(dataset, {}) if method in ("GCFL", "GCFL+") else {}
-    return cuts | (SERIES.get(dataset, {}) if method == "GCFL+" else {})
 
 
 def _accuracy_cells(row: str, column: str, document: Document, paper: dict[str, Printed]) -> list[PaperCell]:
     """Personalized and global accuracy, and fairness against self-training on the same split, where the method has
     them."""
     baseline = document | {"model": {"name": "gin"} | WIDTHS, "algorithm": {"name": METHODS["Self-train"]} | DESCENT}
-    local = PaperCell(row, column, "local", document, ACCURACY["personalized"], paper["personalized"])
+    local = PaperCell(row, column, "local", document, ACCURACY["local"], paper["personalized"])
     whole = PaperCell(row, column, "global", document, ACCURACY["global"], paper["global"])
     fair = PaperCell(row, column, "local", document, fairness(), paper["fairness"], baseline=baseline)
     return [local, *([] if row in NO_GLOBAL_MODEL else [whole]), *([] if row == "Self-train" else [fair])]
@@ -126,7 +125,7 @@ def _large() -> PaperTable:
     for method in dict.fromkeys(row for row, _ in paper):
         document = experiment(LARGE, method)
         cells += _accuracy_cells(method, LARGE, document, _numbers(paper, method))
-    return _table("Accuracy and fairness on many graphs", cells, NOT_HELD)
+    return _table("Accuracy and fairness on many graphs", cells, NO_LOADER)
 
 
 def _contributions() -> PaperTable:
@@ -137,7 +136,7 @@ def _contributions() -> PaperTable:
             for part in range(PARTS):
                 place = f"agent {agent + 1}", f"{method}, part {part + 1}"
                 cells.append(PaperCell(*place, "global", document, contribution(agent, part, PARTS)))
-    return _table("What each agent contributes over the rounds", cells, ALONE, over="part")
+    return _table("What each agent contributes over the rounds", cells, LEAVE_ONE_OUT, over="part")
 
 
 def _payoffs() -> PaperTable:
@@ -183,8 +182,8 @@ SCALED = (
     "have the same. It also makes steps longer, and longer steps alone have most of its gain on PROTEINS "
     "(docs/fairgraphfl.md)."
 )
-NOT_HELD = f"{LARGE} has 144,033 graphs; there is no loader of it here."
-ALONE = (
+NO_LOADER = f"{LARGE} has 144,033 graphs; there is no loader of it here."
+LEAVE_ONE_OUT = (
     "PROTEINS in five equal parts. Numbers are the global test accuracy of the model after a round minus the accuracy "
     "of the model from the same round without the agent's update, in the mean over each fifth of the rounds. "
     "The paper divides by the accuracy, and draws colors without numbers; single rounds are in the runs' "

@@ -45,10 +45,6 @@ def _comparison(where: str, split: str, partitions: dict[str, Document], text: s
     return PaperTable(f"F1 in the {split} test under {where}", _experiments(text, document, split), SEEDS, notes)
 
 
-def _major_rate(method: str, rate: str) -> Document:
-    return experiment("Wiki", method, partition={"major_rate": float(rate)})
-
-
 def _uploads(document: Document) -> float:
     """MB of parameters that clients send, and what the paper counts as parameters: of FedEgo the reduction layers, of
     FedAvg the whole model."""
@@ -57,8 +53,7 @@ def _uploads(document: Document) -> float:
     floats = (facts.features + 1) * width
     if document["algorithm"]["name"] == "fedavg":
         floats += document["model"]["layers"] * (2 * width + 1) * width + (width + 1) * facts.classes
-    result: float = _messages(document) * 4 * floats / MB
-    return result
+    return _megabytes(document, floats)
 
 
 def _egos(document: Document) -> float:
@@ -71,17 +66,17 @@ def _egos(document: Document) -> float:
     train = nodes - round(partition["val"] * nodes) - partition["test_nodes"]
     uploads = train // algorithm["batch"] + (train % algorithm["batch"] > 1)
     floats = positions(algorithm["hops"], algorithm["fan_out"]) * document["model"]["hidden"] + facts.classes
-    result: float = _messages(document) * uploads * 4 * floats / MB
-    return result
+    return _megabytes(document, uploads * floats)
 
 
 def _total(document: Document) -> float:
     return _uploads(document) + _egos(document)
 
 
-def _messages(document: Document) -> int:
-    result: int = document["rounds"] * document["partition"]["clients"]
-    return result
+def _megabytes(document: Document, floats: int) -> float:
+    """MB of these floats from every client in every round."""
+    messages: int = document["rounds"] * document["partition"]["clients"]
+    return messages * 4 * floats / MB
 
 
 def _cost() -> PaperTable:
@@ -130,7 +125,7 @@ FEDEGO = Paper(
         6: _table(
             "F1 on Wiki by the rate of major nodes",
             PRINTED[6],
-            _major_rate,
+            lambda method, rate: experiment("Wiki", method, partition={"major_rate": float(rate)}),
         ),
         7: _table("Mixup and linear personalization layers", PRINTED[7], ablation),
         8: _table("F1 by gamma", PRINTED[8], lambda g, dataset: experiment(dataset, algorithm={"gamma": float(g)})),

@@ -58,16 +58,16 @@ DESCENT = {"optimizer": "adam", "lr": 3e-4, "weight_decay": 0.0}
 EGOS = {"batch": 32, "hops": 2, "fan_out": 6}
 ALGORITHM = {"name": "fedego", "batches": 5, "epochs": 5, "server_epochs": 5, "gamma": 0.5} | EGOS | DESCENT
 CROSS_ENTROPY = {"name": "ego_cross_entropy"} | EGOS
-ALONE = {"local_steps": 25, "parts": [CROSS_ENTROPY]} | DESCENT
-ON_EGOS = ALONE | {"parts": [CROSS_ENTROPY, "uniform"]}
+LOCAL = {"local_steps": 25, "parts": [CROSS_ENTROPY]} | DESCENT
+ON_EGOS = LOCAL | {"parts": [CROSS_ENTROPY, "uniform"]}
 SAGE = {"name": "sage", "hidden": WIDTH, "layers": 2, "dropout": 0.0}
 MINIBATCHES = {"local_steps": 25, "batch": 32, "fan_out": 5} | DESCENT
 METHODS: dict[str, dict[str, Document]] = {
-    "Local Only": {"model": PLAIN, "algorithm": {"name": "local"} | ALONE},
+    "Local Only": {"model": PLAIN, "algorithm": {"name": "local"} | LOCAL},
     "FedAvg": {"model": PLAIN, "algorithm": {"name": "fedavg"} | ON_EGOS},
     "FedProx": {"model": PLAIN, "algorithm": {"name": "fedprox", "adaptive": True} | ON_EGOS},
     "GraphFL": {"model": PLAIN, "algorithm": {"name": "graphfl"}},
-    "D-FedGNN": {"model": PLAIN, "algorithm": {"name": "dfedgnn"} | ALONE},
+    "D-FedGNN": {"model": PLAIN, "algorithm": {"name": "dfedgnn"} | LOCAL},
     "FedGCN": {"model": {"name": "gcn", "hidden": WIDTH, "layers": 2}, "algorithm": {"name": "fedgcn"}},
     "FedSage": {"model": SAGE, "algorithm": {"name": "fedsage"} | MINIBATCHES},
     "FedSage+": {"model": SAGE, "algorithm": {"name": "fedsage_plus"} | MINIBATCHES},

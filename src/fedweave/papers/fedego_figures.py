@@ -33,7 +33,7 @@ def fact(name: str) -> Quantity:
     """A count of the run's data ("nodes", "edges", "classes"), its "clients", or one of `PARTITION_SETTINGS`."""
 
     def value(run: Path) -> float:
-        record = _cached_run(run)
+        record = _read_run(run)
         if name in PARTITION_SETTINGS:
             return float(record.section("partition")[PARTITION_SETTINGS[name]])
         if name == "clients":
@@ -52,7 +52,7 @@ def of_client(client: int, metric: str, split: str, unit: str) -> Quantity:
     """
 
     def value(run: Path) -> float | None:
-        scores = _cached_run(run).clients(metric, split)
+        scores = _read_run(run).clients(metric, split)
         if scores:
             return scores.get(read_table(run, PARTITION)["client"][client].as_py())
         number: float | None = summary(run)["metrics"].get(metric.replace("global_test/", "global/"))
@@ -71,18 +71,8 @@ def label_share(client: int, label: int) -> Quantity:
     return Quantity("share", value)
 
 
-def predicted_share(client: int, label: int) -> Quantity:
-    """The share of a label among the predictions of a client's own model on the global test set."""
-    return of_client(client, f"global_test/predicted/{label}", "test", "share")
-
-
-def global_test_share(label: int) -> Quantity:
-    """The share of a label in the global test set."""
-    return of_client(0, f"global_test/true/{label}", "test", "share")
-
-
 @lru_cache(maxsize=8)
-def _cached_run(run: Path) -> Run:
+def _read_run(run: Path) -> Run:
     """A finished run; cached, because a table reads many numbers of it: one cell after the other, each over all
     seeds."""
     return read_run(run)
@@ -105,7 +95,10 @@ def statistics() -> PaperTable:
     """Table 1: counts of the loaded data, and the clients' shares of it."""
     cells = []
     for (dataset, column), number in parse_numbers(PRINTED[1]).items():
-        document = _one_round(dataset)
+        # one round of a small model, because only the partition matters
+        partition = SKEW.get(dataset, COMMUNITIES[dataset])
+        small: dict[str, Document] = {"model": {"hidden": 16}, "algorithm": {"local_steps": 1}}
+        document = experiment(dataset, "Local Only", partition=partition, **small) | {"rounds": 1, "eval_every": 1}
         if column in PARTITION_SETTINGS and PARTITION_SETTINGS[column] not in document["partition"]:
             continue
         cells.append(PaperCell(dataset, column, "", document, fact(column), number))
@@ -114,15 +107,6 @@ def statistics() -> PaperTable:
         "The runs make one round of local training.",
     )
     return PaperTable("The data", tuple(cells), 1, notes)
-
-
-def _one_round(dataset: str) -> Document:
-    """One round of a small model, for cells that only need the partition."""
-    partition = SKEW.get(dataset, COMMUNITIES[dataset])
-    document = experiment(
-        dataset, "Local Only", partition=partition, model={"hidden": 16}, algorithm={"local_steps": 1}
-    )
-    return document | {"rounds": 1, "eval_every": 1}
 
 
 def ablations() -> PaperTable:
@@ -169,9 +153,11 @@ def labels() -> PaperTable:
     document = experiment("Wiki")
     for label in range(FACTS[DATA["Wiki"]].classes):
         column = f"label {label}"
-        rows = [(f"C{client + 1} holds", label_share(client, label)) for client in range(CLIENTS_IN_FIGURES)]
-        rows += [(f"C{client + 1} predicts", predicted_share(client, label)) for client in range(CLIENTS_IN_FIGURES)]
-        rows.append(("the global test", global_test_share(label)))
-        for row, quantity in rows:
-            cells.append(PaperCell(row, column, "", document, quantity))
+        for client in range(CLIENTS_IN_FIGURES):
+            cells.append(PaperCell(f"C{client + 1} holds", column, "", document, label_share(client, label)))
+        for client in range(CLIENTS_IN_FIGURES):
+            quantity = of_client(client, f"global_test/predicted/{label}", "test", "share")
+            cells.append(PaperCell(f"C{client + 1} predicts", column, "", document, quantity))
+        quantity = of_client(0, f"global_test/true/{label}", "test", "share")
+        cells.append(PaperCell("the global test", column, "", document, quantity))
     return PaperTable("Labels of clients on Wiki, held and predicted", tuple(cells), SEEDS, (ONLY_DRAWN,), stacked=True)

@@ -5,36 +5,17 @@ clients' sizes, dropped isolated nodes, the width, dropout and gamma.
 """
 
 import math
-from collections.abc import Callable
 
 from fedweave.experiment.config import Document
 from fedweave.papers.fedego import FEDEGO
 from fedweave.papers.fedego_experiments import DATA, EGOS, FACTS, SEEDS, SKEW
-from fedweave.papers.paper import PaperCell, Protocol, Setting, change, keep
+from fedweave.papers.paper import PaperCell, Protocol, Setting, change, change_if, has_algorithm, has_data, keep
 
 EGO_METHODS = ("fedego", "local", "fedavg", "fedprox", "dfedgnn")  # that train FedEgo's model on ego-graphs
-SHARED = ("fedavg", "fedprox")
 # Into how many mini-batches a fifth of the largest client's nodes go, those without an edge dropped, with seed 0.
 BATCHES = {"cora": 7, "citeseer": 8, "dblp": 13}
 DELTA = 20  # nodes by which clients made of communities may differ from an equal share
 UNDER_SKEW: dict[str, Document] = {DATA[name]: partition for name, partition in SKEW.items()}
-
-
-def _only(names: tuple[str, ...], **changes: object) -> Callable[[PaperCell], PaperCell]:
-    """Apply the change only to cells whose algorithm is one of `names`."""
-    return lambda cell: change(cell, **changes) if _algorithm(cell) in names else cell
-
-
-def _algorithm(cell: PaperCell) -> str:
-    return str(cell.document["algorithm"]["name"])
-
-
-def _on_data(names: tuple[str, ...], **changes: object) -> Callable[[PaperCell], PaperCell]:
-    return lambda cell: change(cell, **changes) if cell.document["data"]["name"] in names else cell
-
-
-def _reserve_test_nodes(cell: PaperCell) -> PaperCell:
-    return change(cell, partition={"reserved": True}) if cell.document["partition"]["name"] == "label_skew" else cell
 
 
 def _communities(cell: PaperCell) -> PaperCell:
@@ -76,32 +57,37 @@ def _batches(cell: PaperCell) -> int:
 
 def _after_training(cell: PaperCell) -> PaperCell:
     """Clients evaluated after their own training, before averaging."""
-    if _algorithm(cell) in SHARED:
+    if has_algorithm("fedavg", "fedprox")(cell):
         return change(cell, algorithm={"parts": [*cell.document["algorithm"]["parts"], "trained_model"]})
-    return _only(("fedego",), algorithm={"own_reduction": True})(cell)
+    return change(cell, algorithm={"own_reduction": True}) if has_algorithm("fedego")(cell) else cell
 
 
 def _train_longer(cell: PaperCell) -> PaperCell:
-    if _algorithm(cell) != "fedego":
+    if not has_algorithm("fedego")(cell) or not has_data("dblp", "corafull")(cell):
         return cell
-    return _on_data(("dblp",), rounds=300)(_on_data(("dblp", "corafull"), algorithm={"lr": 5e-4})(cell))
+    cell = change(cell, algorithm={"lr": 5e-4})
+    return change(cell, rounds=300) if has_data("dblp")(cell) else cell
 
 
 SCRIPT_SETTINGS = {
-    "test nodes out of later clients' choice": Setting(_reserve_test_nodes),
+    "test nodes out of later clients' choice": Setting(
+        change_if(lambda cell: cell.document["partition"]["name"] == "label_skew", partition={"reserved": True})
+    ),
     "communities dealt in turn": Setting(_communities),
     "epochs of a fifth of the nodes": Setting(_in_epochs),
     "Adam's moments kept": Setting(
-        _only(EGO_METHODS, algorithm={"optimizer_state": "kept"}),
-        _only(EGO_METHODS, algorithm={"optimizer_state": "fresh"}),
+        change_if(has_algorithm(*EGO_METHODS), algorithm={"optimizer_state": "kept"}),
+        change_if(has_algorithm(*EGO_METHODS), algorithm={"optimizer_state": "fresh"}),
     ),
     "clients evaluated after training": Setting(_after_training),
-    "dropout at both ends": Setting(keep, _only(("fedego",), model={"dropout": 0.0})),
-    "Kaiming-normal weights": Setting(_only(EGO_METHODS, model={"initial": "kaiming"})),
+    "dropout at both ends": Setting(keep, change_if(has_algorithm("fedego"), model={"dropout": 0.0})),
+    "Kaiming-normal weights": Setting(change_if(has_algorithm(*EGO_METHODS), model={"initial": "kaiming"})),
     "width 512": Setting(keep, lambda cell: change(cell, model={"hidden": 256})),
     "more training on dblp": Setting(_train_longer),
-    "features 0/1 on dblp": Setting(_on_data(("dblp",), data={"normalize": "binary"})),
-    "FedProx's term without gradient": Setting(_only(("fedprox",), algorithm={"mu": 0.0, "adaptive": False})),
+    "features 0/1 on dblp": Setting(change_if(has_data("dblp"), data={"normalize": "binary"})),
+    "FedProx's term without gradient": Setting(
+        change_if(has_algorithm("fedprox"), algorithm={"mu": 0.0, "adaptive": False})
+    ),
 }
 SCRIPT_NOTES = (
     "Protocol of the paper's released script. Not as it has it: a client with fewer nodes makes smaller mini-batches "

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from fedweave.core.types import Record
 from fedweave.datasets.social import BLOCKS
 from fedweave.experiment.config import Document
 from fedweave.papers.paper import (
@@ -41,11 +40,10 @@ from fedweave.papers.quantities import (
 
 PRINTED = printed_tables("glasu")
 
-
 SEEDS = 5
 UPDATES = 2000
 LOOK = 80  # updates between two evaluations where the time to an accuracy is read (Q > 1): 5 rounds of Q = 16
-SELDOM = 400  # and elsewhere
+RARE_LOOK = 400  # and elsewhere
 DELAY = 0.05  # seconds, of a network between distant places
 # Learning rates by dataset, method, backbone and number of clients; the longest key that fits is taken.
 RATES: dict[tuple[str, ...], float] = {
@@ -90,7 +88,7 @@ def experiment(
     rate = next(RATES[key[:length]] for length in range(len(key), -1, -1) if key[:length] in RATES)
     return {
         "rounds": UPDATES // steps,
-        "eval_every": LOOK // steps if steps > 1 else SELDOM,
+        "eval_every": LOOK // steps if steps > 1 else RARE_LOOK,
         "data": DATA[dataset],
         "partition": _partition(dataset, clients, whole=method == "Sim."),
         "model": MODELS[backbone] | {"layers": 4, "dropout": 0.5},
@@ -100,13 +98,13 @@ def experiment(
 
 def _partition(dataset: str, clients: int, whole: bool) -> Document:
     """Who holds what; `whole` gives each party the whole graph."""
-    split: Record = {"labels": "all", "use_dataset_split": True, "train_on_rest": True}
-    if dataset in HERITAGE:
-        split = {"labels": "all", "train": 0.6, "val": 0.2, "test": 0.2}
-        if not whole:
-            return {"name": "parties"} | split
-        split["widths"] = list(BLOCKS.values())
-    return {"name": "vertical", "clients": clients, "edges": 1.0 if whole else 0.8} | split
+    vertical = {"name": "vertical", "clients": clients, "edges": 1.0 if whole else 0.8, "labels": "all"}
+    if dataset not in HERITAGE:
+        return vertical | {"use_dataset_split": True, "train_on_rest": True}
+    split = {"train": 0.6, "val": 0.2, "test": 0.2}
+    if whole:
+        return vertical | split | {"widths": list(BLOCKS.values())}
+    return {"name": "parties", "labels": "all"} | split
 
 
 def _accuracy(row: str, column: str, document: Document, paper: Printed) -> PaperCell:
@@ -121,7 +119,7 @@ def _comparison() -> PaperTable:
     return _table("Test accuracy", cells)
 
 
-def _timed(
+def _times(
     row: str,
     column: str,
     document: Document,
@@ -142,30 +140,30 @@ def _timed(
 def _lazy() -> PaperTable:
     cells = []
     for dataset, text in PRINTED[3].items():
-        most = experiment(dataset, "GLASU", exchanges=4, steps=4)
+        all_exchanges = experiment(dataset, "GLASU", exchanges=4, steps=4)
         for (row, column), number in parse_numbers(text).items():
             document = experiment(dataset, "GLASU", exchanges=int(column.removeprefix("K=")), steps=4)
             place = f"{dataset}, {row}", column
             if row == "Accuracy":
                 cells.append(_accuracy(*place, document, number))
             elif row == "Runtime":
-                cells += _timed(*place, document, seconds, number)
-            elif document != most:
-                cells += _timed(*place, document, saving, number, baseline=most)
+                cells += _times(*place, document, seconds, number)
+            elif document != all_exchanges:
+                cells += _times(*place, document, saving, number, baseline=all_exchanges)
     return _table("Lazy aggregation: accuracy, runtime and saving by K", cells, TIMES)
 
 
 def _stale() -> PaperTable:
     cells = []
     for dataset, text in PRINTED[4].items():
-        wanted = THRESHOLDS[dataset]
+        threshold = THRESHOLDS[dataset]
         for (row, column), number in parse_numbers(text).items():
             document = experiment(dataset, "GLASU", steps=int(column.removeprefix("Q=")))
             if row == "Accuracy":
-                quantity = first_accuracy_of(wanted)
-                cells.append(PaperCell(f"{dataset}, {row} of {wanted} %", column, "local", document, quantity, number))
+                quantity, label = first_accuracy_of(threshold), f"{dataset}, {row} of {threshold} %"
+                cells.append(PaperCell(label, column, "local", document, quantity, number))
             else:
-                cells += _timed(f"{dataset}, {row}", column, document, partial(seconds_to, wanted), number)
+                cells += _times(f"{dataset}, {row}", column, document, partial(seconds_to, threshold), number)
     return _table("Stale updates: time to the same accuracy by Q", cells, TIMES, FIRST)
 
 
@@ -181,11 +179,10 @@ def _clients() -> PaperTable:
 
 
 def _backbones() -> PaperTable:
-    drawn = replace(mean_accuracy(), curve=curve)
-    cells = [
-        PaperCell(backbone, "PubMed", "local", experiment("PubMed", "GLASU", steps=4, backbone=backbone), drawn)
-        for backbone in MODELS
-    ]
+    accuracy, cells = replace(mean_accuracy(), curve=curve), []
+    for backbone in MODELS:
+        document = experiment("PubMed", "GLASU", steps=4, backbone=backbone)
+        cells.append(PaperCell(backbone, "PubMed", "local", document, accuracy))
     note = "The paper draws curves and prints no numbers; the picture next to this table has ours."
     return _table("Test accuracy on PubMed by backbone", cells, note, over="round")
 

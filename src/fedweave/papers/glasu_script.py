@@ -7,7 +7,7 @@ says.
 from dataclasses import replace
 
 from fedweave.papers.glasu import GLASU, HERITAGE, SEEDS
-from fedweave.papers.paper import PaperCell, Protocol, Setting, change
+from fedweave.papers.paper import PaperCell, Protocol, Setting, change, change_if, has_algorithm
 from fedweave.papers.quantities import client_accuracy
 
 EXAMPLES = {"cora": 60, "citeseer": 84, "pubmed": 320}  # train nodes of each class
@@ -18,7 +18,7 @@ SCRIPT_LOOK = 32  # an outer iteration
 # Learning rates where Q = 1, which makes the fewest updates: the best of 0.5 and 0.8 on validation nodes, seed 0.
 # CiteSeer keeps 0.5, as GLASU-4 does on both.
 SCRIPT_RATES = {"cora": 0.8}
-THIRD = client_accuracy(2)
+THIRD = client_accuracy(2)  # one object, so that equal cells are equal
 
 
 def _split(cell: PaperCell) -> PaperCell:
@@ -33,51 +33,39 @@ def _split(cell: PaperCell) -> PaperCell:
     return change(cell, partition=train | shares)
 
 
-def _blocks(cell: PaperCell) -> PaperCell:
-    partition = cell.document["partition"]
-    return change(cell, partition={"blocks": "random"}) if partition["name"] == "vertical" else cell
-
-
 def _rounds(cell: PaperCell) -> PaperCell:
     return change(cell, rounds=LONGER.get(cell.document["data"]["name"], ROUNDS))
 
 
 def _decay(cell: PaperCell) -> PaperCell:
     """A quarter of the learning rate after every 12 of 32 outer iterations, where one party is alone after every 8."""
-    every = 8 if cell.document["algorithm"]["name"] == "standalone" else 12
+    every = 8 if has_algorithm("standalone")(cell) else 12
     return change(cell, algorithm={"decay": 0.25, "decay_every": cell.document["rounds"] * every // 32})
 
 
 def _rates(cell: PaperCell) -> PaperCell:
     rate = SCRIPT_RATES.get(cell.document["data"]["name"])
-    return change(cell, algorithm={"lr": rate}) if rate and _in_step(cell) else cell
+    return change(cell, algorithm={"lr": rate}) if rate and _exchanges_always(cell) else cell
 
 
-def _exchange_gradients(cell: PaperCell) -> PaperCell:
-    return change(cell, algorithm={"backward": "exchanged"}) if _in_step(cell) else cell
-
-
-def _in_step(cell: PaperCell) -> bool:
+def _exchanges_always(cell: PaperCell) -> bool:
     """Whether parties exchange in every update."""
     settings = cell.document["algorithm"]
-    if settings["name"] == "glasu":
-        return bool(settings["steps"] == 1)
-    return bool(settings["name"] == "simulated_centralized")
-
-
-def _third(cell: PaperCell) -> PaperCell:
-    standalone = cell.document["algorithm"]["name"] == "standalone"
-    return replace(cell, quantity=THIRD) if standalone else cell
+    return settings["name"] == "simulated_centralized" or (settings["name"] == "glasu" and settings["steps"] == 1)
 
 
 SETTINGS = {
     "equally many train nodes of each class": Setting(_split),
-    "random feature blocks": Setting(_blocks),
+    "random feature blocks": Setting(
+        change_if(lambda cell: cell.document["partition"]["name"] == "vertical", partition={"blocks": "random"})
+    ),
     "the same number of rounds for every Q": Setting(_rounds),
     "learning rate quartered twice, of StAl. three times": Setting(_decay),
     "a learning rate of its own where Q = 1": Setting(_rates),
-    "exchanged gradients where Q = 1": Setting(_exchange_gradients),
-    "StAl. is the third client": Setting(_third),
+    "exchanged gradients where Q = 1": Setting(change_if(_exchanges_always, algorithm={"backward": "exchanged"})),
+    "StAl. is the third client": Setting(
+        lambda cell: replace(cell, quantity=THIRD) if has_algorithm("standalone")(cell) else cell
+    ),
 }
 NOTES = (
     "Protocol of the paper's released scripts, with these differences: this version's GCNII instead of their residual "

@@ -13,16 +13,13 @@ from fedweave.papers.paper import Quantity
 from fedweave.papers.quantities import summary
 
 When = Literal["fairest", "last"]
+UNDEFINED = "undefined at every client"
 
 
-def score(name: str, when: When) -> Quantity:
-    """Accuracy ("accuracy") or AUC ("auc") on the global test, in per cent."""
-    return Quantity("%", lambda run: _percent(run, f"global/{name}", when), digits=2)
-
-
-def gap(name: str, when: When) -> Quantity:
-    """ΔSP ("sp"), ΔEO ("eo") or, with "_floor", what chance shows, on the global test, in per cent."""
-    return Quantity("%", lambda run: _percent(run, f"groups/global/{name}", when), digits=2)
+def percent(name: str, when: When) -> Quantity:
+    """An entry of the summary's metrics, such as "global/accuracy" or "groups/global/sp", in per cent."""
+    absent = UNDEFINED if name.startswith("groups/median/") else ""
+    return Quantity("%", lambda run: _percent(run, name, when), digits=2, absent=absent)
 
 
 def median_score(name: str, when: When) -> Quantity:
@@ -30,17 +27,13 @@ def median_score(name: str, when: When) -> Quantity:
     undefined."""
 
     def value(run: Path) -> float | None:
+        record = summary(run)
+        number = record["metrics"][f"{FAIREST}/round"] if when == "fairest" else record["rounds"]
         rows = values_of(read_table(run, METRICS), name, "test", pooled=False)
-        scores = rows.filter(pc.field("round") == round_of(run, when))["value"].to_pylist()
+        scores = rows.filter(pc.field("round") == int(number))["value"].to_pylist()
         return 100 * statistics.median(scores) if scores else None
 
-    return Quantity("%", value, digits=2, absent="undefined at every client")
-
-
-def median_gap(name: str, when: When) -> Quantity:
-    """Median over the clients of a gap on their own test nodes, in per cent."""
-    entry = f"groups/median/{name}"
-    return Quantity("%", lambda run: _percent(run, entry, when), digits=2, absent="undefined at every client")
+    return Quantity("%", value, digits=2, absent=UNDEFINED)
 
 
 def one_class(when: When) -> Quantity:
@@ -71,12 +64,6 @@ def gaps(when: When) -> Quantity:
 def tradeoff(name: str, when: When) -> Quantity:
     """A score / (ΔSP + ΔEO) on the global test: the ratio of their means over the runs."""
     return Quantity("", lambda run: _percent(run, f"global/{name}", when), digits=2, per=gaps(when).read)
-
-
-def round_of(run: Path, when: When) -> int:
-    """The number of the fairest or of the last round."""
-    record = summary(run)
-    return int(record["metrics"][f"{FAIREST}/round"] if when == "fairest" else record["rounds"])
 
 
 def _percent(run: Path, name: str, when: When) -> float | None:

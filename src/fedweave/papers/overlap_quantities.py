@@ -15,7 +15,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.config import Document
 from fedweave.experiment.runs.reading import read_run
 from fedweave.papers.paper import Quantity
-from fedweave.papers.quantities import sent
+from fedweave.papers.quantities import bytes_sent
 from fedweave.partition.overlap import Overlap
 from fedweave.privacy.attacks import majority_accuracy, repeated_query_accuracy
 from fedweave.privacy.mechanisms import flip_probability
@@ -70,12 +70,20 @@ def rank_correlation() -> Quantity:
 
 def bytes_each(keys: tuple[str, ...], expected: Callable[[Document], float]) -> Quantity:
     """Bytes that a client sends under `keys` in a round."""
-    return Quantity("bytes", lambda run: sent(run, keys, "up") / _messages(run), expected, digits=0)
+
+    def value(run: Path) -> float:
+        uploads = read_run(run).ledger.filter((pc.field("direction") == "up") & (pc.field("round") > 0))
+        messages = uploads.filter(pc.field("key") == "loss").group_by(["round", "client"]).aggregate([])
+        return bytes_sent(run, keys, "up") / len(messages)
+
+    return Quantity("bytes", value, expected, digits=0)
 
 
 def share_of(keys: tuple[str, ...], model: tuple[str, ...], expected: Callable[[Document], float]) -> Quantity:
     """Bytes sent by clients under `keys`, in per cent of those under `model`."""
-    return Quantity("%", lambda run: 100 * sent(run, keys, "up") / sent(run, model, "up"), expected, digits=2)
+    return Quantity(
+        "%", lambda run: 100 * bytes_sent(run, keys, "up") / bytes_sent(run, model, "up"), expected, digits=2
+    )
 
 
 def links_by_averaging(answers: int, permanent: bool) -> Quantity:
@@ -95,13 +103,6 @@ def links_by_averaging(answers: int, permanent: bool) -> Quantity:
         return 100 * majority_accuracy(flip, 1 if permanent else answers)
 
     return Quantity("%", value, expected, digits=1)
-
-
-def _messages(run: Path) -> int:
-    """The number of uploads: one from each client in each round."""
-    record = read_run(run)
-    uploads = record.ledger.filter((pc.field("direction") == "up") & (pc.field("round") > 0))
-    return len(uploads.filter(pc.field("key") == "loss").group_by(["round", "client"]).aggregate([]))
 
 
 def _pairs(pairs: dict[str, np.ndarray], name: str, run: Path) -> np.ndarray:

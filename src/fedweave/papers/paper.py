@@ -118,14 +118,21 @@ def parse_numbers(text: str) -> dict[tuple[str, str], Printed]:
     Raises:
         FedweaveError: a line has more or fewer cells than the headings.
     """
-    head, *lines = [[cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()]
+    first, *lines = text.strip().splitlines()
+    headings = [heading.strip() for heading in first.split("|")][1:]
     numbers: dict[tuple[str, str], Printed] = {}
-    for row, *cells in lines:
-        if len(cells) != len(head) - 1:
+    for line in lines:
+        row, *cells = (cell.strip() for cell in line.split("|"))
+        if len(cells) != len(headings):
             raise FedweaveError(
-                f"the line of {row!r} has {len(cells)} cells under {len(head) - 1} headings", code="paper.cells"
+                f"the line of {row!r} has {len(cells)} cells under {len(headings)} headings", code="paper.cells"
             )
-        numbers |= {(row, column): _number(cell) for column, cell in zip(head[1:], cells, strict=True)}
+        for column, cell in zip(headings, cells, strict=True):
+            match = re.fullmatch(r"([\d,.]+)(?: ?± ?([\d.]+))?", cell)
+            numbers[row, column] = NOTHING
+            if match is not None:
+                spread = float(match[2]) if match[2] else None
+                numbers[row, column] = Printed(float(match[1].replace(",", "")), spread)
     return numbers
 
 
@@ -133,13 +140,6 @@ def printed_tables(paper: str) -> dict[int, Any]:
     """The tables of a paper in `printed.toml` by number: text for `parse_numbers`, or a text for each data set."""
     text = files("fedweave.papers").joinpath("printed.toml").read_text(encoding="utf-8")
     return {int(number): table for number, table in tomllib.loads(text)[paper].items()}
-
-
-def _number(cell: str) -> Printed:
-    match = re.fullmatch(r"([\d,.]+)(?: ?± ?([\d.]+))?", cell)
-    if match is None:
-        return NOTHING
-    return Printed(float(match[1].replace(",", "")), float(match[2]) if match[2] else None)
 
 
 CLEAN = "clean"
@@ -185,16 +185,13 @@ class Protocol:
 
     def cell(self, cell: PaperCell, without: str = "") -> PaperCell:
         """The cell and its baseline, with all settings on except `without`."""
-        result = self._with_settings(cell, without)
-        if cell.baseline is None:
-            return result
-        baseline = self._with_settings(replace(cell, document=cell.baseline), without)
-        return replace(result, baseline=baseline.document)
-
-    def _with_settings(self, cell: PaperCell, without: str) -> PaperCell:
-        for name, setting in self.settings.items():
-            cell = setting.off(cell) if name == without else setting.on(cell)
-        return self.every(cell)
+        results = []
+        for document in [cell.document] if cell.baseline is None else [cell.document, cell.baseline]:
+            result = replace(cell, document=document)
+            for name, setting in self.settings.items():
+                result = setting.off(result) if name == without else setting.on(result)
+            results.append(self.every(result))
+        return results[0] if cell.baseline is None else replace(results[0], baseline=results[1].document)
 
     def table(self, table: PaperTable) -> PaperTable:
         """The paper's table under this protocol."""
@@ -227,3 +224,18 @@ def change(cell: PaperCell, **changes: object) -> PaperCell:
     for key, change in changes.items():
         document[key] = document[key] | change if isinstance(change, dict) else change
     return replace(cell, document=document)
+
+
+def change_if(applies: Callable[[PaperCell], bool], **changes: object) -> Change:
+    """`change` for the cells that the condition applies to; the others stay."""
+    return lambda cell: change(cell, **changes) if applies(cell) else cell
+
+
+def has_algorithm(*names: str) -> Callable[[PaperCell], bool]:
+    """The condition that a cell's algorithm is one of these."""
+    return lambda cell: cell.document["algorithm"]["name"] in names
+
+
+def has_data(*names: str) -> Callable[[PaperCell], bool]:
+    """The condition that a cell's data set is one of these."""
+    return lambda cell: cell.document["data"]["name"] in names

@@ -1,6 +1,7 @@
 """The numbers that cells read from finished runs: accuracies, times and bytes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -17,17 +18,10 @@ from fedweave.experiment.runs.reading import means, read_run, values_of
 from fedweave.metrics.measured import GLOBAL
 from fedweave.papers.paper import Quantity
 
-
-def _evaluation_steps() -> frozenset[str]:
-    """The steps in a ledger that only evaluate."""
-    steps: set[str] = set()
-    for kind in ALGORITHMS.values():
-        if isinstance(kind, type):  # a preset has FedAvg's names
-            steps |= {f"{kind.__name__}.{step}" for step in capabilities(kind).evaluation}
-    return frozenset(steps)
-
-
-EVALUATION = _evaluation_steps()
+EVALUATION: set[str] = set()  # the steps in a ledger that only evaluate
+for _kind in ALGORITHMS.values():
+    if isinstance(_kind, type):  # a preset has FedAvg's names
+        EVALUATION |= {f"{_kind.__name__}.{step}" for step in capabilities(_kind).evaluation}
 
 
 class Duration(NamedTuple):
@@ -51,9 +45,8 @@ def duration(ledger: pa.Table, last_round: int | None = None) -> Duration:
     last = pc.max(rounds).as_py() if last_round is None else last_round
     evaluates = pc.is_in(ledger["step"].cast(pa.string()), pa.array(sorted(EVALUATION)))
     trains = pc.and_(pc.greater(rounds, 0), pc.less_equal(rounds, last or 0))
-    calls = (
-        ledger.filter(pc.and_(trains, pc.invert(evaluates))).group_by(["round", "call"]).aggregate([("seconds", "sum")])
-    )
+    training = ledger.filter(pc.and_(trains, pc.invert(evaluates)))
+    calls = training.group_by(["round", "call"]).aggregate([("seconds", "sum")])
     return Duration(pc.sum(calls["seconds_sum"]).as_py() or 0.0, len(calls))
 
 
@@ -64,20 +57,14 @@ NOT_REACHED = "not reached"
 def accuracy(split: str, best: bool = False) -> Quantity:
     """Accuracy, which is micro-F1, on the "local" or "global" test, 0..1; with `best` also the best round's
     accuracy."""
-    name = f"{split}/accuracy"
-    return Quantity(
-        "F1",
-        lambda run: summary(run)["metrics"].get(name),
-        best=partial(best_on_test, split) if best else None,
-        curve=lambda run: metric_curve(name, run),
-    )
+    return replace(summary_metric(f"{split}/accuracy", "F1"), best=partial(best_on_test, split) if best else None)
 
 
 def mean_accuracy() -> Quantity:
     """Mean over the clients of the final model's test accuracy, in per cent, and also for the best round."""
 
     def value(run: Path) -> float | None:
-        share = accuracy("local").read(run)
+        share = summary(run)["metrics"].get("local/accuracy")
         return None if share is None else 100 * share
 
     return Quantity("%", value, digits=1, best=lambda run: 100 * best_on_test("local", run))
@@ -158,18 +145,17 @@ def megabytes(keys: tuple[str, ...], expected: Callable[[Document], float] | Non
 
     It sums over all clients and rounds, without evaluation and the framing of messages.
     """
-    return Quantity("MB", lambda run: sent(run, keys, way) / MB, expected, digits=1)
+    return Quantity("MB", lambda run: bytes_sent(run, keys, way) / MB, expected, digits=1)
 
 
-def summary_metric(name: str, unit: str, digits: int = 4, earlier: str = "") -> Quantity:
-    """An entry `name` of the summary's metrics (`rounds.RoundResult`); older runs have it under the name `earlier`."""
+def summary_metric(name: str, unit: str, digits: int = 4) -> Quantity:
+    """An entry `name` of the summary's metrics (`rounds.RoundResult`)."""
 
     def value(run: Path) -> float | None:
-        metrics = summary(run)["metrics"]
-        result: float | None = metrics.get(name, metrics.get(earlier))
-        return result
+        number: float | None = summary(run)["metrics"].get(name)
+        return number
 
-    return Quantity(unit, value, digits=digits, curve=lambda run: metric_curve(name, run) or metric_curve(earlier, run))
+    return Quantity(unit, value, digits=digits, curve=partial(metric_curve, name))
 
 
 def metric_curve(name: str, run: Path) -> dict[int, float]:
@@ -185,7 +171,7 @@ def metric_curve(name: str, run: Path) -> dict[int, float]:
     return means(rows.filter((pc.field("metric") == name) & (pc.field("client") == GLOBAL)))
 
 
-def sent(run: Path, keys: tuple[str, ...], way: str = "") -> int:
+def bytes_sent(run: Path, keys: tuple[str, ...], way: str = "") -> int:
     """Bytes that training sent under `keys`; `way` is "up", "down", or both."""
     names = ["step", "key", "direction"]
     plain = pa.schema([*((name, pa.string()) for name in names), ("bytes", pa.int64())])

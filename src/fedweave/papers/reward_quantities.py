@@ -13,13 +13,13 @@ import torch
 from fedweave.accounts.contributions import leave_one_out_gains
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.files import read_table, write_table
-from fedweave.experiment.runs.reading import Run, read_run
+from fedweave.experiment.runs.reading import read_run
 from fedweave.incentives.payoffs import data_volume, shares
 from fedweave.metrics.client_fairness import pearson, per_group
 from fedweave.papers.paper import Quantity
 
 QUALITIES = ("low", "medium", "high")
-LEFT_OUT = "leave_one_out.parquet"  # in a run's directory: its accuracies' gains by round and client
+GAINS_FILE = "leave_one_out.parquet"  # in a run's directory: its accuracies' gains by round and client
 METHOD = "FairGraphFL"  # payoffs of the run itself, in addition to `incentives.payoffs.SCHEMES`
 
 
@@ -91,30 +91,24 @@ def contribution(client: int, part: int, parts: int) -> Quantity:
 @cache
 def _mean_payoffs(run: Path, scheme: str) -> dict[str, float]:
     record = read_run(run)
-    return per_group(_payoffs_of_run(record) if scheme == METHOD else _payoffs_by_volume(record, scheme))
-
-
-def _payoffs_of_run(run: Run) -> dict[str, float]:
-    budget = run.section("algorithm")["budget"]
-    return {client: fmean(payoffs.values()) / budget for client, payoffs in run.known("payoff").items()}
-
-
-def _payoffs_by_volume(run: Run, scheme: str) -> dict[str, float]:
-    if run.partition is None:
-        raise FedweaveError(f"{run.directory} has no partition.parquet, so the clients' data is not known.")
-    clients = run.partition["client"].to_pylist()
-    sizes = torch.tensor(run.partition["train"].to_pylist(), device="cpu")
+    if scheme == METHOD:
+        budget = record.section("algorithm")["budget"]
+        return per_group({client: fmean(paid.values()) / budget for client, paid in record.known("payoff").items()})
+    if record.partition is None:
+        raise FedweaveError(f"{run} has no partition.parquet, so the clients' data is not known.")
+    clients = record.partition["client"].to_pylist()
+    sizes = torch.tensor(record.partition["train"].to_pylist(), device="cpu")
     payoffs = shares(scheme, data_volume(sizes), len(clients))
-    return dict(zip(clients, payoffs.tolist(), strict=True))
+    return per_group(dict(zip(clients, payoffs.tolist(), strict=True)))
 
 
 def _contributions(run: Path, rounds: int) -> pa.Table:
     """The contributions in all rounds: read from the run's directory if it has all of them, else measured and stored
     there."""
-    if (run / LEFT_OUT).is_file():
-        existing = read_table(run, LEFT_OUT)
+    if (run / GAINS_FILE).is_file():
+        existing = read_table(run, GAINS_FILE)
         if len(set(existing["round"].to_pylist())) == rounds:
             return existing
     table = leave_one_out_gains(run)
-    write_table(run / LEFT_OUT, table)
+    write_table(run / GAINS_FILE, table)
     return table

@@ -21,7 +21,7 @@ from fedweave.metrics.selection import (
     REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
-    TARGETS_APART,
+    TARGET_SPREAD,
     WITHOUT_GRAPH,
     lower,
     near_constant,
@@ -268,7 +268,7 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
             "that set the width, as where whole scaffolds, owners or times are held out: trust the width less there."
         )
     if "global/rmse" in metrics:  # one model of all members
-        sentences |= unit_notes(metrics.get(TARGETS_APART))
+        sentences |= unit_notes(metrics.get(TARGET_SPREAD))
     sentences |= _worse_than_regression(metrics, training) | _worse_than_references(metrics, training)
 
     # 3. What is missing or was changed.

@@ -14,7 +14,7 @@ PLACES: dict[str, tuple[str, str]] = {
     "local": ("the mean over clients, each on its own test examples with the model that it uses", "metrics.measured"),
     "trained": ("as `local`, of clients' models right after their own training", "metrics.measured"),
     "within": ("pairs of test examples of the same client", "metrics.kinds"),
-    "pooled": ("one model's scores of all clients' test examples, compared with each other", "metrics.ranking"),
+    "pooled": ("one model's scores of all clients' test examples, compared with each other", "metrics.pooled"),
     "crossing": ("links between clients, of the test examples", "metrics.measured"),
     "features": (
         "a regression on features only, as `global` or `local`",

@@ -66,7 +66,7 @@ from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.metrics.selection import TARGETS_APART, Judging
+from fedweave.metrics.selection import TARGET_SPREAD, Judging
 from fedweave.partition.scaling import distance_of_targets
 from fedweave.privacy.accountant import bounds
 
@@ -296,7 +296,7 @@ def _train(
             else:
                 plain = without_graph(built, judging, config.evaluation.features, summary)
                 apart = distance_of_targets(built.data, built.partition) if len(built.fed.clients) > 1 else None
-                plain |= {} if apart is None else {TARGETS_APART: apart}
+                plain |= {} if apart is None else {TARGET_SPREAD: apart}
             files.add(rows_of(step.round, plain), step.last)
             summary = summary | plain
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))

@@ -32,7 +32,7 @@ from fedweave.experiment.runs.files import (
     write_tables,
 )
 from fedweave.metrics.intervals import INTERVALS
-from fedweave.metrics.ranking import POOLED
+from fedweave.metrics.pooled import POOLED
 from fedweave.metrics.selection import BEST, REFERENCE, WITHOUT_GRAPH
 
 Sites = tuple[Tree, Tree]  # the clients' part of a checkpoint: `Checkpoint.fed` and `Checkpoint.data`

@@ -21,7 +21,7 @@ from fedweave.experiment.build import Built
 from fedweave.metrics.classification import merge
 from fedweave.metrics.kinds import kind_by
 from fedweave.metrics.measured import of_splits
-from fedweave.metrics.selection import WITHOUT_GRAPH, Judging, looked_for, measured_of
+from fedweave.metrics.selection import WITHOUT_GRAPH, Judging, metrics_of, positive_class
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import global_test_part, shares
 
@@ -52,7 +52,7 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
     if asked is False or any(part.columns is not None for part in cut.parts):
         return {}
     names = client_ids(len(cut.parts), cut.names)
-    classes, positive = built.data.outputs, looked_for(judging, metrics)
+    classes, positive = built.data.outputs, positive_class(judging, metrics)
     nonzeros = built.data.x.nnz if isinstance(built.data.x, sp.csr_matrix) else built.data.x.size
     if asked == "auto" and float(nonzeros) * classes > MOST_ENTRIES:
         return {}
@@ -64,7 +64,7 @@ def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Re
         [] if (test := global_test_part(built.data, cut)) is None else [*map(_examples_of, shares(built.data, [test]))]
     )
     alone = clients if asked is True or len(clients) * classes <= MOST_FITS else []
-    metric_names = measured_of(built.data.target, built.data.classes)
+    metric_names = metrics_of(built.data.target, built.data.classes)
     each = [_values(_test_metrics(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
     together = _values(merge(_test_metrics(_joined([*client_data.values()]), tests or clients, classes)), positive)
     results = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in metric_names}
