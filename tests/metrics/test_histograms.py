@@ -6,17 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedweave.metrics import ranking
 from fedweave.metrics.classification import counts, mean_values, means, values
-from fedweave.metrics.ranking import (
+from fedweave.metrics.ranking import probabilities, scores, threshold
+from fedweave.metrics.score_histograms import (
     BINS,
     auc,
     average_precision,
     edges,
-    pooled_from_histograms,
-    probabilities,
-    scores,
-    threshold,
+    histograms,
+    metrics_of_histograms,
 )
 
 
@@ -48,7 +46,7 @@ def test_auc_and_average_precision_of_three_bins_by_hand() -> None:
 @pytest.mark.parametrize("positive", [0, 1])
 def test_what_histograms_say_is_within_the_bound_that_they_tell(scale: float, positive: int) -> None:
     logits, y, masks = examples(800, scale)
-    found = pooled_from_histograms(told(ranking.histograms(logits, y, masks)), positive, "f1")
+    found = metrics_of_histograms(told(histograms(logits, y, masks)), positive, "f1")
     margin = (logits[:, positive] - logits[:, 1 - positive]).double().numpy()
     truth = (y == positive).numpy()
     exact = values({"auc": counts(logits, y, masks)["auc"]}, positive)["auc"]
@@ -75,7 +73,7 @@ def test_scores_that_are_tied_are_within_the_bound_too() -> None:
     for margin, truth in sets:
         logits = torch.stack([torch.zeros(len(margin)), torch.tensor(margin)], 1).double()
         masks = torch.ones(3, len(margin), dtype=torch.bool)
-        found = pooled_from_histograms(told(ranking.histograms(logits, torch.tensor(truth), masks)), 1, 0.5)
+        found = metrics_of_histograms(told(histograms(logits, torch.tensor(truth), masks)), 1, 0.5)
         if truth.any():
             exact = scores(margin, truth == 1, 0.5)["average_precision"]
             assert abs(found["average_precision"][0] - exact) <= found["average_precision_error"][0] + 1e-12
@@ -86,9 +84,7 @@ def test_what_lies_on_the_threshold_is_flagged_as_its_probability_says(positive:
     """Of two examples in bins beside the edge 0 one lies on it."""
     margin = np.array([0.0, -5e-4]) if positive == 0 else np.array([0.0, 5e-4])
     logits, y = torch.stack([torch.zeros(2), torch.tensor(margin)], 1).double(), torch.tensor([1, 0])
-    found = pooled_from_histograms(
-        told(ranking.histograms(logits, y, torch.ones(3, 2, dtype=torch.bool))), positive, "auto"
-    )
+    found = metrics_of_histograms(told(histograms(logits, y, torch.ones(3, 2, dtype=torch.bool))), positive, "auto")
     own = probabilities(margin if positive == 1 else -margin)
     assert found["flagged"][0] == (own >= found["threshold"][0]).mean()
     assert found["threshold"][0] == pytest.approx(0.5)
@@ -97,8 +93,8 @@ def test_what_lies_on_the_threshold_is_flagged_as_its_probability_says(positive:
 def test_sums_over_members_are_those_of_all_examples_to_the_bit() -> None:
     for classes in (2, 4):
         logits, y, masks = examples(300, 2.0, classes=classes)
-        whole, parts = ranking.histograms(logits, y, masks), np.array_split(np.arange(300), 3)
-        each = [ranking.histograms(logits[part], y[part], masks[:, part]) for part in parts]
+        whole, parts = histograms(logits, y, masks), np.array_split(np.arange(300), 3)
+        each = [histograms(logits[part], y[part], masks[:, part]) for part in parts]
         for name, own in whole.items():
             assert torch.equal(own, sum(one[name] for one in each))
         assert whole["margins"].sum() == len(y) * (1 if classes == 2 else classes)
@@ -108,7 +104,7 @@ def test_bins_have_an_edge_at_zero_and_rise() -> None:
     assert len(edges()) == BINS + 1
     assert edges()[BINS // 2] == 0
     assert (np.diff(edges()) > 0).all()
-    found = pooled_from_histograms(told(ranking.histograms(*examples(100, 1.0))), 1, 0.5)
+    found = metrics_of_histograms(told(histograms(*examples(100, 1.0))), 1, 0.5)
     assert found["threshold"].tolist() == [0.5] * 3
 
 
@@ -125,7 +121,7 @@ def test_a_threshold_is_an_edge_that_validation_chooses(how: object, flagged: in
     """Eight examples by falling scores, fraud 1, 1, 0, 0, 0, 1, 0, 0."""
     y, margin = torch.tensor([1, 1, 0, 0, 0, 1, 0, 0]), torch.tensor([8.0, 7, 6, 5, 4, 3, 2, 1])
     masks = torch.tensor([[False], [True], [False]]).expand(3, 8)
-    found = pooled_from_histograms(told(ranking.histograms(torch.stack([0 * margin, margin], 1), y, masks)), 1, how)
+    found = metrics_of_histograms(told(histograms(torch.stack([0 * margin, margin], 1), y, masks)), 1, how)
     assert found["flagged"][1] == flagged / 8
     assert math.isnan(found["recall"][2])
 

@@ -16,7 +16,7 @@ from fedweave.core.graph import SPLITS, TEST, make_graph
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import rarest
-from fedweave.metrics.ranking import pooled_examples
+from fedweave.metrics.pooled import pooled_examples
 from fedweave.models import MODELS
 
 

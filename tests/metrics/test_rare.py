@@ -22,16 +22,8 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.config import resolve
 from fedweave.metrics import classification
 from fedweave.metrics.classification import by_class, counts, mean_values, means, merge, values
-from fedweave.metrics.ranking import (
-    Alarm,
-    calibration_error,
-    example_outputs,
-    hits_of_alerts,
-    pooled_examples,
-    probabilities,
-    scores,
-    threshold,
-)
+from fedweave.metrics.pooled import Alarm, example_outputs, pooled_examples
+from fedweave.metrics.ranking import calibration_error, hits_of_alerts, probabilities, scores, threshold
 from fedweave.metrics.selection import Judging, flagging, near_constant, positive_of, selection_metric_of
 from fedweave.models import MODELS
 from tests.refusals import refusal

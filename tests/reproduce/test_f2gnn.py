@@ -18,7 +18,7 @@ from fedweave.experiment.runs import run as runs
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.papers import f2gnn, grid, pictures
 from fedweave.papers.f2gnn import F2GNN, METHODS, OURS, PENALTY, experiment
-from fedweave.papers.group_quantities import gap, median_gap, median_score, one_class, score, tradeoff
+from fedweave.papers.group_quantities import median_score, one_class, percent, tradeoff
 from fedweave.papers.paper import PaperTable, Quantity
 from fedweave.papers.table import TableRow, assemble, mean_and_spread
 from fedweave.python.training import Silent
@@ -148,13 +148,13 @@ def test_quantities_of_both_rounds_by_hand(tmp_path: Path) -> None:
         global_classes__predicted=2.0, best__fair_global_classes__predicted=1.0,
     )  # fmt: skip
     run = plan.runs[0].directory
-    assert score("accuracy", "last").read(run) == 80
-    assert score("accuracy", "fairest").read(run) == 70
-    assert gap("sp", "last").read(run) == 3
-    assert gap("sp_floor", "fairest").read(run) == 0.5
+    assert percent("global/accuracy", "last").read(run) == 80
+    assert percent("global/accuracy", "fairest").read(run) == 70
+    assert percent("groups/global/sp", "last").read(run) == 3
+    assert percent("groups/global/sp_floor", "fairest").read(run) == 0.5
     assert (one_class("last").read(run), one_class("fairest").read(run)) == (0, 100)
-    assert median_gap("sp", "last").read(run) == 20
-    assert median_gap("sp", "fairest").read(run) is None
+    assert percent("groups/median/sp", "last").read(run) == 20
+    assert percent("groups/median/sp", "fairest").read(run) is None
     assert median_score("auc", "fairest").read(run) == pytest.approx(100 * 10.2)
     assert median_score("auc", "last").read(run) == pytest.approx(100 * 20.2)
     assert median_score("accuracy", "last").read(run) is None

@@ -9,7 +9,7 @@ import pytest
 from fedweave import datasets
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
-from fedweave.papers.fedego_figures import fact, global_test_share, label_share, of_client, predicted_share
+from fedweave.papers.fedego_figures import fact, label_share, of_client
 from fedweave.python.training import Silent
 from tests.reproduce.tiny import document
 
@@ -54,8 +54,8 @@ def test_shares_of_labels(made: Path) -> None:
     for at in (0, 1):
         labels = held[at]["labels"]
         assert [label_share(at, label).read(made) for label in range(3)] == [n / sum(labels) for n in labels]
-    said = [predicted_share(0, label).read(made) for label in range(3)]
-    true = [global_test_share(label).read(made) for label in range(3)]
+    said = [of_client(0, f"global_test/predicted/{label}", "test", "share").read(made) for label in range(3)]
+    true = [of_client(0, f"global_test/true/{label}", "test", "share").read(made) for label in range(3)]
     if "local" in str(made):
         assert sum(value or 0 for value in said) == pytest.approx(1)
         assert sum(value or 0 for value in true) == pytest.approx(1)

@@ -17,7 +17,8 @@ from fedweave.core import random
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.experiment.config import resolve
-from fedweave.metrics import classification, groups, ranking
+from fedweave.metrics import classification, groups
+from fedweave.metrics.score_histograms import MARGINS, histograms
 from fedweave.models import MODELS
 from fedweave.privacy.mechanisms import keep_probability
 from fedweave.sites.flare.policy_names import read_checked
@@ -129,10 +130,10 @@ def test_one_sum_of_histograms_tells_most_labels_to_who_knows_all_features() -> 
     for _ in range(5):
         logits = x @ torch.randn(8, 2, generator=draws)
         masks = torch.ones(3, 54, dtype=torch.bool)
-        total = sum(ranking.histograms(logits[at], y[at], masks)[ranking.MARGINS][0, 0] for at in range(3))
+        total = sum(histograms(logits[at], y[at], masks)[MARGINS][0, 0] for at in range(3))
         alone = torch.ones(1, dtype=torch.bool)
         for node, one in enumerate(logits.view(-1, 2)):
-            bins = ranking.histograms(one[None], torch.zeros(1).long(), alone.expand(3, 1))[ranking.MARGINS][0, 0, 0]
+            bins = histograms(one[None], torch.zeros(1).long(), alone.expand(3, 1))[MARGINS][0, 0, 0]
             counted = total[:, int(bins.argmax())]
             votes[node] += counted / counted.sum()
         shares.append(float((votes.argmax(1) == labels).double().mean()))

@@ -151,7 +151,7 @@ def _overlaps() -> PaperTable:
 
 def _estimates() -> PaperTable:
     groups = {"overlapping": (LOW, HIGH), "low overlap": (LOW,), "high overlap": (HIGH,), "no overlap": (NONE,)}
-    printed = {"overlapping": SHARING, "no overlap": NO_OVERLAP}
+    printed: dict[str, dict[str, Any]] = {"overlapping": SHARING, "no overlap": NO_OVERLAP}
     cells = []
     for dataset in DATASETS:
         document = experiment(dataset)

@@ -51,7 +51,7 @@ def _rates(cell: PaperCell) -> PaperCell:
 def _exchanges_always(cell: PaperCell) -> bool:
     """Whether parties exchange in every update."""
     settings = cell.document["algorithm"]
-    return settings["name"] == "simulated_centralized" or (settings["name"] == "glasu" and settings["steps"] == 1)
+    return bool(settings["name"] == "simulated_centralized" or (settings["name"] == "glasu" and settings["steps"] == 1))
 
 
 SETTINGS = {
