@@ -16,7 +16,6 @@ from fedweave.apply.run_predictions import predictions
 from fedweave.core.graph_arrays import dense
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import amounts, apply_scaling, by_holder, measurements, normalize, scaling
-from fedweave.experiment.build import client_graphs
 from fedweave.experiment.runs.files import COLUMNS as FILE
 from fedweave.experiment.runs.files import read_table
 from fedweave.partition import Random
@@ -95,13 +94,6 @@ def test_every_client_scales_by_its_own_nodes(form: Any) -> None:
         held = [sp.csr_matrix(one.x).toarray() for one in own]
         np.testing.assert_array_equal(held[0], expected)
         assert np.array_equal(held[1], expected) == (part is cut.parts[0])
-
-
-def test_graphs_of_clients_have_it() -> None:
-    x = table(np.random.default_rng(0))
-    cut = Random(clients=2).cut(graph(x), 0)
-    for own, part in zip(client_graphs(graph(x), cut).values(), cut.parts, strict=True):
-        np.testing.assert_array_equal(np.asarray(own.x)[: len(part.nodes)], normalize(x[part.nodes], "auto", "x"))
 
 
 def test_what_is_scaled_is_not_scaled_again() -> None:

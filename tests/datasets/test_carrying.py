@@ -122,12 +122,6 @@ def test_settings_that_mean_nothing_are_refused():
         datasets.from_frames(NODES, EDGES[["source", "target"]], loops="keep")
 
 
-def test_bare_edges_carry_nothing():
-    data = datasets.from_frames(NODES, EDGES[["source", "target"]], loops="drop")
-    assert data.edge_attrs is None
-    assert np.array_equal(data.edges, transfers().edges)
-
-
 def test_what_edges_carry_is_kept_in_an_archive(tmp_path):
     for data in (transfers(edge_normalize="standard"), transfers(directed=False)):
         data.save(tmp_path / "own.npz")

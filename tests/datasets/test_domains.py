@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse as sp
 
 from fedweave.datasets import load
-from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
@@ -40,9 +39,3 @@ def test_each_set_is_a_members_with_columns_of_its_own(data_root: Path) -> None:
     )
     *_, last = train(built.algorithm, built.fed, 1)
     assert set(last.of_clients("accuracy")) == set(SETS)
-
-
-def test_sets_that_are_no_collections_are_refused() -> None:
-    for sets, says in ((("mutag",), "two or more"), (("mutag", "mutag"), "each once"), (("mutag", "cora"), "'cora'")):
-        with pytest.raises(ConfigError, match=says):
-            load("domains", sets=sets)

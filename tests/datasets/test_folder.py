@@ -115,104 +115,85 @@ def test_1_and_1_0_are_one_class(tmp_path: Path) -> None:
     assert (data.y.tolist(), data.classes) == ([1, 1, 0], 2)
 
 
-BAD_NODES: dict[str, tuple[str | bytes, str, str]] = {
-    "no bytes": (b"", "nodes.csv: the file is empty, damaged or malformed", "Write it again"),
-    "no rows": ("id,label,f\n", "nodes.csv: the table has no rows", "one row per node"),
-    "not text": (b"id,label,f\n\xff\xfe,1,2\n", "nodes.csv: the file is not UTF-8", "Save it as UTF-8"),
-    "ragged row": ("id,label,f\n1,0,2\n2,1\n", "Row #3: Expected 3 columns, got 2", "Write it again"),
-    "repeated column": ("id,label,f,f\n1,0,2,2\n", "'f' is empty or repeated", "a name of its own"),
-    "nameless column": ("id,label,\n1,0,2\n", "'' is empty or repeated", "a name of its own"),
-    "semicolons": ("id;label;f\n1;0;2\n", "cells are split by semicolons; the columns are id, label, f", "by commas"),
-    "no label": ("id,f\n1,2\n", "no column 'label'", "data-format.md"),
-    "almost label": ("id,Label,f\n1,0,2\n", "'Label' is almost 'label'", "Spell it exactly"),
-    "almost sens": ("id,label, sens,f\n1,0,1,2\n", "' sens' is almost 'sens'", "Spell it exactly"),
-    "duplicate id": ("id,label,f\n1,0,2\n2,0,2\n1,1,2\n", "nodes.csv: row 4: id '1' is already in row 2", "of its own"),
-    "empty id": ("id,label,f\n1,0,2\n,0,2\n", "nodes.csv: row 3: id is empty", "Fill in id"),
-    "empty feature": ("id,label,f\n1,0,2\n2,0,\n", "nodes.csv: row 3: feature 'f' is empty", "finite number"),
-    "nan feature": ("id,label,f\n1,0,nan\n2,0,1\n", "nodes.csv: row 2: feature 'f' is nan", "finite number"),
-    "infinite feature": ("id,label,f\n1,0,1\n2,0,-inf\n", "nodes.csv: row 3: feature 'f' is -inf", "finite number"),
-    "beyond float32": ("id,label,f\n1,0,1\n2,0,1e39\n", "nodes.csv: row 3: feature 'f' is 1e+39", "finite number"),
-    "text feature": ("id,label,f\n1,0,2\n2,0,red\n", "nodes.csv: row 3: 'f' is 'red'", "finite number"),
-    "no features": ("id,label\n1,0\n2,1\n", "there are no features", "at least one feature column"),
-    "label negative": ("id,label,f\n1,0,2\n2,-1,2\n", "nodes.csv: row 3: label is -1, below 0", "leave the cell empty"),
+BAD_NODES: dict[str, tuple[str | bytes, str]] = {
+    "no bytes": (b"", "nodes.csv: the file is empty, damaged or malformed"),
+    "no rows": ("id,label,f\n", "nodes.csv: the table has no rows"),
+    "not text": (b"id,label,f\n\xff\xfe,1,2\n", "nodes.csv: the file is not UTF-8"),
+    "ragged row": ("id,label,f\n1,0,2\n2,1\n", "Row #3: Expected 3 columns, got 2"),
+    "repeated column": ("id,label,f,f\n1,0,2,2\n", "'f' is empty or repeated"),
+    "nameless column": ("id,label,\n1,0,2\n", "'' is empty or repeated"),
+    "semicolons": ("id;label;f\n1;0;2\n", "cells are split by semicolons; the columns are id, label, f"),
+    "no label": ("id,f\n1,2\n", "no column 'label'"),
+    "almost label": ("id,Label,f\n1,0,2\n", "'Label' is almost 'label'"),
+    "almost sens": ("id,label, sens,f\n1,0,1,2\n", "' sens' is almost 'sens'"),
+    "duplicate id": ("id,label,f\n1,0,2\n2,0,2\n1,1,2\n", "nodes.csv: row 4: id '1' is already in row 2"),
+    "empty id": ("id,label,f\n1,0,2\n,0,2\n", "nodes.csv: row 3: id is empty"),
+    "empty feature": ("id,label,f\n1,0,2\n2,0,\n", "nodes.csv: row 3: feature 'f' is empty"),
+    "nan feature": ("id,label,f\n1,0,nan\n2,0,1\n", "nodes.csv: row 2: feature 'f' is nan"),
+    "infinite feature": ("id,label,f\n1,0,1\n2,0,-inf\n", "nodes.csv: row 3: feature 'f' is -inf"),
+    "beyond float32": ("id,label,f\n1,0,1\n2,0,1e39\n", "nodes.csv: row 3: feature 'f' is 1e+39"),
+    "text feature": ("id,label,f\n1,0,2\n2,0,red\n", "nodes.csv: row 3: 'f' is 'red'"),
+    "no features": ("id,label\n1,0\n2,1\n", "there are no features"),
+    "label negative": ("id,label,f\n1,0,2\n2,-1,2\n", "nodes.csv: row 3: label is -1, below 0"),
     "label huge": (
         "id,label,f\n1,0,2\n2,900,2\n",
         "row 3: label 900 would make 901 classes; only 2 occur among 2 rows",
-        "from 0",
     ),
-    "labels mixed": ("id,label,f\n1,0,2\n2,cat,2\n", "numbers, others are names (cat)", "one kind"),
+    "labels mixed": ("id,label,f\n1,0,2\n2,cat,2\n", "numbers, others are names (cat)"),
     "label fraction": (
         "id,label,f\n1,0.0,2\n2,1.5,2\n3,0.37,1\n",
         "nodes.csv: row 3: label is '1.5', a number, but not one like 0, 1 or 2 (and so is 1 more of 3 rows)",
-        "Round or bin such numbers into whole ones from 0; if they are names, give them as text and list",
     ),
-    "label fractions alone": ("id,label,f\n1,.5,2\n2,2.5e-1,2\n", "row 2: label is '.5', a number", "data.labels"),
-    "label with comma": ('id,label,f\n1,"1,5",2\n2,0,2\n', "row 2: label is '1,5', a number", "Round or bin"),
-    "label fraction among names": ("id,label,f\n1,cat,2\n2,0.5,2\n", "row 3: label is '0.5', a number", "Round"),
-    "label gap": ("id,label,f\n1,late,2\n2,NaN,2\n", "nodes.csv: row 3: label is 'NaN'", "data.labels"),
-    "label gap beside numbers": ("id,label,f\n1,0,2\n2,n/a,2\n", "nodes.csv: row 3: label is 'n/a'", "cell empty"),
-    "label of None": ("id,label,f\n1,late,2\n2,None,2\n", "nodes.csv: row 3: label is 'None'", "data.labels"),
-    "sens of None": ("id,label,sens,f\n1,0,None,2\n", "nodes.csv: row 2: sens is 'None'", "data.groups"),
-    "sens gap": ("id,label,sens,f\n1,0,NULL,2\n", "nodes.csv: row 2: sens is 'NULL'", "data.groups"),
-    "blank at id": ("id,label,f\n1,0,2\n2 ,0,2\n", "nodes.csv: row 3: id is '2 ', with a blank at an end", "without"),
-    "blank at label": ("id,label,f\n1,cat,2\n2,cat ,2\n", "nodes.csv: row 3: label is 'cat ', with", "data.labels"),
-    "blank at sens": ("id,label,sens,f\n1,0,f,2\n2,0,\tf,2\n", "row 3: sens is '\\tf', with a blank", "data.groups"),
-    "no labels": ("id,label,f\n1,,2\n2,,2\n", "nodes.csv: column label is empty in every row", "at least one"),
-    "sens fraction": ("id,label,sens,f\n1,0,0.5,2\n", "nodes.csv: row 2: sens is '0.5'", "whole numbers from 0"),
-    "sens negative": ("id,label,sens,f\n1,0,-1,2\n", "nodes.csv: row 2: sens is -1, below 0", "whole numbers from 0"),
-    "sens overflow": (f"id,label,sens,f\n1,0,{10**30},2\n", "nodes.csv: row 2: sens is '1000", "whole numbers from 0"),
-    "split unknown": ("id,label,split,f\n1,0,later,2\n", "nodes.csv: row 2: split is 'later'", "train, val, test"),
-    "split unlabeled": (
-        "id,label,split,f\n1,0,,2\n2,,val,1\n",
-        "nodes.csv: row 3: the node is in a split",
-        "Label it",
-    ),
-    "utf-16": ("id,label,f\n1,0,2\n".encode("utf-16"), "not UTF-8; it looks like UTF-16", "iconv -f UTF-16"),
-    "latin-1": ("id,label,f\nJürg,0,2\n".encode("latin-1"), "it looks like Latin-1", "iconv -f WINDOWS-1252"),
-    "tabs": ("id\tlabel\tf\n1\t0\t2\n", "cells are split by tabs", "by commas"),
-    "decimal comma": ('id,label,f\n1,0,"0,5"\n', "row 2: 'f' is '0,5'", "Write decimal points"),
-    "date": ("id,label,born\n1,0,1990-12-31\n", "row 2: 'born' is '1990-12-31'", "days since another date"),
-    "text": (
-        "id,label,job\n1,0,nurse\n2,0,clerk\n3,0,\n",
-        "row 2: 'job' is 'nurse'; 2 rows hold text and 1 nothing",
-        'categories = {job = ["clerk", "nurse"]}',
-    ),
-    "mixed groups": ("id,label,sens,f\n1,0,f,2\n2,0,1,2\n", "row 2: sens is 'f', not a whole number", "leave the cell"),
+    "label fractions alone": ("id,label,f\n1,.5,2\n2,2.5e-1,2\n", "row 2: label is '.5', a number"),
+    "label with comma": ('id,label,f\n1,"1,5",2\n2,0,2\n', "row 2: label is '1,5', a number"),
+    "label fraction among names": ("id,label,f\n1,cat,2\n2,0.5,2\n", "row 3: label is '0.5', a number"),
+    "label gap": ("id,label,f\n1,late,2\n2,NaN,2\n", "nodes.csv: row 3: label is 'NaN'"),
+    "label gap beside numbers": ("id,label,f\n1,0,2\n2,n/a,2\n", "nodes.csv: row 3: label is 'n/a'"),
+    "label of None": ("id,label,f\n1,late,2\n2,None,2\n", "nodes.csv: row 3: label is 'None'"),
+    "sens of None": ("id,label,sens,f\n1,0,None,2\n", "nodes.csv: row 2: sens is 'None'"),
+    "sens gap": ("id,label,sens,f\n1,0,NULL,2\n", "nodes.csv: row 2: sens is 'NULL'"),
+    "blank at id": ("id,label,f\n1,0,2\n2 ,0,2\n", "nodes.csv: row 3: id is '2 ', with a blank at an end"),
+    "blank at label": ("id,label,f\n1,cat,2\n2,cat ,2\n", "nodes.csv: row 3: label is 'cat ', with"),
+    "blank at sens": ("id,label,sens,f\n1,0,f,2\n2,0,\tf,2\n", "row 3: sens is '\\tf', with a blank"),
+    "no labels": ("id,label,f\n1,,2\n2,,2\n", "nodes.csv: column label is empty in every row"),
+    "sens fraction": ("id,label,sens,f\n1,0,0.5,2\n", "nodes.csv: row 2: sens is '0.5'"),
+    "sens negative": ("id,label,sens,f\n1,0,-1,2\n", "nodes.csv: row 2: sens is -1, below 0"),
+    "sens overflow": (f"id,label,sens,f\n1,0,{10**30},2\n", "nodes.csv: row 2: sens is '1000"),
+    "split unknown": ("id,label,split,f\n1,0,later,2\n", "nodes.csv: row 2: split is 'later'"),
+    "split unlabeled": ("id,label,split,f\n1,0,,2\n2,,val,1\n", "nodes.csv: row 3: the node is in a split"),
+    "utf-16": ("id,label,f\n1,0,2\n".encode("utf-16"), "not UTF-8; it looks like UTF-16"),
+    "latin-1": ("id,label,f\nJürg,0,2\n".encode("latin-1"), "it looks like Latin-1"),
+    "tabs": ("id\tlabel\tf\n1\t0\t2\n", "cells are split by tabs"),
+    "decimal comma": ('id,label,f\n1,0,"0,5"\n', "row 2: 'f' is '0,5'"),
+    "date": ("id,label,born\n1,0,1990-12-31\n", "row 2: 'born' is '1990-12-31'"),
+    "text": ("id,label,job\n1,0,nurse\n2,0,clerk\n3,0,\n", "row 2: 'job' is 'nurse'; 2 rows hold text and 1 nothing"),
+    "mixed groups": ("id,label,sens,f\n1,0,f,2\n2,0,1,2\n", "row 2: sens is 'f', not a whole number"),
 }
-BAD_EDGES: dict[str, tuple[str | bytes, str, str]] = {
-    "no bytes": (b"", "edges.csv: the file is empty", "Write it again"),
-    "missing node": (
-        "source,target\nanna,ben\nben,dora\n",
-        "edges.csv: row 3: target 'dora' is no node",
-        'external = "features"',
-    ),
-    "other spelling": ("source,target\nAnna,ben\n", "edges.csv: row 2: source 'Anna' is no node", "Add a row"),
-    "empty end": ("source,target\nanna,ben\nben,\n", "edges.csv: row 3: target is empty", "remove the row"),
-    "self loop": ("source,target\nanna,ben\nben,ben\n", "edges.csv: row 3: the edge joins 'ben' with itself", "Remove"),
-    "weight": ("source,target,weight\nanna,ben,2\n", "edges.csv: edge weights are not used", 'edge_weight = "weight"'),
-    "extra column": ("source,target,kind\nanna,ben,2\n", "edges.csv: unknown columns: kind", "Allowed are"),
+BAD_EDGES: dict[str, tuple[str | bytes, str]] = {
+    "no bytes": (b"", "edges.csv: the file is empty"),
+    "missing node": ("source,target\nanna,ben\nben,dora\n", "edges.csv: row 3: target 'dora' is no node"),
+    "other spelling": ("source,target\nAnna,ben\n", "edges.csv: row 2: source 'Anna' is no node"),
+    "empty end": ("source,target\nanna,ben\nben,\n", "edges.csv: row 3: target is empty"),
+    "self loop": ("source,target\nanna,ben\nben,ben\n", "edges.csv: row 3: the edge joins 'ben' with itself"),
+    "weight": ("source,target,weight\nanna,ben,2\n", "edges.csv: edge weights are not used"),
+    "extra column": ("source,target,kind\nanna,ben,2\n", "edges.csv: unknown columns: kind"),
     "wrong header": (
         "from,to\nanna,ben\n",
         "edges.csv: there is no column 'source' and no column 'target'; it has from, to",
-        'columns = {source = "from", target = "to"}',
     ),
-    "ragged row": ("source,target\nanna,ben,cleo\n", "Row #2: Expected 2 columns, got 3", "Write it again"),
+    "ragged row": ("source,target\nanna,ben,cleo\n", "Row #2: Expected 2 columns, got 3"),
 }
 
 
 @pytest.mark.parametrize(("part", "case"), [("nodes", k) for k in BAD_NODES] + [("edges", k) for k in BAD_EDGES])
 def test_bad_tables_are_refused(part: str, case: str, tmp_path: Path) -> None:
-    content, what, remedy = (BAD_NODES if part == "nodes" else BAD_EDGES)[case]
+    content, what = (BAD_NODES if part == "nodes" else BAD_EDGES)[case]
     if part == "nodes":
         folder(tmp_path, nodes=content, edges="source,target\n1,2\n" if case == "no features" else "source,target\n")
     else:
         folder(tmp_path, edges=content)
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=rf"^{re.escape(str(tmp_path))}.*{re.escape(what)}"):
         load("folder", str(tmp_path))
-    message = str(error.value)
-    assert message.startswith(str(tmp_path))
-    assert what in message
-    assert remedy in message.split(what)[1]
 
 
 TIMES = [1700000001, 1700000050, 1700000030]
@@ -268,11 +249,7 @@ def test_a_few_examples_to_be_predicted_may_be_alike(tmp_path: Path) -> None:
         ("f", pa.array(["1", "red"]), "row 2: 'f' is 'red'"),
         ("f", pa.array([1.0, None]), "row 2: feature 'f' is empty"),
         ("label", pa.array([0.0, 0.5]), "row 2: 'label' is 0.5. To predict numbers: [data] target"),
-        (
-            "label",
-            pa.array(["0.0", "0.5"]),
-            "row 2: label is '0.5', a number, but not one like 0, 1 or 2. To predict numbers: [data] target",
-        ),
+        ("label", pa.array(["0.0", "0.5"]), "row 2: label is '0.5', a number, but not one like 0, 1 or 2"),
         ("label", pa.array([[1], [2]]), "column 'label' holds list"),
         ("id", pa.array([b"1", b"2"]), "column 'id' holds binary"),
         ("id", pa.array([1, 1]), "row 2: id '1' is already in row 1"),
@@ -286,17 +263,6 @@ def test_bad_parquet_columns_are_refused(column: str, values: pa.Array, what: st
     with pytest.raises(DataError) as error:
         load("folder", str(tmp_path))
     assert f"nodes.parquet: {what}" in str(error.value)
-
-
-@pytest.mark.parametrize("values", [[0.0, 0.5], [[0], [1]]])
-def test_a_bad_column_of_groups_is_told_once(values: list[object], tmp_path: Path) -> None:
-    folder(tmp_path, edges="source,target\n1,2\n")
-    (tmp_path / "nodes.csv").unlink()
-    nodes = pa.table({"id": [1, 2], "label": [0, 1], "sens": values, "f": [0.5, 1.5]})
-    pq.write_table(nodes, tmp_path / "nodes.parquet")
-    with pytest.raises(DataError) as error:
-        load("folder", str(tmp_path))
-    assert len(str(error.value).splitlines()) == 1
 
 
 def test_truncated_parquet_is_refused(tmp_path: Path) -> None:

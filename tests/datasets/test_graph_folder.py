@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from fedweave.datasets import from_frames, from_graph_frames, load
 from fedweave.datasets.graph_folder import GraphFolder, check_name_settings
 from fedweave.errors import ConfigError, DataError
-from fedweave.partition import Column, GraphsIID, Random, unused
+from fedweave.partition import Column, Random, notes_on_unused
 from tests.refusals import refusal
 
 GRAPHS = "id,label,sens,split\nwater,wet,0,train\nsalt,dry,1,test\nair,,,\n"
@@ -75,12 +75,6 @@ def test_edges_of_small_graphs_carry_what_they_do_of_one_graph(tmp_path: Path) -
         load("graphs", str(tmp_path), edge_features="label")
 
 
-def test_all_faults_of_small_graphs_are_told_at_once(tmp_path: Path) -> None:
-    folder(tmp_path, GRAPHS.replace("1,test", "x,train"), NODES.replace("35.5", "heavy"), EDGES + "O,He,single\n")
-    with refusal("data.row", "nodes.csv: row 5", "heavy", "graphs.csv: row 3", "edges.csv: row 6", "He"):
-        load("graphs", str(tmp_path), groups=("0", "1"))
-
-
 @pytest.mark.parametrize(
     ("table", "text", "key"),
     [("graphs", "dry", "labels"), ("nodes", "metal", "node_labels"), ("edges", "ionic", "edge_labels")],
@@ -118,7 +112,7 @@ def test_graphs_of_owners_are_their_clients(tmp_path: Path) -> None:
     assert "data.owner is not used" in said(Random(clients=2), data)
     assert said(Column(), data) == ""
     one_left = replace(cut, names=cut.names[:1], parts=cut.parts[:1])
-    assert unused(Column(), data, one_left) == []
+    assert notes_on_unused(Column(), data, one_left) == []
     with refusal("data.column-unknown", "columns:", "data.owner"):
         load("graphs", str(tmp_path))
     with pytest.raises(DataError, match="lab"):
@@ -136,23 +130,8 @@ def test_small_graphs_are_no_members_nodes(tmp_path: Path) -> None:
         load("members", str(tmp_path))
 
 
-def test_a_split_that_is_not_used_is_told(tmp_path: Path) -> None:
-    data = load("graphs", str(folder(tmp_path, GRAPHS.replace("air,,,", "air,wet,0,train"))))
-    iid, own, ratios = (
-        GraphsIID(clients=2, global_test=0.0),
-        Random(clients=2, use_dataset_split=True),
-        Random(clients=2),
-    )
-    assert "own split (2 train, 0 val, 1 test) is not used" in said(iid, data)
-    fits = "dirichlet, random, column, graph_skew, scaffold, scaffold_dirichlet"
-    assert f"draws its own; {fits} can take it" in said(iid, data)
-    assert "use_dataset_split = true takes it" in said(ratios, data)
-    assert said(own, data) == ""
-    assert said(iid, load("graphs", str(folder(tmp_path, "id,label\nwater,wet\nsalt,dry\nair,wet\n")))) == ""
-
-
 def said(partition: Any, data: Any) -> str:
-    return " ".join(unused(partition, data, partition.cut(data, 0)))
+    return " ".join(notes_on_unused(partition, data, partition.cut(data, 0)))
 
 
 def test_tables_in_memory_are_the_same_graphs(tmp_path: Path) -> None:
@@ -231,11 +210,6 @@ def test_options_are_checked(tmp_path: Path) -> None:
             load("graphs", path, **options)
     with refusal("config.missing", "[data]"):
         load("graphs")
-
-
-def test_one_graph_is_not_read_in_place_of_many(tmp_path: Path) -> None:
-    with refusal("data.other-layout", '[data] name = "graphs"'):
-        load("folder", str(folder(tmp_path)))
 
 
 def test_text_of_nodes_worked_by_hand(tmp_path: Path) -> None:

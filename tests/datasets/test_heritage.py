@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pytest
 
-from fedweave.datasets import DATASETS, describe, load, social
+from fedweave.datasets import DATASETS, load, social
 from fedweave.datasets.lookup import Facts
-from fedweave.datasets.social import BLOCKS, HERITAGE
+from fedweave.datasets.social import BLOCKS
 from fedweave.partition import PARTITIONS
 from tests.refusals import refusal
 
@@ -61,22 +61,6 @@ def test_where_it_is_looked_for(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert load("suzhou").x.tobytes() == wanted
 
 
-@pytest.mark.parametrize("kind", HERITAGE)
-def test_absence_says_what_is_wanted_where(
-    kind: Any, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "suzhou" / "temporal").rename(tmp_path / "elsewhere")  # two parties are none
-    monkeypatch.setenv("FEDWEAVE_DATA", str(folder))
-    with refusal(
-        "data.nowhere",
-        f"{kind.name}: there is no folder with all of social, spatial, temporal",
-        *(f"  {place}\n" for place in (folder / kind.name, folder, tmp_path / "cache" / kind.name)),
-        "docs/data-format.md",
-        "FEDWEAVE_DATA",
-    ):
-        load(kind.name)
-
-
 def test_another_graph_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DATASETS["suzhou"], "facts", Facts(3137, 916496, 4, 9))
     with refusal("data", "3", "4", "9", "3137", "4", "9"):
@@ -90,11 +74,6 @@ def test_another_graph_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch)
         load("suzhou", str(folder))
     with refusal("config.value", "'unit'"):
         load("suzhou", str(folder), normalize="unit")
-
-
-def test_the_published_counts_are_told() -> None:
-    assert sum(BLOCKS.values()) == 979
-    assert describe("venice").startswith("2,951 nodes, 534,513 edges, 979 features, 9 classes. ")
 
 
 def test_the_conversion_that_the_document_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -208,18 +208,6 @@ def test_owners_that_look_alike_in_an_archive_are_noted() -> None:
         assert repr(pair[1]) in said
 
 
-def test_the_remedy_for_several_labels_reads_them() -> None:
-    """A list in a cell is refused with the setting that takes a column for each label."""
-    rows, edges = [[0, 0, 1], [1, 0, 1], [0, 1, 1]], pd.DataFrame({"source": [0], "target": [1]})
-    nodes = pd.DataFrame({"id": range(3), "f": [0.5, 2, 1]})
-    with refusal("data.row", "[0, 0, 1]", "data.target = 'labels'", "data.targets", "data.labels"):
-        from_frames(nodes.assign(label=[str(row) for row in rows]), edges)
-    columns = pd.DataFrame(rows, columns=["a", "b", "c"])
-    data = from_frames(nodes.join(columns), edges, target="labels", targets=("a", "b", "c"))
-    assert data.y.tolist() == rows
-    assert data.targets == ("a", "b", "c")
-
-
 SEVERAL = {
     "bits": ["[0, 1, 0]", "[1, 0, 0]", "[0, 1, 1]", "[0, 0, 1]"],
     "an array as NumPy prints it": ["[0 1 0]", "[1 0 0]", "[0 1 1]", "[0 0 1]"],

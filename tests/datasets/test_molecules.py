@@ -164,12 +164,6 @@ class TestSmiles:
         assert other.columns[: len(ELEMENTS)] == tuple(f"label = {name}" for name in ELEMENTS)
         assert other.columns[len(ELEMENTS) :] == ATOM
 
-    def test_a_site_reads_its_own_table(self, tmp_path: Path) -> None:
-        site_data = pytest.importorskip("fedweave.sites.flare.site_data", reason="needs NVFlare")
-        rows = [line + end for line, end in zip(CSV.splitlines(), (",split", *[",train"] * 4), strict=True)]
-        data = site_data.read_graph(table(tmp_path, "\n".join(rows) + "\n"), site_data.SiteData(path="data"))
-        assert (data.examples, data.columns[0], data.smiles[0]) == (4, "label = C", "CCO")
-
     def test_molecules_have_numbers_or_several_assays(self) -> None:
         """With gaps; a molecule that is left out takes its own with it."""
         frame = pd.DataFrame({"smiles": ["CCO", "C1CC", "CC", "c1ccccc1"], "logS": [1.1, 0.0, np.nan, -1.6]})
@@ -261,13 +255,6 @@ def test_without_the_extra_its_command_is_named(tmp_path: Path, monkeypatch: pyt
     assert data.smiles == ("C", "N")
     with refusal("user.molecules"):
         Scaffolds(clients=2).cut(data, 0)
-
-
-def test_settings_and_tables_that_mean_nothing_are_refused(tmp_path: Path) -> None:
-    with refusal("config.value", "unreadable"):
-        GraphFolder(unreadable="skip")
-    with refusal("data.column-missing", "smiles"):
-        load("graphs", str(table(tmp_path, "id,label\na,0\n")))
 
 
 def test_scaffolds_of_a_column_may_be_empty(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The .npz layout: a round trip, and every refusal."""
 
 import io
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -117,56 +118,42 @@ def drop(*keys: str) -> Callable[[Arrays], None]:
 
 
 REFUSALS = {
-    # what is done to the file: (change, what the message must say, remedy)
-    "nan": (put("x_data", 1, np.nan), "x, row 1, column 1: nan is not finite", "Fill in"),
-    "infinite": (put("x_data", 3, np.inf), "x, row 2, column 1: inf is not finite", "Fill in"),
-    "x float64": (swap("x_data", lambda a: a.astype(float)), "x_data is float64, not float32", "astype"),
-    "indices float": (swap("x_indices", lambda a: a.astype(float)), "x_indices is float64", "astype"),
-    "x_shape float": (swap("x_shape", lambda a: a.astype(float)), "x_shape is float64", "astype"),
-    "x_shape short": (swap("x_shape", lambda a: a[:1]), "x_shape has shape (1,)", "Store"),
-    "x_shape negative": (put("x_shape", 1, -2), "no CSR matrix", "scipy.sparse.csr_matrix"),
-    "x_shape rows": (put("x_shape", 0, 5), "no CSR matrix", "scipy.sparse.csr_matrix"),
+    # what is done to the file: (change, what the message says)
+    "nan": (put("x_data", 1, np.nan), "x, row 1, column 1: nan is not finite"),
+    "infinite": (put("x_data", 3, np.inf), "x, row 2, column 1: inf is not finite"),
+    "x float64": (swap("x_data", lambda a: a.astype(float)), "x_data is float64, not float32"),
+    "indices float": (swap("x_indices", lambda a: a.astype(float)), "x_indices is float64"),
+    "x_shape float": (swap("x_shape", lambda a: a.astype(float)), "x_shape is float64"),
+    "x_shape short": (swap("x_shape", lambda a: a[:1]), "x_shape has shape (1,)"),
+    "x_shape negative": (put("x_shape", 1, -2), "no CSR matrix"),
+    "x_shape rows": (put("x_shape", 0, 5), "no CSR matrix"),
     "rows missing": (
         lambda a: (put("x_shape", 0, 3)(a), swap("x_indptr", lambda p: np.array([0, 1, 2, 4], p.dtype))(a)),
         "not csr_matrix float32 with 4 rows",
-        "one row of features per node",
     ),
     "no features": (
         lambda a: a.update(
             x_data=a["x_data"][:0], x_indices=a["x_indices"][:0], x_indptr=a["x_indptr"] * 0, x_shape=np.array([4, 0])
         ),
         "there are no features",
-        "at least one feature",
     ),
-    "indptr falls": (put("x_indptr", slice(1, 3), [3, 2]), "x, row 1: indptr falls from 3 to 2", "csr_matrix"),
-    "indptr starts late": (put("x_indptr", 0, 1), "no CSR matrix", "csr_matrix"),
-    "column too large": (put("x_indices", 2, 2), "x, row 2: column 2 is not in 0..1", "csr_matrix"),
-    "column negative": (put("x_indices", 0, -1), "x, row 0: column -1 is not in 0..1", "csr_matrix"),
-    "column repeated": (put("x_indices", 3, 0), "x, row 2: column indices are repeated", "sum_duplicates"),
-    "edge to nowhere": (
-        put("edge_index", (1, 5), 4),
-        "column 5: edge 3 -> 4 names a node that is not in 0..3",
-        "Remove",
-    ),
-    "edge negative": (put("edge_index", (0, 0), -1), "column 0: edge -1 -> 1 names a node", "Remove"),
-    "self loop": (put("edge_index", (1, 2), 1), "column 2: edge 1 -> 1 is a self loop", "Remove it"),
-    "edge twice": (put("edge_index", (1, 2), 0), "column 2: edge 1 -> 0 is listed twice", "numpy.unique"),
-    "edges unsorted": (
-        swap("edge_index", lambda a: a[:, ::-1]),
-        "column 1: edge 2 -> 3 is out of order",
-        "numpy.unique",
-    ),
-    "one direction": (
-        swap("edge_index", lambda a: a[:, :5]),
-        "column 4: edge 2 -> 3 lacks its reverse",
-        "numpy.unique",
-    ),
-    "edges int32": (swap("edge_index", lambda a: a.astype(np.int32)), "edge_index is int32, not int64", "astype"),
-    "edges transposed": (swap("edge_index", lambda a: a.T), "edge_index has shape (6, 2)", "Store"),
-    "label below -1": (put("y", 2, -7), "y, row 2: label -7 is not in 0..1", "-1 for unlabeled"),
-    "label float": (swap("y", lambda a: a.astype(float)), "y is float64, not int64", "astype"),
-    "label 2-d": (swap("y", lambda a: a[:, None]), "y has shape (4, 1)", "Store"),
-    "no labels": (swap("y", lambda a: a * 0 - 1), "no node has a label", "at least one"),
+    "indptr falls": (put("x_indptr", slice(1, 3), [3, 2]), "x, row 1: indptr falls from 3 to 2"),
+    "indptr starts late": (put("x_indptr", 0, 1), "no CSR matrix"),
+    "column too large": (put("x_indices", 2, 2), "x, row 2: column 2 is not in 0..1"),
+    "column negative": (put("x_indices", 0, -1), "x, row 0: column -1 is not in 0..1"),
+    "column repeated": (put("x_indices", 3, 0), "x, row 2: column indices are repeated"),
+    "edge to nowhere": (put("edge_index", (1, 5), 4), "column 5: edge 3 -> 4 names a node that is not in 0..3"),
+    "edge negative": (put("edge_index", (0, 0), -1), "column 0: edge -1 -> 1 names a node"),
+    "self loop": (put("edge_index", (1, 2), 1), "column 2: edge 1 -> 1 is a self loop"),
+    "edge twice": (put("edge_index", (1, 2), 0), "column 2: edge 1 -> 0 is listed twice"),
+    "edges unsorted": (swap("edge_index", lambda a: a[:, ::-1]), "column 1: edge 2 -> 3 is out of order"),
+    "one direction": (swap("edge_index", lambda a: a[:, :5]), "column 4: edge 2 -> 3 lacks its reverse"),
+    "edges int32": (swap("edge_index", lambda a: a.astype(np.int32)), "edge_index is int32, not int64"),
+    "edges transposed": (swap("edge_index", lambda a: a.T), "edge_index has shape (6, 2)"),
+    "label below -1": (put("y", 2, -7), "y, row 2: label -7 is not in 0..1"),
+    "label float": (swap("y", lambda a: a.astype(float)), "y is float64, not int64"),
+    "label 2-d": (swap("y", lambda a: a[:, None]), "y has shape (4, 1)"),
+    "no labels": (swap("y", lambda a: a * 0 - 1), "no node has a label"),
     "no nodes": (
         lambda a: a.update(
             y=a["y"][:0],
@@ -177,17 +164,16 @@ REFUSALS = {
             **{key: a[key][:0] for key in npz.SPLIT},
         ),
         "no nodes",
-        "at least one node",
     ),
-    "sens short": (swap("sens", lambda a: a[:3]), "sens has shape (3,), not (4)", "one entry per node"),
-    "sens below -1": (put("sens", 1, -2), "sens, row 1: -2 is below 0", "Number the groups from 0"),
-    "sens float": (swap("sens", lambda a: a.astype(float)), "sens is float64", "astype"),
-    "split out of range": (put("val_idx", 0, 4), "val_idx, row 0: node 4 is not in 0..3", "Remove"),
-    "split overlaps": (put("val_idx", 0, 0), "row 0: the node is in two of train, val and test", "Keep one"),
-    "split unlabeled": (put("test_idx", 0, 3), "row 3: the node has no label", "Label it"),
-    "split incomplete": (drop("val_idx"), "the split is incomplete", "or none"),
-    "arrays missing": (drop("y", "edge_index"), "missing arrays: edge_index, y", "Required are"),
-    "array unknown": (lambda a: a.update(sensitive=a["sens"]), "unknown arrays: sensitive", "Remove them"),
+    "sens short": (swap("sens", lambda a: a[:3]), "sens has shape (3,), not (4)"),
+    "sens below -1": (put("sens", 1, -2), "sens, row 1: -2 is below 0"),
+    "sens float": (swap("sens", lambda a: a.astype(float)), "sens is float64"),
+    "split out of range": (put("val_idx", 0, 4), "val_idx, row 0: node 4 is not in 0..3"),
+    "split overlaps": (put("val_idx", 0, 0), "row 0: the node is in two of train, val and test"),
+    "split unlabeled": (put("test_idx", 0, 3), "row 3: the node has no label"),
+    "split incomplete": (drop("val_idx"), "the split is incomplete"),
+    "arrays missing": (drop("y", "edge_index"), "missing arrays: edge_index, y"),
+    "array unknown": (lambda a: a.update(sensitive=a["sens"]), "unknown arrays: sensitive"),
 }
 
 
@@ -216,33 +202,13 @@ def test_times_are_not_sent_through_float32(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_bad_arrays_are_refused(case: str, file: Path) -> None:
-    change, what, remedy = REFUSALS[case]
+    change, what = REFUSALS[case]
     with np.load(file) as held:
         arrays = {key: held[key].copy() for key in held.files}
     change(arrays)
     np.savez(file, **arrays)
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=rf"^{re.escape(str(file))}: .*{re.escape(what)}"):
         npz.read(file, "path")
-    message = str(error.value)
-    assert message.startswith(f"{file}: ")
-    assert what in message
-    assert remedy in message.split(what)[1]
-
-
-@pytest.mark.parametrize("columns", [[0, 2, 4], [4, 0, 2], [5, 4, 3, 2, 1, 0], [0, 0, 1, 2, 3, 4, 5]])
-def test_what_is_said_of_edges_at_fault_mends_all_that_can_be_wrong_with_their_order(
-    columns: list[int], file: Path
-) -> None:
-    with np.load(file) as held:
-        arrays = dict(held)
-    edge_index = arrays["edge_index"][:, columns]
-    np.savez(file, **(arrays | {"edge_index": edge_index}))
-    with pytest.raises(DataError, match="Store both directions of every edge") as error:
-        npz.read(file, "path")
-    expression = str(error.value).partition("edge_index = ")[2].removesuffix(".")
-    mended = eval(expression, {"numpy": np, "edge_index": edge_index})
-    np.savez(file, **(arrays | {"edge_index": mended}))
-    np.testing.assert_array_equal(npz.read(file, "path").edges, path_graph().edges)
 
 
 def _lying_header(file: Path) -> None:
@@ -286,18 +252,10 @@ def _flipped(file: Path) -> None:
 )
 def test_damaged_files_are_refused(damage: Callable[[Path], None], what: str, file: Path) -> None:
     damage(file)
-    with pytest.raises(DataError) as error:
+    with refusal("data", f"{file}: ", what):
         npz.read(file, "path")
-    assert str(error.value).startswith(f"{file}: ")
-    assert what in str(error.value)
-    assert "Get the file again" in str(error.value)
 
 
 def test_check_accepts_dense_features_and_no_edges() -> None:
     data = replace(path_graph(), x=np.ones((4, 2), np.float32), edges=np.zeros((2, 0), np.int64))
     assert check(data, "here") is data
-
-
-def test_check_refuses_labels_beyond_the_classes() -> None:
-    with refusal("data", "row 1", "1", "0..0"):
-        check(replace(path_graph(), classes=1), "here")

@@ -1,8 +1,6 @@
 """Columns that are the answer, or drown the others, are named before a run."""
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,9 +8,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from torch_geometric.data import Data
-from typer.testing import CliRunner
 
-from fedweave.cli import app
 from fedweave.datasets import from_frames, from_pyg, load
 from fedweave.datasets.notes import MAX_RATIO, feature_notes
 
@@ -103,45 +99,3 @@ def test_a_column_far_larger_than_the_others_is_named() -> None:
     [said] = of(x)
     assert said.startswith("the feature 3 has numbers up to 2,000 times the median column")
     assert list(feature_notes(replace(DATA, x=sp.csr_matrix(x, dtype=np.float32)))) == [said]
-
-
-def test_check_and_run_say_so(tmp_path: Path) -> None:
-    rows = [f"{at},{at % 2},{90_000 + at},{at % 2 * 3},{at % 7}" for at in range(40)]
-    (tmp_path / "nodes.csv").write_text("\n".join(["id,label,income,status,age", *rows]))
-    (tmp_path / "edges.csv").write_text("source,target\n0,1\n")
-    text = '[data]\nname = "folder"\npath = "."\n[partition]\nname = "random"\nclients = 2\n[model]\nname = "gcn"\n'
-    (tmp_path / "e.toml").write_text(f'{text}[algorithm]\nname = "fedavg"\n')
-    words = [str(tmp_path / "e.toml"), "--set", f"data.path={tmp_path}", "--set", "rounds=1"]
-    runs = [("check",), ("run", "--out", str(tmp_path / "run"))]
-    for command, *more in runs:  # what one says of columns, the other does
-        told = CliRunner().invoke(app, [command, *words, *more, "--set", "data.normalize=none"])
-        assert told.exit_code == 0, told.output
-        assert told.output.count("note: the feature status has one value for each class") == 1
-        assert told.output.count("note: the feature income has numbers up to 15,006 times") == 1
-    for how in ([], ["--set", "data.normalize=standard"]):
-        scaled = CliRunner().invoke(app, ["check", *words, *how]).output
-        assert ("status has" in scaled, "income has" in scaled) == (True, False)
-
-
-def rated(ratings: Sequence[float], task: str = "edges") -> list[str]:
-    """What is said of a feature whose numbers are below 0 for one class alone, and of one that is noise."""
-    ids, draw = [f"n{at}" for at in range(len(ratings) + 1)], np.random.default_rng(0)
-    columns = {"label": [int(rating > 0) for rating in ratings], "rating": ratings, "f": draw.normal(size=len(ratings))}
-    if task == "nodes":
-        edges = pd.DataFrame({"source": ids[:1], "target": ids[1:2]})
-        return list(feature_notes(from_frames(pd.DataFrame({"id": ids[1:], **columns}), edges[:0])))
-    edges = pd.DataFrame({"source": ids[:-1], "target": ids[1:], **columns})
-    data = from_frames(pd.DataFrame({"id": ids}), edges, task="edges", edge_features=("rating", "f"))
-    return list(feature_notes(data))
-
-
-@pytest.mark.parametrize("task", ["edges", "nodes"])
-def test_a_rating_whose_sign_is_the_label_is_noted(task: str) -> None:
-    draw = np.random.default_rng(1)
-    ratings = [*draw.uniform(-10, -1, 15), *draw.uniform(1, 10, 15)]
-    [said] = rated(ratings, task)
-    assert "rating" in said
-    assert "reads the label off" in said
-    [said] = rated([-1.0] * 15 + [2.0] * 15, task)  # one value for each class
-    assert "rating" in said
-    assert rated(ratings[11:19], task) == []  # few may be apart by chance

@@ -129,22 +129,6 @@ def test_all_faults_of_the_tables_are_told_at_once(tmp_path: Path) -> None:
     assert str(error.value).splitlines()[-1] == "and 7 more faults"  # 25 features and 2 ends, of which 20 are shown
 
 
-def test_a_column_of_another_kind_is_one_fault(tmp_path: Path) -> None:
-    dates = "id,label,born,f\n" + "".join(f"{i},0,2001-02-{10 + i},{'x' if i == 3 else i}\n" for i in range(9))
-    with pytest.raises(DataError) as error:
-        load("folder", str(folder(tmp_path, dates, "source,target\n1,2\n")))
-    column, cell = str(error.value).removeprefix(f"{tmp_path}/").splitlines()
-    assert column.startswith("nodes.csv: row 2: 'born' is '2001-02-10', no number, and so are 8 more of 9 rows. A date")
-    assert "row 5: 'f' is 'x'" in cell
-
-
-def test_numbers_that_are_not_whole_are_called_numbers(tmp_path: Path) -> None:
-    ids = pa.table({"id": [0.5, 1.5, 2.5], "label": ["a"] * 3, "f": [1.0] * 3})
-    with pytest.raises(DataError, match=r"'id' is 0\.5") as error:
-        datasets.from_frames(ids, pa.table({"source": ["1"], "target": ["2"]}))
-    assert "no number" not in str(error.value)
-
-
 def test_an_npz_of_ones_own_is_a_path(tmp_path: Path) -> None:
     data = load("folder", str(folder(tmp_path, NODES, EDGES)), **OPTIONS)
     npz.write(data, tmp_path / "mine.npz")
@@ -213,33 +197,6 @@ def test_a_networkx_graph_with_attributes() -> None:
         np.testing.assert_array_equal(owned.node_time, [0, 1, 2])
 
 
-@pytest.mark.parametrize(
-    ("lacking", "options", "what"),
-    [
-        (
-            "",
-            {"label": "cub"},
-            r"none of 3 nodes has the attribute 'cub'\. There are 'club', 'age', 'size'\. Set `label`",
-        ),
-        (
-            "b",
-            {"label": "club"},
-            r"1 of 3 nodes lacks the attribute 'club', such as 'b'\. Set it, to None where .* There are 'club', ",
-        ),
-        ("bc", {"label": "club"}, r"2 of 3 nodes lack the attribute 'club', such as 'b'\. Set it, to None"),
-        ("", {"label": "club", "features": ["sizes"]}, r"no node has the attribute 'sizes', .* There are 'size', "),
-    ],
-)
-def test_attributes_that_nodes_lack_are_named(lacking: str, options: dict[str, Any], what: str) -> None:
-    graph = nx.path_graph(["a", "b", "c"])
-    for at, node in enumerate(graph):
-        graph.nodes[node].update({"club": "xyx"[at], "age": at, "size": 1.0})
-    for node in lacking:
-        del graph.nodes[node]["club"]
-    with pytest.raises(DataError, match=rf"^networkx: {what}"):
-        datasets.from_networkx(graph, **options)
-
-
 def test_nodes_and_attributes_of_networkx_may_be_of_any_kind() -> None:
     graph = nx.Graph()
     graph.add_node(np.int64(1), label=0, a=1.0)
@@ -255,15 +212,6 @@ def test_nodes_and_attributes_of_networkx_may_be_of_any_kind() -> None:
     graph.add_node("1", label=0, a=1.0)
     with refusal("data.row", "'1'", "row 0"):
         datasets.from_networkx(graph, features=["a"], ignore=("edges.weight", "edges.7"))
-
-
-def test_a_networkx_graph_without_attributes_says_so() -> None:
-    with refusal("data", "3", "'label'"):
-        datasets.from_networkx(nx.path_graph(3))
-    many = nx.path_graph(2)
-    nx.set_node_attributes(many, {node: {f"f{at}": 1.0 for at in range(12)} for node in many})
-    with refusal("data", "'f0'", "2"):
-        datasets.from_networkx(many)
 
 
 class Data:
@@ -303,41 +251,23 @@ def test_text_as_polars_hands_it_over(categorical: bool) -> None:
         ({"y": torch.tensor([0.5, 1.2, 0.0])}, r"y, row 0: 0\.5 is not a whole number\. Number the classes from 0"),
         ({"y": torch.tensor([0, torch.nan, 1])}, r"y, row 1: nan is not a whole number\. .*; -1 is unlabeled"),
         ({"y": torch.tensor([0, 1e30, 1])}, r"y, row 1: 1\.0\d*e\+30 is beyond 64 bits"),
-        (
-            {"y": ["a", "b", "a"]},
-            r"y, row 0: 'a' is not a number\. Number the classes from 0.*numpy\.unique\(y, return_in",
-        ),
+        ({"y": ["a", "b", "a"]}, r"y, row 0: 'a' is not a number"),
         ({"y": np.array([1, None, "b"], object)}, r"y, row 1: None is not a number"),
         ({"y": np.array([1j, 0, 0])}, r"y, row 0: 1j is not a number"),
         ({"y": [[0], [1, 2], [0]]}, r"y cannot be read as an array .* Give a tensor of numbers"),
-        (
-            {"y": torch.tensor([0, 1000000, 5])},
-            r"y, row 1: label 1000000 would make 1,000,001 classes; only 3 occur among 3 .* torch\.unique\(y",
-        ),
+        ({"y": torch.tensor([0, 1000000, 5])}, r"y, row 1: label 1000000 would make 1,000,001 classes; only 3 occur"),
         ({"y": torch.tensor([0, -2, 1])}, r"y, row 1: label -2 is not in 0\.\.1"),
         ({"x": np.array([["a"], ["b"], ["c"]])}, r"x, row 0, column 0: 'a' is not a number\. Give numbers"),
         ({"x": np.array([[1], [None], [2]], object)}, r"x, row 1, column 0: None is not a number"),
-        (
-            {"edge_index": torch.tensor([[0, 0.5], [1, 2]])},
-            r"edge_index, column 1: 0\.5 is not a whole number\. Number",
-        ),
-        (
-            {"edge_index": torch.tensor([[0, 1], [1, 5]])},
-            r"edge_index, column 1: edge 1 -> 5 .* not in 0\.\.2\. Remove",
-        ),
-        (
-            {"edge_index": torch.tensor([[0, 1, -1], [1, 2, 2]])},
-            r"column 2: edge -1 -> 2 names a node that is not in 0",
-        ),
+        ({"edge_index": torch.tensor([[0, 0.5], [1, 2]])}, r"edge_index, column 1: 0\.5 is not a whole number"),
+        ({"edge_index": torch.tensor([[0, 1], [1, 5]])}, r"edge_index, column 1: edge 1 -> 5 .* not in 0\.\.2"),
+        ({"edge_index": torch.tensor([[0, 1, -1], [1, 2, 2]])}, r"column 2: edge -1 -> 2 names a node that is not in"),
         ({"sens": ["f", "m", "f"]}, r"sens, row 0: 'f' is not a number\. Number the groups from 0"),
         ({"sens": torch.tensor([0, 1e30, 1])}, r"sens, row 1: 1\.0\d*e\+30 is beyond 64 bits"),
         ({"y": torch.eye(3)}, r"the shapes do not fit: .*y \[3, 3\]"),
         ({"y": torch.tensor([0, 1])}, r"y \[2\]"),
         ({"edge_index": torch.tensor([0, 1])}, r"edge_index \[2\]"),
-        (
-            {"sens": torch.tensor([0.2, 0.7, 1.9])},
-            r"sens, row 0: 0\.2\d* is not a whole number\. Number the groups from 0",
-        ),
+        ({"sens": torch.tensor([0.2, 0.7, 1.9])}, r"sens, row 0: 0\.2\d* is not a whole number"),
         ({"sens": torch.tensor([0, torch.nan, 1])}, "sens, row 1: nan is not a whole number"),
         ({"train_mask": torch.tensor([0, 1])}, r"train_mask is int64 \[2\], .*mask\[train_mask\] = True\.$"),
         ({"train_mask": torch.tensor([0, 1, 1])}, r"train_mask is int64 \[3\], not bool \[3\].*: train_mask\.bool\(\)"),
@@ -411,15 +341,6 @@ def test_wide_whole_numbers_that_float32_keeps_well_enough_are_features(values: 
     nodes = pa.table({"id": ["a", "b", "c"], "label": ["x", "y", "x"], "f": values})
     data = datasets.from_frames(nodes, pa.table({"source": ["a"], "target": ["b"]}))
     np.testing.assert_array_equal(data.x[:, 0], np.float32(values))
-
-
-def test_numbers_of_more_than_64_bits_are_told_their_remedy() -> None:
-    nodes = pd.DataFrame({"id": list("abc"), "label": list("xyx"), "f": [2**70 + row for row in range(3)]})
-    edges = pd.DataFrame({"source": ["a"], "target": ["b"]})
-    with refusal("data", "64"):
-        datasets.from_frames(nodes, edges)
-    with pytest.raises(DataError, match=f"is {2**70 + 1}, which float32 cannot tell from {2**70}"):
-        datasets.from_frames(nodes.assign(f=nodes.f.astype(str)), edges)
 
 
 def test_features_that_are_sparse_or_trained_are_numbers_like_others() -> None:

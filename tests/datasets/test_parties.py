@@ -71,14 +71,6 @@ def test_what_is_dropped_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert (told.levelno, told.getMessage()[-15:]) == (logging.INFO, "none is dropped")
 
 
-def test_ids_that_differ_in_case_or_leading_zeros_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    loaded(two(tmp_path, BANK.replace("ben", "BEN").replace("dora,", "00,"), bank_edges="source,target\nanna,BEN\n"))
-    (warned,) = caplog.records
-    assert warned.getMessage().endswith(
-        "1 more would be common if ids were written the same way: bank has 'BEN', shop has 'ben', which differ in case"
-    )
-
-
 def test_parquet_equals_csv_and_hidden_folders_are_no_parties(tmp_path: Path) -> None:
     first = loaded(two(tmp_path))
     (tmp_path / ".cache").mkdir()
@@ -144,24 +136,6 @@ def test_bad_nodes_are_refused(tmp_path: Path, bank: str, message: str) -> None:
     edges = "source,target\nzoe,dora\n" if "zoe" in bank else BANK_EDGES
     with pytest.raises(DataError, match=message):
         loaded(two(tmp_path, bank, bank_edges=edges))
-
-
-def test_a_bad_label_is_told_where_it_stands(tmp_path: Path) -> None:
-    two(tmp_path)
-    with refusal("data.row", "shop/nodes.csv", "row 4", "'bad'"):
-        loaded(tmp_path, labels=("good", "fair"))
-    two(tmp_path, shop=SHOP.replace("good,train", ",train"))
-    with refusal("data.row", "shop/nodes.csv", "row 3"):
-        loaded(tmp_path)
-    two(tmp_path, shop="id,spent\nanna,1\nben,2\ncleo,3\n")
-    with pytest.raises(DataError, match=r"no party's nodes have a column label\. Add it"):
-        loaded(tmp_path)
-
-
-def test_edges_of_unknown_nodes_are_refused(tmp_path: Path) -> None:
-    two(tmp_path, bank_edges="source,target\nanna,ben\nanna,zoe\n")
-    with refusal("data.row", "bank/edges.csv", "row 3", "'zoe'"):
-        loaded(tmp_path)
 
 
 def test_missing_files_and_parties_are_refused(tmp_path: Path) -> None:

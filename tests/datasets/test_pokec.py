@@ -8,7 +8,6 @@ import scipy.sparse as sp
 
 from fedweave.datasets import describe, load
 from fedweave.errors import DataError
-from tests.refusals import refusal
 
 USERS = """user_id,public,gender,region,AGE,I_am_working_in_field,hobby
 30,1,0,0,20,-1,0
@@ -52,19 +51,6 @@ def test_sparse_tables_can_be_standardized(tmp_path: Path) -> None:
     np.testing.assert_allclose(standard[:, :4].mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(standard[:, :4].std(0), 1, atol=1e-6)
     assert not standard[:, 4:].any()
-
-
-def test_where_the_files_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
-    with refusal("data.nowhere", "region_job.csv, region_job_relationship.txt", "EnyanDai/FairGNN"):
-        load("pokec-z")
-    (tmp_path / "other").mkdir()
-    with refusal("data.kind", "pokec-z"):
-        load("pokec-z", str(tmp_path / "other"))
-    write(tmp_path / "cache" / "pokec-z")
-    write(tmp_path / "data" / "pokec", USERS.replace(",31,", ",32,"))
-    assert np.asarray(load("pokec-z", normalize="none").x)[1, 2] == 32
 
 
 @pytest.mark.parametrize(

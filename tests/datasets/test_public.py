@@ -4,7 +4,7 @@ import inspect
 import os
 import socket
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,8 +18,6 @@ from fedweave.datasets import DATASETS, Dataset, describe, download, features, l
 from fedweave.datasets.check import check
 from fedweave.datasets.lookup import Facts
 from fedweave.datasets.public import PUBLIC
-from fedweave.datasets.released import RELEASED
-from fedweave.datasets.tu import SMALL_GRAPHS
 from fedweave.errors import DataError
 from tests.refusals import refusal
 
@@ -53,7 +51,6 @@ COUNTS: dict[str, tuple[Any, ...]] = {
     "questions": (48921, 153540, 301, 2, None, None),
     "reddit": (232965, 57307946, 602, 41, None, [153431, 23831, 55703]),
 }
-GRAPHS = ("graphs", "tu", *(kind.name for kind in SMALL_GRAPHS))  # see test_small_graphs
 REPEATS_SENS = {"german": 0, "bail": 0, "credit": 1, "income": 8}
 
 
@@ -329,46 +326,6 @@ def test_another_column_order_of_the_sensitive_attribute_is_refused(
     npz.write(data, tmp_path / "german.npz")
     with refusal("data", "german.npz"):
         load("german", str(tmp_path))
-
-
-def test_registry_names_and_parameters() -> None:
-    assert set(DATASETS) == {
-        "digits",
-        "domains",
-        "synthetic",
-        "transfers",
-        "folder",
-        "parties",
-        "members",
-        "npz",
-        "suzhou",
-        "venice",
-        "amsterdam",
-        "pokec-z",
-        "pokec-n",
-        "twitch",
-        "triples",
-        "nations",
-        "kinships",
-        "umls",
-        "wn18rr",
-        "douban",
-        *COUNTS,
-        *GRAPHS,
-        *(kind.name for kind in RELEASED),
-    }
-    for name, kind in DATASETS.items():
-        assert kind() == kind()  # every parameter has a default
-        assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
-        assert describe(name).endswith(".")
-        assert "\n" not in describe(name)
-        assert all(field.name != "name" for field in fields(kind))
-    with refusal("config.unknown-name", "'corra'"):
-        load("corra")
-    with refusal("config.unknown-name", "'corra'"):
-        describe("corra")
-    with refusal("config.unknown-key", "cora.normalized"):
-        load("cora", normalized="row")
 
 
 GRAPH = {"nodes.csv": "id,label,f\na,0,1\nb,1,2\n", "edges.csv": "source,target\na,b\n"}

@@ -49,15 +49,6 @@ def test_small_graphs_without_features_have_one_hot_degrees() -> None:
     assert x.argmax(1).tolist() == [2, 2, 2, 1, 1]
 
 
-def test_small_graphs_train() -> None:
-    data = from_pyg(triangle_and_path() * 10)
-    cut = fedweave.partition.GraphsIID(clients=2).cut(data, seed=0)
-    model = fedweave.models.GCN(hidden=8, pool="sum").build(data.features, data.classes)
-    algorithm = fedweave.algorithms.FedAvg(model, lr=0.05)
-    *_, last = fedweave.train(algorithm, fedweave.federation(data, cut, algorithm), rounds=20)
-    assert last.summary["local/accuracy"] > 0.9
-
-
 @pytest.mark.parametrize(
     ("changed", "what"),
     [
@@ -241,15 +232,3 @@ def test_labels_of_pairs_between_types_are_refused_by_the_types() -> None:
     for flatten in (False, True):
         with refusal("data.links", "user-buys-item.edge_label_index"):
             from_pyg(train, flatten=flatten, task="edges")
-
-
-def test_a_mask_that_does_not_fit_is_told_of_the_examples() -> None:
-    """Nodes' masks beside edges as examples, and nodes' beside small graphs."""
-    ends = torch.tensor([[0, 1, 0], [1, 0, 1]])
-    masks = {f"{split}_mask": torch.ones(2, dtype=torch.bool) for split in ("train", "test")}
-    edges = Data(x=torch.eye(2), edge_index=ends, edge_label=torch.tensor([0, 1, 0]), **masks)
-    with refusal("data", "train_mask", "for each edge"):
-        from_pyg(edges, task="edges")
-    nodes = Data(x=torch.eye(3), edge_index=ends, y=torch.tensor([0, 1, 0]), **masks)
-    with refusal("data", "train_mask", "for each node"):
-        from_pyg(nodes)

@@ -1,6 +1,5 @@
 """Tables as other programs write them, and what a refusal proposes: a remedy of this fault and of no other, once."""
 
-import gzip
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from torch_geometric.data import Data
 
 from fedweave import datasets
 from fedweave.datasets import Dataset, from_frames, load
-from fedweave.datasets.cells import amount
 from fedweave.errors import DataError, Fault, Faults
 from fedweave.experiment.config.toml import load as load_toml
 from tests.refusals import refusal
@@ -128,7 +126,9 @@ def test_structures_are_told_a_remedy_of_the_column(tmp_path: Path) -> None:
             door(tmp_path, columns)
 
 
-@pytest.mark.parametrize("word", ["NA", "?", "\\N", "#N/A", ".", "nan", "null", ""])
+@pytest.mark.parametrize(
+    "word", ["NA", "?", "\\N", "#N/A", ".", "nan", "null", "", "#VALUE!", "--", "[NULL]", "(blank)"]
+)
 @pytest.mark.parametrize("door", [by_csv, by_parquet, by_members, by_arrow, by_networkx])
 def test_words_for_a_gap_are_gaps_where_missing_names_the_column(
     word: str, door: Callable[..., Dataset], tmp_path: Path
@@ -142,41 +142,6 @@ def test_words_for_a_gap_are_gaps_where_missing_names_the_column(
         door(tmp_path / "other", columns)
 
 
-def test_categories_do_not_list_words_for_a_gap(tmp_path: Path) -> None:
-    with refusal("data.row", '["clerk", "nurse"]') as error:
-        load("folder", folder(tmp_path, nodes(["nurse", "NA", "clerk", "?"])))
-    assert '"NA"' not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("$246.00", "246.00"),
-        ("-$3.5", "-3.5"),
-        ("1,234.50", "1234.50"),
-        ("1.234,50 EUR", "1234.50"),
-        ("1.234.567", "1234567"),
-        ("1'234.5", "1234.5"),
-        ("12 %", "12"),
-        ("€ .5", ".5"),
-        ("10\u00a0000", "10000"),
-        ("BMW 320", ""),
-        ("A12", ""),
-        ("$", ""),
-        ("", ""),
-    ],
-)
-def test_the_number_in_an_amount(text: str, number: str) -> None:
-    assert amount(text) == number
-
-
-@pytest.mark.parametrize("cells", [["$246.00"] * 4, ["1", "2", "3", '"$1,234.50"']])
-def test_amounts_are_no_categories(cells: list[str], tmp_path: Path) -> None:
-    with refusal("data.row", "row", "Write only the number") as error:
-        load("folder", folder(tmp_path, nodes(cells)))
-    assert "categories = " not in str(error.value)
-
-
 def test_a_header_in_the_middle_is_called_so(tmp_path: Path) -> None:
     text = nodes(F)
     with refusal("data.row", "nodes.csv", "row 6", "names of the columns"):
@@ -186,34 +151,6 @@ def test_a_header_in_the_middle_is_called_so(tmp_path: Path) -> None:
         from_frames(held, pa.table({"source": ["a"], "target": ["c"]}))
     one = pa.table({"id": ["a", "id"], "label": ["label", "no"], "f": [1, 2]})  # a node of that name is no header
     assert from_frames(one, pa.table({"source": ["a"], "target": ["id"]})).nodes == 2
-
-
-def test_a_table_under_another_form_is_named(tmp_path: Path) -> None:
-    folder(tmp_path, nodes(F))
-    (tmp_path / "edges.csv").unlink()
-    (tmp_path / "edges.csv.gz").write_bytes(gzip.compress(EDGES.encode()))
-    with refusal("data.file-other", "edges.csv.gz", "gunzip edges.csv.gz"):
-        load("folder", str(tmp_path))
-    (tmp_path / "edges.csv.gz").rename(tmp_path / "edges.tsv")
-    with refusal("data.file-other", "edges.tsv", "edges.csv"):
-        load("folder", str(tmp_path))
-    (tmp_path / "edges.tsv").rename(tmp_path / "Edges.CSV")
-    with refusal("data.file-other", "Edges.CSV", "edges.csv"):
-        load("folder", str(tmp_path))
-
-
-def test_a_file_of_the_tu_layout_under_another_form_is_named(tmp_path: Path) -> None:
-    (tmp_path / "DS_A.txt.gz").write_bytes(gzip.compress(b"1, 2\n2, 1\n"))
-    with refusal("data.file-other", "_A.txt", "DS_A.txt.gz", "gunzip DS_A.txt.gz"):
-        load("tu", str(tmp_path))
-    (tmp_path / "DS_A.txt.gz").unlink()
-    (tmp_path / "DS_A.TXT").write_text("1, 2\n2, 1\n")
-    with refusal("data.file-other", "DS_A.TXT", "DS_A.txt"):
-        load("tu", str(tmp_path))
-    (tmp_path / "DS_A.TXT").rename(tmp_path / "DS_A.txt")
-    (tmp_path / "DS_graph_indicator.txt.gz").write_bytes(gzip.compress(b"1\n1\n"))
-    with refusal("data.file-other", "DS_graph_indicator.txt.gz"):
-        load("tu", str(tmp_path))
 
 
 def test_other_names_of_columns_are_proposed(tmp_path: Path) -> None:
@@ -227,39 +164,6 @@ def test_other_names_of_columns_are_proposed(tmp_path: Path) -> None:
     assert "columns =" not in str(caught.value)
     with refusal("data.column-missing", "source,target"):
         load("folder", folder(tmp_path, nodes(F), "source target\na b\n"))
-
-
-def test_an_absent_column_that_a_setting_names_is_corrected_in_that_setting(tmp_path: Path) -> None:
-    path = folder(tmp_path, nodes(F).replace("id,label", "customer,fraud"))
-    proposed = ('columns = {id = "…", label = "…"}', "Change 'branch' where [data] names it")
-    with refusal("data.column-missing", *proposed) as error:
-        load("folder", path, owner="branch")
-    assert "branch =" not in str(error.value)
-
-
-def test_tables_with_names_of_their_own_are_to_be_renamed(tmp_path: Path) -> None:
-    for name in ("customers.csv", "transfers.csv"):
-        (tmp_path / name).write_text("id\na\n")
-    with refusal("data", "There are customers.csv, transfers.csv: rename the table of nodes to nodes.csv"):
-        load("folder", str(tmp_path))
-    (tmp_path / "customers.csv").rename(tmp_path / "nodes.csv")
-    with refusal("data", "There is transfers.csv: rename the table of edges to edges.csv"):
-        load("folder", str(tmp_path))
-
-
-def test_lines_before_the_header_that_begin_with_a_hash_are_comments(tmp_path: Path) -> None:
-    plain = load("folder", folder(tmp_path / "plain", nodes(F)))
-    said = '# Directed graph: trust.txt\n# Nodes: 4, said "ann\n'
-    data = load("folder", folder(tmp_path / "said", said + nodes(F), said + EDGES))
-    np.testing.assert_array_equal(data.x, plain.x)
-    np.testing.assert_array_equal(data.edges, plain.edges)
-    with refusal("data.row", "nodes.csv", "row 4"):
-        load("folder", folder(tmp_path / "row", said + nodes(["x", 1, 2, 3])))
-    with refusal("data.quote", "row 5"):
-        load("folder", folder(tmp_path / "quote", nodes(F), "# one\n" + EDGES + 'c,"d\n'))
-    for head in ("# FromNodeId\tToNodeId\n0\t1\n2\t3\n", "#id,label,f\na,0,1\n"):
-        with refusal("data.header", "line 1", "#"):
-            load("folder", folder(tmp_path / "none", head))
 
 
 @pytest.mark.parametrize("line", ['"C:\\Users\\me\\data"', '"C:\\temp\\new"', '"data\\Users"', '"\\\\share\\data"'])

@@ -116,21 +116,6 @@ def test_another_collection_is_not_taken_for_the_named_one(
         load("proteins", str(tmp_path))
 
 
-@pytest.mark.parametrize("kind", SMALL_GRAPHS)
-def test_absent_and_offline_names_every_place(kind: Any, nowhere: Path, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
-    monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path / "env"))
-    with pytest.raises(DataError) as error:
-        load(kind.name)
-    for part in (
-        f"{tmp_path / 'env' / kind.name}\n",
-        f"{nowhere / kind.name}\n",
-        "could not be reached",
-        "[data] path",
-    ):
-        assert part in str(error.value)
-    assert f"Put {kind.published_name}_A.txt" in str(error.value)
-
-
 def test_a_download_is_kept_as_its_text_files(nowhere: Path, tmp_path: Path, monkeypatch: Any) -> None:  # noqa: F811
     def source(root: str, own_name: str) -> SimpleNamespace:
         raw = Path(root, own_name, "raw")

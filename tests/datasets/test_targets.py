@@ -194,12 +194,6 @@ def test_what_is_no_number_is_refused(case: str) -> None:
         from_frames(nodes, pa.table(EDGES), **({"target": "number", "targets": ("y",)} | more))
 
 
-def test_every_fault_of_all_targets_is_told_at_once() -> None:
-    nodes = pa.table({"id": list("abcd"), "f": F, "y": [1.0, NAN, float("inf"), 2.0], "z": ["a", "1", "2", "3"]})
-    with refusal("data.target", "'y' is inf", "'z' is 'a'"):
-        from_frames(nodes, pa.table(EDGES), target="number", targets=("y", "z"))
-
-
 SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "unknown": ({"target": "amount"}, "config.value"),
     "scaled in another way": ({"target": "number", "target_normalize": "minmax"}, "config.value"),
@@ -228,18 +222,6 @@ def test_settings_that_mean_nothing_are_refused(case: str) -> None:
     with pytest.raises(FedweaveError) as error:
         from_frames(nodes, pa.table(EDGES), **settings)
     assert error.value.code == code, error.value
-
-
-def test_whoever_has_fractions_or_no_label_hears_of_targets() -> None:
-    edges = pa.table(EDGES)
-    with refusal("data.row", 'target = "number"'):
-        from_frames(pa.table({"id": list("abcd"), "f": F, "label": [0.5, 1.5, 2.5, 3.5]}), edges)
-    with refusal("data.column-missing", "targets"):
-        from_frames(pa.table({"id": list("abcd"), "f": F, "y": [0.5, 1.5, 2.5, 3.5]}), edges)
-    graphs = pa.table({"id": ["g", "h"], "one": [0, None], "two": [1, 0]})
-    nodes = pa.table({"id": list("abcd"), "graph": ["g", "g", "h", "h"], "f": F})
-    with refusal("data.column-missing", 'target = "labels", targets = ["one", "two"]'):
-        from_graph_frames(graphs, nodes, edges)
 
 
 ARCHIVES: dict[str, tuple[Any, dict[str, Any], str, str]] = {

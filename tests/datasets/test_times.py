@@ -158,19 +158,6 @@ def test_members_of_other_units_and_without_early_edges_are_named(tmp_path: Path
     assert late.startswith("b, c have edges")
 
 
-@pytest.mark.parametrize("word", ["check", "run"])
-def test_check_and_run_say_so(word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder(tmp_path / "data", list(OPENED), [(19723 + at) * DAY for at in range(10)])
-    (tmp_path / "e.toml").write_text(
-        'rounds = 1\n[data]\nname = "folder"\npath = "data"\nnode_time = "opened"\nedge_time = "when"\n'
-        'edge_features = ["sum"]\n[partition]\nname = "random"\nclients = 1\nsplit = "time"\n[model]\nname = "gcn"\n'
-    )
-    monkeypatch.chdir(tmp_path)
-    told = CliRunner().invoke(app, [word, "e.toml", *(["--out", "out"] if word == "run" else [])])
-    assert told.exit_code == 0, told.output
-    assert "no edge is early enough for training" in " ".join(told.output.split())
-
-
 def test_edges_cannot_be_scaled_by_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder(tmp_path / "data", list(OPENED), ["2024-02-01"] * 10)
     (tmp_path / "e.toml").write_text(
@@ -181,12 +168,6 @@ def test_edges_cannot_be_scaled_by_none(tmp_path: Path, monkeypatch: pytest.Monk
     told = CliRunner().invoke(app, ["check", "e.toml"])
     assert told.exit_code == 2, told.output
     assert "no edge is early enough" in " ".join(told.output.split())
-    site = SiteData(
-        path="data",
-        **TIMED,
-        edge_normalize="standard",
-        train_until="2024-01-05",
-        val_until="2024-01-08",
-    )
+    site = SiteData(path="data", **TIMED, edge_normalize="standard", train_until="2024-01-05", val_until="2024-01-08")
     with refusal("data.no-early-edges", "19754", "19727"):
         read_graph(tmp_path / "data", site)

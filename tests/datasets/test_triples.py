@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from fedweave import datasets
 from fedweave.datasets.synthetic import Synthetic
-from fedweave.datasets.triples import KNOWLEDGE, learned
+from fedweave.datasets.triples import KNOWLEDGE, with_node_columns
 from fedweave.sites.flare.site_data import check_meant, training_graph
 from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
@@ -59,7 +59,6 @@ def test_what_is_no_knowledge_graph_is_refused(tmp_path, text, code):
         datasets.load("triples", str(tmp_path))
 
 
-# ----------------------------------------------------------------------------------------------------
 # Forms of files that others have written.
 
 CIRCLE = [(f"e{a}", f"r{(a + b) % 2}", f"e{b}") for a in range(5) for b in range(5) if a != b]
@@ -252,11 +251,6 @@ def test_whole_numbers_that_came_through_floats_are_those_numbers(tmp_path: Path
         assert data.labels == ("1",)
 
 
-def test_entities_that_look_alike_are_asked_about(tmp_path: Path) -> None:
-    [note] = datasets.load("triples", str(texts(tmp_path, test=[("E1", "r0", "e2")]))).notes
-    assert "'E1' and 'e1'" in note
-
-
 def test_a_folder_of_another_form_is_called_so(tmp_path: Path) -> None:
     texts(tmp_path)
     with refusal("data.other-layout", "triples"):
@@ -311,11 +305,11 @@ def test_other_triples_than_the_published_are_refused(tmp_path, data_root: Path)
 
 def test_learned_features_are_a_column_for_each_node():
     data = Synthetic(nodes=50).load(None, 0)
-    made = learned(data)
+    made = with_node_columns(data)
     assert (made.x != sp.eye(50)).nnz == 0
     assert made.edges is data.edges
     with refusal("config.learned"):
-        learned(replace(data, graph_of=np.zeros(50, np.int64)))
+        with_node_columns(replace(data, graph_of=np.zeros(50, np.int64)))
 
 
 def test_ratings_of_douban(data_root: Path):

@@ -206,21 +206,6 @@ def test_numbers_of_graphs_may_have_gaps(tmp_path: Path, labels: str, y: list[in
         tu_files.read(path, "DS")
 
 
-def test_numbers_for_each_graph_without_classes_are_told_apart_from_a_missing_file(tmp_path: Path) -> None:
-    path = folder(tmp_path, without=("graph_labels",), graph_attributes="0.1\n0.2\n")
-    with refusal("data.targets", "DS_graph_attributes.txt:", "DS_graph_labels.txt"):
-        tu_files.read(path, "DS")
-
-
-def test_files_that_are_not_used_are_noted(tmp_path: Path) -> None:
-    path = folder(tmp_path, edge_attributes="1\n")
-    (path / "DS_README.txt").write_text("not data")
-    used, other = tu_files.read(path, "DS").notes
-    assert "DS_node_attributes.txt is not used; data.attributes = true" in used
-    assert other == f"in {path}, DS_edge_attributes.txt is not read"
-    assert tu_files.read(path, "DS", attributes=True, pattern="DS_[!e]*").notes == ()
-
-
 def test_attributes_are_numbers_and_there(tmp_path: Path) -> None:
     broken = folder(tmp_path, node_attributes="1\n2\nnan\n4\n5\n")
     tu_files.read(broken, "DS")  # unused ones are not looked at

@@ -7,7 +7,6 @@ import pytest
 
 from fedweave.datasets import describe, load
 from fedweave.partition import PARTITIONS, cut
-from tests.refusals import refusal
 
 
 def test_countries_are_the_owners_and_the_clients(data_root: Path) -> None:
@@ -23,12 +22,3 @@ def test_countries_are_the_owners_and_the_clients(data_root: Path) -> None:
     told = [np.bincount(data.y[part.nodes]).tolist() for part in found.parts]
     assert told == [[3756, 5742], [3238, 3888], [3288, 1360], [4135, 2414]]
     assert "27,821 nodes, 360,510 edges" in describe("twitch")
-
-
-def test_the_files_that_are_wanted_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path))
-    monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path / "cache"))
-    with refusal("data.nowhere", "de.npz, engb.npz, es.npz, fr.npz"):
-        load("twitch")
-    with refusal("data.kind"):
-        load("twitch", str(tmp_path))

@@ -1,6 +1,5 @@
 """What came with the data and is not used is told: files beside those that are read, and a split."""
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +13,7 @@ import fedweave
 from fedweave.cli import app
 from fedweave.datasets import Dataset, load, npz
 from fedweave.datasets.lookup import unread
-from fedweave.partition import Dirichlet, EgoNetworks, GraphsIID, LabelSkew, Overlap, Random, Vertical, unused
-from tests.refusals import refusal
+from fedweave.partition import Dirichlet, EgoNetworks, LabelSkew, Overlap, Random, Vertical, notes_on_unused
 
 CASES = Path(__file__).parents[1] / "cases"
 
@@ -34,11 +32,7 @@ def test_files_that_look_like_data_and_were_not_read(tmp_path: Path) -> None:
     assert unread(tmp_path, [])[0].endswith("a3.csv and 6 more are not read")
 
 
-TABLES = {
-    "graphs": "id,label\n1,0\n2,1\n",
-    "nodes": "id,graph,label,f\n1,1,0,3\n2,2,1,4\n",
-    "edges": "source,target\n",
-}
+TABLES = {"graphs": "id,label\n1,0\n2,1\n", "nodes": "id,graph,label,f\n1,1,0,3\n2,2,1,4\n", "edges": "source,target\n"}
 
 
 @pytest.mark.parametrize(
@@ -83,7 +77,7 @@ def masked(rows: int = 60) -> Dataset:
 
 
 def said(partition: object, data: Dataset) -> str:
-    return " ".join(unused(partition, data, partition.cut(data, 0)))  # type: ignore[attr-defined]
+    return " ".join(notes_on_unused(partition, data, partition.cut(data, 0)))  # type: ignore[attr-defined]
 
 
 def test_a_split_of_any_source_that_is_not_used_is_told(tmp_path: Path, data_root: Path) -> None:
@@ -111,18 +105,7 @@ def test_a_split_that_is_used_is_seen_from_the_cut_alone(partition: object) -> N
     data = masked()
     data = replace(data, public=data.public & (np.arange(60) % 3 > 0))  # a third is in no split
     assert said(partition, data) == ""
-    assert unused(None, data, partition.cut(data, 0)) == []  # type: ignore[attr-defined]
-
-
-def test_python_is_told_as_well(caplog: pytest.LogCaptureFixture) -> None:
-    data = replace(masked(), notes=("a.csv is not read",))
-    algorithm = fedweave.algorithms.FedAvg(fedweave.models.GCN(hidden=2).build(data.features, data.classes))
-    with caplog.at_level(logging.WARNING):
-        fedweave.federation(data, Random(clients=2).cut(data, 0), algorithm)
-        fedweave.federation(data, Random(clients=2, use_dataset_split=True).cut(data, 0), algorithm)
-    first, split, again = (record.getMessage() for record in caplog.records)
-    assert first == again == "note: a.csv is not read"
-    assert "own split (30 train, 0 val, 30 test) is not used" in split
+    assert notes_on_unused(None, data, partition.cut(data, 0)) == []  # type: ignore[attr-defined]
 
 
 def test_arrays_that_are_not_read_are_noted_until_ignore_names_them() -> None:
@@ -133,14 +116,6 @@ def test_arrays_that_are_not_read_are_noted_until_ignore_names_them() -> None:
     assert (
         fedweave.datasets.from_pyg(data, ignore=["pos"]).notes == fedweave.datasets.from_pyg(Data(**plain)).notes == ()
     )
-
-
-def test_masks_in_npz_are_told_their_form(tmp_path: Path) -> None:
-    npz.write(masked(), tmp_path / "mine.npz")
-    with np.load(tmp_path / "mine.npz") as held:
-        np.savez(tmp_path / "masks.npz", train_mask=np.ones(60, bool), **held)
-    with refusal("data.arrays-unknown", "arrays: train_mask", "train_idx = numpy.flatnonzero(train_mask)"):
-        load("npz", str(tmp_path / "masks.npz"))
 
 
 def fedweave_in(case: str, *words: str) -> tuple[int, str]:
@@ -170,20 +145,3 @@ def test_forms_of_published_collections_are_read_or_named() -> None:
     assert (code, "temporal form" in temporal) == (2, True)
     code, regression = fedweave_in("tu-regression", "check")
     assert (code, "ALC_graph_attributes.txt" in regression, "regression" in regression) == (2, True, True)
-
-
-def test_a_cut_of_small_graphs_tells_too() -> None:
-    rows = np.arange(40)
-    data = Dataset(
-        "toy",
-        np.ones((40, 1), np.float32),
-        np.zeros((2, 0), np.int64),
-        rows % 2,
-        2,
-        public=np.stack([rows < 20, rows < 0, rows >= 20]),
-        graph_of=rows,
-    )
-    assert "dirichlet, random, column, graph_skew, scaffold, scaffold_dirichlet can take it" in said(
-        GraphsIID(clients=2), data
-    )
-    assert said(Random(clients=2, use_dataset_split=True), data) == ""

@@ -7,7 +7,7 @@ import pytest
 
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
-from fedweave.partition import Overlap, statistics
+from fedweave.partition import Overlap
 from fedweave.partition.overlap import HIGH, LOW, NONE, overlaps
 from fedweave.partition.statistics import mean_overlap
 from tests.partition.test_partition_laws import blocks, both_ways, same
@@ -102,20 +102,9 @@ def test_the_matrices_of_a_tiny_cut_by_hand() -> None:
     assert mean_overlap(nodes) == pytest.approx([1 / 3, 1 / 4, 0])
 
 
-def test_the_listing_tells_what_is_shared() -> None:
-    data, how = blocks(1500), Overlap(overlap=0.2, clients=9)
-    cut = how.cut(data, 0)
-    columns = statistics(data, cut)
-    assert columns["overlap"] == pytest.approx(mean_overlap(cut.pairs["nodes"]).tolist())
-    assert columns["overlap_links"] == pytest.approx(mean_overlap(cut.pairs["links"]).tolist())
-
-
 @pytest.mark.parametrize(
     ("values", "named"),
-    [
-        ({"overlap": 0.4}, r"overlap = 0\.4.*at most 0\.333"),
-        ({"public": 0.9}, "public = 0.9: with global_test = 0.2"),
-    ],
+    [({"overlap": 0.4}, r"overlap = 0\.4.*at most 0\.333"), ({"public": 0.9}, "public = 0.9: with global_test = 0.2")],
 )
 def test_impossible_settings_are_refused(values: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):

@@ -12,7 +12,6 @@ import scipy.sparse as sp
 
 from fedweave.datasets.base import Dataset
 from fedweave.partition import Dirichlet, LabelSkew, Louvain, Random, statistics, totals
-from tests.refusals import refusal
 
 ROOT = Path(os.environ.get("FEDWEAVE_DATA", Path(__file__).parents[2] / "../shared/data"))
 
@@ -81,11 +80,6 @@ def test_public_split_of_cora_is_shared_out() -> None:
     for how in (Louvain(use_dataset_split=True), Random(use_dataset_split=True), Dirichlet(use_dataset_split=True)):
         columns = statistics(data, how.cut(data, 0))
         assert [sum(columns[role]) for role in ("train", "val", "test")] == [140, 500, 1000]
-
-
-def test_dblp_has_no_public_split() -> None:
-    with refusal("config.no-split", "'dblp'"):
-        Louvain(use_dataset_split=True).cut(real("dblp"), 0)
 
 
 @pytest.mark.slow

@@ -32,14 +32,7 @@ def test_disjoint_cut_by_hand() -> None:
         "test": [1, 2],
         "labels": [[1, 2, 0], [1, 1, 0]],
     }
-    assert totals(DATA, cut) == {
-        "nodes": 6,
-        "held": 6,
-        "global_test": 0,
-        "edges": 5,
-        "edges_kept": 3,
-        "edges_lost": 2,
-    }
+    assert totals(DATA, cut) == {"nodes": 6, "held": 6, "global_test": 0, "edges": 5, "edges_kept": 3, "edges_lost": 2}
 
 
 def test_overlapping_cut_with_global_test_by_hand() -> None:

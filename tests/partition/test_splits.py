@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedweave.datasets.base import Dataset
-from fedweave.partition import Random, unused
+from fedweave.partition import Random, notes_on_unused
 from fedweave.partition.base import Partition
 from fedweave.partition.splits import check_ratios, dataset_split, divide, group, per_class, sizes_of_splits, stratify
 from tests.refusals import refusal
@@ -148,4 +148,4 @@ def test_too_few_of_a_class_or_to_validate_are_refused(train: int, val: float) -
 )
 def test_ratios_that_a_split_by_time_does_not_use_are_named(given: dict[str, Any], said: str) -> None:
     data, cut = labelled([0, 1, 0, 1]), Partition((), None)
-    assert [note[: len(said)] for note in unused(Random(2, **given), data, cut)] == [said] * bool(said)
+    assert [note[: len(said)] for note in notes_on_unused(Random(2, **given), data, cut)] == [said] * bool(said)

@@ -80,12 +80,12 @@ def handed(project: Path, config: Any, least: int = 1) -> None:
 def numbered_as_at_sites(monkeypatch: pytest.MonkeyPatch, key: bytes) -> None:
     """Have a simulation number entities by their keyed hashes, as sites do: rows of vectors begin by their number."""
 
-    def learned(data: Dataset) -> Dataset:
+    def numbered(data: Dataset) -> Dataset:
         names = data.node_names or tuple(map(str, range(data.nodes)))
         own = union.hashes(names, key)
-        return triples.learned(data, union.places(own, np.unique(own, axis=0)), data.nodes)
+        return triples.with_node_columns(data, union.places(own, np.unique(own, axis=0)), data.nodes)
 
-    monkeypatch.setattr("fedweave.experiment.build.learned", learned)
+    monkeypatch.setattr("fedweave.experiment.build.with_node_columns", numbered)
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ _WHOLE = "Take the published files, whole."
 _DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError)
 
 
-def learned(data: Dataset, columns: np.ndarray | None = None, width: int = 0) -> Dataset:
+def with_node_columns(data: Dataset, columns: np.ndarray | None = None, width: int = 0) -> Dataset:
     """The nodes without their features: each has a column of its own, 1 for it and 0 for all others. The first layer of
     a model is then a vector for each node, which is learned.
 
@@ -169,7 +169,7 @@ class Triples(Settings):
             node_ids=tuple(entities.to_pylist()),
             edge_attrs=EdgeAttributes(numbers.astype(np.int64), True, examples=True),
         )
-        return check(learned(data), table.path)
+        return check(with_node_columns(data), table.path)
 
 
 def _texts(folder: Path) -> list[Path]:
@@ -291,7 +291,7 @@ class Douban(Targeted, PublishedFile):
             node_kinds=("user", "item"),
             edge_attrs=EdgeAttributes(ends, True, examples=True),
         )
-        data = learned(data)
+        data = with_node_columns(data)
         check_counts(data, self.facts, folder, remedy=_WHOLE)
         counts = int(train.sum()), int((~train).sum())
         if counts != self.split:

@@ -27,7 +27,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import OVER_NODES, normalize, scale_by_holders
 from fedweave.datasets.links import as_links
-from fedweave.datasets.triples import learned
+from fedweave.datasets.triples import with_node_columns
 from fedweave.engines.devices import choose_device
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
@@ -54,7 +54,7 @@ from fedweave.learn.losses import by_number
 from fedweave.models.edge_settings import add_ports, check_edge_width, fit_to_edges
 from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
-from fedweave.partition import cut, repeats, unused
+from fedweave.partition import cut, notes_on_unused, repeats
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.client_data import global_test_part, pool_clients, restrict, shares
 from fedweave.partition.external import Appended, check_inside, meter_exchange, with_external_columns
@@ -113,7 +113,7 @@ def cut_as(config: Config, values: Values) -> tuple[Dataset, Partition]:
     values = {**values} | ({"normalize": "none"} if scaling in OVER_NODES else {})
     data = datasets.read(config.data.name, path=config.folder, seed=seed, **values)
     if config.learned:
-        data = learned(data)
+        data = with_node_columns(data)
     if config.links is not None:
         data = as_links(data, replace(config.links, seed=seed))
     partition = cut(config.partition.make(), data, seed)
@@ -438,7 +438,7 @@ def federation(
     loaded = enrolled.with_data(data, data.scaling, partition=seen, engine={"mode": mode, "chunk": chunk}).check()
     check_stage(Counted(train=train_counts(seen)))
     loaded.with_model(algorithm.model).check().with_algorithm(algorithm).check()
-    for note in (*unused(None, data, partition), *repeats(data, partition)):
+    for note in (*notes_on_unused(None, data, partition), *repeats(data, partition)):
         _LOG.warning("note: %s", note)
     member_algorithms = with_models(algorithm, members or {})
     mode = _mode([algorithm.model, *(variant.model for variant in member_algorithms.values())], mode)

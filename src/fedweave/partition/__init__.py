@@ -76,10 +76,10 @@ __all__ = [
     "Scaffolds",
     "Vertical",
     "cut",
+    "notes_on_unused",
     "repeats",
     "statistics",
     "totals",
-    "unused",
 ]
 
 
@@ -106,7 +106,7 @@ def cut(partition: Partitioner, data: Dataset, seed: int) -> Partition:
     return note(result, Maker(partition, (data, seed)))
 
 
-def unused(partition: object, data: Dataset, result: Partition) -> list[str]:
+def notes_on_unused(partition: object, data: Dataset, result: Partition) -> list[str]:
     """Notes on what came with the data and is not used: its reader's notes, and a split or owners that the partition
     `result` does not follow. `partition` made it, or is None where that is unknown."""
     notes = list(data.notes)

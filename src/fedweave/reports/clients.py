@@ -23,7 +23,7 @@ from fedweave.experiment.config.plugins import models_told
 from fedweave.experiment.requirements import untested
 from fedweave.experiment.runs.saving import Ready
 from fedweave.models.edge_settings import unused_attributes
-from fedweave.partition import repeats, unused
+from fedweave.partition import notes_on_unused, repeats
 from fedweave.partition.base import client_ids
 from fedweave.partition.statistics import mean_cells, statistics, target_cells, totals
 
@@ -84,7 +84,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
             print_line(console, favorable)
     nodes = {name: part.nodes for name, part in zip(names, partition.parts, strict=True)}
     without_test = untested(columns["test"], built.fed.test is not None)
-    of_cut = (*unused(config.partition.make(), data, partition), *repeats(data, partition))
+    of_cut = (*notes_on_unused(config.partition.make(), data, partition), *repeats(data, partition))
     of_edges = unused_attributes(suited(config, data), data.edge_attrs)
     of_data = (*single_class_notes(data), *name_notes(data), *feature_notes(data))
     of_times = time_notes(data, partition.parts[0].split_times, nodes)

@@ -43,30 +43,18 @@ class EgoEdges:
         self.fan_out = fan_out
 
     def inner(self, h: Tensor) -> int:
-        """Number of positions of h [positions · b, k] that have children.
-
-        Raises:
-            ValueError: only the centers are left.
-        """
+        """Number of positions of h [positions · b, k] that have children."""
         count = (h.shape[0] // self.batch - 1) // self.fan_out
         if count < 1:
             raise ValueError("the ego-graphs have no ring left; set hops to the number of layers with edges")
         return count
 
     def operator(self, kind: str) -> Operator:
-        """Raise an error: ego-graphs have no matrices, only means over children (`with_means`).
-
-        Raises:
-            ValueError: always.
-        """
+        """Raise an error: ego-graphs have no matrices, only means over children (`with_means`)."""
         raise ValueError(f"ego-graphs of fixed fan-out have no operator {kind!r}, only means over children")
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:
-        """The positions that have children, and for each of them the mean over its children: both [inner · b, k].
-
-        Raises:
-            ValueError: the kind of aggregation is not a mean.
-        """
+        """The positions that have children, and for each of them the mean over its children: both [inner · b, k]."""
         if kind not in KINDS:
             raise ValueError(f"ego-graphs of fixed fan-out have no operator {kind!r}, only {' and '.join(KINDS)}")
         nodes, means = _Rings.apply(h.view(-1, self.batch, h.shape[1]), self.inner(h), self.fan_out)
@@ -185,11 +173,7 @@ class Egos:
     share: float = 1.0
 
     def split(self, model: Model) -> int:
-        """Number of leading layers that see nodes, not egos: all layers before the last `hops` layers with edges.
-
-        Raises:
-            ValueError: the model cannot run on ego-graphs; the error shows why and names models that can.
-        """
+        """Number of leading layers that see nodes, not egos: all layers before the last `hops` layers with edges."""
         passing = [i for i, layer in enumerate(model) if layer.operator is not None]
         on_egos = passing[len(passing) - self.hops :]
         split = on_egos[0] if on_egos else max(passing, default=-1) + 1

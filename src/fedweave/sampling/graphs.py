@@ -116,11 +116,7 @@ class BatchEdges:
         self.whole = whole
 
     def operator(self, kind: str) -> Operator:
-        """One of the matrices of `core.edges.Edges.operator`.
-
-        Raises:
-            ValueError: there is no such matrix.
-        """
+        """One of the matrices of `core.edges.Edges.operator`."""
         if kind in OF_NODES:
             return self.whole.operator(kind).picked(self.minibatch["nodes"])
         if kind not in _KINDS:

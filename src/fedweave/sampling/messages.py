@@ -82,11 +82,7 @@ class SampledMessages(ShrinkingEdges):
     operators: Mapping[str, Tree]
 
     def operator(self, kind: str) -> Operator:
-        """The estimate of the matrix `kind` over all messages.
-
-        Raises:
-            ValueError: the matrix is not one of single edges, or its way was not sampled.
-        """
+        """The estimate of the matrix `kind` over all messages."""
         what, way = edge_attributes.kinds().get(kind, ("", ""))
         if way not in self.operators:
             raise ValueError(f"sampled messages have no operator {kind!r}, only operators of sampled single edges")

@@ -116,12 +116,7 @@ class Minibatches:
     fan_out: int = 5
 
     def layers(self, model: Model) -> dict[int, Layer]:
-        """The layers that pass messages by their numbers, from the last to the first.
-
-        Raises:
-            ValueError: the model needs the whole graph or a matrix that samples cannot estimate, or its examples are
-                small graphs.
-        """
+        """The layers that pass messages by their numbers, from the last to the first."""
         if models.needs_graph(model):
             raise ValueError(
                 "h2gcn and a torch.nn.Module cannot read sampled neighbors; choose model sage, gcn, gat, gine or pna, "

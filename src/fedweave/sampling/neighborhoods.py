@@ -125,11 +125,7 @@ class Sampled:
         self.hop = hop
 
     def operator(self, kind: str) -> "Bipartite":
-        """The matrix [targets, sources] that estimates rows of the matrix of `Edges.operator`.
-
-        Raises:
-            ValueError: the kind has no such estimate.
-        """
+        """The matrix [targets, sources] that estimates rows of the matrix of `Edges.operator`."""
         count = self.hop["count"]
         if kind == "gcn":
             return Bipartite(self.hop["place"], self.hop["gcn"])

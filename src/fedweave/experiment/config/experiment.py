@@ -389,7 +389,7 @@ class Config:
     for all kinds of data (`partition.external`); `member_models` are the models that members have instead of `model`;
     `links` states how links are the examples, if [data] task does, and `decoder` how [model] scores them
     (`models.links`); `learned` states whether nodes have a column each instead of their features
-    (`datasets.triples.learned`)."""
+    (`datasets.triples.with_node_columns`)."""
 
     general: General
     data: Choice

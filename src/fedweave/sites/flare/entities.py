@@ -26,7 +26,7 @@ from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.triples import learned
+from fedweave.datasets.triples import with_node_columns
 from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.files import write
 from fedweave.privacy import union
@@ -113,7 +113,7 @@ class Entities:
         archive = BytesIO()
         np.savez(archive, hashes=self.hashes, columns=columns, width=np.array(len(rows)))
         write(path, lambda file: file.write(archive.getvalue()))
-        return learned(self.data, columns, len(rows))
+        return with_node_columns(self.data, columns, len(rows))
 
     def with_saved_numbers(self, path: Path) -> Dataset:
         """The data with the columns that its entities had when the run began. Entities that are new since then have
@@ -129,7 +129,7 @@ class Entities:
         with np.load(path) as archive:
             known = dict(zip(map(tuple, archive["hashes"].tolist()), archive["columns"].tolist(), strict=True))
             columns = np.array([known.get(tuple(one), -1) for one in self.hashes.tolist()], np.int64)
-            return learned(self.data, columns, int(archive["width"]))
+            return with_node_columns(self.data, columns, int(archive["width"]))
 
 
 def _order(rows: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import content
 from fedweave.datasets.external import EXCHANGE
-from fedweave.datasets.triples import learned
+from fedweave.datasets.triples import with_node_columns
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
@@ -166,7 +166,7 @@ def hold(site: SiteData, folder: Path, config: Config, training_form: DataForm |
     dtype = DTYPES[config.engine.values["dtype"]]
     links = None if config.links is None else replace(config.links, seed=config.general.seed)
     (data, unscaled), model = site_graph(site, folder, training_form, links), config.model.make()
-    data, unscaled = (learned(data), learned(unscaled)) if config.learned else (data, unscaled)
+    data, unscaled = (with_node_columns(data), with_node_columns(unscaled)) if config.learned else (data, unscaled)
     form, whole = training_form or form_at(site, unscaled), unscaled if site.external == EXCHANGE else None
     data = add_ports(data, fit_to_edges(model, data.edge_attrs))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
