@@ -5,8 +5,7 @@ import pytest
 
 from fedweave.datasets import Dataset, load
 from fedweave.datasets.check import check
-from fedweave.datasets.rings import CYCLE, FAN_IN, FAN_OUT, LAYERING, Rings, draw_rings, place, times
-from fedweave.datasets.transfers import Transfers
+from fedweave.datasets.transfers import CYCLE, FAN_IN, FAN_OUT, LAYERING, Rings, Transfers, draw_rings, place, times
 from fedweave.errors import ConfigError
 from fedweave.partition import Column
 

@@ -2,7 +2,7 @@
 such arrays."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,6 +14,7 @@ from fedweave.core.sizes import fits, size_class
 from fedweave.core.tree import Tree, to
 from fedweave.ops.sparse import Sparse
 
+Matrix: TypeAlias = np.ndarray | sp.csr_matrix  # features, one row for each node
 DTYPES = {"float32": torch.float32, "float64": torch.float64}  # of weights and features
 
 
@@ -28,7 +29,7 @@ class GraphArrays(NamedTuple):
     lists: the entries of `Graph.extra` that belong to links, or None.
     """
 
-    x: "np.ndarray | sp.csr_matrix"
+    x: Matrix
     edges: np.ndarray
     y: np.ndarray
     masks: np.ndarray
@@ -69,7 +70,7 @@ def graph_arrays(graph: Graph) -> GraphArrays:
     )
 
 
-def dense(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+def dense(x: Matrix) -> np.ndarray:
     """The same matrix [n, d], dense."""
     return x if isinstance(x, np.ndarray) else x.toarray()
 

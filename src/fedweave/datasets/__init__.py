@@ -10,12 +10,11 @@ from fedweave.core.shown import default_of
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import OtherCounts, check
-from fedweave.datasets.folder import Folder
+from fedweave.datasets.folder import Folder, Members
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.links import TASK, as_links, links_of
 from fedweave.datasets.lookup import AbsentData, identify, shared
-from fedweave.datasets.members import Members
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.public import PUBLIC

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes, both_ways
+from fedweave.core.graph_arrays import Matrix
 from fedweave.core.links import Links
 from fedweave.core.shown import Shown, Words
 from fedweave.core.target import CLASS, LOG, NUMBER, Kind, is_labeled, kind_of
@@ -218,7 +219,7 @@ class Dataset(Shown):
     """
 
     name: str
-    x: "np.ndarray | sp.csr_matrix"
+    x: Matrix
     edges: np.ndarray
     y: np.ndarray
     classes: int

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph_arrays import Matrix
 from fedweave.core.target import CLASS, NUMBER
 from fedweave.datasets.base import NO_LOOPS, Dataset, to_undirected
 from fedweave.errors import ConfigError, DataError, Fault
@@ -208,7 +209,7 @@ def check_array(array: object, name: str, dtype: type, shape: tuple[int | None, 
         refuse(where, f"{name} has shape {array.shape}, not ({sizes})", "Store one entry per node, edge or graph.")
 
 
-def _check_features(x: "np.ndarray | sp.csr_matrix", n: int, where: str | Path) -> None:
+def _check_features(x: Matrix, n: int, where: str | Path) -> None:
     def place(position: int) -> tuple[int, int]:
         """The row and column of the value at a place among `values`."""
         if isinstance(x, np.ndarray):

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.core.graph import SPLITS
+from fedweave.core.graph_arrays import Matrix
 from fedweave.core.target import is_labeled
 from fedweave.core.text import counted
 from fedweave.datasets.base import NO_LOOPS, note_loops, to_undirected
@@ -182,12 +183,12 @@ def feature_names(
 
 def features_of(
     nodes: Table, known: tuple[str, ...] = NODES, categories: Categories | None = None, distinct: bool = True
-) -> np.ndarray | sp.csr_matrix:
+) -> Matrix:
     """float32 [n, d]: the columns of `feature_names`, sparse where some are of categories.
 
     distinct: False for examples to be predicted, where a few may well have nearly the same numbers.
     """
-    values, faults, columns = categories or {}, Faults(DataError), list[np.ndarray | sp.csr_matrix]()
+    values, faults, columns = categories or {}, Faults(DataError), list[Matrix]()
     for name in values.keys() - set(nodes.columns):
         what = f"[data] categories names the column {name!r}, which does not exist"
         refuse(nodes.path, what, "Add it, or correct its name.")
@@ -296,5 +297,4 @@ def masks_of(examples: Table, y: np.ndarray, example: str = "node") -> np.ndarra
     refuse_rows(examples, unknown, lambda row: f"split is {cells[row].as_py()!r}", remedy)
     what = f"the {example} is in a split but has no label"
     refuse_rows(examples, (which >= 0) & ~is_labeled(y), lambda row: what, "Label it, or leave its split empty.")
-    result: np.ndarray = which == np.arange(len(SPLITS))[:, None]
-    return result
+    return np.asarray(which == np.arange(len(SPLITS))[:, None])

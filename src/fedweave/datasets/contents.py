@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.graph_arrays import Matrix
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import one_hot
 from fedweave.errors import UserError
@@ -67,7 +68,7 @@ def is_default_name(name: str) -> bool:
     return re.fullmatch(r"column \d+", name) is not None
 
 
-def _is_one_hot(x: "np.ndarray | sp.csr_matrix", numbers: np.ndarray, columns: int) -> bool:
+def _is_one_hot(x: Matrix, numbers: np.ndarray, columns: int) -> bool:
     """Whether the first `columns` of x [n, d] are nonzero exactly where the one-hot `numbers` are, however scaled."""
     nonzero = sp.csr_matrix(x[:, :columns] != 0)
     return bool((nonzero != (one_hot(numbers, columns) != 0)).nnz == 0)

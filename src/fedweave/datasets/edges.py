@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph_arrays import Matrix
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 from fedweave.datasets.features import OVER_NODES, apply_scaling, scaler_of
@@ -23,7 +23,7 @@ class EdgeScaler(NamedTuple):
     ones."""
 
     pairs: tuple[tuple[float, float], ...]
-    features: "Callable[[np.ndarray], np.ndarray | sp.csr_matrix]"
+    features: Callable[[np.ndarray], Matrix]
 
     @classmethod
     def of_numbers(cls, how: str, shift: Sequence[float] = (), divisor: Sequence[float | None] = ()) -> "EdgeScaler":

@@ -7,6 +7,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph_arrays import Matrix
 from fedweave.core.types import PREDICT
 from fedweave.errors import ConfigError
 
@@ -107,8 +108,7 @@ def _moments(attributes: EdgeAttributes, holder: np.ndarray, ends: Ends) -> np.n
         np.minimum.at(first, holder[end], attributes.time)
         np.maximum.at(last, holder[end], attributes.time)
     of, span = holder[ends.near], np.where(last > first, last - first, 1)
-    moments: np.ndarray = (attributes.time[ends.edge] - first[of]) / span[of]
-    return moments
+    return np.asarray((attributes.time[ends.edge] - first[of]) / span[of])
 
 
 def _values(attributes: EdgeAttributes) -> list[tuple[str, np.ndarray]]:
@@ -122,7 +122,7 @@ def _values(attributes: EdgeAttributes) -> list[tuple[str, np.ndarray]]:
     return values
 
 
-def append_columns(x: "np.ndarray | sp.csr_matrix", more: np.ndarray) -> "np.ndarray | sp.csr_matrix":
+def append_columns(x: Matrix, more: np.ndarray) -> Matrix:
     """Features [n, d] with further columns [n, k] on their right, stored as they were."""
     if isinstance(x, sp.csr_matrix):
         return sp.csr_matrix(sp.hstack([x, sp.csr_matrix(more)], "csr"))

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import scipy.sparse as sp
 
-from fedweave.core.graph_arrays import dense
+from fedweave.core.graph_arrays import Matrix, dense
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 
@@ -99,7 +99,7 @@ FILLED = 1 << 26  # cells that sparse features may have to be filled for `OVER_N
 DENSE_FROM = 0.2
 
 
-def compact(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
+def compact(x: Matrix) -> Matrix:
     """A float32 [n, d] matrix as `csr_matrix` if its share of nonzeros is below `DENSE_FROM`, else dense."""
     nonzero = np.count_nonzero(x) if isinstance(x, np.ndarray) else x.nnz
     if nonzero < DENSE_FROM * x.shape[0] * x.shape[1]:
@@ -116,7 +116,7 @@ def one_hot(numbers: np.ndarray, columns: int | None = None) -> sp.csr_matrix:
     return sp.csr_matrix((ones, (rows, numbers[rows])), shape=(len(numbers), width))
 
 
-def amounts(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+def amounts(x: Matrix) -> np.ndarray:
     """int64, the columns of x [n, d] that are neither indicators nor small counts: some number is not whole, below 0 or
     above `COUNT`. Of some of the rows they are some of these columns."""
     values = x if isinstance(x, np.ndarray) else x.data
@@ -126,7 +126,7 @@ def amounts(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     return np.unique(x.indices[is_amount]).astype(np.int64)
 
 
-def measurements(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+def measurements(x: Matrix) -> np.ndarray:
     """int64, the columns of x [n, d] that "auto" scales: `amounts`, but for words: numbers up to `WORDY` of what some
     rows do not have at all."""
     columns = amounts(x)
@@ -136,8 +136,7 @@ def measurements(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
     largest = abs(values).max(0)
     largest = largest.toarray()[0] if sp.issparse(largest) else largest
     nonzeros = np.count_nonzero(values, 0) if isinstance(values, np.ndarray) else values.getnnz(0)
-    result: np.ndarray = columns[(SOME * (x.shape[0] - nonzeros) < x.shape[0]) | (largest > WORDY)]
-    return result
+    return np.asarray(columns[(SOME * (x.shape[0] - nonzeros) < x.shape[0]) | (largest > WORDY)])
 
 
 class Scaler(NamedTuple):
@@ -148,10 +147,10 @@ class Scaler(NamedTuple):
 
     shift: np.ndarray
     divisor: np.ndarray
-    apply: "Callable[[np.ndarray | sp.csr_matrix], np.ndarray | sp.csr_matrix]"
+    apply: Callable[[Matrix], Matrix]
 
 
-def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, np.ndarray]:
+def scaling(over: Matrix, how: str) -> tuple[np.ndarray, np.ndarray]:
     """(shift, divisor), float64 [d] each: `normalize` makes (x - shift) / divisor of a column x; a constant one it
     leaves ("scale") or sets to 0, which is a divisor of infinity. Where all columns are constant they stay.
 
@@ -161,7 +160,7 @@ def scaling(over: "np.ndarray | sp.csr_matrix", how: str) -> tuple[np.ndarray, n
     return shift, divisor
 
 
-def scaler_of(over: "np.ndarray | sp.csr_matrix", how: str) -> Scaler:
+def scaler_of(over: Matrix, how: str) -> Scaler:
     """The `Scaler` of features `over` float32 [n, d], where `how` is one of `BY_NODES`."""
     shift, divisor = np.zeros(over.shape[1]), np.ones(over.shape[1])
     if how == AUTO:
@@ -197,17 +196,14 @@ def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return mean, variance, np.where(constant, 1.0, np.sqrt(variance))
 
 
-def _between(x: "np.ndarray | sp.csr_matrix", low: np.ndarray, span: np.ndarray) -> np.ndarray:
+def _between(x: Matrix, low: np.ndarray, span: np.ndarray) -> np.ndarray:
     """Features float32 [m, d] from [low, low + span] to [-1, 1]; 0 where `span` is."""
     wide = dense(x).astype(np.float64)
     share = np.divide(wide - low, span, out=np.full_like(wide, 0.5), where=span > 0)
-    scaled: np.ndarray = (2 * share - 1).astype(np.float32)
-    return scaled
+    return np.asarray((2 * share - 1).astype(np.float32))
 
 
-def normalize(
-    x: "np.ndarray | sp.csr_matrix", how: str, name: str, over: "np.ndarray | sp.csr_matrix | None" = None
-) -> "np.ndarray | sp.csr_matrix":
+def normalize(x: Matrix, how: str, name: str, over: Matrix | None = None) -> Matrix:
     """Scale features float32 [m, d], columns by what they are over the n nodes `over` float32 [n, d], by default x
     itself.
 
@@ -243,13 +239,12 @@ def normalize(
     return scaler_of(over, how).apply(x)
 
 
-def _normalize_rows(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_matrix":
+def _normalize_rows(x: Matrix) -> Matrix:
     """x [m, d], each row divided by the sum of its absolute values: to the bit scikit-learn's `normalize(x, "l1")`,
     which takes a second to import."""
     if isinstance(x, np.ndarray):
         sums = np.abs(x).sum(1)
-        divided: np.ndarray = x / np.where(sums < 10 * np.finfo(x.dtype).eps, 1, sums)[:, None]
-        return divided
+        return np.asarray(x / np.where(sums < 10 * np.finfo(x.dtype).eps, 1, sums)[:, None])
     rows = np.repeat(np.arange(x.shape[0]), np.diff(x.indptr))
     sums = np.bincount(rows, np.abs(x.data), x.shape[0])  # float64, in the order of the entries
     sums[sums == 0] = 1
@@ -257,11 +252,11 @@ def _normalize_rows(x: "np.ndarray | sp.csr_matrix") -> "np.ndarray | sp.csr_mat
 
 
 def apply_scaling(
-    x: "np.ndarray | sp.csr_matrix",
+    x: Matrix,
     how: str,
     shift: Sequence[float] | np.ndarray = (),
     divisor: Sequence[float | None] | np.ndarray = (),
-) -> "np.ndarray | sp.csr_matrix":
+) -> Matrix:
     """Features float32 [m, d] scaled by numbers that `scaling` found over other nodes, one for each column, where `how`
     is one of `BY_NODES`; a divisor of None is infinity."""
     if how not in BY_NODES:
@@ -273,13 +268,10 @@ def apply_scaling(
     if how == "scale" and isinstance(x, sp.csr_matrix):
         return sp.csr_matrix(x.astype(np.float64) @ sp.diags(factor)).astype(np.float32)
     wide = np.asarray(x.toarray() if isinstance(x, sp.csr_matrix) else x, np.float64)
-    scaled: np.ndarray = ((wide - np.array(shift)) * factor).astype(np.float32)
-    return scaled
+    return np.asarray(((wide - np.array(shift)) * factor).astype(np.float32))
 
 
-def _scale_columns(
-    x: "np.ndarray | sp.csr_matrix", shift: np.ndarray, divisor: np.ndarray
-) -> "np.ndarray | sp.csr_matrix":
+def _scale_columns(x: Matrix, shift: np.ndarray, divisor: np.ndarray) -> Matrix:
     """x with (x - shift) / divisor in the columns where that is another number; sparse stays sparse."""
     columns = np.flatnonzero((shift != 0) | (divisor != 1))
     if not len(columns):
@@ -316,7 +308,7 @@ def by_holder(data: Dataset) -> Dataset:
     return replace(data, x=scaled, scaling="none" if scaled is data.x else LOCAL)
 
 
-def pad_columns(x: "np.ndarray | sp.csr_matrix", columns: int) -> "np.ndarray | sp.csr_matrix":
+def pad_columns(x: Matrix, columns: int) -> Matrix:
     """x with zeros on the right up to `columns`; sparse stays sparse."""
     if isinstance(x, sp.csr_matrix):
         return sp.csr_matrix((x.data, x.indices, x.indptr), shape=(x.shape[0], columns))

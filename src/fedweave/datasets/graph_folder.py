@@ -202,8 +202,7 @@ def _edge_labels(edges: Table, record: Record) -> np.ndarray:
     if fault is not None:
         row = int(rows[order[fault] % len(rows)])
         edges.refuse_at(row, "the edge has another label above", "Keep one of the two rows.")
-    result: np.ndarray = labels[new]
-    return result
+    return np.asarray(labels[new])
 
 
 def _names(table: Table, labels: tuple[str, ...] | None) -> tuple[str, ...]:

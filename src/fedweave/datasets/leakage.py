@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from fedweave.core.graph_arrays import Matrix
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
 
 
-def group_columns(x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray) -> np.ndarray:
+def group_columns(x: Matrix, sensitive: np.ndarray) -> np.ndarray:
     """int64, the columns of x [n, d] that number the groups `sensitive` int64 [n], over nodes of known group: one
     value within each group, another in every other. None if there is only one group, or a group of one node."""
     groups = [np.flatnonzero(sensitive == s) for s in np.unique(sensitive[sensitive >= 0])]
@@ -21,7 +22,7 @@ def group_columns(x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray) -> np.
     return np.flatnonzero((low == high).all(0) & different)
 
 
-def separating_columns(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, min_examples: int) -> np.ndarray:
+def separating_columns(x: Matrix, y: np.ndarray, min_examples: int) -> np.ndarray:
     """int64, the columns of x [n, d] that separate the classes of y int64 [n] by disjoint ranges of numbers. None if
     there is only one class, or one of fewer than `min_examples` examples, where this may be chance."""
     classes = [np.flatnonzero(y == c) for c in np.unique(y[y >= 0])]
@@ -33,7 +34,7 @@ def separating_columns(x: "np.ndarray | sp.csr_matrix", y: np.ndarray, min_examp
     return np.flatnonzero((low[1:] > high[:-1]).all(0))
 
 
-def _bounds(x: "np.ndarray | sp.csr_matrix", groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _bounds(x: Matrix, groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """The smallest and the largest numbers [groups, d] of each column in each group of rows."""
     low, high = list[np.ndarray](), list[np.ndarray]()
     for rows in groups:
@@ -42,9 +43,7 @@ def _bounds(x: "np.ndarray | sp.csr_matrix", groups: Sequence[np.ndarray]) -> tu
     return np.stack(low), np.stack(high)
 
 
-def refuse_group_columns(
-    x: "np.ndarray | sp.csr_matrix", sensitive: np.ndarray | None, names: Sequence[str], where: str | Path
-) -> None:
+def refuse_group_columns(x: Matrix, sensitive: np.ndarray | None, names: Sequence[str], where: str | Path) -> None:
     """Reject features x [n, d] if a column is the sensitive attribute; `names` are the columns' names, or () to number
     them from 0."""
     columns = np.zeros(0, np.int64) if sensitive is None else group_columns(x, sensitive)
@@ -69,7 +68,7 @@ def has_sens(data: Dataset) -> bool:
     return sensitive is not None and len(group_columns(x, sensitive)) > 0
 
 
-def _features_and_groups(data: Dataset) -> tuple["np.ndarray | sp.csr_matrix", np.ndarray | None, Sequence[str]]:
+def _features_and_groups(data: Dataset) -> tuple[Matrix, np.ndarray | None, Sequence[str]]:
     """The features of nodes, the group of each or of its small graph, and the names of features; of edges, where
     these are the examples."""
     if data.edge_attrs is not None and data.edge_attrs.examples:

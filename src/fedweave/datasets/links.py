@@ -139,8 +139,7 @@ def codes_of(attributes: EdgeAttributes, nodes: int) -> np.ndarray:
     the same for both."""
     source, target = attributes.ends if attributes.directed else np.sort(attributes.ends, 0)
     relation = relation_of(attributes)
-    result: np.ndarray = (relation * nodes + source) * nodes + target
-    return result
+    return np.asarray((relation * nodes + source) * nodes + target)
 
 
 _UNDIRECTED = "if direction says nothing, give undirected links (directed = false, is_undirected = True)"
@@ -208,5 +207,4 @@ def has_split(data: Dataset) -> bool:
 def _masks_of(attributes: EdgeAttributes) -> np.ndarray | None:
     if attributes.split is None or not (attributes.split >= 0).any():
         return None
-    masks: np.ndarray = attributes.split == np.arange(3)[:, None]
-    return masks
+    return np.asarray(attributes.split == np.arange(3)[:, None])

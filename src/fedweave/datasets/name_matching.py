@@ -98,8 +98,7 @@ def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
 def positions(names: Sequence[str], known: Sequence[str | None]) -> np.ndarray:
     """int64 [m]: where each of the names stands among the `known`, as in `places`; -1 where it does not."""
     at = places(pa.array(names, pa.string()), pa.array(known, pa.string()))
-    result: np.ndarray = at.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    return result
+    return np.asarray(at.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def without_dots(names: pa.Array) -> pa.Array:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from fedweave.core.graph_arrays import dense
+from fedweave.core.graph_arrays import Matrix, dense
 from fedweave.core.target import CLASS, LABELS, where_known
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import by_holder
@@ -40,9 +40,7 @@ def feature_notes(data: Dataset) -> Iterator[str]:
         )
 
 
-def _target_leaks(
-    data: Dataset, x: "np.ndarray | sp.csr_matrix", names: Callable[[np.ndarray], str], what: str
-) -> Iterator[str]:
+def _target_leaks(data: Dataset, x: Matrix, names: Callable[[np.ndarray], str], what: str) -> Iterator[str]:
     """A sentence on the columns of the examples' features x [e, d] that give away the target."""
     if data.target == CLASS:
         same = group_columns(x, data.y)
@@ -70,7 +68,7 @@ def _target_leaks(
             )
 
 
-def _linear_columns(x: "np.ndarray | sp.csr_matrix", y: np.ndarray) -> np.ndarray:
+def _linear_columns(x: Matrix, y: np.ndarray) -> np.ndarray:
     """int64, the columns of x [n, d] that are a straight line over y float64 [n], up to rounding."""
     if len(y) < MIN_ROWS or x.shape[0] * x.shape[1] > _MAX_CELLS or np.ptp(y) == 0:
         return np.zeros(0, np.int64)

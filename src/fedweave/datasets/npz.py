@@ -291,8 +291,7 @@ def _masks(arrays: dict[str, np.ndarray], examples: int, of_edges: bool, path: P
         check_array(which, "edge_split", np.int64, (examples,), path)
         unknown, remedy = (which < -1) | (which >= len(SPLIT)), "Use 0 train, 1 val, 2 test, or -1 for none."
         refuse_first(path, unknown, lambda row: f"edge_split, row {row}: {which[row]}", remedy)
-        masks: np.ndarray = which == np.arange(len(SPLIT))[:, None]
-        return masks
+        return np.asarray(which == np.arange(len(SPLIT))[:, None])
     if SPLIT[0] not in arrays or of_edges:
         return None
     example, masks = "graph" if "graph_of" in arrays else "node", np.zeros((len(SPLIT), examples), np.bool_)

@@ -13,6 +13,7 @@ import pyarrow.csv
 import scipy
 import scipy.sparse as sp
 
+from fedweave.core.graph_arrays import Matrix
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.features import compact, scale_by_holders
@@ -42,9 +43,7 @@ class Released(PublishedFile):
         """The graph in `folder`, which has all files."""
         raise NotImplementedError
 
-    def build(
-        self, x: "np.ndarray | sp.csr_matrix", ends: npt.ArrayLike, y: np.ndarray, public: np.ndarray | None = None
-    ) -> Dataset:
+    def build(self, x: Matrix, ends: npt.ArrayLike, y: np.ndarray, public: np.ndarray | None = None) -> Dataset:
         """A data set; ends: int [2, m], in any order, loops and duplicates among them."""
         ends = np.asarray(ends, np.int64)
         if ends.size and not 0 <= ends.min() <= ends.max() < len(y):

@@ -5,9 +5,8 @@ import re
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import scipy.sparse as sp
 
-from fedweave.core.graph_arrays import dense
+from fedweave.core.graph_arrays import Matrix, dense
 from fedweave.datasets.cells import NUMERIC
 from fedweave.datasets.table import WHOLE, Table
 
@@ -55,7 +54,7 @@ def numbers_rows(values: np.ndarray) -> bool:
     return bool(different and (dense or rising)) or float((np.abs(steps - 1) < WHOLE_STEPS).mean()) >= MIN_SHARE
 
 
-def row_numbers(x: "np.ndarray | sp.csr_matrix") -> np.ndarray:
+def row_numbers(x: Matrix) -> np.ndarray:
     """int64, the columns of features x [n, d] that number the rows."""
     if x.shape[0] < MIN_ROWS:
         return np.zeros(0, np.int64)

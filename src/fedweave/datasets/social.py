@@ -178,8 +178,7 @@ def _whole(users: Table, column: str) -> np.ndarray:
     bad = first(pc.invert(pc.match_substring_regex(cells, WHOLE)).to_numpy(zero_copy_only=False))
     if bad is not None:
         users.refuse_at(bad, f"{column} is {cells[bad].as_py()!r}, not a whole number", "Correct it.")
-    result: np.ndarray = pc.replace_substring_regex(cells, r"\.0*$", "").cast("int64").to_numpy()
-    return result
+    return np.asarray(pc.replace_substring_regex(cells, r"\.0*$", "").cast("int64").to_numpy())
 
 
 def _edges(path: Path, ids: np.ndarray) -> np.ndarray:

@@ -46,8 +46,7 @@ class Blocks:
         """int64 [2, c]: with how many nodes one node of each block forms a pair of the kind."""
         across = self.sizes if same_group else self.sizes[::-1]
         count = across if same_class else across.sum(1, keepdims=True) - across
-        result: np.ndarray = np.maximum(count - (same_class and same_group), 0)
-        return result
+        return np.asarray(np.maximum(count - (same_class and same_group), 0))
 
 
 def draw_pairs(blocks: Blocks, same_class: bool, same_group: bool, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -250,8 +250,7 @@ class Table:
         spelled = pc.if_else(pc.is_in(cells, allowed, skip_nulls=True), cells, as_whole(cells))
         indices = pc.index_in(spelled, allowed, skip_nulls=True)
         refuse_rows(self, _bools(indices.is_null()) & ~_bools(cells.is_null()), describe, remedy)
-        result: np.ndarray = indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        return result
+        return np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
 
     def _cast(self, cells: pa.Array, to: pa.DataType, column: str, remedy: str, gaps: str = "") -> pa.Array:
         try:
@@ -346,8 +345,7 @@ def remedy_for_gaps(*words: str) -> str:
 
 
 def _bools(mask: pa.Array) -> np.ndarray:
-    result: np.ndarray = mask.fill_null(False).to_numpy(zero_copy_only=False)
-    return result
+    return np.asarray(mask.fill_null(False).to_numpy(zero_copy_only=False))
 
 
 def _truth_as_numbers(cells: pa.Array) -> pa.Array:

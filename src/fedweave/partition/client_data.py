@@ -145,8 +145,7 @@ def link_masks(data: Dataset, split_times: tuple[float, float] | None) -> np.nda
     """Masks bool [3, e] of all links: by time up to the ends of training and validation, or the data's own split."""
     if split_times is None or data.time is None:
         return np.asarray(data.public)
-    masks: np.ndarray = np.searchsorted(split_times, data.time) == np.arange(3)[:, None]
-    return masks
+    return np.asarray(np.searchsorted(split_times, data.time) == np.arange(3)[:, None])
 
 
 def _union(lists: list[np.ndarray | None]) -> np.ndarray | None:

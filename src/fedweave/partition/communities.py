@@ -124,8 +124,7 @@ def _communities(graph: sp.csr_matrix, resolution: float, rng: np.random.Generat
     if graph.nnz == 0:
         return np.arange(graph.shape[0])
     seed = int(rng.integers(2**31))
-    result: np.ndarray = Detector(resolution, shuffle_nodes=True, random_state=seed).fit_predict(graph).astype(np.int64)
-    return result
+    return np.asarray(Detector(resolution, shuffle_nodes=True, random_state=seed).fit_predict(graph).astype(np.int64))
 
 
 def _balance(

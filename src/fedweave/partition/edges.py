@@ -101,5 +101,4 @@ def spans(time: np.ndarray, clients: int) -> np.ndarray:
     """int64 [M]: the span of each edge by its time float64 [M]; consecutive spans have about equally many edges, and
     edges of one time are in one span."""
     earlier = np.searchsorted(np.sort(time), time)  # how many edges are earlier than each edge
-    result: np.ndarray = earlier * clients // len(time)
-    return result
+    return np.asarray(earlier * clients // len(time))

@@ -141,8 +141,7 @@ def _positions(nodes: np.ndarray, targets: np.ndarray, total: int) -> np.ndarray
         place[nodes] = np.arange(len(nodes))
         return np.asarray(place[targets])
     at = np.searchsorted(nodes, targets).clip(max=max(len(nodes) - 1, 0))
-    position: np.ndarray = np.where(nodes[at] == targets, at, -1)
-    return position
+    return np.asarray(np.where(nodes[at] == targets, at, -1))
 
 
 def labels_of(data: Dataset, edges: np.ndarray) -> np.ndarray | None:

@@ -21,6 +21,7 @@ import torch
 
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import Declaration, Sends, StepInfo
+from fedweave.core.graph_arrays import Matrix
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.types import SETUP, Record
@@ -153,7 +154,7 @@ def is_exchanged(name: str) -> bool:
     return name.startswith(EXCHANGED)
 
 
-def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], min_nodes: int) -> np.ndarray:
+def terms(x: Matrix, ends: Ends, form: tuple[int, int], min_nodes: int) -> np.ndarray:
     """float64 [S, w (1 + d)]: for S nodes elsewhere and each of the w directions of an edge from their side, how many
     nodes are joined to them, and the sum of these nodes' features; 0 where they are fewer than `min_nodes`.
 
@@ -172,9 +173,7 @@ def terms(x: "np.ndarray | sp.csr_matrix", ends: Ends, form: tuple[int, int], mi
     return np.concatenate([counts, sums], 1).reshape(slots, directions * (1 + x.shape[1]))
 
 
-def member_words(
-    x: "np.ndarray | sp.csr_matrix", outside: Outside, slot: np.ndarray, slots: int, min_nodes: int, members: int
-) -> np.ndarray:
+def member_words(x: Matrix, outside: Outside, slot: np.ndarray, slots: int, min_nodes: int, members: int) -> np.ndarray:
     """int64 [S, w (1 + d)]: a member's addend of an exchange, as integers.
 
     x: [n, d], features of the member's own nodes. outside: its edges to others' nodes. slot: int64 [F], the place among

@@ -132,5 +132,4 @@ def _join_similar(
         )
     seed = int(rng.integers(2**31))
     clusters = KMeans(clients, n_init=10, random_state=seed).fit_predict(shares)
-    result: np.ndarray = clusters[community].astype(np.int64)
-    return result
+    return np.asarray(clusters[community].astype(np.int64))

@@ -8,6 +8,7 @@ import scipy.sparse as sp
 
 from fedweave.core.bounds import Fraction, NonNegative
 from fedweave.core.graph import TEST, TRAIN, VAL
+from fedweave.core.graph_arrays import Matrix
 from fedweave.core.random import generator
 from fedweave.core.settings import Settings
 from fedweave.core.target import CLASS, missing_like
@@ -59,7 +60,7 @@ class Noise(Settings):
             data, partition = self._labels(data, partition, generator(seed, "noise/labels"))
         return data, partition
 
-    def _features(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> "np.ndarray | sp.csr_matrix":
+    def _features(self, data: Dataset, partition: Partition, rng: np.random.Generator) -> Matrix:
         if any(part.columns is not None for part in partition.parts):
             raise ConfigError(f"noise.features = {self.features}: does not work with columns per client. Leave it out.")
         nodes = np.unique(np.concatenate([part.nodes for part in partition.parts]))

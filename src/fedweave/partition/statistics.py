@@ -181,8 +181,7 @@ def totals(data: Dataset, partition: Cut) -> dict[str, int]:
 
 def mean_overlap(pairs: np.ndarray) -> np.ndarray:
     """𝐍_i (FairGFL, eq. 8) of every client, float64 [P], from N or T [P, P]."""
-    result: np.ndarray = pairs.sum(1) / max(len(pairs) - 1, 1)
-    return result
+    return np.asarray(pairs.sum(1) / max(len(pairs) - 1, 1))
 
 
 def incidence(numbers: list[np.ndarray], count: int) -> sp.csr_matrix:

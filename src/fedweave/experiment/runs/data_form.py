@@ -25,10 +25,9 @@ from fedweave.datasets.column_names import OF_EDGES
 from fedweave.datasets.columns import AUTO, TrainingValues
 from fedweave.datasets.external import EXCHANGE, WIDENING
 from fedweave.datasets.features import BY_NODES, NORMALIZE, OVER_NODES, compact, scaling
-from fedweave.datasets.folder import Folder
+from fedweave.datasets.folder import Folder, Members
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.lookup import identify, tu_names
-from fedweave.datasets.members import Members
 from fedweave.datasets.settings import CommonSettings, DataSettings, GraphSettings
 from fedweave.datasets.table_files import find, read
 from fedweave.datasets.targets import Targeted
