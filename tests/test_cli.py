@@ -48,10 +48,6 @@ def fedweave(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, " ".join(result.stderr.split())
 
 
-def written(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
-
-
 def test_run_shows_and_writes(small: Path) -> None:
     code, out, err = fedweave("run", "small.toml")
     assert (code, err) == (0, "")
@@ -212,59 +208,54 @@ def test_an_experiment_to_start_from_leaves_every_algorithm_its_pace() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("settings", "message"),
     [
-        (["small.toml", "--set", "algorithm.local_step=3"], "Did you mean 'local_steps'?"),
-        (
-            ["small.toml", "--set", "algorithm.local_steps=0"],
-            "algorithm.local_steps = 0: must be a whole number from 1 to",
-        ),
-        (
-            ["small.toml", "--set", "partition.name=zzz", "--set", "model.name=gcn"],
-            "--set partition.name=zzz: partition",
-        ),
-        (
-            ["small.toml", "--set", "rounds=0", "--set", "engine.threads=3"],
-            "--set rounds=0: rounds = 0: must be a whole number of at least 1.",
-        ),
-        (["small.toml", "--set", "algorithm.lr=-1"], "algorithm.lr = -1: must be a number above 0."),
-        (["small.toml", "--set", "algorithm.lr=inf"], "algorithm.lr = inf: must be a finite number above 0."),
-        (["small.toml", "--set", "algorithm.lr=nan"], "algorithm.lr = nan: must be a finite number above 0."),
-        (["small.toml", "--set", f"rounds={2**63}"], f"rounds = {2**63}: must be a whole number of at most 64 bits"),
-        (["small.toml", "--set", "algorithm={name='qfedavg', lr=0}"], "algorithm.lr = 0: must be a number above 0."),
-        (["small.toml", "--set", "algorithm={name='fcfl', lr=0}"], "algorithm.lr = 0: must be a number above 0."),
-        (
-            ["small.toml", "--set", "algorithm={name='fedadam', tau=1e20}"],
-            "algorithm.tau = 1e+20: must be a number above 0 and at most 1e+15",
-        ),
-        (
-            ["small.toml", "--set", "partition.clients=2_000_000"],
-            "partition.clients = 2000000: must be a whole number from 1 to 1,000,000",
-        ),
-        (["small.toml", "--set", "partition={name='overlap', overlap=1e-30}"], "gets fewer than 2"),
-        (
-            ["small.toml", "--set", "partition={name='dirichlet', alpha=inf}"],
-            "partition.alpha = inf: must be a finite number above 0 and at most 1e+09",
-        ),
-        (["small.toml", "--algorithm", "local", "--set", "algorithm.quorum=0.0"], "algorithm.quorum = 0.0: "),
-        (["small.toml", "--set", "algorithm.parts=[{name='clip', norm=-1.0}]"], "algorithm.parts.norm = -1.0: "),
-        (["small.toml", "--set", "algorithm.parts=[{name='mixed_start', alpha=2}]"], "algorithm.parts.alpha = 2: "),
-        (["small.toml", "--set", "algorithm.parts=[{name='proximal', mu=-1}]"], "algorithm.parts.mu = -1: "),
-        (["small.toml", "--set", "algorithm.parts=['by_size', 'uniform']"], "by_size and uniform both decide"),
-        (["small.toml", "--set", "partition.clients=61"], "61"),
-        (["small.toml", "--set", "data={path = 'nowhere'}"], "nowhere"),
-        (["small.toml", "--set", "data={name = 'cora', path = '.'}"], ". holds small.toml. Name another path"),
-        (["small.toml", "--algorithm", "fedavgg"], "Did you mean 'fedavg'?"),
-        (["smal.toml"], "Did you mean 'small.toml'?"),
-        (["small.toml", "--out", "small.toml/run"], "another place"),
-        (["small.toml", "--rounds", "3"], "No such option"),
+        ("algorithm.local_step=3", "Did you mean 'local_steps'?"),
+        ("algorithm.local_steps=0", "algorithm.local_steps = 0: must be a whole number from 1 to"),
+        ("partition.name=zzz model.name=gcn", "--set partition.name=zzz: partition"),
+        ("rounds=0 engine.threads=3", "--set rounds=0: rounds = 0: must be a whole number of at least 1."),
+        ("algorithm.lr=-1", "algorithm.lr = -1: must be a number above 0."),
+        ("algorithm.lr=inf", "algorithm.lr = inf: must be a finite number above 0."),
+        ("algorithm.lr=nan", "algorithm.lr = nan: must be a finite number above 0."),
+        (f"rounds={2**63}", f"rounds = {2**63}: must be a whole number of at most 64 bits"),
+        ("algorithm={name='qfedavg',lr=0}", "algorithm.lr = 0: must be a number above 0."),
+        ("algorithm={name='fcfl',lr=0}", "algorithm.lr = 0: must be a number above 0."),
+        ("algorithm={name='fedadam',tau=1e20}", "algorithm.tau = 1e+20: must be a number above 0 and at most 1e+15"),
+        ("partition.clients=2_000_000", "partition.clients = 2000000: must be a whole number from 1 to 1,000,000"),
+        ("partition={name='overlap',overlap=1e-30}", "gets fewer than 2"),
+        ("partition={name='dirichlet',alpha=inf}", "partition.alpha = inf: must be a finite number above 0 and at"),
+        ("algorithm={name='local',quorum=0.0}", "algorithm.quorum = 0.0: "),
+        ("algorithm.parts=[{name='clip',norm=-1.0}]", "algorithm.parts.norm = -1.0: "),
+        ("algorithm.parts=[{name='mixed_start',alpha=2}]", "algorithm.parts.alpha = 2: "),
+        ("algorithm.parts=[{name='proximal',mu=-1}]", "algorithm.parts.mu = -1: "),
+        ("algorithm.parts=['by_size','uniform']", "by_size and uniform both decide"),
+        ("partition.clients=61", "61"),
+        ("data={path='nowhere'}", "nowhere"),
+        ("data={name='cora',path='.'}", ". holds small.toml. Name another path"),
     ],
 )
-def test_mistakes_exit_2_and_write_nothing(small: Path, words: list[str], message: str) -> None:
+def test_mistakes_in_settings_exit_2_and_write_nothing(small: Path, settings: str, message: str) -> None:
+    refuse(small, ["small.toml", *(word for text in settings.split() for word in ("--set", text))], message)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("small.toml --algorithm fedavgg", "Did you mean 'fedavg'?"),
+        ("smal.toml", "Did you mean 'small.toml'?"),
+        ("small.toml --out small.toml/run", "another place"),
+        ("small.toml --rounds 3", "No such option"),
+    ],
+)
+def test_mistakes_in_words_exit_2_and_write_nothing(small: Path, words: str, message: str) -> None:
+    refuse(small, words.split(), message)
+
+
+def refuse(folder: Path, words: list[str], message: str) -> None:
     code, out, err = fedweave("run", *words)
     assert (code, out) == (2, "")
     assert message in err
-    assert written(small) == ["small.toml"]
+    assert os.listdir(folder) == ["small.toml"]
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -410,14 +401,25 @@ def command_lines() -> list[tuple[str, ...]]:
 
 
 def test_every_command_prints_its_help() -> None:
-    def failure(words: tuple[str, ...]) -> str:
-        done = subprocess.run([sys.executable, "-m", "fedweave", *words], capture_output=True, text=True, check=False)
-        return "" if done.returncode == 0 and "Usage: fedweave" in done.stdout else f"{words}: {done.stderr}"
+    """In processes that have imported nothing before, each for the help of some commands."""
+    program = (
+        "import json, sys\nfrom typer.testing import CliRunner\nfrom fedweave.cli import app\n"
+        "for words in json.loads(sys.argv[1]):\n"
+        "    for option in ('--help', '-h'):\n"
+        "        found = CliRunner().invoke(app, [*words, option], prog_name='fedweave')\n"
+        "        if found.exit_code or 'Usage: fedweave' not in found.stdout:\n"
+        "            print(words, option, found.exception, found.output)\n"
+    )
+
+    def failures(lines: list[tuple[str, ...]]) -> str:
+        words = [sys.executable, "-c", program, json.dumps(lines)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
 
     lines = command_lines()
     assert len(lines) > 40
     with ThreadPoolExecutor(3) as workers:
-        assert not "".join(workers.map(failure, [(*line, option) for line in lines for option in ("--help", "-h")]))
+        assert "".join(workers.map(failures, [lines[first::9] for first in range(9)])) == ""
 
 
 @pytest.mark.parametrize(("line", "word"), [("fedweave ini", "init"), ("fedweave init --f", "--from")])
@@ -536,7 +538,7 @@ def test_a_name_that_is_too_long_is_refused_with_a_remedy(small: Path, words: tu
     assert code == 2
     assert error.startswith("error: aaa")
     assert error.endswith("cannot be used: File name too long. Give a shorter name.")
-    assert written(small) == ["small.toml"]
+    assert os.listdir(small) == ["small.toml"]
 
 
 @pytest.mark.often("<&- >&- 2>&-")

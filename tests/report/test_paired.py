@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from fedweave.reports.paired_examples import example_differences
+from fedweave.reports.compare import example_differences
 
 
 def group(label: str, *tables: dict[str, list[Any]] | None) -> Any:

@@ -9,9 +9,9 @@ import pytest
 
 from fedweave.experiment.runs.reading import Run, grouped, read_run
 from fedweave.reports import gains, tables
+from fedweave.reports.gains import count_beyond_noise, difference_sign
 from fedweave.reports.html import render
 from fedweave.reports.panels import LineSeries, Panel
-from fedweave.reports.percentiles import count_beyond_noise, difference_sign
 from tests.report.test_report import Page
 from tests.report.test_report import runs as runs
 

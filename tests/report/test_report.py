@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -185,9 +185,22 @@ def test_only_what_a_paired_test_over_seeds_calls_better_is_marked() -> None:
 
 
 def with_accuracy(run: Run, seed: int, accuracy: float, label: str) -> Run:
-    summary = {**run.summary, "metrics": {"global/accuracy": accuracy, "fairness/test_loss_variance": accuracy}}
-    config = {**run.config, "seed": seed, "algorithm": {"name": label}}
-    return Run(**{**_fields(run), "summary": summary | {"algorithm": label, "seed": seed}, "config": config})
+    metrics = {"global/accuracy": accuracy, "fairness/test_loss_variance": accuracy}
+    summary = run.summary | {"metrics": metrics, "algorithm": label, "seed": seed}
+    return replace(run, summary=summary, config=run.config | {"seed": seed, "algorithm": {"name": label}})
+
+
+def edit_summary(directory: Path, **values: Any) -> dict[str, Any]:
+    """Change values of a run's summary.json; returns what it had before."""
+    before: dict[str, Any] = json.loads((directory / "summary.json").read_text())
+    (directory / "summary.json").write_text(json.dumps(before | values))
+    return before
+
+
+def edit_config(directory: Path, old: str, new: str) -> None:
+    text = (directory / "config.toml").read_text()
+    assert old in text
+    (directory / "config.toml").write_text(text.replace(old, new))
 
 
 def test_groups_are_compared_over_their_common_seeds(runs: dict[str, Path]) -> None:
@@ -261,8 +274,7 @@ def test_algorithms_that_train_with_other_settings_are_named(runs: dict[str, Pat
     assert training_differences(alike) == []
     assert "The algorithms do not train in the same way" not in render(read_runs(list(runs.values())))
     other = shutil.copytree(runs["alone"], tmp_path / "other")
-    config = (other / "config.toml").read_text()
-    (other / "config.toml").write_text(config.replace("local_steps = 1", "local_steps = 5"))
+    edit_config(other, "local_steps = 1", "local_steps = 5")
     found = read_runs([runs["s0"], other])
     [said] = training_differences(grouped(found))
     assert "fedavg with adam, lr 0.01, 1 step of all examples; local with adam, lr 0.01, 5 steps of all" in said
@@ -276,7 +288,7 @@ def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clien
     runs: dict[str, Path], tmp_path: Path
 ) -> None:
     longer = shutil.copytree(runs["alone"], tmp_path / "longer")
-    (longer / "config.toml").write_text((longer / "config.toml").read_text().replace("rounds = 3", "rounds = 9"))
+    edit_config(longer, "rounds = 3", "rounds = 9")
     groups = grouped(read_runs([runs["s0"], longer]))
     assert training_differences(groups) == [
         "local has rounds = 9 where the other has 3: a difference to fedavg may come from that."
@@ -284,14 +296,12 @@ def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clien
     [said] = gains.gain_sentences(gains.member_gains(groups))
     assert "(one seed, not tested; alone: rounds = 9 where the other has 3)" in said
     other = shutil.copytree(runs["s1"], tmp_path / "other")
-    summary = json.loads((other / "summary.json").read_text())
-    (other / "summary.json").write_text(json.dumps(summary | {"clients": 4}))
-    (other / "config.toml").write_text((other / "config.toml").read_text().replace("clients = 3", "clients = 4"))
+    edit_summary(other, clients=4)
+    edit_config(other, "clients = 3", "clients = 4")
     code, _, problem = fedweave("compare", str(runs["s0"]), str(other))
     assert (code, "of other numbers of clients (fedavg" in problem) == (2, True)
-    assert "Nothing is compared on this page, because these runs are of other numbers" in render(
-        read_runs([runs["s0"], other])
-    )
+    page = render(read_runs([runs["s0"], other]))
+    assert "Nothing is compared on this page, because these runs are of other numbers" in page
 
 
 def test_parties_who_hold_the_same_people_are_compared_with_one_that_holds_everything(tmp_path: Path) -> None:
@@ -310,8 +320,7 @@ def test_parties_who_hold_the_same_people_are_compared_with_one_that_holds_every
 
 def test_compare_says_which_runs_cannot_be_compared_and_why(runs: dict[str, Path], tmp_path: Path) -> None:
     other = shutil.copytree(runs["alone"], tmp_path / "other")
-    summary = json.loads((other / "summary.json").read_text())
-    (other / "summary.json").write_text(json.dumps(summary | {"dataset": "moons"}))
+    edit_summary(other, dataset="moons")
     problem = fedweave("compare", str(runs["s0"]), str(other))[2]
     assert "of other data (fedavg on synthetic: synthetic; local on moons: moons)" in problem
     (other / "summary.json").unlink()
@@ -324,14 +333,10 @@ def test_fairness_is_marked_on_test_numbers_alone(compared: Page, page: str, sum
     found = summaries["s0"]["metrics"]
     assert Page(page).row("fairness", "Train loss variance") == [number(found["fairness/train_loss_variance"])]
     starred = {name for name in RESULTS if name.startswith(("test_loss", "train_loss", "accuracy_"))}
-    assert {name for name in starred if better(name)} == {
-        "test_loss_variance",
-        "test_loss_entropy",
-        "accuracy_deviation",
-    }
-    assert compared.row("fairness", "Test loss variance")[1] == number(
-        summaries["alone"]["metrics"]["fairness/test_loss_variance"]
-    )
+    names = {name for name in starred if better(name)}
+    assert names == {"test_loss_variance", "test_loss_entropy", "accuracy_deviation"}
+    variance = summaries["alone"]["metrics"]["fairness/test_loss_variance"]
+    assert compared.row("fairness", "Test loss variance")[1] == number(variance)
 
 
 def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Path], compared: Page) -> None:
@@ -352,10 +357,7 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
     """Each is beside the one whose learning rate it has; the sentence says which."""
     quick = tmp_path / "alone, quick"
     shutil.copytree(runs["alone"], quick)
-    config = quick / "config.toml"
-    text = config.read_text()
-    assert "\nlr = 0.01\n" in text
-    config.write_text(text.replace("\nlr = 0.01\n", "\nlr = 0.2\n"))
+    edit_config(quick, "\nlr = 0.01\n", "\nlr = 0.2\n")
     groups = grouped(read_runs([quick, runs["s0"], runs["alone"]]))
     [found] = gains.member_gains(groups)
     assert found.baseline == "local, algorithm.lr=0.01"
@@ -462,12 +464,6 @@ def test_a_sentence_claims_no_more_than_its_interval_shows() -> None:
     assert ("(up;" in sure, "(down;" in sure, "level" in sure, "(level;" in undecided) == (True, True, False, True)
 
 
-def test_three_significant_digits() -> None:
-    values = (0.076, 0.4400, -0.28791, 1.0, 12.345, 123.4, 12345.6, 0.0, 0.00012345, 1e-12)
-    wanted = ["0.0760", "0.440", "-0.288", "1.00", "12.3", "123", "12,346", "0", "0.000123", "0"]
-    assert [three_digits(value) for value in values] == wanted
-
-
 def test_the_best_run_is_ahead_only_where_a_paired_test_says_so(runs: dict[str, Path]) -> None:
     run, name = read_run(runs["s0"]), "global/accuracy"
 
@@ -493,20 +489,11 @@ def test_the_best_run_is_ahead_only_where_a_paired_test_says_so(runs: dict[str, 
 
 def of_seeds(label: str, worst: Sequence[float], gaps: Sequence[float], accuracy: Sequence[float], size: int) -> Group:
     rows = pa.table({"client": list("abc")})
-    found = [
-        {
-            "fairness/worst_accuracy": low,
-            "groups/global/sp": gap / 2,
-            "groups/global/eo": gap / 2,
-            "global/accuracy": own,
-        }
-        for low, gap, own in zip(worst, gaps, accuracy, strict=True)
-    ]
-    about = {"algorithm": label, "bytes_up": size, "bytes_down": size}
-    runs = [
-        Run(Path(label), {"seed": seed}, {"seed": seed, "metrics": own} | about, rows, rows, rows, {}, True, 1, 0.0)
-        for seed, own in enumerate(found)
-    ]
+    about, runs = {"algorithm": label, "bytes_up": size, "bytes_down": size}, []
+    for seed, (low, gap, value) in enumerate(zip(worst, gaps, accuracy, strict=True)):
+        metrics = {"fairness/worst_accuracy": low, "groups/global/sp": gap / 2, "groups/global/eo": gap / 2}
+        summary = about | {"seed": seed, "metrics": metrics | {"global/accuracy": value}}
+        runs.append(Run(Path(label), {"seed": seed}, summary, rows, rows, rows, {}, True, 1, 0.0))
     return Group(label, tuple(runs))
 
 
@@ -536,9 +523,8 @@ def test_which_run_is_fairer_is_said_with_its_price() -> None:
 
 def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> None:
     directory = copied()
-    summary = json.loads((directory / "summary.json").read_text())
-    summary["metrics"] |= {"global/accuracy": 0.25, "global/classes_predicted": 1.0, "global/majority": 0.5}
-    (directory / "summary.json").write_text(json.dumps(summary))
+    constant = {"global/accuracy": 0.25, "global/classes_predicted": 1.0, "global/majority": 0.5}
+    edit_summary(directory, metrics=read_run(directory).summary["metrics"] | constant)
     run = read_run(directory)
     said = " ".join(Page(render([run])).texts)
     assert said.count("predicts one class for all test examples; it is right for 25.0%") == 1
@@ -549,11 +535,10 @@ def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> N
 
 @pytest.mark.parametrize("other", ["local/matched_accuracy", "scores/coarse"])
 def test_no_line_is_drawn_of_other_clients_than_the_curve(other: str, copied: Callable[..., Path]) -> None:
-    directory = copied()
-    summary = json.loads((directory / "summary.json").read_text())
-    levels = []
+    directory, levels = copied(), []
+    metrics = read_run(directory).summary["metrics"]
     for changed in ({"local/majority": 0.5}, {"local/majority": 0.5, other: 1.0}):
-        (directory / "summary.json").write_text(json.dumps(summary | {"metrics": summary["metrics"] | changed}))
+        edit_summary(directory, metrics=metrics | changed)
         drawn = figures.curves(grouped([read_run(directory)]))
         assert drawn is not None
         levels += [panel.levels for panel in drawn.panels if panel.title == figures.LOCAL_ACCURACY]  # type: ignore[union-attr]
@@ -563,18 +548,14 @@ def test_no_line_is_drawn_of_other_clients_than_the_curve(other: str, copied: Ca
 def test_only_the_seed_may_differ_in_a_group(runs: dict[str, Path]) -> None:
     first, second = read_run(runs["s0"]), read_run(runs["s1"])
     other = {**second.config, "algorithm": {**second.config["algorithm"], "lr": 0.5}}
-    changed = Run(**{**_fields(second), "config": other})
+    changed = replace(second, config=other)
     assert [len(group.runs) for group in grouped([first, second])] == [2]
     assert [group.label for group in grouped([first, changed])] == [
         f"fedavg, algorithm.lr={first.config['algorithm']['lr']}",
         "fedavg, algorithm.lr=0.5",
     ]
-    assert [len(group.runs) for group in grouped([first, second, Run(**_fields(first))])] == [2, 1]  # a seed twice
-    assert [len(group.runs) for group in grouped([first, Run(**{**_fields(second), "finished": False})])] == [1, 1]
-
-
-def _fields(run: Run) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in Run.__dataclass_fields__}
+    assert [len(group.runs) for group in grouped([first, second, replace(first)])] == [2, 1]  # a seed twice
+    assert [len(group.runs) for group in grouped([first, replace(second, finished=False)])] == [1, 1]
 
 
 def test_curves_hold_what_was_measured(runs: dict[str, Path]) -> None:
@@ -651,9 +632,7 @@ def one_ledger(runs: dict[str, Path], *messages: tuple[list[str], dict[str, Any]
         info = StepInfo(dict.fromkeys(tree, Sends(reveals, mechanism)))
         ledger.record(1, call, "step", clients, "up", tree, 0.0, info)
     run = read_run(runs["s0"])
-    return disclose(
-        Run(**{**_fields(run), "ledger": ledger.table(), "summary": {**run.summary, "clients": 4}})
-    ).sentences
+    return disclose(replace(run, ledger=ledger.table(), summary=run.summary | {"clients": 4})).sentences
 
 
 def test_a_round_that_was_done_again_has_left_again(runs: dict[str, Path]) -> None:
@@ -665,7 +644,7 @@ def test_a_round_that_was_done_again_has_left_again(runs: dict[str, Path]) -> No
     ledger.purpose = PREDICTION  # of a run of three rounds, twice: it was not continued for that
     for _ in range(2):
         ledger.record(3, 0, "look", list("abc"), "up", {"h": torch.zeros(1)}, 0.0, StepInfo({"h": Sends("rows")}))
-    said = disclose(Run(**{**_fields(run), "ledger": ledger.table()}))
+    said = disclose(replace(run, ledger=ledger.table()))
     assert said.sentences[0] == (
         "Each of the 3 clients sent “weights” (step: w) 4 times: 28 bytes each time, 112 bytes per client in all."
     )
@@ -741,7 +720,7 @@ def test_of_several_deltas_the_smallest_is_stated_and_of_several_clients_the_lar
 @pytest.mark.parametrize("name", ["fedavg", "centralized", "pooled_gnn"])
 def test_pooled_data_is_named_where_an_algorithm_pools_it(name: str, runs: dict[str, Path]) -> None:
     run = read_run(runs["s0"])
-    said = disclose(Run(**{**_fields(run), "summary": {**run.summary, "algorithm": name}})).sentences
+    said = disclose(replace(run, summary=run.summary | {"algorithm": name})).sentences
     assert (POOLED in said) == (name in ("centralized", "pooled_gnn"))
 
 
@@ -750,8 +729,7 @@ def test_what_went_from_client_to_client_is_told_apart(runs: dict[str, Path]) ->
     ledger.record(1, 0, "step", list("ab"), "up", {})
     ledger.record(1, 0, "step", list("aab"), "peer", w, info=StepInfo.of({"w": "weights"}), to=list("bca"))
     run = read_run(runs["s0"])
-    shown = Run(**{**_fields(run), "ledger": ledger.table(), "summary": {**run.summary, "clients": 4}})
-    said = disclose(shown).sentences
+    said = disclose(replace(run, ledger=ledger.table(), summary=run.summary | {"clients": 4})).sentences
     assert said[:2] == (
         "No client sent anything but empty replies to the server.",
         "2 of the 4 clients sent “weights” to other clients (step: w) 1 to 2 times: 20 bytes each time, "
@@ -783,9 +761,7 @@ def test_names_from_data_stay_text(copied: Callable[..., Path], page: str) -> No
         return table
 
     directory = copied(metrics=renamed, ledger=renamed, partition=renamed)
-    summary = json.loads((directory / "summary.json").read_text())
-    summary |= {"dataset": HOSTILE[0], "algorithm": HOSTILE[1]}
-    (directory / "summary.json").write_text(json.dumps(summary))
+    edit_summary(directory, dataset=HOSTILE[0], algorithm=HOSTILE[1])
     hostile, plain = Page(render([read_run(directory)])), Page(page)
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]
     assert not [name for _, attributes in hostile.elements for name in attributes if name.startswith("on")]
@@ -832,28 +808,22 @@ def test_the_command_writes_one_file_and_the_same_again(runs: dict[str, Path], t
     assert os.listdir(tmp_path) == ["deep.html"]
 
 
-def test_what_is_not_a_run_is_named(copied: Callable[..., Path], tmp_path: Path) -> None:
-    def refused(directory: Path, *words: str) -> Iterator[bool]:
-        code, _, problem = fedweave("report", str(directory), "-o", str(tmp_path / "no.html"))
-        assert code == 2
-        assert not (tmp_path / "no.html").exists()
-        return (word in problem for word in words)
-
-    assert all(refused(tmp_path / "absent", "no directory", "absent"))
+def test_what_is_not_a_run_or_damaged_is_named(
+    copied: Callable[..., Path], runs: dict[str, Path], tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
-    assert all(refused(tmp_path / "empty", "not the directory of a run", "config.toml", "metrics.parquet"))
     begun = copied("summary.json", "metrics.parquet", "ledger.parquet")
-    assert all(refused(begun, "no metrics.parquet and no ledger.parquet yet", "no round"))
-    code, _, problem = fedweave("report", str(begun), str(begun))
-    assert (code, "twice" in problem) == (2, True)
-
-
-def test_damage_is_named(copied: Callable[..., Path]) -> None:
-    directory = copied()
-    (directory / "summary.json").write_text('{"algorithm": ')
-    code, _, problem = fedweave("report", str(directory))
-    assert code == 1
-    assert "summary.json is damaged" in problem
+    damaged = shutil.copytree(runs["s0"], tmp_path / "damaged")
+    (damaged / "summary.json").write_text('{"algorithm": ')
+    for directories, code, said in (
+        ([tmp_path / "absent"], 2, "no directory"),
+        ([tmp_path / "empty"], 2, "not the directory of a run"),
+        ([begun], 2, "no metrics.parquet and no ledger.parquet yet"),
+        ([begun, begun], 2, "twice"),
+        ([damaged], 1, "summary.json is damaged"),
+    ):
+        found, _, problem = fedweave("report", *map(str, directories), "-o", str(tmp_path / "no.html"))
+        assert (found, said in problem, (tmp_path / "no.html").exists()) == (code, True, False), said
 
 
 def test_an_unfinished_run_says_so_and_shows_what_it_has(copied: Callable[..., Path], runs: dict[str, Path]) -> None:
@@ -874,16 +844,13 @@ def test_an_unfinished_run_says_so_and_shows_what_it_has(copied: Callable[..., P
 def test_a_finished_run_and_its_tables_give_the_same_summary(copied: Callable[..., Path], summaries: Any) -> None:
     again = read_run(copied("summary.json")).summary
     assert again["metrics"] == pytest.approx(summaries["s0"]["metrics"])
-    assert {key: again[key] for key in ("bytes_up", "bytes_down", "clients", "rounds", "seed")} == {
-        key: summaries["s0"][key] for key in ("bytes_up", "bytes_down", "clients", "rounds", "seed")
-    }
+    for key in ("bytes_up", "bytes_down", "clients", "rounds", "seed"):
+        assert again[key] == summaries["s0"][key], key
 
 
 def test_a_run_without_a_split_is_still_reported(copied: Callable[..., Path]) -> None:
-    assert (
-        "The runs have no partition.parquet, so the split is not known."
-        in Page(render([read_run(copied("partition.parquet"))])).texts
-    )
+    page = Page(render([read_run(copied("partition.parquet"))]))
+    assert "The runs have no partition.parquet, so the split is not known." in page.texts
 
 
 def test_what_sites_do_not_know_or_keep_back_is_left_open(copied: Callable[..., Path]) -> None:
@@ -913,34 +880,44 @@ def test_the_median_of_an_even_number_of_clients_lies_between_the_middle_two() -
 
 
 def test_numbers_are_written_so_that_they_can_be_compared() -> None:
-    assert [number(value) for value in (0.0, 0.96567, 0.0002, -1.5)] == ["0.0000", "0.9657", "0.00020", "-1.5000"]
+    values = (0.0, 0.96567, 0.0002, -1.5, 4.07e-4, 3.1e-6, -2.04e-5)
+    wanted = ["0.0000", "0.9657", "0.00020", "-1.5000", "0.00041", "0.0000031", "-0.000020"]
+    assert [*map(number, values)] == wanted
+    values = (0.076, 0.4400, -0.28791, 1.0, 12.345, 123.4, 12345.6, 0.0, 0.00012345, 1e-12)
+    wanted = ["0.0760", "0.440", "-0.288", "1.00", "12.3", "123", "12,346", "0", "0.000123", "0"]
+    assert [*map(three_digits, values)] == wanted
     assert spread([1.0, None, 3.0, math.nan]) == (2.0, math.sqrt(2), 2)
-    assert [number(value) for value in (4.07e-4, 3.1e-6, -2.04e-5)] == ["0.00041", "0.0000031", "-0.000020"]
     assert signed(4.07e-4) == "+0.00041"
-    assert [mean_cell(own, count_text).text for own in ([5.9, 6.0], [2000, 2010])] == [
-        "6.0 ± 0.1",
-        "2,005 ± 7",
-    ]
-    assert mean_cell([2e-5, 2.2e-5], number).text == "0.000021 ± 0.000001"
-    assert mean_cell([0.5, 0.50001], number).text == "0.5000 ± <0.0001"
-    assert mean_cell([0.5, 0.5], number).text == "0.5000 ± 0"
-    assert mean_cell([0.5, 0.7], number).text == "0.6000 ± 0.1414"
-    assert (mean_cell([0.5, None], number).text, mean_cell([0.5, None], number).note) == ("0.5000", "in 1 of 2 runs")
-    assert mean_cell([None], number).text == "-"
+    assert mean_cell([0.5, None], number).note == "in 1 of 2 runs"
+
+
+@pytest.mark.parametrize(
+    ("values", "form", "text"),
+    [
+        ([5.9, 6.0], count_text, "6.0 ± 0.1"),
+        ([2000, 2010], count_text, "2,005 ± 7"),
+        ([2e-5, 2.2e-5], number, "0.000021 ± 0.000001"),
+        ([0.5, 0.50001], number, "0.5000 ± <0.0001"),
+        ([0.5, 0.5], number, "0.5000 ± 0"),
+        ([0.5, 0.7], number, "0.6000 ± 0.1414"),
+        ([0.5, None], number, "0.5000"),
+        ([None], number, "-"),
+    ],
+)
+def test_a_mean_has_the_decimals_of_its_deviation(values: Any, form: Any, text: str) -> None:
+    assert mean_cell(values, form).text == text
 
 
 def test_rounds_without_an_evaluation_do_not_hide_the_last_one(tmp_path: Path) -> None:
     """What the server knows of each client is kept after every round, evaluated or not."""
     (tmp_path / "cgsv.toml").write_text(SMALL)
     out = tmp_path / "run"
-    code, _, error = fedweave(
-        *("run", str(tmp_path / "cgsv.toml"), "--algorithm", "cgsv", "--out", str(out), "--set", "eval_every=2")
-    )
+    words = ("--algorithm", "cgsv", "--out", str(out), "--set", "eval_every=2")
+    code, _, error = fedweave("run", str(tmp_path / "cgsv.toml"), *words)
     assert code == 0, error
     metrics = pq.read_table(out / "metrics.parquet")
-    pq.write_table(
-        metrics.filter(~((pc.field("round") == 3) & (pc.field("split") != "server"))), out / "metrics.parquet"
-    )
+    evaluated = (pc.field("round") == 3) & (pc.field("split") != "server")
+    pq.write_table(metrics.filter(~evaluated), out / "metrics.parquet")
     (out / "summary.json").unlink()
     run = read_run(out)
     assert (run.done, run.evaluated) == (3, 2)
@@ -970,8 +947,5 @@ def test_thousands_of_members_make_a_small_page(runs: dict[str, Path]) -> None:
 
 def test_a_page_says_why_no_client_has_a_score(tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL.replace("local_steps = 1", 'local_steps = 1\nscores = "sum"'))
-    assert (
-        CliRunner().invoke(app, ["run", str(tmp_path / "small.toml"), "--out", str(tmp_path / "run"), "-q"]).exit_code
-        == 0
-    )
+    assert fedweave("run", str(tmp_path / "small.toml"), "--out", str(tmp_path / "run"), "-q")[0] == 0
     assert "scores left the members only as a sum" in render(read_runs([tmp_path / "run"]))

@@ -186,11 +186,7 @@ def unbounded_sentence(kinds: Iterable[Flow]) -> str:
 
 
 def of_member(ledger: pa.Table, member: str) -> pa.Table:
-    """The rows of a ledger that a member sent or received.
-
-    Raises:
-        UserError: the ledger has no such member.
-    """
+    """The rows of a ledger that a member sent or received."""
     known = members(ledger)
     if member not in known:
         raise UserError(
@@ -253,9 +249,6 @@ def show_ledger(console: Console, ledger: pa.Table, member: str = "") -> None:
     """Print a line for each kind of message: who sent what to whom; then bytes for each purpose, and the cost in ε.
 
     member: only what this member sent and received.
-
-    Raises:
-        UserError: there is no such member.
     """
     known = members(ledger)
     ledger = of_member(ledger, member) if member else ledger

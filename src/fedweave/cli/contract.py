@@ -93,11 +93,7 @@ def attack(
 
 
 def verdict(subject: "Subject", law: str) -> str:
-    """ "holds", "declared: why" or "BROKEN: why", for one law.
-
-    Raises:
-        ConfigError: the algorithm rejects its settings under every law.
-    """
+    """ "holds", "declared: why" or "BROKEN: why", for one law."""
     from fedweave.contract.laws import LAWS, Broken
 
     if law in subject.exemptions:
@@ -125,11 +121,7 @@ def _line_text(error: Exception) -> str:
 
 
 def attack_results(config: Config) -> "list[Attacked]":
-    """Results of the attacks on what an experiment's clients send (`algorithms.parts.part.Attackable`).
-
-    Raises:
-        UserError: there is no attack on what its clients send.
-    """
+    """Results of the attacks on what an experiment's clients send (`algorithms.parts.part.Attackable`)."""
     from fedweave.algorithms.parts.part import Attackable
     from fedweave.core.random import fold, key
     from fedweave.experiment.build import build

@@ -65,11 +65,7 @@ def export(
 
 
 def new_folder(directory: Path, out: Path | None, form: Format) -> Path:
-    """The folder to create, after a check that this is possible.
-
-    Raises:
-        UserError: the folder exists, or the format needs a package that is not installed.
-    """
+    """The folder to create, after a check that this is possible."""
     from fedweave.experiment.runs.files import EXPORT
     from fedweave.export.programs import check_onnx
 

@@ -120,11 +120,7 @@ def command_line(context: typer.Context, omit: Container[str] = ()) -> str:
 
 
 def check_consent(config: Path, trust: bool) -> None:
-    """Raise an error if a configuration would run a Python file that the user has not trusted.
-
-    Raises:
-        UserError: names the file. ConfigError: the configuration cannot be read.
-    """
+    """Raise an error if a configuration would run a Python file that the user has not trusted."""
     from fedweave.core.plugins import check_trusted  # imports pydantic, which a probe does not need
     from fedweave.experiment.config import load
 

@@ -46,10 +46,16 @@ def compare(
     """
     from fedweave.experiment.runs.reading import grouped, read_runs
     from fedweave.python.comparing import check_comparable, check_several
-    from fedweave.reports.compare import NOTE, comparison_table, headlines, over_conditions
+    from fedweave.reports.compare import (
+        EXAMPLES_NOTE,
+        NOTE,
+        comparison_table,
+        example_differences,
+        headlines,
+        over_conditions,
+    )
     from fedweave.reports.conditions import conditions
     from fedweave.reports.gains import member_gains
-    from fedweave.reports.paired_examples import EXAMPLES_NOTE, example_differences
     from fedweave.reports.recipes import training_differences
     from fedweave.reports.terminal import screen, show_cells
 

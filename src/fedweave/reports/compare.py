@@ -1,11 +1,14 @@
-"""Groups of runs compared with the first one: paired over seeds, with intervals.
+"""Groups of runs compared with the first one: paired over seeds, with intervals; and example by example.
 
 The tables show which run is fairer, between members and between groups of people, and at what price.
 """
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
 
 from fedweave.core.text import counted
 from fedweave.errors import listed
@@ -18,7 +21,6 @@ from fedweave.reports.gains import Gain, gain_headline, gain_sentences, member_g
 from fedweave.reports.group_fairness import predicts_one_class
 from fedweave.reports.notes import WHOSE, RunFacts, hits
 from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences, paired_test, paired_tests
-from fedweave.reports.paired_examples import difference_cell
 from fedweave.reports.ranks import ranks
 from fedweave.reports.result_names import readable
 
@@ -41,7 +43,26 @@ NOTE = (
     "of 5 % for all groups of a metric together (Holm). One metric in twenty has such a mark by chance."
 )
 
+_EXAMPLE_COLUMNS = ("id", "node", "graph", "edge")  # columns that name an example
+_MIN_PROBABILITY = 1e-12  # whose logarithm is taken
+_EXAMPLES_HEAD = (
+    "run",
+    "client",
+    "test examples",
+    "right, first run",
+    "right, this run",
+    "difference",
+    "log loss, difference",
+)
+EXAMPLES_NOTE = (
+    "On the same examples: this run minus the first one, of the test examples that both predict (`fedweave predict`), "
+    "with the two-sided 95 % interval over examples; where there are several seeds, of each example's mean over them. "
+    "It says how sure the difference is for these models on other examples, not for models of other seeds."
+)
 
+Example = tuple[str, object]  # (client, id)
+Score = tuple[float, float]  # (1 where the prediction is right, else 0; log loss)
+Pair = tuple[float, float, float]  # (right in the first run, right in the other, difference of log losses)
 BySeed = Mapping[object, float]  # {seed: value}
 
 
@@ -229,3 +250,59 @@ def over_conditions(conditions: Sequence[Condition]) -> list[str | ResultTable]:
         lines += headlines(groups, member_gains(groups), condition.metric_name)
         lines.append(overview(condition))
     return lines
+
+
+def example_differences(groups: Sequence[Group]) -> ResultTable:
+    """A row for each group of runs but the first and each client whose test examples both runs predict.
+
+    There are no rows where runs have no predictions.
+    """
+    rows = []
+    for group in groups[1:]:
+        for client, pairs in _example_pairs(groups[0], group).items():
+            right, right_in_other, losses = zip(*pairs, strict=True)
+            differences = [one - other for one, other in zip(right_in_other, right, strict=True)]
+            words = (group.label, client, f"{len(pairs):,}")
+            shares = (f"{statistics.fmean(right):.3f}", f"{statistics.fmean(right_in_other):.3f}")
+            rows.append((*map(Cell, words + shares), difference_cell(differences), difference_cell(losses)))
+    return ResultTable(_EXAMPLES_HEAD, tuple(rows), words=2)
+
+
+def _example_pairs(first: Group, other: Group) -> dict[str, list[Pair]]:
+    """{client: a pair for each example}, means over the seeds that both groups have."""
+    predictions = {run.config.get("seed"): run.predictions for run in first.runs}
+    predictions_of_other = {run.config.get("seed"): run.predictions for run in other.runs}
+    pairs = defaultdict[Example, list[Pair]](list)
+    for seed in predictions.keys() & predictions_of_other.keys():
+        scores, scores_of_other = _example_scores(predictions[seed]), _example_scores(predictions_of_other[seed])
+        for example in scores.keys() & scores_of_other.keys():
+            right, loss = scores[example]
+            right_in_other, loss_in_other = scores_of_other[example]
+            pairs[example].append((right, right_in_other, loss_in_other - loss))
+    by_client = defaultdict[str, list[Pair]](list)
+    for client, example_id in sorted(pairs, key=str):
+        right, right_in_other, loss = map(statistics.fmean, zip(*pairs[client, example_id], strict=True))
+        by_client[client].append((right, right_in_other, loss))
+    return by_client
+
+
+def _example_scores(table: pa.Table | None) -> dict[Example, Score]:
+    """The scores of the test examples whose class is known."""
+    if table is None or not {"split", "true"} <= {*table.column_names}:
+        return {}
+    if not any(name.startswith("p_") for name in table.column_names):  # of numbers
+        return {}
+    place = next((name for name in _EXAMPLE_COLUMNS if name in table.column_names), "node")
+    scores = {}
+    for row in table.to_pylist():
+        if row["split"] == "test" and row["true"] is not None:
+            probability = max(row[f"p_{row['true']}"], _MIN_PROBABILITY)
+            scores[row["client"], row[place]] = (float(row["predicted"] == row["true"]), -math.log(probability))
+    return scores
+
+
+def difference_cell(differences: Sequence[float]) -> Cell:
+    """The mean of differences, with its 95 % interval as small print."""
+    low, high = interval(differences)
+    mean = statistics.fmean(differences)
+    return Cell(signed(mean), repr(mean), interval_text(low, high))

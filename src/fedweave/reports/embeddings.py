@@ -19,11 +19,7 @@ WAYS = {"tsne": "t-SNE", "pca": "PCA"}
 
 
 def check(way: str) -> None:
-    """Reject an unknown way to draw embeddings.
-
-    Raises:
-        UserError: there is no such way; the message lists all.
-    """
+    """Reject an unknown way to draw embeddings."""
     if way not in WAYS:
         raise UserError(
             f"embeddings = {way!r}: no such picture.{nearest(way, WAYS)} Choose {' or '.join(WAYS)}.",
@@ -37,9 +33,6 @@ def picture(run: Run, way: str) -> Figure | None:
     "tsne" keeps neighbors close (van der Maaten and Hinton 2008); "pca" shows the two axes of largest variance. At most
     `MAX_EXAMPLES` are drawn. The embeddings come from embeddings.parquet if `fedweave predict --embeddings` wrote it,
     else from the models that clients use. Returns None for fewer than four examples.
-
-    Raises:
-        UserError: the run has no embeddings (`experiment.runs.predictions.embeddings_of_run`).
     """
     check(way)
     if (run.directory / EMBEDDINGS).is_file():

@@ -1,6 +1,7 @@
 """What joining brings each member: its test result in a run, by the selection metric, less its result with training
 alone on the same split."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,19 +10,27 @@ import numpy as np
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.experiment.runs.reading import BY_FEATURES, Group, Run, distinct, spread
-from fedweave.metrics.selection import lower, rank, title_of
-from fedweave.reports.cells import NONE, Cell, ResultTable, signed
+from fedweave.metrics.selection import PLAIN, lower, rank, title_of
+from fedweave.reports.cells import MAX_ROWS, NONE, Cell, ResultTable, number, signed
 from fedweave.reports.colors import DASHES, run_tone
 from fedweave.reports.effects import MIN_SEEDS_TEXT, UNDECIDED, Effect, effect, orient, ranking, three_digits
 from fedweave.reports.figures import MAX_NAMES
 from fedweave.reports.panels import Dots, Figure, LineSeries, Mark, Panel, legend_of
-from fedweave.reports.percentiles import MANY, PERCENTILE_HEADS, count_beyond_noise, percentile_cells
 from fedweave.reports.recipes import other_settings
 
 ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
 MAX_PANELS = 4  # splits that are drawn
 DOTS_WIDTH = 0.7  # of a member's width, over which the dots of several runs are spread
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
+PERCENTS = (5, 10, 50, 90)
+PERCENTILE_HEADS = tuple(f"{percent} %" for percent in PERCENTS)
+MANY = 3 * MAX_ROWS  # members above which percentiles say more than rows
+NOISE_NOTE = (
+    "Beyond noise is a member whose accuracy differs by more than its number of test examples explains: Agresti and "
+    "Caffo's 95 % interval of the two accuracies' difference leaves out 0. By chance alone up to one in forty does so "
+    "either way."
+)
+_NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below it
 
 
 @dataclass(frozen=True)
@@ -276,3 +285,40 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
         dots.append(Dots(gain.group.label, range(len(order)), values, run_tone(gain.index), symbol, shift=shift))
     below = "" if len(order) <= MAX_NAMES else "members, least gain first"
     return Panel(title, tuple(dots), tuple(order), below, beside, low, high, levels=(0.0,))
+
+
+def percentile_cells(values: Sequence[float], differences: bool = False) -> tuple[Cell, ...]:
+    """Cells of the percentiles `PERCENTS` of values; differences: with a sign."""
+    form = signed if differences else number
+    return tuple(Cell(form(value), repr(value)) for value in np.percentile(np.array(values), PERCENTS).tolist())
+
+
+def count_beyond_noise(run: Run, other: Run) -> tuple[int, int] | None:
+    """How many members' test accuracies in `run` are above their accuracies in `other`, and how many below, beyond
+    noise.
+
+    Returns None where accuracy is not the selection metric, or members' numbers of test examples are not known.
+    """
+    if run.selection_metric != PLAIN or run.partition is None:
+        return None
+    test_sizes = dict(zip(run.partition["client"].to_pylist(), run.partition["test"].to_pylist(), strict=True))
+    accuracies_in_other = other.clients(PLAIN)
+    signs = []
+    for client, accuracy in run.clients(PLAIN).items():
+        if client in accuracies_in_other and test_sizes.get(client):
+            signs.append(difference_sign(accuracy, accuracies_in_other[client], test_sizes[client]))
+    return (signs.count(1), signs.count(-1)) if signs else None
+
+
+def difference_sign(share: float, other_share: float, examples: int) -> int:
+    """1 if one share of `examples` test examples is above another beyond noise, -1 if it is below, else 0.
+
+    Agresti and Caffo 2000, "Simple and effective confidence intervals for proportions and differences of proportions
+    result from adding two successes and two failures". Both shares are of the same examples, which makes it cautious.
+    """
+    # one success and one failure are added to each
+    adjusted = (share * examples + 1) / (examples + 2)
+    adjusted_other = (other_share * examples + 1) / (examples + 2)
+    variance = (adjusted * (1 - adjusted) + adjusted_other * (1 - adjusted_other)) / (examples + 2)
+    half_width = _NORMAL * math.sqrt(variance)
+    return int(adjusted - adjusted_other > half_width) - int(adjusted_other - adjusted > half_width)

@@ -31,7 +31,6 @@ from fedweave.reports.motifs import NUMBERS, kinds_of, motif_drawing
 from fedweave.reports.notes import RunFacts, alerts_clause, fairest_notes, intervals, notes, people_sentence
 from fedweave.reports.pages import render_template
 from fedweave.reports.panels import Figure, Panel
-from fedweave.reports.percentiles import NOISE_NOTE
 from fedweave.reports.ranks import ranks
 from fedweave.reports.recipes import training_differences
 
@@ -219,7 +218,7 @@ def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
         gain_sentences=gains.gain_sentences(all_gains),
         gain_spreads=gains.member_spreads(all_gains),
         gains=gains.gain_table(all_gains),
-        noise=NOISE_NOTE,
+        noise=gains.NOISE_NOTE,
         missing=gains.baseline_algorithm(groups[0].first),
         alone=tables.reward_fairness(groups),
         incentives=[section for section in incentives if section],

@@ -37,11 +37,7 @@ NUMBERS = Kinds()
 
 
 def kinds_of(motifs: pa.Table) -> Kinds:
-    """The names in a table motifs.parquet; none where it has no such metadata.
-
-    Raises:
-        FedweaveError: the names are not lists of text.
-    """
+    """The names in a table motifs.parquet; none where it has no such metadata."""
     metadata = motifs.schema.metadata or {}
     try:
         nodes, edges = (json.loads(metadata.get(key, b"[]")) for key in KINDS)
@@ -57,11 +53,7 @@ def kinds_of(motifs: pa.Table) -> Kinds:
 
 
 def motif_drawing(name: str, kinds: Kinds = NUMBERS) -> str:
-    """The SVG of a motif "bond 0 1", "bond 0 1 edge 2" or "ring 0 0 1"; short names of `kinds` replace their numbers.
-
-    Raises:
-        FedweaveError: the name has another form.
-    """
+    """The SVG of a motif "bond 0 1", "bond 0 1 edge 2" or "ring 0 0 1"; short names of `kinds` replace numbers."""
     match = _MOTIF.fullmatch(name)
     if match is None:
         raise FedweaveError(

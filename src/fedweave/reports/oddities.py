@@ -34,9 +34,6 @@ SKEW = 30  # multiple of the median above which a number dominates the mean squa
 def initialize(config: Config, built: Built) -> list[str]:
     """Initialize the algorithm as a run does, to find the errors that it raises then; not if that calls its clients.
     Returns notes on the earlier run that it begins from.
-
-    Raises:
-        FedweaveError: the algorithm raises an error.
     """
     notes = list[str]()
     earlier = None if config.between_sites else config.general.init_from  # sites' server alone has that run's files

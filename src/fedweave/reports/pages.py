@@ -45,11 +45,7 @@ def _environment() -> Environment:
 
 
 def check_page(path: Path) -> None:
-    """Reject a file name that is no page, or a PDF if the packages that write one are missing.
-
-    Raises:
-        UserError: the message lists the endings, or the package to install.
-    """
+    """Reject a file name that is no page, or a PDF if the packages that write one are missing."""
     if path.suffix.lower() not in PAGES:
         raise UserError(f"{path}: a page is written as {' or '.join(PAGES)}; give --out a name that ends so.")
     if path.suffix.lower() == ".pdf" and (find_spec("reportlab") is None or find_spec("matplotlib") is None):
@@ -57,11 +53,7 @@ def check_page(path: Path) -> None:
 
 
 def write_document(path: Path, document: Document) -> None:
-    """Write a document in the format of the file name's ending.
-
-    Raises:
-        UserError: see `check_page`; or the file cannot be written.
-    """
+    """Write a document in the format of the file name's ending."""
     check_page(path)
     if path.suffix.lower() == ".pdf":
         from fedweave.reports.pdf import pdf  # needs an extra

@@ -33,8 +33,7 @@ from fedweave.reports.cells import (
     tenths,
 )
 from fedweave.reports.conditions import incomparability, rounds_text
-from fedweave.reports.gains import local_run
-from fedweave.reports.percentiles import MANY, PERCENTILE_HEADS, percentile_cells
+from fedweave.reports.gains import MANY, PERCENTILE_HEADS, local_run, percentile_cells
 from fedweave.reports.recipes import recipe
 from fedweave.reports.result_names import note, readable, whole
 

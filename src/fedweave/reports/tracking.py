@@ -78,11 +78,7 @@ class Tracking:
 
 @contextmanager
 def _tracker_errors() -> Iterator[None]:
-    """Report an error of a tracker as such.
-
-    Raises:
-        FedweaveError: replaces every error of the tracker.
-    """
+    """Report an error of a tracker as such."""
     try:
         yield
     except Exception as error:  # each tracker has errors of its own
@@ -224,11 +220,7 @@ TRACKERS: dict[str, tuple[Callable[[Path, Document, int], Tracker], str]] = {
 
 
 def open_trackers(names: Sequence[str]) -> Tracking:
-    """The observer that stores the run's numbers with the trackers of these names.
-
-    Raises:
-        UserError: there is no such tracker, or its extra is not installed.
-    """
+    """The observer that stores the run's numbers with the trackers of these names."""
     for name in names:
         if name not in TRACKERS:
             raise UserError(
