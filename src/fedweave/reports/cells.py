@@ -41,6 +41,11 @@ class ResultTable:
     words: int = 1
 
 
+def row_of(*values: str | Cell) -> tuple[Cell, ...]:
+    """A row; plain text becomes a cell."""
+    return tuple(value if isinstance(value, Cell) else Cell(value) for value in values)
+
+
 def shorten(rows: Sequence[tuple[Cell, ...]]) -> tuple[tuple[Cell, ...], ...]:
     """The rows; of a long table the first and the last `MAX_ROWS`, and between them a row with the number of rows left
     out."""
@@ -49,6 +54,11 @@ def shorten(rows: Sequence[tuple[Cell, ...]]) -> tuple[tuple[Cell, ...], ...]:
         return tuple(rows)
     between = (Cell(f"… {omitted:,} more"), *[Cell("")] * (len(rows[0]) - 1))
     return (*rows[:MAX_ROWS], between, *rows[-MAX_ROWS:])
+
+
+def number_cell(value: float | None, note: str = "", form: "Callable[[float], str] | None" = None) -> Cell:
+    """A number with its unrounded value; `NONE` for None. form: `number`, unless another is given."""
+    return Cell(NONE) if value is None else Cell((form or number)(value), repr(value), note)
 
 
 def mean_cell(values: Sequence[float | None], form: Callable[[float], str]) -> Cell:

@@ -14,7 +14,7 @@ from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.experiment.runs.reading import Group, common_selection_metric, spread
 from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, lower, of_members, title_of
-from fedweave.reports.cells import NONE, Cell, ResultTable, direction, interval_text, signed
+from fedweave.reports.cells import NONE, Cell, ResultTable, direction, interval_text, number_cell, row_of, signed
 from fedweave.reports.conditions import MARKS, Condition, incomparability, overview
 from fedweave.reports.effects import comparison_sentence
 from fedweave.reports.gains import Gain, gain_headline, gain_sentences, member_gains
@@ -194,9 +194,8 @@ def comparison_table(groups: Sequence[Group], names: Sequence[str] | None = None
             mean = statistics.fmean(differences)
             difference = Cell(f"{MARKS[verdict]}{signed(mean)}", repr(mean))
             low, high = interval(differences)
-            between = Cell(interval_text(low, high, unknown=NONE))
-            seeds = Cell(str(len(differences)))
-            rows.append((Cell(readable(name)), Cell(group.label), difference, between, seeds))
+            between = interval_text(low, high, unknown=NONE)
+            rows.append(row_of(readable(name), group.label, difference, between, str(len(differences))))
     head = ("metric", "run", f"difference to {groups[0].label}", "95 % interval", "seeds")
     return ResultTable(head, tuple(rows), words=2)
 
@@ -262,9 +261,9 @@ def example_differences(groups: Sequence[Group]) -> ResultTable:
         for client, pairs in _example_pairs(groups[0], group).items():
             right, right_in_other, losses = zip(*pairs, strict=True)
             differences = [one - other for one, other in zip(right_in_other, right, strict=True)]
-            words = (group.label, client, f"{len(pairs):,}")
             shares = (f"{statistics.fmean(right):.3f}", f"{statistics.fmean(right_in_other):.3f}")
-            rows.append((*map(Cell, words + shares), difference_cell(differences), difference_cell(losses)))
+            cells = (difference_cell(differences), difference_cell(losses))
+            rows.append(row_of(group.label, client, f"{len(pairs):,}", *shares, *cells))
     return ResultTable(_EXAMPLES_HEAD, tuple(rows), words=2)
 
 
@@ -303,6 +302,4 @@ def _example_scores(table: pa.Table | None) -> dict[Example, Score]:
 
 def difference_cell(differences: Sequence[float]) -> Cell:
     """The mean of differences, with its 95 % interval as small print."""
-    low, high = interval(differences)
-    mean = statistics.fmean(differences)
-    return Cell(signed(mean), repr(mean), interval_text(low, high))
+    return number_cell(statistics.fmean(differences), interval_text(*interval(differences)), signed)

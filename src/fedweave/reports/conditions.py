@@ -10,7 +10,7 @@ from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, grouped, spread
 from fedweave.metrics.selection import BEST, rank, title_of
-from fedweave.reports.cells import NONE, Cell, ResultTable, mean_cell, number, signed
+from fedweave.reports.cells import NONE, Cell, ResultTable, mean_cell, number, row_of, signed
 from fedweave.reports.colors import run_tone
 from fedweave.reports.effects import effect, three_digits
 from fedweave.reports.paired import paired_differences, paired_tests
@@ -169,13 +169,13 @@ def overview(condition: Condition) -> ResultTable:
     rows = []
     for group in groups:
         cells = [mean_cell(group.values(column), number) for column in columns]
-        difference, uncertainty = Cell(NONE), Cell("")
+        difference, uncertainty = Cell(NONE), ""
         if group.label in differences:
             change = effect(differences[group.label])
             mark = MARKS[int(rank(metric, signs[group.label]))]
             difference = Cell(f"{mark}{signed(change.mean, three_digits)}", repr(change.mean))
-            uncertainty = Cell(change.uncertainty)
-        rows.append((Cell(group.label), Cell(str(len(group.runs))), *cells, difference, uncertainty))
+            uncertainty = change.uncertainty
+        rows.append(row_of(group.label, str(len(group.runs)), *cells, difference, uncertainty))
     head = ("run", "seeds", *(titles[column] for column in columns), f"less {first.label}", "uncertainty")
     return ResultTable(head, tuple(rows))
 

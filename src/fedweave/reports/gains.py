@@ -11,7 +11,7 @@ from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.experiment.runs.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.metrics.selection import PLAIN, lower, rank, title_of
-from fedweave.reports.cells import MAX_ROWS, NONE, Cell, ResultTable, number, signed
+from fedweave.reports.cells import MAX_ROWS, NONE, Cell, ResultTable, number, number_cell, row_of, signed
 from fedweave.reports.colors import DASHES, run_tone
 from fedweave.reports.effects import MIN_SEEDS_TEXT, UNDECIDED, Effect, effect, orient, ranking, three_digits
 from fedweave.reports.figures import MAX_NAMES
@@ -213,16 +213,9 @@ def gain_table(all_gains: Sequence[Gain]) -> ResultTable:
         worst, best = min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__)
         mean = spread(changes.values())[0]
         count = sum(value > 0 for value in changes.values())
-        rows.append(
-            (
-                Cell(gain.group.label),
-                Cell(gain.seed),
-                Cell(f"{count} of {len(changes)}"),
-                Cell(signed(changes[worst]), repr(changes[worst]), worst),
-                Cell(signed(mean), repr(mean)),
-                Cell(signed(changes[best]), repr(changes[best]), best),
-            )
-        )
+        lowest, highest = (number_cell(changes[name], name, signed) for name in (worst, best))
+        counts = f"{count} of {len(changes)}"
+        rows.append(row_of(gain.group.label, gain.seed, counts, lowest, number_cell(mean, form=signed), highest))
     return ResultTable(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
 
 
@@ -232,10 +225,9 @@ def member_spreads(all_gains: Sequence[Gain]) -> ResultTable:
     for gain in all_gains:
         values = [*gain.by_client.values()]
         if len(values) > MANY:
-            counts = (NONE, NONE) if gain.beyond_noise is None else [f"{count:,}" for count in gain.beyond_noise]
+            counts = (NONE, NONE) if gain.beyond_noise is None else map("{:,}".format, gain.beyond_noise)
             percentiles = percentile_cells(values, differences=True)
-            about = (Cell(gain.group.label), Cell(gain.seed), Cell(f"{len(values):,}"))
-            rows.append((*about, *percentiles, *map(Cell, counts)))
+            rows.append(row_of(gain.group.label, gain.seed, f"{len(values):,}", *percentiles, *counts))
     head = ("run", "seed", "members", *PERCENTILE_HEADS, "gain beyond noise", "lose beyond noise")
     return ResultTable(head, tuple(rows), words=2)
 
@@ -290,7 +282,7 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
 def percentile_cells(values: Sequence[float], differences: bool = False) -> tuple[Cell, ...]:
     """Cells of the percentiles `PERCENTS` of values; differences: with a sign."""
     form = signed if differences else number
-    return tuple(Cell(form(value), repr(value)) for value in np.percentile(np.array(values), PERCENTS).tolist())
+    return tuple(number_cell(value, form=form) for value in np.percentile(np.array(values), PERCENTS).tolist())
 
 
 def count_beyond_noise(run: Run, other: Run) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedweave.core.text import counted
 from fedweave.metrics.selection import rank
-from fedweave.reports.cells import Cell, ResultTable
+from fedweave.reports.cells import ResultTable, row_of
 from fedweave.reports.conditions import Condition, incomparability
 from fedweave.reports.effects import UNDECIDED, three_digits
 
@@ -64,7 +64,7 @@ class Ranks:
         rows = []
         for name, mean in sorted(self.means.items(), key=lambda item: item[1]) if len(self.places) else ():
             places = self.places[:, self.names.index(name)]
-            rows.append((Cell(name), *(Cell(f"{place:g}") for place in places), Cell(f"{mean:.2f}")))
+            rows.append(row_of(name, *map("{:g}".format, places), f"{mean:.2f}"))
         return ResultTable(("rank", *self.titles, "mean"), tuple(rows))
 
 

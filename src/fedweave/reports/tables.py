@@ -29,6 +29,8 @@ from fedweave.reports.cells import (
     mark_best,
     mean_cell,
     number,
+    number_cell,
+    row_of,
     shorten,
     tenths,
 )
@@ -58,19 +60,19 @@ _OPTIONAL_COSTS = ("bytes_peer", "bytes_evaluation")  # no row where no run has 
 def facts(groups: Sequence[Group]) -> tuple[ResultTable, ResultTable]:
     """The settings of the runs: those that all groups share, a pair in each row; and the different ones, a row per
     group."""
+    labels = [group.label for group in groups]
+    several_seeds = any(len(group.runs) > 1 for group in groups)
     columns: dict[str, list[str]] = {}  # {title: an entry for each group}
     for group in groups:
-        for title, entry in _facts(group, several_seeds=any(len(other.runs) > 1 for other in groups)).items():
+        for title, entry in _facts(group, several_seeds).items():
             columns.setdefault(title, []).append(str(entry))
     equal, different = [], []
     for title, entries in columns.items():
         if len({*entries}) == 1:
-            equal.append((Cell(title), Cell(entries[0])))
-        elif entries != [group.label for group in groups]:  # which the first column has
+            equal.append(row_of(title, entries[0]))
+        elif entries != labels:  # which the first column has
             different.append(title)
-    rows = []
-    for index, group in enumerate(groups):
-        rows.append((Cell(group.label), *(Cell(columns[title][index]) for title in different)))
+    rows = [row_of(*entries) for entries in zip(labels, *map(columns.__getitem__, different), strict=True)]
     table = ResultTable(("run", *different), tuple(rows) if different else (), words=1 + len(different))
     return ResultTable((), tuple(equal), words=2), table
 
@@ -191,11 +193,9 @@ def extremes(groups: Sequence[Group]) -> ResultTable:
             if lower(run.selection_metric):
                 worst, best = best, worst
             mean = spread(scores.values())[0]
-            worst_cell, best_cell = (
-                Cell(number(score), repr(score), _names_with_size(run, scores, score)) for score in (worst, best)
-            )
-            mean_score = Cell(number(mean), repr(mean))
-            rows.append((Cell(group.label), Cell(_seed(run)), worst_cell, mean_score, best_cell))
+            worst_cell = number_cell(worst, _names_with_size(run, scores, worst))
+            best_cell = number_cell(best, _names_with_size(run, scores, best))
+            rows.append(row_of(group.label, _seed(run), worst_cell, number_cell(mean), best_cell))
     return ResultTable(("run", "seed", "worst client", "mean over clients", "best client"), tuple(rows), words=2)
 
 
@@ -235,8 +235,7 @@ def spreads(groups: Sequence[Group]) -> ResultTable:
         for run in group.runs:
             scores = [*run.clients(run.selection_metric).values()]
             if len(scores) > MANY:
-                about = (Cell(group.label), Cell(_seed(run)), Cell(f"{len(scores):,}"))
-                rows.append((*about, *percentile_cells(scores)))
+                rows.append(row_of(group.label, _seed(run), f"{len(scores):,}", *percentile_cells(scores)))
     return ResultTable(("run", "seed", "members", *PERCENTILE_HEADS), tuple(rows), words=2)
 
 
@@ -254,12 +253,11 @@ def incentives(run: Run) -> ResultTable:
         cells = [Cell(client)]
         for name, table in tables.items():
             values = [*table.get(client, {}).values()]
-            if not values:
-                cells.append(Cell(NONE))
-                continue
-            over_rounds = {"mean": sum(values) / len(values), "last": values[-1], "sum": sum(values)}
-            value = over_rounds[INCENTIVES[name]]
-            cells.append(Cell(number(value), repr(value)))
+            value = None
+            if values:
+                over_rounds = {"mean": sum(values) / len(values), "last": values[-1], "sum": sum(values)}
+                value = over_rounds[INCENTIVES[name]]
+            cells.append(number_cell(value))
         rows.append(tuple(cells))
     head = [f"{name}, {INCENTIVES[name]}{' before rounding to cents' * (name == 'payoff')}" for name in tables]
     return ResultTable(("client", *head), shorten(rows))
@@ -268,7 +266,7 @@ def incentives(run: Run) -> ResultTable:
 def qualities(run: Run) -> ResultTable:
     """The mean payment per round of clients of low, medium and high quality; empty for other partitions."""
     payments = {client: sum(payoffs.values()) / len(payoffs) for client, payoffs in run.known("payoff").items()}
-    rows = [(Cell(quality), Cell(number(mean), repr(mean))) for quality, mean in per_group(payments).items()]
+    rows = [row_of(quality, number_cell(mean)) for quality, mean in per_group(payments).items()]
     return ResultTable(("quality", "payoff per round"), tuple(rows))
 
 
@@ -290,7 +288,7 @@ def reward_fairness(groups: Sequence[Group]) -> ResultTable:
             interval = NONE if math.isnan(correlation.low) else f"{correlation.low:.3f} to {correlation.high:.3f}"
             text = NONE if math.isnan(correlation.value) else f"{correlation.value:.3f}"
             value = Cell(text, repr(correlation.value))
-            rows.append((Cell(group.label), Cell(_seed(run)), value, Cell(interval), Cell(str(len(names)))))
+            rows.append(row_of(group.label, _seed(run), value, interval, str(len(names))))
     head = ("run", "seed", "correlation with local training", "95 % interval", "clients")
     return ResultTable(head, tuple(rows), words=2)
 
@@ -307,7 +305,7 @@ def splits(partitions: Iterable[tuple[str, pa.Table]]) -> ResultTable:
         ends = 0 if inside is None or cut_ends is None else 2 * inside + cut_ends
         share = f"{(cut_ends or 0) / ends:.1%}" if ends else NONE
         counts = (_count(fewest), median, _count(most), _count(inside), _count(cut_ends))
-        rows.append(tuple(map(Cell, (whose, f"{len(table):,}", *counts, share))))
+        rows.append(row_of(whose, f"{len(table):,}", *counts, share))
     head = ("split of", "clients", "fewest nodes", "median", "most", "edges kept", "edge ends cut", "share cut")
     return ResultTable(head, tuple(rows))
 
@@ -339,9 +337,7 @@ def clients(run: Run) -> ResultTable:
     scores, rows = run.clients(run.selection_metric), []
     for part in parts:
         texts = [_count(part[name]) for name in counts] + [number(part[name]) for name in shares]
-        score = scores.get(part["client"])
-        last = Cell(NONE) if score is None else Cell(number(score), repr(score))
-        rows.append((Cell(part["client"]), *map(Cell, texts), last))
+        rows.append(row_of(part["client"], *texts, number_cell(scores.get(part["client"]))))
     titles = [name.replace("_", " ") for name in (*counts, *shares)]
     return ResultTable(("client", *titles, f"test {title_of(run.selection_metric)}"), shorten(rows))
 
@@ -359,8 +355,8 @@ def pairs(run: Run) -> ResultTable:
         shares.append(totals / totals.sum() if totals.sum() else totals)
     rows = []
     for index, client in enumerate(run.partition["client"].to_pylist()):
-        cells = [Cell(f"{of_clients[index]:.4f}", repr(float(of_clients[index]))) for of_clients in shares]
-        rows.append((Cell(str(client)), *cells))
+        cells = [number_cell(float(of_clients[index]), form="{:.4f}".format) for of_clients in shares]
+        rows.append(row_of(str(client), *cells))
     return ResultTable(("client", *(name.replace("_", " ") for name in run.pairs)), shorten(rows))
 
 
@@ -372,12 +368,10 @@ def flow_table(disclosure: Disclosure, times: bool = True) -> ResultTable:
         head += ["first (UTC)", "last (UTC)"]
     for flow in disclosure.flows:
         ends = [Cell(who(names, members), listed(names)) for names in (flow.senders, flow.receivers)]
-        words = (Cell(call_text(flow)), Cell(meaning(flow)), Cell(mechanism_text(flow)))
-        sizes = (Cell(f"{flow.messages:,}"), Cell(decimal(flow.bytes), f"{flow.bytes} bytes"))
-        row = (Cell(flow.purpose or "not specified"), *ends, *words, *sizes)
-        if times:
-            row = (*row, Cell(stamp(flow.first)), Cell(stamp(flow.last, flow.first)))
-        rows.append(row)
+        words = (call_text(flow), meaning(flow), mechanism_text(flow), f"{flow.messages:,}")
+        size = Cell(decimal(flow.bytes), f"{flow.bytes} bytes")
+        dates = (stamp(flow.first), stamp(flow.last, flow.first)) if times else ()
+        rows.append(row_of(flow.purpose or "not specified", *ends, *words, size, *dates))
     return ResultTable(tuple(head), tuple(rows), words=6)
 
 
@@ -389,10 +383,10 @@ def privacy_table(disclosure: Disclosure) -> ResultTable:
         names_by_bound.setdefault(bound, []).append(name)
     rows = []
     for bound, names in sorted(names_by_bound.items(), key=lambda item: -item[0].epsilon):
-        epsilon = Cell(f"{bound.epsilon:.4g}", repr(bound.epsilon))
+        epsilon = number_cell(bound.epsilon, form="{:.4g}".format)
         delta = NONE if bound.delta is None else f"{bound.delta:g}"
         words = (who(names, len(disclosure.members)), f"per {bound.per}", bound.remark)
-        rows.append((*map(Cell, words), epsilon, Cell(delta), Cell(f"{bound.messages:,}")))
+        rows.append(row_of(*words, epsilon, delta, f"{bound.messages:,}"))
     return ResultTable(("member", "of what", "which", "ε", "δ", "messages"), shorten(rows), words=3)
 
 
