@@ -18,7 +18,6 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.papers.fedego_experiments import experiment
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
 
 MODES = ("vmap", "loop")
@@ -166,9 +165,3 @@ def test_neighbors_help_on_digits() -> None:
         *_, last = train(built.algorithm, built.fed, 20, eval_every=0)
         scores[name] = last.summary["local/accuracy"]
     assert scores["dfedgnn"] > scores["local"] + 0.05
-
-
-def test_fedegos_column_runs_on_ego_graphs() -> None:
-    column, local = (resolve(experiment("Cora", name) | {"seed": 0}) for name in ("D-FedGNN", "Local Only"))
-    assert column.plain()["algorithm"] | {"name": "local"} == local.plain()["algorithm"]
-    assert column.plain()["algorithm"]["parts"][0]["name"] == "ego_cross_entropy"

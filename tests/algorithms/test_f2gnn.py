@@ -23,7 +23,7 @@ from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, ravel
 from fedweave.experiment.rounds import train
 from fedweave.ops.tape import ByObject
-from tests.contract.federations import SIZES, Simulation, federation, graphs, model, people
+from tests.contract.federations import SIZES, Simulation, federation, graphs, model, people, state_after
 from tests.refusals import refusal
 
 ROUNDS, STEPS, LR = 3, 8, 1.0
@@ -314,11 +314,7 @@ def test_terms_of_the_outputs_share_one_forward_pass() -> None:
     for parts in ((), (FairPenalty(),), (CrossEntropy(), FairPenalty(), FairPenalty(2.0))):
         counting = Counting()
         made = FedAvg(counting.build(), local_steps=4, parts=parts)
-        fed = federation(name=NAME, mode="loop")
-        fed.begin(0)
-        state = made.init(fed)
-        fed.begin(1)
-        made.round(state, fed)
+        state_after(made, federation(name=NAME, mode="loop"), 1)
         passes.append(counting.passes)
     assert passes[0] == 4 * len(SIZES)
     assert passes == [passes[0]] * 3

@@ -16,6 +16,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.experiment.build import federation
 from fedweave.models import MLP, Embedding
 from fedweave.partition.base import Part, Partition
+from tests.contract.federations import state_after
 
 ENTITIES, CLASSES = 7, 3
 HELD = ([0, 1, 2, 3], [2, 3, 4], [3, 5])  # of three members; nobody holds entity 6
@@ -43,13 +44,8 @@ def trained(part: object, rounds: int = 1, model: object = None, mode: str = "vm
     model = (model or Embedding()).build(ENTITIES, CLASSES)
     algorithm = FedAvg(model, parts=(part,) if part else (), **SETTINGS)
     fed = federation(whole, cut, algorithm, seed=0, mode=mode)
-    fed.begin(0)
-    state = algorithm.init(fed)
-    first = dict(leaves(state["w"]))
-    for round in range(1, rounds + 1):
-        fed.begin(round)
-        state = algorithm.round(state, fed)
-    return first, dict(leaves(state["w"])), fed
+    first = dict(leaves(state_after(algorithm, fed, 0)["w"]))
+    return first, dict(leaves(state_after(algorithm, fed, rounds)["w"])), fed
 
 
 def alone(client: int, model: object = None) -> dict:
@@ -58,10 +54,7 @@ def alone(client: int, model: object = None) -> dict:
     model = (model or Embedding()).build(ENTITIES, CLASSES)
     algorithm = FedAvg(model, **SETTINGS)
     fed = federation(whole, Partition((cut.parts[client],)), algorithm, seed=0)
-    fed.begin(0)
-    state = algorithm.init(fed)
-    fed.begin(1)
-    return dict(leaves(algorithm.round(state, fed)["w"]))
+    return dict(leaves(state_after(algorithm, fed, 1)["w"]))
 
 
 @pytest.mark.parametrize("count", ["uniform", "examples"])
@@ -149,11 +142,8 @@ def test_no_examples_no_say():
     model = Embedding().build(ENTITIES, CLASSES)
     algorithm = FedAvg(model, parts=(Holders(),), **SETTINGS)
     fed = federation(whole, cut, algorithm, seed=0)
-    fed.begin(0)
-    state = algorithm.init(fed)
-    first = state["w"]["0"]["weight"].clone()
-    fed.begin(1)
-    state = algorithm.round(state, fed)
+    first = state_after(algorithm, fed, 0)["w"]["0"]["weight"].clone()
+    state = state_after(algorithm, fed, 1)
     wanted = (alone(0)["0/weight"][2]).double()
     torch.testing.assert_close(state["w"]["0"]["weight"][2].double(), wanted, atol=1e-6, rtol=0)
     assert torch.equal(state["w"]["0"]["weight"][4], first[4])

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from fedweave.apply.run_predictions import config_on, parties_difference, predictions
+from fedweave.apply.run_predictions import config_on, predictions
 from fedweave.cli import app
 from fedweave.experiment.config import resolve
 from tests.refusals import refusal
@@ -124,17 +124,6 @@ def test_what_cannot_be_predicted_is_refused(tmp_path: Path) -> None:
     (other / "shop" / "nodes.csv").unlink()
     with refusal("data.new-beside-old"):
         predictions(out, other)
-
-
-def test_labels_that_the_run_has_not_are_named() -> None:
-    before, more, numbered = (
-        SimpleNamespace(data=SimpleNamespace(labels=labels, classes=classes))
-        for labels, classes in ((("claim", "ok"), 2), (("claim", "fraud", "ok"), 3), ((), 3))
-    )
-    assert parties_difference(before, more).startswith("the run has no label fraud, only claim, ok. Correct it")
-    assert parties_difference(before, numbered).startswith(
-        "it has 3 classes, and the run 2. If nodes do not have all labels, set"
-    )
 
 
 def test_new_nodes_have_the_runs_classes_even_where_some_do_not_occur() -> None:

@@ -13,7 +13,7 @@ from fedweave.core.replies import Replies
 from fedweave.errors import UserError
 from fedweave.incentives import agent_values
 from fedweave.incentives.agent_values import cosine_value
-from fedweave.incentives.shapley import coalitions, leave_one_out, shapley
+from fedweave.incentives.shapley import coalitions, shapley
 
 
 def tensor(*numbers: float) -> torch.Tensor:
@@ -134,14 +134,6 @@ def test_what_rounding_leaves_of_updates_that_cancel_is_nothing_however_long_the
     mixed = tensor(0.3, 0.1, 0.5)
     found = cosine_value(torch.stack([0.1 * a, -0.3 * a, 1e-3 * b]), mixed)(tensor(1, 1, 0, 0, 0, 1).bool().view(2, 3))
     assert found.tolist() == [0.0, pytest.approx(1)]
-
-
-def test_leave_one_out_of_the_cosine() -> None:
-    updates, r, _ = case(0)
-    weights = r.relu()
-    whole = weights @ updates
-    without = [1 - torch.cosine_similarity(whole - weights[i] * updates[i], whole, dim=0) for i in range(6)]
-    torch.testing.assert_close(leave_one_out(cosine_value(updates, r), 6), torch.stack(without))
 
 
 def test_wrong_arguments_are_refused() -> None:
