@@ -17,8 +17,7 @@ from fedweave.core import random
 from fedweave.core.federation import on_client
 from fedweave.core.graph import TRAIN, Graph, stack
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree, dot, map_leaves, materialize, nest, ravel, squared_distance, sub, unravel
-from fedweave.core.tree import leaves as of_tree
+from fedweave.core.tree import Tree, dot, leaves, map_leaves, materialize, nest, ravel, squared_distance, sub, unravel
 from fedweave.engines.simulation import Simulation
 from fedweave.learn import Adam, Optimizer, Sgd, compute_on_server, fit, recording
 from fedweave.learn.recording import record_part
@@ -39,10 +38,6 @@ def by_torch(optimizer: Any, tensors: list[Tensor], **options: Any) -> torch.opt
     """The same optimizer, of torch.optim."""
     given = {field.name: getattr(optimizer, field.name) for field in fields(optimizer)}
     return {Adam: torch.optim.Adam, Sgd: torch.optim.SGD}[type(optimizer)](tensors, **given, **options)
-
-
-def leaves(tree: Tree) -> list[tuple[str, Any]]:
-    return list(of_tree(tree))
 
 
 def start(features: int, hidden: int = 5, dtype: torch.dtype = torch.float64) -> Tree:
@@ -268,7 +263,7 @@ class Batch:
         ]
 
 
-def repeated(tree: Tree, clients: int = len(SIZES)) -> Tree:
+def per_client(tree: Tree, clients: int = len(SIZES)) -> Tree:
     """A tree of their own for each client, stacked."""
     return map_leaves(lambda leaf: torch.stack([leaf * (1 + 0.1 * p) for p in range(clients)]), tree)
 
@@ -306,7 +301,7 @@ def test_a_batch_trains_as_each_client_alone(
         {"mu": torch.tensor(0.7, dtype=dtype), "scale": torch.tensor(2.0, dtype=dtype)},
     )
     given = {"w": w, "anchor": anchor, "args": args}
-    given = {name: repeated(tree) if name in each else tree for name, tree in given.items()}
+    given = {name: per_client(tree) if name in each else tree for name, tree in given.items()}
     for (mine, last), (expected, loss) in zip(
         batch.run(**given, each=each), batch.loop(**given, each=each), strict=True
     ):
@@ -371,7 +366,7 @@ def test_a_control_variate_is_cut_to_the_touched_rows(
     graphs, w = make_graphs(SIZES, 400, sparse=True), start(400)
     few, everything = (Controlled(graphs, optimizer, rows) for rows in (ROWS, frozenset()))
     args = {"control": map_leaves(lambda leaf: leaf / 3, w), "mu": torch.tensor(0.7)}
-    args = repeated(args) if each else args
+    args = per_client(args) if each else args
     trained = zip(few.run(w, w, args, each=each), everything.run(w, w, args, each=each), strict=True)
     for (mine, _), (expected, _) in trained:
         assert_trees_close(mine, expected, 1e-12)
@@ -383,7 +378,7 @@ def test_a_control_variate_is_cut_to_the_touched_rows(
 
 def test_no_row_is_left_out_where_clients_start_apart(make_graphs: Callable[..., Any]) -> None:
     batch = Batch(make_graphs(SIZES, 400, sparse=True), Adam(), ROWS)
-    batch.run(repeated(start(400)), each="w")
+    batch.run(per_client(start(400)), each="w")
     assert not batch.split
 
 
@@ -419,7 +414,7 @@ def test_trained_weights_are_weights_like_any_other(make_graphs: Callable[..., A
     assert_trees_close(one, other, 1e-12)
 
 
-class Going:
+class TrainWithState:
     """A step that trains with moments that are kept."""
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -459,25 +454,27 @@ def test_a_batch_keeps_its_moments_as_each_client_alone(
         w = map_leaves(lambda leaf: leaf * (1 + 0.1 * number), start(features, dtype=dtype))  # noqa: B023
         for fed in feds:
             fed.begin(number)
-            fed.map(Going(optimizer).train, {"w": w}, clients=clients)
+            fed.map(TrainWithState(optimizer).train, {"w": w}, clients=clients)
     one, other = (fed.snapshot() for fed in feds)
     assert_trees_close(one, other, TOLERANCE[dtype])
 
 
-def going(graphs: dict[str, Graph], rounds: Sequence[Any], optimizer: Optimizer, restore: int = -1) -> Simulation:
+def trained_federation(
+    graphs: dict[str, Graph], rounds: Sequence[Any], optimizer: Optimizer, restore: int = -1
+) -> Simulation:
     """A federation after rounds of kept training, each with the clients that take part; restored after one of them."""
     fed = Simulation(graphs, classes=3)
     for number, clients in enumerate(rounds):
         fed.begin(number)
         w = map_leaves(lambda leaf: leaf * (1 + 0.1 * number), start(400, dtype=torch.float32))  # noqa: B023
-        fed.map(Going(optimizer).train, {"w": w}, clients=clients)
+        fed.map(TrainWithState(optimizer).train, {"w": w}, clients=clients)
         if number == restore:
             saved, fed = fed.snapshot(), Simulation(graphs, classes=3)
             fed.restore(saved)
     return fed
 
 
-def partly(fed: Simulation) -> set[str]:
+def partly_stored(fed: Simulation) -> set[str]:
     """Paths under "optimizer" that are partly stored for some clients."""
     flat = [item for _, stack in fed.executor._states._stacks.values() for item in leaves(stack)]
     return {path for path, leaf in flat if isinstance(leaf, TouchedRows) and path.startswith("optimizer")}
@@ -490,19 +487,22 @@ def test_untouched_rows_of_moments_are_stored_once_while_all_take_the_same_steps
     make_graphs: Callable[..., Any],
 ) -> None:
     graphs = make_graphs(SIZES, 400, sparse=True, dtype=torch.float32)
-    assert partly(going(graphs, [None, None], Adam())) == SHARED
-    assert partly(going(graphs, [None, ["site0", "site2"]], Adam())) == SHARED  # two clients that took the same steps
-    assert partly(going(graphs, [None, ["site0", "site2"], None], Adam())) == set()
-    taken_apart = [None, ["site0", "site2"], ["site1", "site3"], None]  # as many steps, from other weights
-    assert partly(going(graphs, taken_apart, Adam())) == {"optimizer/steps"}
+    some = ["site0", "site2"]
+    for rounds, stored_once in (
+        ([None, None], SHARED),
+        ([None, some], SHARED),  # two clients that took the same steps
+        ([None, some, None], set()),
+        ([None, some, ["site1", "site3"], None], {"optimizer/steps"}),  # as many steps, from other weights
+    ):
+        assert partly_stored(trained_federation(graphs, rounds, Adam())) == stored_once
 
 
 @pytest.mark.parametrize("optimizer", STATEFUL[:2])
 def test_a_restored_client_goes_on_to_the_same_bits(make_graphs: Callable[..., Any], optimizer: Any) -> None:
     graphs = make_graphs(SIZES, 400, sparse=True, dtype=torch.float32)
-    straight, again = (going(graphs, [None] * 4, optimizer, restore=at) for at in (-1, 1))
+    straight, again = (trained_federation(graphs, [None] * 4, optimizer, restore=at) for at in (-1, 1))
     assert_trees_close(straight.snapshot(), again.snapshot(), 0)
-    assert partly(straight) == partly(again) != set()
+    assert partly_stored(straight) == partly_stored(again) != set()
 
 
 def test_moments_that_differ_where_no_feature_is_are_no_clients_rest(make_graphs: Callable[..., Any]) -> None:
@@ -511,15 +511,15 @@ def test_moments_that_differ_where_no_feature_is_are_no_clients_rest(make_graphs
     feds = []
     for mode in ("loop", "vmap"):
         fed = Simulation(graphs, classes=3, mode=mode)
-        fed.map(Going(Adam()).train, {"w": start(400, dtype=torch.float32)})
+        fed.map(TrainWithState(Adam()).train, {"w": start(400, dtype=torch.float32)})
         saved = fed.snapshot()
         for p, client in enumerate(saved):
             saved[client]["optimizer"]["m"]["0"]["weight"][:] += p
         fed.restore(saved)
-        fed.map(Going(Adam()).train, {"w": start(400, dtype=torch.float32)})
+        fed.map(TrainWithState(Adam()).train, {"w": start(400, dtype=torch.float32)})
         feds.append(fed)
     assert_trees_close(*(fed.snapshot() for fed in feds), 2e-5)
-    assert partly(feds[1]) == {"optimizer/steps"}
+    assert partly_stored(feds[1]) == {"optimizer/steps"}
 
 
 def same_replies(one: Replies, other: Replies) -> None:
@@ -572,7 +572,7 @@ def test_recorded_steps_give_the_same_bits_for_new_values(make_graphs: Callable[
 
 
 TWO = torch.tensor([2.0, 3.0], dtype=torch.float64)
-APART: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+DIFFERENT_INPUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "names of arguments": ({"args": {"up": TWO}}, {"args": {"down": TWO}}),
     "a shared vector and each client's number": ({"args": {"up": TWO}}, {"args": {"up": TWO}, "each": "args"}),
     "shapes of weights": ({"args": {"up": TWO}}, {"w": start(6, 8), "args": {"up": TWO}}),
@@ -580,11 +580,11 @@ APART: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", APART)
+@pytest.mark.parametrize("name", DIFFERENT_INPUTS)
 def test_recorded_steps_tell_apart(make_graphs: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     batch = Batch(make_graphs([5, 9], sparse=True), Sgd(), ROWS, steps=3)
     monkeypatch.setattr(Batch, "loss", staticmethod(scaled))
-    same_as_eager([lambda given=given: batch.run(**{"w": start(6)} | given) for given in APART[name]])  # type: ignore[misc]
+    same_as_eager([lambda given=given: batch.run(**{"w": start(6)} | given) for given in DIFFERENT_INPUTS[name]])  # type: ignore[misc]
 
 
 def part(graph: Graph, given: Tree) -> tuple[Tree, Tensor]:

@@ -23,7 +23,7 @@ from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, ravel
 from fedweave.experiment.rounds import train
 from fedweave.ops.tape import ByObject
-from tests.contract.federations import SIZES, Simulation, federation, graphs, model, people, state_after
+from tests.contract.federations import SIZES, Recorder, Simulation, federation, graphs, model, people, state_after
 from tests.refusals import refusal
 
 ROUNDS, STEPS, LR = 3, 8, 1.0
@@ -273,9 +273,9 @@ def test_a_mix_is_where_training_starts_and_the_global_model_is_what_is_judged()
     for made in (plain, mixed):
         fed = federation(name=NAME, dtype=torch.float64)
         *_, last = train(made, fed, 3)
-        scores = fed.map(made.score, *made._download(last.state, fed.clients, fed, made.composed))
-        again = fed.map(plain.score, {"w": last.state["w"]})
-        assert all(torch.equal(a["own"]["loss"], b["own"]["loss"]) for a, b in zip(scores, again, strict=True))
+        scores = made.evaluate(last.state, fed).clients
+        expected = plain.evaluate({"w": last.state["w"]}, fed).clients
+        assert all(torch.equal(a["own"]["loss"], b["own"]["loss"]) for a, b in zip(scores, expected, strict=True))
 
 
 def test_divergences_are_measured_from_the_second_call_on() -> None:
@@ -342,12 +342,10 @@ def heard(
     """site-1's reply in the first round, with other data there."""
     clients = graphs(torch.float64, name=NAME)
     clients["site-1"] = change(clients["site-1"])
-    fed = federation(name=NAME, clients=clients)
-    fed.begin(0)
-    state = made.init(fed)
-    fed.begin(1)
-    call = made.score if evaluate else made.train
-    return dict(fed.map(call, *made._download(state, fed.clients, fed, made.composed))["site-1"]), fed
+    fed = federation(Recorder, torch.float64, name=NAME, clients=clients)
+    state = state_after(made, fed, 0 if evaluate else 1)
+    replies = made.evaluate(state, fed).clients if evaluate else fed.heard
+    return dict(replies["site-1"]), fed
 
 
 def regrouped(graph: Graph) -> Graph:

@@ -190,7 +190,7 @@ def test_the_local_loss_is_of_what_visible_nodes_miss_and_of_their_hidden_neighb
     count = counts(w["count"], z)
     wanted = torch.tensor([float(len(missed)) for missed in theirs.values()]).double()
     number = torch.nn.functional.smooth_l1_loss(count[list(theirs)], wanted)
-    rows, real = part._rows(graph, random.fold(key, "rows"), hidden)
+    rows, real = part.draw_rows(graph, random.fold(key, "rows"), hidden)
     assert sorted(rows[real].tolist()) == [u for u, missed in theirs.items() if missed]
     assert 0 < int(real.sum()) < len(theirs)
     assert theirs[0], "the node that empty places stand for has hidden neighbors, too"
@@ -265,9 +265,9 @@ def test_a_step_of_the_exchange_is_of_the_own_term_and_of_what_others_returned()
     graph, kept, key = begun().graphs["site-1"], learnt()["site-1"]["neighbours"], random.key(4)
     w = kept["w"]["features"]
     told = map_leaves(lambda leaf: random.uniform(random.key(5), tuple(leaf.shape)).double(), w)
-    rows, real = PART._rows(graph, random.fold(key, "rows"), kept["hidden"])
+    rows, real = PART.draw_rows(graph, random.fold(key, "rows"), kept["hidden"])
     made = PART.net.features(w, noisy(kept["z"][rows], random.fold(key, "noise")))
-    own = PART._local_mismatch(graph, made, rows, real, kept)
+    own = PART.local_mismatch(graph, made, rows, real, kept)
     others = sum(float((leaf * dict(leaves(told))[path]).sum()) for path, leaf in leaves(w))
     assert float(own) > 0.01
     assert PART.joint_loss(w, graph, key, kept | {"gradient": told}) == pytest.approx(float(own) + others)

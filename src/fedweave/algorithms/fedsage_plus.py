@@ -139,19 +139,19 @@ class MissingNeighbours(Generates):
         z = embeddings(w["encoder"], graph, visible)
         count = counts(w["count"], z)
         number = miscount(count, lacking(graph, args["hidden"]), visible)
-        rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
+        rows, real = self.draw_rows(graph, random.fold(key, "rows"), args["hidden"])
         features = self.net.features(w["features"], noisy(gather_rows(z, rows), random.fold(key, "noise")))
         slots = self.round_counts(count.detach(), random.fold(key, "slots")).gather(0, rows)
         used = self.net.used(slots) & real[:, None]
-        matching = self._local_mismatch(graph, features, rows, real, args)
+        matching = self.local_mismatch(graph, features, rows, real, args)
         result: Tensor = number + matching + classification(w["classifier"], graph, visible, rows, features, used)
         return result
 
-    def _rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def draw_rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Some visible nodes with hidden neighbors, int64 [sample], and which of them are real."""
         return draw_nodes(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
 
-    def _local_mismatch(self, graph: Graph, features: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
+    def local_mismatch(self, graph: Graph, features: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
         """The distance of the generated `features` [b, slots, d] of `rows` to the features of their hidden neighbors,
         with a slot for each of these."""
         chosen = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(features.dtype)
@@ -218,11 +218,11 @@ class MissingNeighbours(Generates):
 
     def joint_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """The client's own matching term, plus a term with the gradient that other clients returned."""
-        rows, real = self._rows(graph, random.fold(key, "rows"), args["hidden"])
+        rows, real = self.draw_rows(graph, random.fold(key, "rows"), args["hidden"])
         features = self.net.features(w, noisy(gather_rows(args["z"], rows), random.fold(key, "noise")))
         gradient = dict(leaves(args["gradient"]))
         linear = [(leaf * gradient[path]).sum() for path, leaf in leaves(w)]
-        return sum(linear, self._local_mismatch(graph, features, rows, real, args))
+        return sum(linear, self.local_mismatch(graph, features, rows, real, args))
 
     @on_client(replaces_data=True)
     def mend(self, client: Client, message: Tree) -> Tree:
