@@ -230,8 +230,8 @@ def test_unmarked_functions_are_refused() -> None:
     def plain(client: Client, message: Tree) -> Tree:
         return {}
 
-    with refusal("step.plain_text", "@on_client"):
+    with refusal("step.unmarked", "@on_client"):
         step_info(plain)
     plain.on_client = True  # type: ignore[attr-defined]
-    with refusal("step.plain_text", "@on_client"):
+    with refusal("step.unmarked", "@on_client"):
         step_info(plain)

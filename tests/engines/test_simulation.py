@@ -429,7 +429,7 @@ def test_ragged_steps_run_in_both_modes(make: Make) -> None:
 
 
 def test_unmarked_steps_are_refused(make: Make) -> None:
-    with refusal("step.plain_text", "@on_client"):
+    with refusal("step.unmarked", "@on_client"):
         make().map(lambda client, message: {})
 
 

@@ -254,7 +254,7 @@ def step_info(step: Step) -> StepInfo:
         raise FedweaveError(
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
             "Decorate it and declare what it sends.",
-            code="step.plain_text",
+            code="step.unmarked",
         )
     sends, hears, rest = declared
     owner = _owner_of(step)
