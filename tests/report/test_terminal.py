@@ -13,7 +13,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.experiment.config import dumps
+from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import METRICS
 from fedweave.metrics.measured import METRICS_SCHEMA
@@ -102,7 +102,7 @@ def test_a_model_below_the_constant_prediction_is_loud() -> None:
 def test_an_accuracy_is_told_with_the_round_that_it_is_of() -> None:
     shown = io.StringIO()
     watch = terminal.Terminal(Console(width=160, file=shown))
-    watch._rounds = 4
+    watch.begin(resolve({"rounds": 4, "data": {"name": "digits"}}), None, Path("run"), 0)  # type: ignore[arg-type]
     for number, summary in ((1, {}), (2, {"global/accuracy": 0.5}), (3, {}), (4, {"global/accuracy": 0.75})):
         watch.step(Checkpoint(number, float(number), summary=summary))
     assert shown.getvalue().splitlines() == [
@@ -113,19 +113,18 @@ def test_an_accuracy_is_told_with_the_round_that_it_is_of() -> None:
     ]
 
 
-def test_what_passed_between_clients_is_said_where_anything_did() -> None:
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"bytes_peer": 2_000}, "sent 2.0 kB to each other"),
+        ({"bytes_evaluation": 900_000}, "received 1.2 MB (900.0 kB of both for evaluation)"),
+        ({"bytes_evaluation": 900_000, "bytes_peer": 2_000}, "2.0 kB to each other (900.0 kB of all three for"),
+    ],
+)
+def test_traffic_between_clients_and_for_evaluation_is_said_where_there_is_any(more: Any, words: str) -> None:
     shown = io.StringIO()
-    terminal.show_result(Console(width=80, file=shown), SUMMARY | {"bytes_peer": 2_000}, Path("runs/one"))
-    assert "clients sent 629.8 kB, received 1.2 MB, sent 2.0 kB to each other" in shown.getvalue()
-
-
-def test_what_was_for_evaluation_is_said() -> None:
-    shown = io.StringIO()
-    terminal.show_result(Console(width=80, file=shown), SUMMARY | {"bytes_evaluation": 900_000}, Path("runs/one"))
-    assert "clients sent 629.8 kB, received 1.2 MB (900.0 kB of both for evaluation)" in shown.getvalue()
-    told = SUMMARY | {"bytes_evaluation": 900_000, "bytes_peer": 2_000}
-    terminal.show_result(Console(width=120, file=shown), told, Path("runs/one"))
-    assert "sent 2.0 kB to each other (900.0 kB of all three for evaluation)" in shown.getvalue()
+    terminal.show_result(Console(width=160, file=shown), SUMMARY | more, Path("runs/one"))
+    assert words in shown.getvalue()
 
 
 def test_gaps_say_which_groups_they_compare_and_whom_they_leave_out() -> None:
