@@ -22,8 +22,15 @@ threads = 1
 """
 
 
-def run(*words: str, code: int = 0) -> str:
+def call(*words: object) -> tuple[int, str, str]:
+    """A command's exit code, what it says, and what it says on stderr in one line."""
+    found = CliRunner().invoke(app, [*map(str, words)])
+    assert "Traceback" not in found.output
+    return found.exit_code, found.stdout, " ".join(found.stderr.split())
+
+
+def run(*words: object, code: int = 0) -> str:
     """What a command says, what it says on stderr in one line; it exits with `code`."""
-    found = CliRunner().invoke(app, list(words))
-    assert found.exit_code == code, found.output
-    return found.stdout + " ".join(found.stderr.split())
+    exit_code, stdout, stderr = call(*words)
+    assert exit_code == code, stdout + stderr
+    return stdout + stderr

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from fedweave.algorithms import ALGORITHMS, GROUPS
 from fedweave.cli import app
@@ -25,6 +24,7 @@ from fedweave.experiment import config
 from fedweave.reports import terminal
 from fedweave.sweeps.plan import plan_runs
 from tests import commands
+from tests.commands import call as fedweave
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
@@ -40,12 +40,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "small.toml").write_text(SMALL)
     return tmp_path
-
-
-def fedweave(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(words))
-    assert "Traceback" not in result.output
-    return result.exit_code, result.stdout, " ".join(result.stderr.split())
 
 
 def test_run_shows_and_writes(small: Path) -> None:

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from fedweave.accounts.contributions import (
     check_repetition,
@@ -20,7 +19,6 @@ from fedweave.accounts.contributions import (
     observe_rounds,
     over_rounds,
 )
-from fedweave.cli import app
 from fedweave.core import model as models
 from fedweave.core.tree import map_leaves
 from fedweave.errors import UserError
@@ -28,6 +26,7 @@ from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.runs.reading import read_run
 from fedweave.incentives.coalitions import copies, round_value
+from tests.commands import run
 from tests.refusals import refusal
 
 ROUNDS = 3
@@ -52,9 +51,7 @@ dtype = "float64"
 
 
 def fedweave(*words: object, code: int = 0) -> str:
-    found = CliRunner().invoke(app, [str(word) for word in words])
-    assert found.exit_code == code, found.output
-    return " ".join(found.output.split())
+    return " ".join(run(*words, code=code).split())
 
 
 @pytest.fixture(scope="module")

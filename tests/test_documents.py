@@ -12,16 +12,15 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import Round, Uniform
-from fedweave.cli import app
 from fedweave.cli.contract import verdict
 from fedweave.contract.subject import Subject
 from fedweave.core import plugins
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.experiment.rounds import train
+from tests import commands
 from tests.contract.federations import distance, federation, model
 
 ROOT = Path(__file__).parent.parent
@@ -76,20 +75,19 @@ def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
     for name, key in (("my_file.py:FedAvgM", "beta"), ("fedavgm", "momentum")):
         words = ["--set", f"algorithm.{key}=0.5", "--out", name.rpartition(":")[2], "-q"]
         words += ["--set", "algorithm.server_lr=1.0"] if name == "fedavgm" else []
-        assert CliRunner().invoke(app, ["run", "experiment.toml", "--algorithm", name, *words]).exit_code == 0
+        commands.run("run", "experiment.toml", "--algorithm", name, *words)
     mine, own = (json.loads(Path(name, "summary.json").read_text())["metrics"] for name in ("FedAvgM", "fedavgm"))
     assert mine["global/loss"] == pytest.approx(own["global/loss"], rel=1e-6)
     laws = ("--law", "nothing_but_bytes_passes", "--law", "one_client_is_ordinary_training")
-    tried = CliRunner().invoke(app, ["contract", "my_file.py:FedAvgM", *laws])
-    assert [line.split()[0] for line in tried.output.splitlines()] == ["holds", "declared"]
+    verdicts = commands.run("contract", "my_file.py:FedAvgM", *laws).splitlines()
+    assert [line.split()[0] for line in verdicts] == ["holds", "declared"]
 
 
 def test_the_data_and_the_partition_of_the_extending_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(code("docs/extending.md", 5))
     Path("own.toml").write_text('rounds = 2\n[data]\nname = "own.py:Shops"\n[partition]\nname = "own.py:Halves"\n')
-    tried = CliRunner().invoke(app, ["run", "own.toml", "--out", "run", "-q"])
-    assert tried.exit_code == 0, tried.output
+    commands.run("run", "own.toml", "--out", "run", "-q")
     assert json.loads(Path("run/summary.json").read_text())["clients"] == 2
 
 
@@ -101,12 +99,10 @@ def test_the_first_run_of_the_page_on_molecules(tmp_path: Path, monkeypatch: pyt
     assert json.loads(Path("runs/molecules/summary.json").read_text())["clients"] == 3
     toml = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/molecules.md").read_text(), re.DOTALL)[0]
     Path("molecules.toml").write_text(toml)
-    tried = CliRunner().invoke(app, ["run", "molecules.toml", "--set", "rounds=1", "--out", "again", "-q"])
-    assert tried.exit_code == 0, tried.output
+    commands.run("run", "molecules.toml", "--set", "rounds=1", "--out", "again", "-q")
     Path("new").mkdir()
     Path("new/graphs.csv").write_text("id,smiles\nnaphthalene,c1ccc2ccccc2c1\nuranium,[U]\n")
-    tried = CliRunner().invoke(app, ["predict", "runs/molecules", "--data", "new", "--out", "said.csv"])
-    assert tried.exit_code == 0, tried.output
+    commands.run("predict", "runs/molecules", "--data", "new", "--out", "said.csv")
     with open("said.csv", newline="") as file:
         assert [row["id"] for row in csv.DictReader(file)] == ["naphthalene", "uranium"]
 
@@ -162,7 +158,7 @@ def test_the_second_part_of_the_extending_page_weighs_by_roots_of_nodes() -> Non
 def test_the_demo_ends_as_the_readme_shows(tmp_path: Path) -> None:
     """With room for another processor."""
     experiment = str(ROOT / "experiments/digits.toml")
-    assert CliRunner().invoke(app, ["run", experiment, "-o", str(tmp_path / "demo")]).exit_code == 0
+    commands.run("run", experiment, "-o", tmp_path / "demo")
     found, shown = json.loads((tmp_path / "demo/summary.json").read_text())["metrics"], (ROOT / "README.md").read_text()
     rows = {"accuracy": "accuracy", "macro F1": "macro_f1", "AUC": "auc", "the most frequent class": "majority"}
     for title, name in rows.items():
@@ -179,8 +175,7 @@ def test_the_demo_ends_as_the_readme_shows(tmp_path: Path) -> None:
 def test_the_runs_of_the_comparing_page_are_kept_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(code("docs/comparing.md").replace("rounds=10", "rounds=2"), {})
-    done = CliRunner().invoke(app, ["compare", "runs/fedavg", "runs/fedprox", "runs/local"])
-    assert done.exit_code == 0, done.output
+    commands.run("compare", "runs/fedavg", "runs/fedprox", "runs/local")
 
 
 def test_the_algorithm_over_calls_of_the_extending_page_takes_the_mean_gradients_step_and_runs(
@@ -199,8 +194,8 @@ def test_the_algorithm_over_calls_of_the_extending_page_takes_the_mean_gradients
     assert distance(ends[1, "FSVRG"], ends[1, "FedAvg"]) <= 1e-12
     assert distance(ends[2, "FSVRG"], ends[2, "FedAvg"]) > 1e-4
     laws = ("--law", "nothing_but_bytes_passes", "--law", "it_runs_the_steps_that_it_declares")
-    tried = CliRunner().invoke(app, ["contract", "fsvrg.py:FSVRG", *laws])
-    assert [line.split()[0] for line in tried.output.splitlines()] == ["holds", "holds"], tried.output
+    verdicts = commands.run("contract", "fsvrg.py:FSVRG", *laws).splitlines()
+    assert [line.split()[0] for line in verdicts] == ["holds", "holds"]
 
 
 def test_the_examples_of_the_page_on_numbers_are_checked(
@@ -227,9 +222,7 @@ def test_the_examples_of_the_page_on_numbers_are_checked(
         ("esol", "log_solubility: -3.05 ± 2.096, from -11.6 to 1.58"),
         ("tox21", "3 labels (NR-AR, NR-AhR"),
     ):
-        checked = CliRunner().invoke(app, ["check", f"{name}.toml"])
-        assert checked.exit_code == 0, checked.output
-        assert said in checked.output
+        assert said in commands.run("check", f"{name}.toml")
 
 
 def hooks() -> list[str]:

@@ -18,13 +18,11 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from rich.filesize import decimal
-from typer.testing import CliRunner
 
 from fedweave.accounts.checks import check_same
 from fedweave.accounts.compliance import of_run
 from fedweave.accounts.statement_document import document, money
 from fedweave.accounts.statements import account
-from fedweave.cli import app
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import write_csv, write_table
 from fedweave.experiment.runs.reading import grouped, read_run
@@ -32,6 +30,7 @@ from fedweave.incentives.statement import Terms, chain, digest, hashes
 from fedweave.reports import tables
 from fedweave.reports.html import render
 from fedweave.reports.motifs import Kinds, kinds_of, motif_drawing
+from tests.commands import run
 from tests.refusals import refusal
 
 ROUNDS = 5
@@ -81,9 +80,8 @@ def write_graphs(folder: Path, count: int = 40) -> None:
 
 def fedweave(*words: object, code: int = 0) -> str:
     """What the command says; in one line if it is to fail."""
-    found = CliRunner().invoke(app, [str(word) for word in words])
-    assert found.exit_code == code, found.output
-    return " ".join(found.output.split()) if code else found.output
+    said = run(*words, code=code)
+    return " ".join(said.split()) if code else said
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,10 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from typer.testing import CliRunner
 
 from fedweave.apply.run_predictions import predictions
-from fedweave.cli import app
 from tests.browser import WINDOWS, Browser
+from tests.commands import run as fedweave
 
 LARGEST = 1_500_000  # bytes of a page
 FAULTY = """<!DOCTYPE html><title>faulty</title>
@@ -55,11 +54,6 @@ def browser() -> Iterator[Browser]:
         yield opened
 
 
-def fedweave(*words: str | Path) -> None:
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of `fedavg`, with one of `local` beside it and the page of both; and of these in two conditions."""
@@ -70,9 +64,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         fedweave("run", config, "--algorithm", algorithm, "--out", folder / algorithm, "-q")
     fedweave("report", folder / "fedavg", folder / "local", "-o", folder / "page.html")
     for algorithm in ("local", "fedavg"):
-        fedweave(
-            "run", config, "--algorithm", algorithm, "--out", folder / f"{algorithm}-200", "--set", "data.nodes=200"
-        )
+        words = ("--out", folder / f"{algorithm}-200", "--set", "data.nodes=200")
+        fedweave("run", config, "--algorithm", algorithm, *words)
     four = [folder / f"{name}{size}" for name in ("fedavg", "local") for size in ("", "-200")]
     fedweave("report", *four, "-o", folder / "conditions.html")
     return folder / "fedavg"

@@ -1,7 +1,6 @@
 """Runs in several conditions: compared within each, ranked over all, with no claim that a test does not support."""
 
 import itertools
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -17,7 +16,8 @@ from fedweave.reports.conditions import Condition, conditions, overview
 from fedweave.reports.effects import UNDECIDED
 from fedweave.reports.html import render
 from fedweave.reports.ranks import rank_means, ranks
-from tests.report.test_report import Page, fedweave
+from tests.commands import call as fedweave
+from tests.report.test_report import Page, edit_summary
 from tests.report.test_report import runs as runs
 
 VALUES = {  # of three seeds
@@ -134,8 +134,7 @@ def test_compare_takes_runs_on_several_data_sets(runs: dict[str, Path], tmp_path
     folders = [runs["alone"], runs["s0"]]
     for name in ("alone", "s0"):
         other = shutil.copytree(runs[name], tmp_path / name)
-        summary = json.loads((other / "summary.json").read_text())
-        (other / "summary.json").write_text(json.dumps(summary | {"dataset": "moons"}))
+        edit_summary(other, dataset="moons")
         folders.append(other)
     code, said, _ = fedweave("compare", *map(str, folders))
     assert code == 0

@@ -14,11 +14,9 @@ import pytest
 import torch
 from rich.console import Console
 from sklearn.preprocessing import StandardScaler
-from typer.testing import CliRunner
 
 from fedweave.accounts.compliance import sent_section
 from fedweave.accounts.ledger import flows, of_member, period, show_ledger
-from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian
@@ -27,11 +25,11 @@ from fedweave.partition.base import Part, Partition
 from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.accountant import of_members
 from fedweave.privacy.gaussian import epsilon
+from tests import commands
 from tests.refusals import refusal
 
 SENT = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(0.5, 2.0))), "n": "a count"})
 HEARD = StepInfo.of({"w": "the joint model"})
-runner = CliRunner()
 
 
 @pytest.fixture
@@ -86,17 +84,9 @@ def test_epsilon_is_composed_for_each_member(ledger: pa.Table) -> None:
     }
     assert spent["bank-b"][0].epsilon == pytest.approx(epsilon(32**0.5, 1e-5))
     assert [one.remark for one in spent["bank-a"]] == ["protects little", "protects practically nothing"]
-    assert not Bounds.remark_of(10.0)
-
-
-class Bounds:
-    """What a bound of some ε says of itself."""
-
-    @staticmethod
-    def remark_of(value: float) -> str:
-        one = Ledger()
-        one.record(1, 0, "s", ["a"], "up", {"x": 1.0}, 0.0, StepInfo.of({"x": Sends("x", LDP(value, "node"))}))
-        return of_members(one.table())["a"][0].remark
+    weak = Ledger()
+    weak.record(1, 0, "s", ["a"], "up", {"x": 1.0}, 0.0, StepInfo.of({"x": Sends("x", LDP(10.0, "node"))}))
+    assert not of_members(weak.table())["a"][0].remark
 
 
 def shown(ledger: pa.Table, member: str = "") -> str:
@@ -126,19 +116,18 @@ def test_the_terminal_says_it_in_words(ledger: pa.Table) -> None:
 
 def test_the_command_reads_a_runs_folder_and_refuses_others(ledger: pa.Table, tmp_path: Path) -> None:
     pq.write_table(ledger, tmp_path / "ledger.parquet")
-    rows = json.loads(runner.invoke(app, ["ledger", str(tmp_path), "--json"]).output)
-    lines = list(csv.DictReader(io.StringIO(runner.invoke(app, ["ledger", str(tmp_path), "--csv"]).output)))
+    rows = json.loads(commands.run("ledger", tmp_path, "--json"))
+    lines = list(csv.DictReader(io.StringIO(commands.run("ledger", tmp_path, "--csv"))))
     assert [row["messages"] for row in rows] == [int(line["messages"]) for line in lines]
     assert rows[0]["from"] == ["bank-a", "bank-b"]
     assert lines[0]["first"] == "2023-11-14T22:14:20+00:00"
-    for words in (["--member", "bank-z"], ["--csv", "--json"]):
-        assert runner.invoke(app, ["ledger", str(tmp_path), *words]).exit_code == 2
-    assert runner.invoke(app, ["ledger", str(tmp_path / "none")]).exit_code == 2
+    for words in ((tmp_path, "--member", "bank-z"), (tmp_path, "--csv", "--json"), (tmp_path / "none",)):
+        commands.run("ledger", *words, code=2)
 
 
 def test_an_older_ledger_is_shown_without_times(ledger: pa.Table, tmp_path: Path) -> None:
     pq.write_table(ledger.drop_columns(["at", "purpose"]), tmp_path / "ledger.parquet")
-    rows = json.loads(runner.invoke(app, ["ledger", str(tmp_path), "--json"]).output)
+    rows = json.loads(commands.run("ledger", tmp_path, "--json"))
     assert {(row["purpose"], row["first"]) for row in rows} == {("", None)}
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from fedweave.cli import app
 from fedweave.experiment.runs.reading import grouped, read_run, read_runs
 from fedweave.reports import terminal
 from fedweave.reports.cells import signed
 from fedweave.reports.group_fairness import fairness_table, names_of_people
 from fedweave.reports.html import render
 from fedweave.reports.notes import fairest_notes, people_sentence
+from tests import commands
+from tests.report.test_report import Page
 
 PEOPLE = """
 rounds = 3
@@ -48,10 +48,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     (folder / "people.toml").write_text(PEOPLE)
     made = [folder / f"s{seed}" for seed in (0, 1)]
     for seed, out in enumerate(made):
-        result = CliRunner().invoke(
-            app, ["run", str(folder / "people.toml"), "-q", "--set", f"seed={seed}", "--out", str(out)]
-        )
-        assert result.exit_code == 0, result.output
+        commands.run("run", folder / "people.toml", "-q", "--set", f"seed={seed}", "--out", out)
     return made
 
 
@@ -61,8 +58,6 @@ def metrics(run: Path) -> dict[str, Any]:
 
 
 def test_the_page_has_a_section_with_the_noise_floor_beside_every_gap(runs: list[Path]) -> None:
-    from tests.report.test_report import Page
-
     page, found = Page(render([read_run(runs[0])])), metrics(runs[0])
     [table] = page.tables["groups"]
     rows = {(row[0].split(" | ")[0], row[1]): row[2] for row in table[1:]}
@@ -93,13 +88,9 @@ def test_rows_of_a_group_of_people_have_its_name(runs: list[Path]) -> None:
 
 
 def test_a_run_without_a_sensitive_attribute_has_no_such_section(tmp_path: Path) -> None:
-    from tests.report.test_report import Page
-
     plain = "\n".join(line for line in PEOPLE.splitlines() if not line.startswith("sens"))
     (tmp_path / "plain.toml").write_text(plain)
-    result = CliRunner().invoke(app, ["run", str(tmp_path / "plain.toml"), "--out", str(tmp_path / "run")])
-    assert result.exit_code == 0, result.output
-    assert "between groups" not in result.output
+    assert "between groups" not in commands.run("run", tmp_path / "plain.toml", "--out", tmp_path / "run")
     assert "groups" not in Page(render([read_run(tmp_path / "run")])).tables
 
 
@@ -182,8 +173,7 @@ def test_the_page_says_that_no_round_was_fair(runs: list[Path], tmp_path: Path) 
     """By a margin that no round reaches; of a finished run, and of one that is not."""
     config = tmp_path / "people.toml"
     config.write_text(PEOPLE.replace("fair_margin = -1.0", "fair_margin = 1.0"))
-    result = CliRunner().invoke(app, ["run", str(config), "--out", str(tmp_path / "run")])
-    assert result.exit_code == 0, result.output
+    commands.run("run", config, "--out", tmp_path / "run")
     why = "no round&#39;s accuracy on validation is more than 1 above the better constant prediction&#39;s"
     assert why in render([read_run(tmp_path / "run")])
     (tmp_path / "run" / "summary.json").unlink()

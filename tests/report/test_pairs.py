@@ -4,16 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedweave.accounts.compliance import disclose
-from fedweave.cli import app
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.runs.files import PAIRS, read_pairs
 from fedweave.experiment.runs.reading import Run, read_run
 from fedweave.reports import figures
 from fedweave.reports.html import render
+from tests import commands
 from tests.refusals import refusal
 
 SMALL = """
@@ -39,9 +38,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, str]:
     """A run, and what it printed."""
     folder = tmp_path_factory.mktemp("pairs")
     (folder / "small.toml").write_text(SMALL)
-    result = CliRunner().invoke(app, ["run", str(folder / "small.toml"), "--out", str(folder / "run")])
-    assert result.exit_code == 0, result.output
-    return read_run(folder / "run"), result.output
+    printed = commands.run("run", folder / "small.toml", "--out", folder / "run")
+    return read_run(folder / "run"), printed
 
 
 def test_the_folder_keeps_the_true_and_the_estimated_matrices(finished: tuple[Run, str]) -> None:

@@ -19,11 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from scipy.stats import ttest_1samp, ttest_rel
-from typer.testing import CliRunner
 
 from fedweave.accounts.compliance import SENSITIVE, disclose
 from fedweave.accounts.ledger import POOLED
-from fedweave.cli import app
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
@@ -45,6 +43,7 @@ from fedweave.reports.panels import Dots, Panel
 from fedweave.reports.recipes import recipe, training_differences
 from fedweave.reports.result_names import RESULTS, better, readable
 from tests.commands import SMALL
+from tests.commands import call as fedweave
 
 VOID = {"meta", "link", "img", "br", "input"}
 
@@ -89,12 +88,6 @@ class Page(HTMLParser):
         rows = [row for table in self.tables[section] for row in table if row[0].split(" | ")[0] == name]
         assert len(rows) == 1, (name, rows)
         return [cell.split(" | ")[0] for cell in rows[0][1:]]
-
-
-def fedweave(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(words))
-    assert "Traceback" not in result.output
-    return result.exit_code, result.stdout, " ".join(result.stderr.split())
 
 
 @pytest.fixture(scope="module")

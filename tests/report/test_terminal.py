@@ -10,15 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
-from fedweave.cli import app
 from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import METRICS
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.reports import terminal
 from fedweave.reports.notes import RunFacts, notes
+from tests import commands
 
 SUMMARY: dict[str, Any] = {
     "rounds": 30,
@@ -180,7 +179,5 @@ def test_a_run_says_what_its_global_numbers_are_of(tmp_path: Path, partition: st
         "algorithm": {"name": "fedavg"},
     }
     (tmp_path / "e.toml").write_text(dumps(document))
-    output = CliRunner().invoke(app, ["run", str(tmp_path / "e.toml"), "--out", str(tmp_path / "run")])
-    assert output.exit_code == 0, output.output
-    assert heading in output.output
+    assert heading in commands.run("run", tmp_path / "e.toml", "--out", tmp_path / "run")
     assert ("global_test" in json.loads((tmp_path / "run/summary.json").read_text())) == (partition == "louvain")

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from fedweave.cli import app
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
 from fedweave.reports import tracking
 from fedweave.reports.tracking import Tracking, open_trackers
+from tests import commands
 from tests.refusals import refusal
 
 DOCUMENT: dict[str, Any] = {
@@ -73,8 +72,7 @@ def test_an_absent_extra_and_an_unknown_name_say_what_to_do(monkeypatch: pytest.
         open_trackers(["neptune"])
     config = tmp_path / "c.toml"
     config.write_text('[data]\nname = "digits"\n')
-    said = CliRunner().invoke(app, ["run", str(config), "--track", "tensorboard", "--out", str(tmp_path / "out")])
-    assert said.exit_code == 2
+    commands.run("run", config, "--track", "tensorboard", "--out", tmp_path / "out", code=2)
     assert not (tmp_path / "out").exists()
 
 

@@ -11,7 +11,6 @@ from types import ModuleType
 import pyarrow.parquet as pq
 import pytest
 import typer
-from typer.testing import CliRunner
 
 from fedweave.algorithms import ALGORITHMS, GROUPS
 from fedweave.cli import app
@@ -20,6 +19,7 @@ from fedweave.experiment import config
 from fedweave.experiment.config.plugins import REGISTRIES
 from fedweave.metrics.selection import METRICS
 from fedweave.reports import result_names
+from tests import commands
 
 ROOT = Path(__file__).parents[2]
 TUTORIALS = sorted((ROOT / "docs/tutorials").glob("*.py"))
@@ -312,14 +312,8 @@ def test_all_tutorials_run_and_show_what_they_tell(path: Path) -> None:
 def test_what_authors_of_algorithms_use_is_in_the_reference() -> None:
     pages = module("reference").python()
     named = " ".join(text for page, text in pages.items() if "writing-" in page)
-    for name in (
-        "part.Part",
-        "context.Context",
-        "algorithm.Round",
-        "federation.Federation",
-        "edges.Edges",
-        "model.apply",
-    ):
+    names = "part.Part context.Context algorithm.Round federation.Federation edges.Edges model.apply"
+    for name in names.split():
         assert f"{name}\n" in named + "\n", name
     assert {page.removesuffix(".md") for page in pages} == set(
         re.findall(r"reference/(?:python|writing)[\w-]*", (ROOT / "mkdocs.yml").read_text())
@@ -349,17 +343,10 @@ def test_every_metric_and_every_key_of_a_summary_is_on_the_page(tmp_path: Path) 
     """Of the registry, of names that the source spells out, and of what a run wrote."""
     page, names = module("results").page(), result_names
     assert {name for name in METRICS if f"| `{name}` |" not in page or not names.meaning(name)} == set()
-    words = (
-        "data.nodes=60",
-        "partition.clients=3",
-        "rounds=1",
-        "data.classes=2",
-        "evaluation.metric=average_precision",
-    )
-    given = [word for pair in words for word in ("--set", pair)]
+    settings = "data.nodes=60 partition.clients=3 rounds=1 data.classes=2 evaluation.metric=average_precision"
+    given = [f"--set={setting}" for setting in settings.split()]
     (tmp_path / "own.toml").write_text('[data]\nname = "synthetic"\n[partition]\n[evaluation]\n')
-    ended = CliRunner().invoke(app, ["run", str(tmp_path / "own.toml"), *given, "--out", str(tmp_path / "run"), "-q"])
-    assert ended.exit_code == 0, ended.output
+    commands.run("run", tmp_path / "own.toml", *given, "--out", tmp_path / "run", "-q")
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     rows = {*pq.read_table(tmp_path / "run/metrics.parquet")["metric"].to_pylist()}
     assert len(summary["metrics"]) > 40
