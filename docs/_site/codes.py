@@ -16,7 +16,12 @@ _LONGEST = 240
 _CODE = re.compile(r"[a-z]+(-[a-z]+)*(\.[a-z0-9-]+)?")
 # Functions that raise an error whose code they complete: the prefix, the place of the rest among the arguments, what
 # stands there if nothing is given, and the place of the message.
-_RAISE = {"refuse": ("data.", 3, "", 1), "refuse_rows": ("data.", 4, "row", 2), "_refuse": ("init.", 0, "", 1)}
+_RAISE = {
+    "refuse": ("data.", 3, "", 1),
+    "refuse_rows": ("data.", 4, "row", 2),
+    "refuse_first": ("data.", 4, "", 2),
+    "_refuse": ("init.", 0, "", 1),
+}
 
 
 class Refusal(NamedTuple):
