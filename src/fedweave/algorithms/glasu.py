@@ -364,19 +364,19 @@ class GLASU(Algorithm):
                 equal = torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64, device=fed.device)
                 message["gradient"] = pulls.weighted_sum("gradient", equal)
         if self.backward == "frozen":
-            fed.map(self.update, *self._addressed(message | rate, state))  # algorithms 4 and 7
+            fed.map(self.update, *self._address(message | rate, state))  # algorithms 4 and 7
             check_finite(sums)
             return state
         # Backward through every aggregation (section 3.1); clients step at the first segment, which gets the rate.
         for segment in reversed(range(split.last)):
             down = message | {"segment": segment} | ({} if segment else rate)
-            replies = fed.map(self.back, *self._addressed(down, state))
+            replies = fed.map(self.back, *self._address(down, state))
             if segment:
                 message = {"gradient": replies.weighted_sum("gradient", torch.ones(len(replies), device=fed.device))}
         check_finite(sums)
         return state
 
-    def _addressed(self, message: Tree, state: Tree) -> tuple[Tree, dict[str, Tree] | None]:
+    def _address(self, message: Tree, state: Tree) -> tuple[Tree, dict[str, Tree] | None]:
         """The message for all clients, and the parts for each. Clients without labels get no row of the last aggregate,
         because they train only by the gradient with respect to it and predict nothing. With secure aggregation all get
         the same message, otherwise a sum does not open."""
@@ -496,7 +496,7 @@ class GLASU(Algorithm):
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         message, sums = self._predictions_message(fed)
-        scores = fed.map(self.score, *self._addressed(message, state))
+        scores = fed.map(self.score, *self._address(message, state))
         check_finite(sums)
         return Evaluation(scores)
 

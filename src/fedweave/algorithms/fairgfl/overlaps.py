@@ -59,10 +59,10 @@ def rates(first: Tensor, second: Tensor, levels: int, threshold: float | None, o
     if threshold is None:
         spread = true * (1 - true) + odds * false * (1 - false)
         difference = true - false
-        most = int(torch.where(difference > 0, spread / difference**2, torch.inf).argmin())
+        max_distance = int(torch.where(difference > 0, spread / difference**2, torch.inf).argmin())
     else:
-        most = int(threshold * steps + 1e-9)
-    return Rates(most, float(true[most]), float(false[most]))
+        max_distance = int(threshold * steps + 1e-9)
+    return Rates(max_distance, float(true[max_distance]), float(false[max_distance]))
 
 
 def matches(codes: Tensor, sizes: Tensor, levels: int, max_distance: int) -> np.ndarray:
