@@ -336,6 +336,13 @@ def test_gains_are_in_what_judges_the_run(tmp_path: Path) -> None:
     assert "choose accuracy" in fedweave("contributions", tmp_path / "plain", "--metric", "recall_at_1", code=2)
 
 
+def test_the_last_round_of_a_run_that_stopped_early_is_the_one_it_stopped_after(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(CONFIG)
+    early = ("--set", "evaluation.patience=1", "--set", "evaluation.min_delta=0.5")
+    fedweave("run", tmp_path / "config.toml", *early, "--out", tmp_path / "run", "--quiet")
+    assert measure_contributions(tmp_path / "run", "last")["round"].to_pylist() == [2] * 4
+
+
 def test_copies_are_found_by_hand() -> None:
     updates = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 3.0, 0.1], [0.0, 0.0, 0.0]])
     assert copies(updates) == [(1, 2)]

@@ -137,9 +137,10 @@ def _repeat_run(directory: Path, rounds: str, metric: str, gains_of: GainsOf) ->
     cannot be, `between_sites`."""
     config = finished(directory)
     if config.between_sites:
-        return between_sites(directory, rounds, metric, config.general.rounds)
+        return between_sites(directory, rounds, metric)
     metric, positive = _gain_metric(directory, metric)
-    built, numbers = simulated(config), _round_numbers(rounds, config.general.rounds)
+    built, checkpoint = simulated(config), Checkpoint.load(directory / CHECKPOINT)
+    numbers = _round_numbers(rounds, checkpoint.round)  # fewer than general.rounds if the run stopped early
     algorithm = built.algorithm
     if (
         not isinstance(algorithm, FedAvg)
@@ -151,7 +152,6 @@ def _repeat_run(directory: Path, rounds: str, metric: str, gains_of: GainsOf) ->
             "clients' models; contributions are measured for such algorithms, for instance fedavg.",
             code="user.not-judged",
         )
-    checkpoint = Checkpoint.load(directory / CHECKPOINT)
     check_again(directory, config, built, checkpoint)
     check_finite(algorithm.one_model(checkpoint.state))  # a repetition could not be compared with it
     examples, _ = evaluation_graphs(built.fed)
@@ -175,9 +175,10 @@ def _repeat_run(directory: Path, rounds: str, metric: str, gains_of: GainsOf) ->
     return _table(rows, examples, metric, copied_updates)
 
 
-def between_sites(directory: Path, rounds: str, metric: str, last: int) -> pa.Table:
+def between_sites(directory: Path, rounds: str, metric: str) -> pa.Table:
     """What the parts coalition_value and validated_value measured while sites trained, with shares of a budget."""
-    run, numbers = read_run(directory), _round_numbers(rounds, last)
+    run = read_run(directory)
+    numbers = _round_numbers(rounds, run.summary["rounds"])
     known = {column: run.known(name) for column, name in SITE_MEASURES.items()}
     known = {column: values for column, values in known.items() if values}  # {column: {client: {round: value}}}
     selects = selection_metric_of(run.summary["metrics"])
