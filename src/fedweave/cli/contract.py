@@ -6,8 +6,6 @@ from traceback import extract_tb
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 import fedweave
 from fedweave.cli.options import Settings
@@ -71,25 +69,23 @@ def attack(
     from fedweave.core.plugins import check_trusted
     from fedweave.experiment.runs.files import CONFIG
     from fedweave.experiment.runs.trained import finished, trained
-    from fedweave.reports.terminal import screen
+    from fedweave.reports.terminal import screen, show_rows
 
     if source.is_dir():
         check_trusted(load(source / CONFIG), source / CONFIG)
     config, _ = read(source / CONFIG if source.is_dir() else source, settings or [], None)
-    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    rows = []
     if config.links is not None:
         if not source.is_dir():
             raise UserError("an attack on links is on trained models; name the directory of a run.", code="user.attack")
-        for head in ("link membership, by who knows", "AUC", "advantage"):
-            table.add_column(head, justify="left" if head.startswith("link") else "right")
-        for row in inferred(trained(source, finished(source), "Its sites attack there.")):
-            table.add_row(row.knows, f"{row.auc:.3f}", f"{row.advantage:.3f}")
+        for attack in inferred(trained(source, finished(source), "Its sites attack there.")):
+            scores = {"AUC": f"{attack.auc:.3f}", "advantage": f"{attack.advantage:.3f}"}
+            rows.append({"link membership, by who knows": attack.knows} | scores)
     else:
-        for head in ("attack", "knows", "right without defense", "with it"):
-            table.add_column(head, justify="left" if head in ("attack", "knows") else "right")
         for name, knowledge, without, with_defense in attack_results(config):
-            table.add_row(name, knowledge, f"{without:.1%}", f"{with_defense:.1%}")
-    screen().print(table)
+            shares = {"right without defense": f"{without:.1%}", "with it": f"{with_defense:.1%}"}
+            rows.append({"attack": name, "knows": knowledge} | shares)
+    show_rows(screen(), rows, ("attack", "knows", "link membership, by who knows"))
 
 
 def verdict(subject: "Subject", law: str) -> str:

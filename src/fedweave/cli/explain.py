@@ -1,13 +1,13 @@
 """The command `fedweave explain`: why a model gives one example its score."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Chosen, ModelRound, RunOrModel, When
+from fedweave.accounts.document import print_line
+from fedweave.cli.options import Chosen, ModelRound, RunOrModel, When, write_result_file
 from fedweave.errors import UserError
 
 TOP = 10  # reasons on a terminal
@@ -61,7 +61,6 @@ def explain(
     and sends nothing.
     """
     from fedweave.apply.reasons import explain as reasons_of
-    from fedweave.experiment.runs.files import write, write_page
     from fedweave.reports.explanation import page, show
     from fedweave.reports.terminal import screen
 
@@ -78,11 +77,8 @@ def explain(
     else:
         raise UserError("name what to explain: --id ID, or of a run on links --pair SOURCE TARGET.", code="explain.one")
     explanation = reasons_of(place, example, client, tables, which, target, method.value, when.value)
-    if out is not None and out.suffix == ".html":
-        write_page(out, page(explanation))
-    elif out is not None:
-        text = json.dumps(explanation.record, indent=1, allow_nan=False) + "\n"
-        write(out, lambda file: file.write(text.encode()))
+    if out is not None:
+        write_result_file(out, lambda: page(explanation), explanation.record)
     show(explanation, top)
     if out is not None:
-        screen().print(str(out), highlight=False, markup=False, soft_wrap=True)
+        print_line(screen(), out)

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
 from fedweave.accounts.document import print_line
 from fedweave.cli.options import FastRounds
@@ -58,7 +56,7 @@ def forget(
     from fedweave.partition.forgetting import read_ids
     from fedweave.reports.forgetting import document, headline, inference, quality, verdict
     from fedweave.reports.pages import html
-    from fedweave.reports.terminal import Terminal, screen
+    from fedweave.reports.terminal import Terminal, screen, show_rows
     from fedweave.sites.flare import forgetting as at_site
     from fedweave.sites.flare.compliance import Report, certificate_name, write_report
 
@@ -96,13 +94,8 @@ def forget(
     console = screen()
     print_line(console, headline(result.record))
     for rows in (quality(result.record), inference(result.record)):
-        table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
-        for name in rows[0]:
-            table.add_column(name, justify="left" if name == "model" else "right")
-        for row in rows:
-            table.add_row(*row.values())
-        console.print(table)
+        show_rows(console, rows, ("model",))
     for line in (*verdict(result.record), *result.record["notes"]):
         print_line(console, line)
     for path in paths:
-        console.print(str(result.directory / path), highlight=False, markup=False, soft_wrap=True)
+        print_line(console, result.directory / path)

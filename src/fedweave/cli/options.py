@@ -2,15 +2,19 @@
 
 import json
 import shlex
-from collections.abc import Container
+from collections.abc import Callable, Container
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from fedweave.accounts.document import plain_text
+from fedweave.core.types import Record
+
+if TYPE_CHECKING:  # slow to import
+    import pyarrow as pa
 
 Experiment = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The experiment.")]
 Settings = Annotated[
@@ -117,6 +121,27 @@ def command_line(context: typer.Context, omit: Container[str] = ()) -> str:
             for text in values:
                 words += [max(parameter.opts, key=len), str(text)]
     return shlex.join(words)
+
+
+def write_result_file(out: Path, page: Callable[[], str], record: Record) -> None:
+    """Write a page, or the record of a result as JSON."""
+    from fedweave.experiment.runs.files import write, write_page
+
+    if out.suffix == ".html":
+        write_page(out, page())
+    else:
+        text = json.dumps(record, indent=1, allow_nan=False) + "\n"
+        write(out, lambda file: file.write(text.encode()))
+
+
+def write_table_file(path: Path, table: "pa.Table", spreadsheet: bool) -> None:
+    """Write a table as CSV or Parquet, by the file's name."""
+    from fedweave.experiment.runs.files import write_csv, write_table
+
+    if path.suffix == ".csv":
+        write_csv(path, table, spreadsheet)
+    else:
+        write_table(path, table)
 
 
 def check_consent(config: Path, trust: bool) -> None:

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Chosen, Client, ModelName, ModelRound, When
+from fedweave.accounts.document import print_line
+from fedweave.cli.options import Chosen, Client, ModelName, ModelRound, When, write_table_file
 from fedweave.core.text import counted
 from fedweave.errors import UserError, listed
 
@@ -107,10 +108,7 @@ def predict(
         functions = [function(name) for name in metric or ()]
         query = PairQuery(pairs, node, top or TOP, relation)
         table = predictions(directory, data, which, client, when.value, query)
-    if path.suffix == ".csv":
-        files.write_csv(path, table, spreadsheet)
-    else:
-        files.write_table(path, table)
+    write_table_file(path, table, spreadsheet)
 
     # 3. What it has.
     text = f"{len(table)} {'embeddings' if embeddings else 'predictions'}"
@@ -138,4 +136,6 @@ def predict(
         overall = "" if scores.overall is None else f", on the global test graph {scores.overall:.4f}"
         means = f"mean over clients {scores.local:.4f}, of all test examples {scores.pooled:.4f}"
         lines.append(f"{scores.name}: {means}{overall}")
-    screen().print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    console = screen()
+    for line in lines:
+        print_line(console, line)

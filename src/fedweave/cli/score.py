@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fedweave.cli.options import Chosen, ModelRound, Tables, When
+from fedweave.accounts.document import print_line
+from fedweave.cli.options import Chosen, ModelRound, Tables, When, write_table_file
 from fedweave.core.text import counted
 from fedweave.errors import UserError
 
@@ -47,7 +48,6 @@ def score(
     import pyarrow.compute as pc
 
     from fedweave.apply.scorer import scorer_at
-    from fedweave.experiment.runs.files import write_csv, write_table
     from fedweave.reports.terminal import screen
 
     if out.exists():
@@ -58,14 +58,11 @@ def score(
         raise UserError(f"--spreadsheet is for a .csv file, and {out} is none. Name one with --out.", code="score.out")
     scorer = scorer_at(place, None if model is None else str(model), client, when.value)
     table = scorer.score(tables)
-    if out.suffix == ".csv":
-        write_csv(out, table, spreadsheet)
-    else:
-        write_table(out, table)
+    write_table_file(out, table, spreadsheet)
     text = counted(len(table), scorer.form.example)
     if "flagged" in table.column_names:
         text += f", {pc.sum(table['flagged']).as_py() or 0:,} flagged"
-    screen().print(f"{text}: {out}", highlight=False, markup=False, soft_wrap=True)
+    print_line(screen(), f"{text}: {out}")
 
 
 def serve(

@@ -4,17 +4,15 @@ from collections.abc import Sequence
 from html import escape
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 from scipy.sparse.csgraph import shortest_path
 
-from fedweave.accounts.document import plain_text, print_line
+from fedweave.accounts.document import print_line
 from fedweave.apply.reasons import Explanation, Reason, SmallGraph
 from fedweave.core.types import Record
 from fedweave.datasets.molecules import coordinates
 from fedweave.reports.colors import tone
 from fedweave.reports.pages import render_template
-from fedweave.reports.terminal import screen
+from fedweave.reports.terminal import screen, show_rows
 
 MAX_REASONS = 200  # on a page
 RAISES, LOWERS = tone("#D55E00"), tone("#0072B2")
@@ -47,20 +45,14 @@ def show(explanation: Explanation, top: int) -> None:
     """Print the score and its `top` reasons with the largest effects."""
     console = screen()
     print_line(console, explanation.headline)
-    heads = ["", "reason", "value", "typical", "effect"]
-    if explanation.method == "leave-out":
-        heads.insert(-1, "without it")
-    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    for head in heads:
-        table.add_column(head, justify="right" if head in ("without it", "effect") else "left")
+    rows = []
     for reason in explanation.reasons[:top]:
-        cells = [reason.kind, reason.name, reason.value, reason.typical, signed_effect(explanation, reason.effect)]
+        row = {"": reason.kind, "reason": reason.name, "value": reason.value, "typical": reason.typical}
         if reason.without is not None:
-            without = f"{explanation.written(explanation.score)} → {explanation.written(reason.without)}"
-            cells.insert(-1, without)
-        table.add_row(*map(plain_text, cells))
-    if explanation.reasons:
-        console.print(table)
+            row["without it"] = f"{explanation.written(explanation.score)} → {explanation.written(reason.without)}"
+        rows.append(row | {"effect": signed_effect(explanation, reason.effect)})
+    if rows:
+        show_rows(console, rows, ("", "reason", "value", "typical"))
     rest = len(explanation.reasons) - top
     if rest > 0:
         print_line(console, f"… and {rest:,} more with smaller effects")

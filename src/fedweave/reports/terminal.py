@@ -2,7 +2,7 @@
 
 import shlex
 import signal
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -324,6 +324,16 @@ def _score_tables(metrics: Values) -> list[Table]:
         for name, value in places["fairness"].items():
             tables[1].add_row(name, _number(value))
     return tables
+
+
+def show_rows(console: Console, rows: Sequence[Mapping[str, str]], words: Container[str]) -> None:
+    """A table of rows {column: text}; the columns `words` are on the left, numbers on the right."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name in words else "right")
+    for row in rows:
+        table.add_row(*map(plain_text, row.values()))
+    console.print(table)
 
 
 def show_cells(console: Console, result: "Cells") -> None:

@@ -212,10 +212,11 @@ class WandB:
         self._run.finish(exit_code=0 if finished else 1)
 
 
-TRACKERS: dict[str, tuple[Callable[[Path, Document, int], Tracker], str]] = {
-    "tensorboard": (TensorBoard, "tensorboard"),
-    "mlflow": (MLflow, "mlflow"),
-    "wandb": (WandB, "wandb"),
+# {name, also of the package: the tracker}
+TRACKERS: dict[str, Callable[[Path, Document, int], Tracker]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WandB,
 }
 
 
@@ -227,9 +228,9 @@ def open_trackers(names: Sequence[str]) -> Tracking:
                 f"--track {name}: there is no such tracker; choose one of {', '.join(TRACKERS)}.",
                 code="user.no-tracker",
             )
-        if find_spec(TRACKERS[name][1]) is None:
+        if find_spec(name) is None:
             raise UserError(
                 f'--track {name} needs a package that is not installed: pip install "fedweave[{name}]".',
                 code="user.not-installed",
             )
-    return Tracking([TRACKERS[name][0] for name in dict.fromkeys(names)])
+    return Tracking([TRACKERS[name] for name in dict.fromkeys(names)])
