@@ -61,10 +61,7 @@ def both(tone: str) -> tuple[str, str]:
 
 
 def test_every_color_that_is_drawn_stands_out_in_light_and_dark() -> None:
-    drawn = [colors.run_tone(at) for at in range(10)] + [
-        figures.CONSTANT_TONE,
-        *map(colors.tone, figures.EDGE_COLORS.values()),
-    ]
+    drawn = [*map(colors.run_tone, range(10)), figures.CONSTANT_TONE, *map(colors.tone, figures.EDGE_COLORS.values())]
     drawn += [tone for count in (2, 10, 15, 40) for tone in colors.class_tones(count)]
     for tone in drawn:
         for color, paper in zip(both(tone), colors.PAPER, strict=True):
@@ -103,9 +100,8 @@ def check(drawn: str) -> None:
     assert width <= 400 - 2 * 16  # a telephone less the page's margins
     found = list(texts(drawn))
     for words, box in found:
-        assert (box.min() >= -0.5, box[:, 0].max() <= width + 0.5, box[:, 1].max() <= height + 0.5) == (True,) * 3, (
-            words
-        )
+        inside = box.min() >= -0.5 and box[:, 0].max() <= width + 0.5 and box[:, 1].max() <= height + 0.5
+        assert inside, words
     for (one, box), (other, next_box) in combinations(found, 2):
         assert apart(box, next_box), f"{one!r} lies on {other!r}"
 
@@ -162,9 +158,8 @@ def test_bars_lines_and_dots_stand_where_their_numbers_are() -> None:
     assert float(one["y"]) + float(one["height"]) == pytest.approx(low, abs=0.1)
     assert "&lt;b&gt;, b: 1" in drawn
     line = drawing.panel_svg(Panel("t", (LineSeries("l", [0, 10], [0.0, 1.0], "#0072b2"),)))
-    first, last = re.findall(
-        r"([\d.]+) ([\d.]+)", re.findall(r'class="line"[^>]* d="M([^"]+)"', line)[0].replace("L", " ")
-    )
+    [path] = re.findall(r'class="line"[^>]* d="M([^"]+)"', line)
+    first, last = (point.split() for point in path.split("L"))
     assert (float(first[1]), float(last[1])) == (low, drawing.TOP)
     assert float(last[0]) > float(first[0])
 

@@ -68,13 +68,9 @@ def test_a_table_of_embeddings_is_used_and_many_are_thinned(directory: Path) -> 
     run = replace(read_run(directory), directory=directory.parent)
     many = 3 * MAX_EXAMPLES
     rows = np.random.default_rng(0).normal(size=(many, 3)).astype(np.float32)
-    about = {
-        "client": ["a"] * many,
-        "node": [*range(many)],
-        "split": ["test"] * many,
-        "true": ["0", "1", None] * MAX_EXAMPLES,
-    }
-    write_table(directory.parent / "embeddings.parquet", pa.table(about | {f"e_{at}": rows[:, at] for at in range(3)}))
+    about = {"client": ["a"] * many, "node": [*range(many)], "split": ["test"] * many}
+    about |= {"true": ["0", "1", None] * MAX_EXAMPLES} | {f"e_{at}": rows[:, at] for at in range(3)}
+    write_table(directory.parent / "embeddings.parquet", pa.table(about))
     marks = clouds(run, "pca")
     assert sum(len(mark.x) for mark in marks) == MAX_EXAMPLES
     assert [mark.name for mark in marks] == ["class 0", "class 1", "unknown"]

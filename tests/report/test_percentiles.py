@@ -33,12 +33,8 @@ def many(run: Run, accuracies: np.ndarray, tested: int = TESTED) -> Run:
 
 def test_what_is_beyond_noise_by_hand() -> None:
     """18 of 20 and 10 of 20: 19/22 - 11/22 = .364 is more than 1.96 √(.00535 + .01136) = .253; 14 of 20 is not."""
-    assert [
-        difference_sign(0.9, 0.5, 20),
-        difference_sign(0.5, 0.9, 20),
-        difference_sign(0.7, 0.5, 20),
-        difference_sign(1.0, 0.0, 1),
-    ] == [1, -1, 0, 0]
+    pairs = ((0.9, 0.5, 20), (0.5, 0.9, 20), (0.7, 0.5, 20), (1.0, 0.0, 1))
+    assert [difference_sign(*pair) for pair in pairs] == [1, -1, 0, 0]
     assert [difference_sign(0.5, 0.5, count) for count in (1, 10, 1000)] == [0, 0, 0]
     assert difference_sign(0.52, 0.5, 100_000) == 1
 

@@ -16,7 +16,6 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import METRICS
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.reports import terminal
-from fedweave.reports.notes import RunFacts, notes
 from tests import commands
 
 SUMMARY: dict[str, Any] = {
@@ -135,16 +134,6 @@ def test_gaps_say_which_groups_they_compare_and_whom_they_leave_out() -> None:
     terminal.show_result(Console(width=80, file=shown), told, Path("runs/one"))
     said = "Group 0 is “North”, group 1 is “Other”. Gaps compare these two: people of “north” are in none."
     assert said in shown.getvalue()
-
-
-def test_the_global_test_set_is_called_what_it_is() -> None:
-    """Small graphs may have one beside members' own test examples: it is not all of them."""
-    [title, *_] = result(SUMMARY | {"global_test": 64})
-    assert title == ["test after 30 rounds", "global test set (64)", "member mean", "worst member"]
-    below = SUMMARY["metrics"] | {"global/majority": 0.9}
-    of_set, of_all = (notes(below, RunFacts.of_summary(SUMMARY | more)) for more in ({"global_test": 64}, {}))
-    assert "the accuracy on the global test set, " in of_set["global"]
-    assert "the accuracy on all test examples, " in of_all["global"]
 
 
 def test_each_number_is_shown_once_below_its_own_metric() -> None:
