@@ -42,7 +42,7 @@ def same(one: Dataset, other: Dataset) -> None:
     assert (one.columns, one.ids, one.labels) == (other.columns, other.ids, other.labels)
 
 
-# ----- cells: the remedy of a column is of the one form that fits all cells, or of each that does
+# Cells: the remedy of a column is of the one form that fits all cells, or of each that does.
 
 
 VECTOR, NUMBER, POINT, DATE, CUT = (
@@ -140,7 +140,7 @@ def test_a_list_in_square_brackets_is_a_feature_for_each_place(write: Callable[[
     same(from_frames(frame, pd.DataFrame({"source": ["a", "b"], "target": ["b", "c"]})), read)
 
 
-# ----- groups
+# Groups.
 
 
 def test_bands_of_ages_are_groups(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_what_is_no_group_is_refused_with_the_setting_that_takes_it(cells: list[
     assert load("folder", path, groups=tuple(cells)).groups == tuple(cells)
 
 
-# ----- first lines of CSV files
+# First lines of CSV files.
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_a_comment_behind_the_header_is_called_so(comment: str, last: bool, tmp_
         load("folder", folder(tmp_path, NODES, text))
 
 
-# ----- tables without a header
+# Tables without a header.
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_an_edge_is_not_lost_by_naming_columns_after_it(tmp_path: Path) -> None:
     assert load("folder", numbers, columns={"source": "0", "target": "1"}).edges.shape == (2, 2)
 
 
-# ----- folders of parts
+# Folders of parts.
 
 
 def parts(root: Path, names: Sequence[str], write: Callable[[pd.DataFrame, Path], None]) -> None:
@@ -309,7 +309,7 @@ def test_errors_name_the_part_and_its_row(tmp_path: Path) -> None:
         load("folder", str(tmp_path))
 
 
-# ----- what is there instead of a table
+# What is there instead of a table.
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_what_is_there_in_another_form_is_named(
     assert all(fact in str(error.value) for fact in facts)
 
 
-# ----- TU
+# TU.
 
 
 def tu(root: Path, split: str) -> str:
@@ -377,7 +377,7 @@ def test_a_tu_file_that_is_split_otherwise_needs_commas(text: str, tmp_path: Pat
         load("tu", path)
 
 
-# ----- types that lose their meaning
+# Types that lose their meaning.
 
 
 PERIODS: dict[str, list[float]] = {
@@ -446,7 +446,7 @@ def test_targets_beyond_what_float64_distinguishes_are_refused(text: bool) -> No
             assert from_frames(frame, edges, target="number").y[:2, 0].tolist() == beyond[:2]
 
 
-# ----- what decoding costs
+# What decoding costs.
 
 
 def test_a_small_file_that_would_fill_the_memory_is_refused_unread(

@@ -112,7 +112,7 @@ def test_a_seed_gives_one_cut_and_another_seed_another(how: Any) -> None:
     assert held(how.cut(data, 1)) != held(how.cut(data, 2))
 
 
-# Splits ---------------------------------------------------------------------------------------------
+# Splits.
 
 
 def roles(found: Partition, data: Dataset) -> list[list[set[int]]]:
@@ -179,7 +179,7 @@ def test_what_cannot_be_cut_is_refused(how: Any, code: str) -> None:
         how()
 
 
-# Real molecules -------------------------------------------------------------------------------------
+# Real molecules.
 
 
 @pytest.mark.parametrize("name", ["bace", "bbbp"])

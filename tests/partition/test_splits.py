@@ -102,11 +102,6 @@ def test_no_published_split_is_an_error() -> None:
         divide(labelled([0, 1]), [np.arange(2)], (0.5, 0.5, 0.0), True, 0)
 
 
-def test_ratios_above_1_are_refused() -> None:
-    with refusal("config.value", "train ="):
-        check_ratios(0.5, 0.4, 0.2)
-
-
 def test_ratios_that_sum_to_one_in_decimals_are_accepted() -> None:
     assert 0.7 + 0.2 + 0.1 != 1
     check_ratios(0.7, 0.2, 0.1)

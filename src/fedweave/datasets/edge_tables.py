@@ -143,7 +143,9 @@ def _dates(table: Table, column: str, cells: pa.Array) -> pa.Array:
         times = _cast(cells, kind)
         if times is not None:
             return times
-    bad = np.array([all(_cast(pa.array([text]), kind) is None for kind in _KINDS) for text in cells.to_pylist()], bool)
+    bad = np.ones(len(cells), bool)
+    for row, text in enumerate(cells.to_pylist()):
+        bad[row] = all(_cast(pa.array([text]), kind) is None for kind in _KINDS)
 
     def describe(row: int) -> str:
         number = _cast(cells[row : row + 1], pa.float64()) is not None

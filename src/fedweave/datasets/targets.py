@@ -93,9 +93,9 @@ class Targeted(CommonSettings):
         rows = _ArrayRows(Path(where))
         return self.join([self.column(y, f"{key} {name}", rows) for y, name in zip(values.T, names, strict=True)])
 
-    def names_of_array(self, called: Sequence[str]) -> tuple[str, ...]:
-        """The names of the targets of an array whose columns are `called` so; () without."""
-        return tuple(called) if self.targets is None else self.targets
+    def names_of_array(self, columns: Sequence[str]) -> tuple[str, ...]:
+        """The names of the targets of an array whose columns have these names; () without."""
+        return tuple(columns) if self.targets is None else self.targets
 
     def fields(self, y: np.ndarray, names: Sequence[str]) -> Record:
         """The fields of a `Dataset` for targets `y` in its form; {} of classes."""

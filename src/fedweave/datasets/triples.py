@@ -70,7 +70,8 @@ def with_node_columns(data: Dataset, columns: np.ndarray | None = None, width: i
 
 def holds_triples(folder: Path) -> bool:
     """Whether there is a table of triples in the folder, or a text file of training triples."""
-    return any((folder / name).exists() for name in (*(f"triples{ending}" for ending in TABLES), "train.txt"))
+    names = ["train.txt", *(STEM + ending for ending in TABLES)]
+    return any((folder / name).exists() for name in names)
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,9 @@ class Triples(Settings):
         texts = _texts(folder)
         if texts:
             pieces = [self._with_meanings(self._text(path)) for path in texts]
-            splits = [
-                pa.array([path.stem] * piece.rows, pa.string()) for path, piece in zip(texts, pieces, strict=True)
-            ]
+            splits = np.repeat([path.stem for path in texts], [piece.rows for piece in pieces])
             data = pa.concat_tables([piece.data.select(TRIPLE) for piece in pieces])
-            data = data.append_column(SPLIT, pa.chunked_array(splits, pa.string()))
+            data = data.append_column(SPLIT, pa.array(splits, pa.string()))
             return StackedTables(folder / STEM, data, 0, sources=tuple(pieces)), texts
         table = self._with_meanings(read(find(folder, STEM)))
         return table, [table.path]
