@@ -28,7 +28,8 @@ from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.graph_arrays import graph_arrays
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import config
-from fedweave.experiment.build import Built, build, client_graphs
+from fedweave.experiment.build import Built, build
+from fedweave.experiment.graphs import client_graphs
 from fedweave.experiment.rounds import train
 from fedweave.incentives.payoffs import payoffs
 from fedweave.partition.base import Part

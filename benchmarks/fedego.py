@@ -20,7 +20,7 @@ from torch_geometric.nn import SAGEConv
 from fedweave import datasets
 from fedweave.algorithms import FedEgo
 from fedweave.engines.simulation import Simulation
-from fedweave.experiment import build
+from fedweave.experiment.graphs import client_graphs
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 from fedweave.partition.ego_networks import edges_within
@@ -35,7 +35,7 @@ def engine(mode: str, hidden: int, shared: bool) -> Callable[[int], list[float]]
     cut = PARTITIONS["label_skew"](clients=CLIENTS).cut(data, 0)
     model = MODELS["ego"](hidden=hidden, share_root_weight=shared).build(data.features, data.classes)
     algorithm = FedEgo(model, batch=BATCH, batches=BATCHES, epochs=EPOCHS, server_epochs=EPOCHS)
-    fed = Simulation(build.client_graphs(data, cut), classes=data.classes, mode=mode)
+    fed = Simulation(client_graphs(data, cut), classes=data.classes, mode=mode)
     fed.begin(0)
     state, done = algorithm.init(fed), 0
 

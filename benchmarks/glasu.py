@@ -19,8 +19,7 @@ import numpy as np
 from fedweave import datasets
 from fedweave.algorithms import GLASU
 from fedweave.engines.simulation import Simulation
-from fedweave.experiment import build
-from fedweave.experiment.graphs import width
+from fedweave.experiment.graphs import client_graphs, width
 from fedweave.metrics.measured import measure
 from fedweave.models import MODELS
 from fedweave.papers.quantities import Duration, duration
@@ -42,7 +41,7 @@ class Side:
         cut = PARTITIONS["vertical"](use_dataset_split=True, train_on_rest=True).cut(data, 0)
         net = MODELS["gcnii"](hidden=hidden, layers=4).build(width(data, cut), data.classes)
         self.algorithm = GLASU(net, optimizer="sgd", lr=lr, **options)
-        self.fed = Simulation(build.client_graphs(data, cut), classes=data.classes)
+        self.fed = Simulation(client_graphs(data, cut), classes=data.classes)
         self.fed.begin(0)
         self.state, self.rounds = self.algorithm.init(self.fed), 0
 

@@ -35,7 +35,7 @@ from fedweave.core.graph import Graph
 from fedweave.datasets.base import Dataset
 from fedweave.engines.devices import choose_device
 from fedweave.engines.simulation import Simulation
-from fedweave.experiment import build
+from fedweave.experiment.graphs import client_graphs
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
@@ -51,7 +51,7 @@ def cora(clients: int) -> tuple[Dataset, dict[str, Graph], list[Part]]:
     cut = PARTITIONS["louvain"](clients=clients).cut(data, 0)
     edges = edges_within(data, [part.nodes for part in cut.parts])
     parts = [(data.x[p.nodes], e, data.y[p.nodes], p.masks) for p, e in zip(cut.parts, edges, strict=True)]
-    return data, build.client_graphs(data, cut), parts
+    return data, client_graphs(data, cut), parts
 
 
 def engine(
@@ -127,7 +127,7 @@ def scale(clients: int) -> None:
     """Seconds per round, per client, and peak memory with many synthetic clients of 50 nodes."""
     data = datasets.load("synthetic", nodes=50 * clients, features=64, classes=5, degree=8.0)
     began = time.perf_counter()
-    graphs = build.client_graphs(data, PARTITIONS["random"](clients=clients).cut(data, 0))
+    graphs = client_graphs(data, PARTITIONS["random"](clients=clients).cut(data, 0))
     ready = time.perf_counter() - began
     seconds = engine(graphs, data, "vmap")(12)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -18,7 +18,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.engines import states
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment import build, config
-from fedweave.experiment.graphs import width
+from fedweave.experiment.graphs import client_graphs, global_test_graph, graphs_at_server, width
 from fedweave.ops.sparse import Sparse
 from fedweave.partition import Random, Vertical
 from fedweave.partition.base import Part, Partition, client_ids
@@ -42,18 +42,18 @@ def part(nodes: list[int], **splits: Any) -> Part:
 
 def test_clients_are_induced_subgraphs_and_may_share_nodes() -> None:
     cut = Partition((part([0, 1, 4], train=[0], test=[1, 4]), part([1, 3, 4], train=[1, 3])), np.array([2, 3]))
-    one, other = cast(Any, build.client_graphs(PATH, cut).values())
+    one, other = cast(Any, client_graphs(PATH, cut).values())
     assert one.edges.members[0].index.tolist() == [[0, 1, 1, 2], [1, 0, 2, 1]]
     assert other.edges.members[0].index.tolist() == [[0, 1, 2, 2], [2, 2, 0, 1]]
     assert one.x[:3].tolist() == [[0, 1], [2, 3], [8, 9]]
     assert one.y[:3].tolist() == [0, 1, 1]
     assert one.sensitive[:3].tolist() == [1, 0, 0]
     assert one.masks[:, :3].tolist() == [[True, False, False], [False] * 3, [False, True, True]]
-    test = cast(Any, build.global_test_graph(PATH, cut, torch.float64))
+    test = cast(Any, global_test_graph(PATH, cut, torch.float64))
     assert test.x.dtype == torch.float64
     assert test.edges.members[0].index.tolist() == [[0, 1], [1, 0]]
     assert test.masks[:, :2].tolist() == [[False] * 2, [False] * 2, [False, True]]
-    assert build.global_test_graph(PATH, Partition(cut.parts), torch.float32) is None
+    assert global_test_graph(PATH, Partition(cut.parts), torch.float32) is None
 
 
 def test_induced_edges_against_brute_force() -> None:
@@ -82,7 +82,7 @@ def test_crossing_edges_against_brute_force() -> None:
 
 def test_places_name_the_nodes_and_what_they_are_joined_to() -> None:
     cut = Partition((part([0, 1]), part([3, 4])))  # 0 - 1 - 2 - 3 - 4, and 1 - 4
-    one, other = map(NodePlace.of, build.client_graphs(PATH, cut, finders=[Places()]).values())
+    one, other = map(NodePlace.of, client_graphs(PATH, cut, finders=[Places()]).values())
     assert one.nodes.tolist() == [0, 1]
     assert one.crossing.tolist() == [[1], [4]]
     assert other.crossing.tolist() == [[1], [1]]
@@ -91,11 +91,11 @@ def test_places_name_the_nodes_and_what_they_are_joined_to() -> None:
 def test_what_the_server_holds_besides() -> None:
     public = part([2, 3, 4], train=[3], val=[4])
     cut = Partition((part([0, 1]),), held={"public": public})
-    [(role, graph)] = build.held_graphs(PATH, cut).items()
+    [(role, graph)] = graphs_at_server(PATH, cut).items()
     assert role == "public"
     assert graph.x[:3].tolist() == PATH.x[2:].tolist()
     assert graph.masks[:, :3].tolist() == public.masks.tolist()
-    fed = Simulation(build.client_graphs(PATH, cut), classes=2, held={role: graph})
+    fed = Simulation(client_graphs(PATH, cut), classes=2, held={role: graph})
     assert fed.held == {"public": graph}
     assert fed.test is None
 
@@ -106,7 +106,7 @@ def test_pooled_client_has_every_edge_and_never_trains_on_test_nodes() -> None:
     assert union.nodes.tolist() == [0, 1, 2, 3, 4]
     used = {split: union.nodes[mask].tolist() for split, mask in zip(SPLITS, union.masks, strict=True)}
     assert used == {"train": [0, 3], "val": [4], "test": [1]}
-    graph = build.client_graphs(PATH, pool_clients(cut))["client-0"]
+    graph = client_graphs(PATH, pool_clients(cut))["client-0"]
     assert graph.edges.members[0].index.shape[1] == PATH.edges.shape[1]
 
 
@@ -150,7 +150,7 @@ def dense(x: Any) -> np.ndarray:
 def test_vertical_clients_by_hand(sparse: bool) -> None:
     """Columns first, zeros up to the widest client; own edges; labels withheld while the masks stay."""
     data = replace(WIDE, x=sp.csr_matrix(WIDE.x)) if sparse else WIDE
-    graphs = cast(Any, build.client_graphs(data, VERTICAL))
+    graphs = cast(Any, client_graphs(data, VERTICAL))
     assert list(graphs) == ["bank", "shop"]
     bank, shop = graphs.values()
     assert isinstance(bank.x, Sparse) is isinstance(shop.x, Sparse) is sparse
@@ -185,8 +185,8 @@ OF_GRAPHS = Partition(tuple(Part.of(GRAPHS, np.array(own), np.ones((3, len(own))
 )
 def test_some_clients_have_the_graphs_that_they_have_among_all(data: Any, cut: Any, finders: Any, held: Any) -> None:
     """Of data that is without the other clients' nodes."""
-    everybody = build.client_graphs(data, cut, finders=finders)
-    some = build.client_graphs(data, cut, finders=finders, only=[*everybody][1:])
+    everybody = client_graphs(data, cut, finders=finders)
+    some = client_graphs(data, cut, finders=finders, only=[*everybody][1:])
     assert list(some) == [*everybody][1:]
     for client, graph in some.items():
         assert distance(graph_tree(graph), graph_tree(everybody[client])) == 0
@@ -200,7 +200,7 @@ def test_whoever_leaves_data_to_workers_keeps_it_in_files(sparse: bool, monkeypa
     data = replace(PATH, x=sp.csr_matrix(PATH.x)) if sparse else replace(PATH, x=PATH.x.copy())
     held = weakref.ref(data.x)
     cut = Random(clients=2).cut(data, 0)
-    kept, same = build._kept_elsewhere(data, cut)
+    kept, same = build.move_to_files(data, cut)
     assert np.array_equal(kept.x.toarray() if sparse else kept.x, PATH.x)
     assert np.array_equal(kept.edges, PATH.edges)
     assert same == cut
@@ -210,7 +210,7 @@ def test_whoever_leaves_data_to_workers_keeps_it_in_files(sparse: bool, monkeypa
 
 def test_own_edges_are_renumbered_to_the_own_nodes() -> None:
     cut = Partition((replace(part([1, 3, 4], train=[1]), edges=np.array([[1, 4], [4, 1]])),))
-    graph = build.client_graphs(PATH, cut)["client-0"]
+    graph = client_graphs(PATH, cut)["client-0"]
     assert graph.edges.members[0].index.tolist() == [[0, 2], [2, 0]]
 
 
@@ -220,7 +220,7 @@ def test_pooled_vertical_client_by_hand() -> None:
     assert whole.names is None
     assert cast(Any, part.columns).tolist() == [0, 1, 2]
     assert cast(Any, part.edges).tolist() == [[0, 1, 1, 4], [1, 0, 4, 1]]
-    graph = cast(Any, build.client_graphs(WIDE, whole))["client-0"]
+    graph = cast(Any, client_graphs(WIDE, whole))["client-0"]
     assert graph.x[:5].tolist() == WIDE.x.tolist()
     assert graph.y[:5].tolist() == PATH.y.tolist()
     assert graph.masks.any(1).all()
@@ -232,7 +232,7 @@ def test_vertical_cora(data_root: Path) -> None:
 
     data = datasets.load("cora", path=str(data_root))
     cut = Vertical(use_dataset_split=True).cut(data, 0)
-    graphs = cast(Any, build.client_graphs(data, cut))
+    graphs = cast(Any, client_graphs(data, cut))
     blocks = [
         dense(graph.x)[: data.nodes, : len(cast(Any, p.columns))]
         for graph, p in zip(graphs.values(), cut.parts, strict=True)
@@ -240,9 +240,7 @@ def test_vertical_cora(data_root: Path) -> None:
     assert np.array_equal(np.concatenate(blocks, 1), cast(Any, data.x).toarray())
     assert {graph.x.shape for graph in graphs.values()} == {(len(graphs["client-0"].y), 478)}
     whole = pool_clients(cut)
-    assert np.array_equal(
-        dense(build.client_graphs(data, whole)["client-0"].x)[: data.nodes], cast(Any, data.x).toarray()
-    )
+    assert np.array_equal(dense(client_graphs(data, whole)["client-0"].x)[: data.nodes], cast(Any, data.x).toarray())
     assert 0.98 * data.edges.shape[1] < cast(Any, whole.parts[0].edges).shape[1] <= data.edges.shape[1]
 
 

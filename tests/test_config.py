@@ -359,13 +359,13 @@ def test_a_key_at_the_wrong_place_is_told_where_it_belongs() -> None:
 
 def test_a_run_of_sites_says_which_sections_they_did_not_use() -> None:
     chosen = resolved(GRID + "[engine]\nname = 'flare'\n")
-    text = config.written(chosen.plain())
+    text = config.to_toml(chosen.plain())
     remark = "# Of simulations: every site read its own data and split, as its own site.toml says.\n"
     assert text.count("#") == text.count(remark) == 2
     assert remark + "[data]\n" in text
     assert remark + "[partition]\n" in text
     assert resolved(text) == chosen
-    assert "#" not in config.written(resolved(GRID).plain())
+    assert "#" not in config.to_toml(resolved(GRID).plain())
 
 
 @pytest.mark.parametrize(("raw", "value"), [(".05", 0.05), ("-.5", -0.5), ("+.5", 0.5), ("9" * 5000, "9" * 5000)])

@@ -18,7 +18,7 @@ from fedweave.core.federation import step_info
 from fedweave.core.graph import stack
 from fedweave.core.tree import decode, encode, leaves, to
 from fedweave.engines.simulation import Simulation
-from fedweave.experiment.config import own_parameters
+from fedweave.experiment.config import field_parameters
 from fedweave.experiment.rounds import train
 from fedweave.learn.optimizers import Adam, Sgd
 from fedweave.models import MODELS
@@ -230,7 +230,7 @@ def test_resumed_rounds_stay_on_the_device(kernels: Kernels) -> None:
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - {"gin", "sgc", "star"}))  # graphs', without a width, fedstar's
 def test_models_stay_on_the_device(name: str, kernels: Kernels) -> None:
     subject = Subject(ALGORITHMS["fedavg"])
-    settings = {"dropout": 0.5} if "dropout" in own_parameters(MODELS[name]) else {}
+    settings = {"dropout": 0.5} if "dropout" in field_parameters(MODELS[name]) else {}
     model = MODELS[name](hidden=8, **settings).build(*federations.shape(subject.needs))
     check_rounds(subject, replace(subject.build(), model=model), kernels, "vmap")
 

@@ -12,8 +12,8 @@ from torch.func import grad, vmap
 from fedweave.algorithms import ALGORITHMS
 from fedweave.contract.subject import Subject, distance
 from fedweave.errors import ConfigError
-from fedweave.experiment.build import weighted
 from fedweave.experiment.config import resolve
+from fedweave.experiment.loading import with_class_numbers
 from fedweave.learn import Criterion, cross_entropy
 from tests.refusals import refusal
 
@@ -98,9 +98,9 @@ def test_clients_side_by_side_have_their_own_counts() -> None:
 
 def test_names_of_classes_become_numbers_where_the_data_is_known() -> None:
     config = resolve({"data": {"name": "synthetic"}, "algorithm": {"class_weight": {"fraud": 30.0}}})
-    assert weighted(config.algorithm, ("ok", "fraud"), 2).values["class_weight"] == (1.0, 30.0)
+    assert with_class_numbers(config.algorithm, ("ok", "fraud"), 2).values["class_weight"] == (1.0, 30.0)
     with refusal("config.no-class", "'fraud'"):
-        weighted(config.algorithm, ("ok", "bad"), 2)
+        with_class_numbers(config.algorithm, ("ok", "bad"), 2)
     with refusal("config.no-class", "'fraud'"):
         Criterion(config.algorithm.values["class_weight"]).of(LOGITS, TARGET, WEIGHT, **COUNTS)
 

@@ -1,5 +1,7 @@
 """What sections of an experiment demand of each other: one table of cases, each at every door that can see it."""
 
+import inspect
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,9 +19,11 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError
 from fedweave.experiment import requirements
-from fedweave.experiment.build import build, prepared
+from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, resolve
-from fedweave.experiment.requirements import REQUIREMENTS, Counted, Loaded, Requirement, check_stage
+from fedweave.experiment.loading import load_data
+from fedweave.experiment.requirements import REQUIREMENTS, check_training_examples
+from fedweave.experiment.stages import Loaded
 from fedweave.models.edges import on_examples
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import shares
@@ -250,7 +254,7 @@ def config_of(text: str, places: Mapping[str, Path], **more: Any) -> Config:
 
 def in_python(config: Config) -> object:
     """The same experiment, put together from objects."""
-    data, cut, _ = prepared(config)
+    data, cut, _ = load_data(config)
     kind = on_examples(config.model.make(), data.edge_attrs, data.links, config.decoder)
     net = kind.build(data.features, data.outputs)
     ids = client_ids(len(cut.parts), cut.names)
@@ -273,7 +277,7 @@ def at_site(config: Config) -> object:
     from fedweave.sites.operation.experiments import check_experiment, for_sites
 
     config = for_sites(config.plain())
-    data, cut, _ = prepared(config)
+    data, cut, _ = load_data(config)
     ids, [own, *_] = client_ids(len(cut.parts), cut.names), shares(data, cut.parts)
     check_experiment(config, ids)
     return make_algorithm(config, ids[0], ids, own, own.features, config.data.values.get("normalize", "none"))
@@ -301,7 +305,11 @@ def test_what_goes_together_is_taken(door: str, text: str, places: Mapping[str, 
 
 def test_every_requirement_has_a_case() -> None:
     elsewhere = {"config.untrained", "config.outputs"}  # below; of layers from Python (`tests/models`)
-    assert {code for code, _, _ in CASES} | elsewhere == {requirement.code for requirement in REQUIREMENTS}
+    names = {"CODE": "model.members", "NO_LINKS": "config.link-algorithm", "WIDTHS": "model.width"}
+    source = inspect.getsource(requirements)
+    codes = re.findall(r'"((?:config|data|model|user|forget)\.[a-z-]+)",', source, re.MULTILINE)
+    codes += re.findall(r'code="([^"]+)"', source)
+    assert {code for code, _, _ in CASES} | elsewhere == {*codes, *names.values()}
 
 
 def test_a_message_begins_with_a_setting_and_ends_with_a_remedy(places: Mapping[str, Path]) -> None:
@@ -323,7 +331,7 @@ def test_no_client_trains_without_a_labeled_example(places: Mapping[str, Path], 
     """Neither from the command line nor in Python; `tests/runs/test_cases_of_scores.py` has the sites."""
     masks = np.zeros((3, 60), dtype=bool)
     masks[1, :30], masks[2, 30:] = True, True
-    data = replace(prepared(config_of("", places))[0], public=masks)
+    data = replace(load_data(config_of("", places))[0], public=masks)
     data.save(tmp_path / "d.npz")
     text = BASE.replace('name = "synthetic", nodes = 60, features = 8, classes = 2', f'path = "{tmp_path}/d.npz"')
     text = text.replace('name = "random"', 'name = "random", use_dataset_split = true')
@@ -335,18 +343,16 @@ def test_no_client_trains_without_a_labeled_example(places: Mapping[str, Path], 
     with refusal("config.untrained"):
         in_python(resolve(tomllib.loads(text)))
     with refusal("config.untrained"):
-        check_stage(Counted(train=[0, 0]))
-    check_stage(Counted(train=[0, None]))  # one does not report it
-    check_stage(Counted(train=[0, 1]))
+        check_training_examples([0, 0])
+    check_training_examples([0, None])  # one does not report it
+    check_training_examples([0, 1])
 
 
 def test_one_more_entry_is_met_at_every_door(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, places: Mapping[str, Path]
 ) -> None:
     """Nothing else has to be written for a new requirement; `tests/sites/test_checking.py` has the doors of sites."""
-    more = Requirement(
-        Loaded, "config.even", lambda f: f.data.nodes > 0, lambda f: False, lambda f: "data: odd. Add one."
-    )
+    more = (Loaded, lambda loaded: [("config.even", "data: odd. Add one.")])
     monkeypatch.setattr(requirements, "REQUIREMENTS", (*REQUIREMENTS, more))
     (tmp_path / "e.toml").write_text(BASE)
     for command in (["check", "e.toml"], ["run", "e.toml", "--out", str(tmp_path / "run")]):
@@ -354,5 +360,5 @@ def test_one_more_entry_is_met_at_every_door(
         assert told.exit_code == 2, told.output
         assert "data: odd. Add one." in told.output
     for door in ("build", "python", "site"):
-        with refusal(more.code):
+        with refusal("config.even"):
             DOORS[door](config_of("", places))

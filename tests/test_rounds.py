@@ -19,7 +19,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
-from fedweave.experiment.config.experiment import override
+from fedweave.experiment.config.toml import override
 from fedweave.experiment.rounds import train
 from fedweave.metrics.best_rounds import best_validated, fairest, selection, validated
 from fedweave.metrics.measured import METRICS_SCHEMA, SELECTION

@@ -10,7 +10,7 @@ import typer
 from fedweave.cli import COMMANDS, app
 from fedweave.cli.export import Format
 from fedweave.experiment import config
-from fedweave.experiment.config.experiment import Metric, SimulationEngine
+from fedweave.experiment.config.sections import Metric, SimulationEngine
 from fedweave.learn import OPTIMIZERS
 from fedweave.reports.tracking import TRACKERS
 
@@ -83,7 +83,7 @@ def test_what_is_not_there_is_found_by_its_name_and_is_not_there(term: str) -> N
     absent = [line for line in below("What is not there").splitlines() if term.lower() in line.lower()]
     assert absent, "the page does not have it"
     assert "not there" in absent[0]
-    known = {*OPTIMIZERS, *TRACKERS, *config.own_parameters(config.General), *get_args(Metric), *options()}
+    known = {*OPTIMIZERS, *TRACKERS, *config.field_parameters(config.General), *get_args(Metric), *options()}
     for section in ("data", "model", "algorithm", "part", "engine"):
         for name, kind in config.registry(section).items():
             known |= {name, *config.parameters(section, kind)}

@@ -12,7 +12,7 @@ import pytest
 from fedweave.core.bounds import limits
 from fedweave.core.settings import Settings, checked
 from fedweave.errors import ConfigError
-from fedweave.experiment.config import Parameter, own_parameters, parameters, registry, resolve
+from fedweave.experiment.config import Parameter, field_parameters, parameters, registry, resolve
 from fedweave.reports.listing import type_name
 from tests.contract.federations import model
 from tests.refusals import refusal
@@ -42,7 +42,7 @@ def outside(hint: Any) -> Iterator[object]:
 def ranges(section: str, name: str) -> dict[str, Parameter]:
     """The settings of a plug-in whose types have ranges."""
     kind = registry(section)[name]
-    own = own_parameters(kind) if section == "part" else parameters(section, kind)
+    own = field_parameters(kind) if section == "part" else parameters(section, kind)
     return {key: one for key, one in own.items() if one.family is None and [*outside(one.hint)]}
 
 

@@ -95,7 +95,7 @@ def keys_of(section: str) -> set[str]:
     document: dict[str, Any] = {}
     override(document, f"{section}.x=1" if section else "x=1")
     kind = {"": config.General, "evaluation": config.EvaluationSettings}.get(section)
-    return set(config.own_parameters(kind)) if kind else {"labels", "edges"}
+    return set(config.field_parameters(kind)) if kind else {"labels", "edges"}
 
 
 class Reached(Exception):
@@ -143,7 +143,7 @@ def test_configurations_that_are_shown_resolve(block: Block, tmp_path: Path) -> 
     if "project" in document:  # of a package that announces plug-ins
         assert set(document["project"]["entry-points"]) <= {f"fedweave.{kind}" for kind in ANNOUNCED}
         return
-    if document.keys() <= config.own_parameters(CardSettings).keys():
+    if document.keys() <= config.field_parameters(CardSettings).keys():
         (tmp_path / "card.toml").write_text(block.text)
         read_card(tmp_path / "card.toml")
         return
@@ -156,8 +156,8 @@ def test_configurations_that_are_shown_resolve(block: Block, tmp_path: Path) -> 
         (tmp_path / "site.toml").write_text(f"{shortened}\n{lacking}")
         read_site_file(tmp_path / "site.toml")
         return
-    config.tuned(document)
-    if not document.keys() <= {*REGISTRIES, "evaluation", "noise", "pay", *config.own_parameters(config.General)}:
+    config.pop_tune(document)
+    if not document.keys() <= {*REGISTRIES, "evaluation", "noise", "pay", *config.field_parameters(config.General)}:
         document = {"algorithm": document}  # keys of [algorithm] by themselves
     config.resolve({"data": {"name": "digits"}} | document)
 

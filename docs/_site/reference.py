@@ -76,7 +76,7 @@ def pages() -> dict[str, str]:
 
 
 def _general() -> str:
-    rows = table(config.own_parameters(config.General), meanings(config.General))
+    rows = table(config.field_parameters(config.General), meanings(config.General))
     about = " ".join((config.General.__doc__ or "").split())
     return f"# Top level\n\nBefore the first section of an experiment's file. {about}\n\n{rows}\n"
 
@@ -179,7 +179,7 @@ def _settings(found: Any) -> str:
     """Behind a preset, every setting that it is called with, FedAvg's, too."""
     if not isinstance(found, Preset):
         return ""
-    return f"\n\n`{found.__name__}(model, …)` takes\n\n{table(config.own_parameters(found), meanings(found))}"
+    return f"\n\n`{found.__name__}(model, …)` takes\n\n{table(config.field_parameters(found), meanings(found))}"
 
 
 def _home(found: Any) -> str:

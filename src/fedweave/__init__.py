@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedweave import algorithms, datasets, metrics, models, partition
     from fedweave.engines.simulation import Simulation
-    from fedweave.experiment.build import client_graphs, federation, global_test_graph
-    from fedweave.experiment.graphs import width
+    from fedweave.experiment.build import federation
+    from fedweave.experiment.graphs import client_graphs, global_test_graph, width
     from fedweave.python.comparing import compare, report
     from fedweave.python.training import load_run, run, train
     from fedweave.sweeps.in_python import sweep
@@ -49,10 +49,10 @@ __all__ = [
 
 _HOME = {
     "Simulation": "fedweave.engines.simulation",
-    "client_graphs": "fedweave.experiment.build",
+    "client_graphs": "fedweave.experiment.graphs",
     "compare": "fedweave.python.comparing",
     "federation": "fedweave.experiment.build",
-    "global_test_graph": "fedweave.experiment.build",
+    "global_test_graph": "fedweave.experiment.graphs",
     "load_run": "fedweave.python.training",
     "report": "fedweave.python.comparing",
     "run": "fedweave.python.training",

@@ -23,8 +23,7 @@ from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines import vectorized
 from fedweave.engines.simulation import Simulation
-from fedweave.experiment import build
-from fedweave.experiment.graphs import width
+from fedweave.experiment.graphs import client_graphs, width
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.ops import rows as ops_rows
@@ -411,6 +410,6 @@ def test_cora_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     data = datasets.load("cora")
     cut = PARTITIONS["vertical"](use_dataset_split=True, train_on_rest=True).cut(data, 0)
     net = MODELS["gcn"](hidden=16, layers=2, dropout=0.2).build(width(data, cut), data.classes)
-    fed = Simulation(build.client_graphs(data, cut), classes=data.classes)
+    fed = Simulation(client_graphs(data, cut), classes=data.classes)
     *_, last = train(made(net=net, steps=4, lr=1.0, batch=0), fed, 100, eval_every=0)
     assert last.summary["global/accuracy"] > 0.78

@@ -15,7 +15,8 @@ from fedweave.core.ledger_columns import COLUMNS, SCHEMA, WORD, Entry, LedgerCol
 from fedweave.core.mechanism import Clipped, Gaussian, read_applied
 from fedweave.core.tree import Tree, encode
 from fedweave.core.types import EVALUATION, FRAMING
-from fedweave.experiment.runs.files import LEDGER, LEDGER_COLUMNS, read_table, write_table
+from fedweave.experiment.runs.files import LEDGER, read_table, write_table
+from fedweave.experiment.runs.table_columns import LEDGER_COLUMNS
 from fedweave.ops.touched import Sparsified, TouchedRows
 
 NOISE = (Clipped(0.5), Gaussian(2.0, 1.0, "client"))
@@ -220,7 +221,7 @@ def test_a_file_without_optional_columns_is_read_and_continued(tmp_path: Path) -
 def test_the_reader_of_files_knows_every_column() -> None:
     known = {name: column.full for name, column in LEDGER_COLUMNS.items()}
     assert known == {column.name: not column.optional for column in COLUMNS}
-    assert all(LEDGER_COLUMNS[column.name].kind.fits(column.type) for column in COLUMNS)
+    assert all(LEDGER_COLUMNS[column.name].fits(column.type) for column in COLUMNS)
     assert all(column.meaning for column in COLUMNS)
 
 

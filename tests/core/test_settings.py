@@ -14,7 +14,7 @@ from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import Preset
 from fedweave.core.settings import Settings, check_given
 from fedweave.errors import ConfigError
-from fedweave.experiment.config import own_parameters, resolve
+from fedweave.experiment.config import field_parameters, resolve
 from fedweave.metrics.stopping import Stopping
 from tests.contract.federations import algorithm, model
 from tests.refusals import refusal
@@ -48,7 +48,7 @@ def test_python_refuses_what_toml_refuses(values: dict[str, Any], code: str, nam
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_refuses_a_setting_that_it_does_not_have_and_names_the_nearest(name: str) -> None:
-    own = [key for key in own_parameters(ALGORITHMS[name]) if key not in ("model", "parts")]
+    own = [key for key in field_parameters(ALGORITHMS[name]) if key not in ("model", "parts")]
     with pytest.raises(ConfigError, match=f"Did you mean {own[-1]!r}") as told:
         ALGORITHMS[name](model(), **{f"{own[-1]}_": 1})
     assert told.value.code == "config.unknown-key"

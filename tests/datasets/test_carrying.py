@@ -20,7 +20,7 @@ from fedweave.datasets.contents import content
 from fedweave.datasets.edge_tables import times_of
 from fedweave.datasets.table import Table
 from fedweave.errors import ConfigError, DataError
-from fedweave.experiment.build import client_graphs
+from fedweave.experiment.graphs import client_graphs
 from fedweave.partition import Random
 from fedweave.partition.client_data import pool_clients, shares
 from tests.refusals import refusal

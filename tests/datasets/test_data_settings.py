@@ -10,7 +10,7 @@ import pytest
 from fedweave.core.settings import meanings
 from fedweave.datasets import DATASETS
 from fedweave.datasets.settings import DataSettings
-from fedweave.experiment.config.plugins import own_parameters
+from fedweave.experiment.config.plugins import field_parameters
 from fedweave.sites.flare.site_data import check_meant
 from fedweave.sites.flare.sitefile import SiteData
 from tests.refusals import refusal
@@ -67,7 +67,7 @@ def test_no_source_writes_a_setting_again(name: str) -> None:
 
 @pytest.mark.parametrize("kind", [SiteData, *(DATASETS[name] for name in OWN)])
 def test_every_setting_says_what_it_means(kind: type) -> None:
-    assert own_parameters(kind).keys() - meanings(kind.__mro__).keys() == set()
+    assert field_parameters(kind).keys() - meanings(kind.__mro__).keys() == set()
 
 
 @pytest.mark.parametrize("setting", sorted(ALL))
@@ -78,7 +78,7 @@ def test_the_page_on_data_has_every_setting(setting: str) -> None:
 
 def test_a_site_takes_every_setting() -> None:
     assert {field.name for field in fields(SiteData)} >= ALL
-    assert {name for name in ALL if not all(name in own_parameters(DATASETS[one]) for one in OWN)} <= VALUES.keys()
+    assert {name for name in ALL if not all(name in field_parameters(DATASETS[one]) for one in OWN)} <= VALUES.keys()
 
 
 @pytest.mark.parametrize("file", FORMS)
@@ -90,7 +90,7 @@ def test_a_site_is_refused_settings_of_other_forms_of_data(tmp_path: Path, file:
     until = {"val_until": "2024-02-01"} if setting == "train_until" else {}
     data = SiteData(path="data", **{setting: VALUES[setting]}, **until)
     there = path if path.suffix == ".npz" else path.parent
-    if setting in own_parameters(DATASETS[name]).keys() | PASS[name]:
+    if setting in field_parameters(DATASETS[name]).keys() | PASS[name]:
         check_meant(there, data)
     else:
         with refusal("config.other-form", setting):

@@ -15,8 +15,9 @@ from fedweave.datasets.base import Dataset
 from fedweave.engines import states as filed
 from fedweave.engines.states import RowStore
 from fedweave.experiment import graphs
-from fedweave.experiment.build import build, client_graphs
+from fedweave.experiment.build import build
 from fedweave.experiment.config import Document, resolve
+from fedweave.experiment.graphs import client_graphs
 from fedweave.experiment.rounds import train
 from fedweave.ops.sparse import Sparse
 from fedweave.partition.base import Part, Partition
@@ -89,7 +90,7 @@ def test_graphs_of_absent_clients_are_not_made_and_the_oldest_are_made_again(mon
     assert len(batched.fed.executor.data.graphs.maps[1]._made) == 1  # a batch is made without a graph of each
     first = next(iter(made._made))
     whole = made[first].x.clone()
-    monkeypatch.setattr(graphs, "_BYTES_KEPT", 0)
+    monkeypatch.setattr(graphs, "_MAX_BYTES", 0)
     made[next(client for client in made if client not in made._made)]
     assert len(made._made) == 1
     assert made[first].x.equal(whole)

@@ -153,7 +153,7 @@ def test_and_on_edges_as_examples(tmp_path: Path, name: str) -> None:
     said = (out / "export/README.md").read_text()
     assert "an example is one edge" in said
     assert "features of edges, edge_attr: 1 column, float32: amount" in said
-    (out / "config.toml").write_text(config.written(for_sites(finished(out).plain()).plain()))
+    (out / "config.toml").write_text(config.to_toml(for_sites(finished(out).plain()).plain()))
     with_sites = CliRunner().invoke(app, ["export", str(out), "--out", str(tmp_path / "at-sites")])
     assert with_sites.exit_code == 0, with_sites.output
     assert torch.equal(edge_logits(loaded(tmp_path / "at-sites"), whole), theirs)
@@ -345,7 +345,7 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
     simulated = exported(out)
     simulated.rename(tmp_path / "simulated")
     chosen, _ = config.read(out / "config.toml")
-    (out / "config.toml").write_text(config.written(for_sites(chosen.plain()).plain()))
+    (out / "config.toml").write_text(config.to_toml(for_sites(chosen.plain()).plain()))
     folder = exported(out)
     assert (folder / "weights.safetensors").read_bytes() == (tmp_path / "simulated/weights.safetensors").read_bytes()
     about = json.loads((folder / "model.json").read_text())
@@ -364,7 +364,7 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
     assert "with 3 features of 2 classes, the model is for nodes with 12 of 2" in " ".join(fewer.output.split())
     made(tmp_path / "again", {"name": "fedavg", "lr": 0.05}, {"name": "folder", "path": str(tables)}, 3)
     chosen, _ = config.read(tmp_path / "again/config.toml")
-    (tmp_path / "again/config.toml").write_text(config.written(for_sites(chosen.plain()).plain()))
+    (tmp_path / "again/config.toml").write_text(config.to_toml(for_sites(chosen.plain()).plain()))
     named = CliRunner().invoke(app, ["sites", "export", str(tmp_path / "again"), "--site", str(site)])
     assert named.exit_code == 0, named.output
     about = json.loads((tmp_path / "again/export/model.json").read_text())

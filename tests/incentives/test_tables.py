@@ -13,7 +13,7 @@ from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIF_MEAN, MOTIF
 from fedweave.core.graph import TRAIN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
-from fedweave.experiment.build import client_graphs
+from fedweave.experiment.graphs import client_graphs
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.client_data import shares
 from fedweave.partition.graphs import GraphsIID, Perturbed

@@ -17,7 +17,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.links import as_links
-from fedweave.experiment.build import client_graphs
+from fedweave.experiment.graphs import client_graphs
 from fedweave.experiment.runs.link_references import REFERENCES, link_references
 from fedweave.models import links as decoders
 from fedweave.models.links import OnPairs

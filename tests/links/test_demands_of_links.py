@@ -11,7 +11,7 @@ from fedweave.core.links import Links
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.experiment import config
-from fedweave.experiment.build import client_graphs
+from fedweave.experiment.graphs import client_graphs
 from fedweave.partition import Random
 from fedweave.partition.client_data import pool_clients
 from fedweave.partition.edges import EdgeGroups

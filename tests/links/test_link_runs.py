@@ -170,9 +170,9 @@ def test_a_run_that_was_interrupted_ends_with_the_same_numbers(tmp_path: Path) -
 def test_a_column_says_the_split(tmp_path: Path) -> None:
     known = tables(tmp_path / "data", split=True)
     config = resolve(document(tmp_path / "data"))
-    from fedweave.experiment.build import prepared
+    from fedweave.experiment.loading import load_data
 
-    data, cut, _ = prepared(config)
+    data, cut, _ = load_data(config)
     assert data.public is not None
     assert data.public[2].sum() == len(known) // 4
     assert data.public.sum() == len(known)

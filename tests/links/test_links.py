@@ -27,7 +27,8 @@ from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, sp
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.errors import FedweaveError
-from fedweave.experiment.build import client_graphs, federation
+from fedweave.experiment.build import federation
+from fedweave.experiment.graphs import client_graphs
 from fedweave.metrics import links as ranking
 from fedweave.models.edges import OnEdges
 from fedweave.models.links import WIDTH, OnPairs

@@ -34,8 +34,9 @@ from fedweave.core.tree import Tree, encoded_size, leaves
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.engines.simulation import Simulation
-from fedweave.experiment.build import build, client_graphs, federation, ingredients
+from fedweave.experiment.build import build, federation, ingredients
 from fedweave.experiment.config import resolve
+from fedweave.experiment.graphs import client_graphs
 from fedweave.experiment.runs.run import run as run_experiment
 from fedweave.experiment.runs.trained import finished, trained
 from fedweave.metrics.measured import measure

@@ -16,7 +16,8 @@ from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.links import Links
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
-from fedweave.experiment.build import client_graphs, federation
+from fedweave.experiment.build import federation
+from fedweave.experiment.graphs import client_graphs
 from fedweave.models.links import on_links
 from fedweave.models.rgcn import RGCN, convolution
 from fedweave.partition.edges import EdgeGroups

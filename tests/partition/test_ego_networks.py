@@ -11,7 +11,7 @@ import pytest
 from fedweave.core.graph import TEST, TRAIN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
-from fedweave.experiment.build import client_graphs, global_test_graph
+from fedweave.experiment.graphs import client_graphs, global_test_graph
 from fedweave.partition import EgoNetworks, Partition, statistics, totals
 from fedweave.partition.client_data import pool_clients
 from tests.refusals import refusal

@@ -12,7 +12,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.target import DIVISOR, LOG, SHIFT, scale_of
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.synthetic import Synthetic
-from fedweave.experiment.build import client_graphs, global_test_graph
+from fedweave.experiment.graphs import client_graphs, global_test_graph
 from fedweave.partition import PARTITIONS, Noise, Random, cut, statistics
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.client_data import pool_clients, shares

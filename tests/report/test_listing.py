@@ -59,7 +59,7 @@ def test_the_paper_of_an_algorithm_is_what_its_file_begins_with() -> None:
 def test_every_parameter_says_what_it_means(name: str) -> None:
     told = meanings(KINDS[name])
     skipped = {"model"} if name.startswith("algorithm ") else set()
-    assert not config.own_parameters(KINDS[name]).keys() - told.keys() - skipped
+    assert not config.field_parameters(KINDS[name]).keys() - told.keys() - skipped
 
 
 def test_types_are_told_in_words() -> None:

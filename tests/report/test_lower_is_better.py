@@ -56,7 +56,7 @@ def test_intervals_are_said_with_the_error_of_bins_where_there_is_one() -> None:
 def test_metrics_that_judge_are_those_that_settings_name() -> None:
     from typing import get_args
 
-    from fedweave.experiment.config.experiment import Metric
+    from fedweave.experiment.config.sections import Metric
 
     assert {name for name, metric in METRICS.items() if metric.judges} == set(get_args(Metric)) - {"auto"}
     assert OF_POSITIVE[:3] == ("average_precision", "recall_at_1", "precision_at_1")

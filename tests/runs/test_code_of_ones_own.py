@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.core import plugins
-from fedweave.experiment.config import read, written
+from fedweave.experiment.config import read, to_toml
 from fedweave.python.training import load_run
 from fedweave.sites.operation.experiments import for_sites
 from fedweave.sites.operation.project import Project
@@ -85,7 +85,7 @@ def test_nor_is_the_joint_model_of_a_run_between_sites(tmp_path: Path, monkeypat
     own.write_text(ALGORITHM)
     Path("config.toml").write_text(CONFIG.replace('"fedavg"', f'"{own}:Own"'))
     fedweave("run", "config.toml", "--out", "run", "--quiet")
-    Path("run/config.toml").write_text(written(for_sites(read(Path("run/config.toml"))[0].plain()).plain()))
+    Path("run/config.toml").write_text(to_toml(for_sites(read(Path("run/config.toml"))[0].plain()).plain()))
     Path("run/run.json").write_text('{"run": "r1"}')
     fedweave("export", "run", "--out", "first")
     own.write_text(ALGORITHM + "# edited\n")

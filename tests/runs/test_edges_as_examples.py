@@ -21,8 +21,9 @@ from fedweave.core.graph_arrays import graph_tree, tree_graph
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import decode, encode, leaves, map_leaves
 from fedweave.errors import ConfigError
-from fedweave.experiment.build import build, prepared
+from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
+from fedweave.experiment.loading import load_data
 from fedweave.export.source import source
 from fedweave.incentives.coalitions import round_value
 from tests.contract.federations import state_after
@@ -114,7 +115,7 @@ def test_edges_between_members_make_the_columns_that_they_make_of_nodes_as_examp
         "ignore": ["edges.id", "edges.label", "edges.sens"],
     }
     data = {name: value for name, value in data.items() if value is not None}
-    of_nodes, _, _ = prepared(resolve(document(folder, data=data, partition={"name": "column"})))
+    of_nodes, _, _ = load_data(resolve(document(folder, data=data, partition={"name": "column"})))
     assert np.array_equal(built.data.x, of_nodes.x)
     assert built.data.columns == of_nodes.columns
     assert built.data.features > 1

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedweave.experiment.build import prepared
 from fedweave.experiment.config import resolve
+from fedweave.experiment.loading import load_data
 from fedweave.experiment.runs.data_form import Before, form_of_config, like
 
 IN = "external in log count"
@@ -30,13 +30,13 @@ def test_new_nodes_get_the_columns_of_the_run_scaled_as_they_were(
     cut = {"name": "folders", "use_dataset_split": True}
     document = {"rounds": 1, "data": data | {"external": "exchange", "classes": 2}, "partition": cut}
     config = resolve({**document, "model": {"name": "sage", "hidden": 4}, "algorithm": {"name": "fedavg"}})
-    made, parts, _ = prepared(config)
+    made, parts, _ = load_data(config)
     before = Before.of_run(config, form_of_config(config, made, parts), made)
     (tmp_path / "new").mkdir()
     (tmp_path / "new/nodes.csv").write_text("id,age\nn1,1\nn2,2\n")
     (tmp_path / "new/edges.csv").write_text("source,target\nx,n1\ny,n1\nn1,n2\n")
     new = like(before, tmp_path / "new")
-    raw = prepared(config, with_scaling=False)[0]
+    raw = load_data(config, with_scaling=False)[0]
     at = new.columns.index(IN)
     was = np.asarray(raw.x[:, [at]].todense() if hasattr(raw.x, "todense") else raw.x[:, [at]], np.float64)
     wanted = (np.log1p([2, 0]) - was.mean()) / was.std()

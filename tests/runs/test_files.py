@@ -132,25 +132,25 @@ def test_tables_come_back_or_are_named(tmp_path: Path) -> None:
 
 def test_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom fedweave.experiment.runs.files import locked\n"
-        "with locked(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
+        "import sys, time\nfrom pathlib import Path\nfrom fedweave.experiment.runs.files import lock\n"
+        "with lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     try:
-        with refusal("user.locked", f"process {holder.pid}"), files.locked(tmp_path / "run"):
+        with refusal("user.locked", f"process {holder.pid}"), files.lock(tmp_path / "run"):
             pass
     finally:
         holder.kill()
         holder.communicate()
-    with files.locked(tmp_path / "run"):
+    with files.lock(tmp_path / "run"):
         assert (tmp_path / "run" / files.LOCK).read_text() == str(os.getpid())
 
 
 def test_what_an_attempt_leaves_does_not_count_as_used(tmp_path: Path) -> None:
     assert not files.is_used(tmp_path / "absent")
-    with files.locked(tmp_path / "run"):
+    with files.lock(tmp_path / "run"):
         (tmp_path / "run" / "checkpoint").mkdir()
         (tmp_path / "run" / "checkpoint" / ".state.safetensors.1.tmp").write_bytes(b"half")
     assert not files.is_used(tmp_path / "run")

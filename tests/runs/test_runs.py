@@ -24,7 +24,7 @@ from fedweave.experiment import build, config
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs import saving
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.experiment.runs.files import PARTS, locked, read_table
+from fedweave.experiment.runs.files import PARTS, lock, read_table
 from fedweave.experiment.runs.resuming import Interrupted
 from fedweave.partition.base import Partition
 from tests.contract.changing import KINDS
@@ -372,7 +372,7 @@ def test_a_run_that_fails_in_its_first_round_leaves_the_place_free(tmp_path: Pat
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with locked(tmp_path / "run"), refusal("user.locked", f"process {os.getpid()}"):
+    with lock(tmp_path / "run"), refusal("user.locked", f"process {os.getpid()}"):
         runs.run(resolved(), tmp_path / "run", Quiet())
     runs.run(resolved(), tmp_path / "run", Quiet())
 

@@ -372,7 +372,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path: P
 
 def test_a_device_in_the_place_of_a_lock_is_refused(tmp_path: Path) -> None:
     (tmp_path / ".lock").symlink_to("/dev/null")
-    with limit(10), refusal("user.unusable-file", "a device"), files.locked(tmp_path):
+    with limit(10), refusal("user.unusable-file", "a device"), files.lock(tmp_path):
         pass
 
 

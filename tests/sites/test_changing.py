@@ -14,8 +14,9 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.graph_arrays import graph_arrays, tree_graph
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, encode, leaves
-from fedweave.experiment.build import build, held_graphs
+from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
+from fedweave.experiment.graphs import graphs_at_server
 from fedweave.experiment.rounds import train
 from fedweave.sites.flare.agreement import server_graphs
 from fedweave.sites.flare.federation import Flare
@@ -193,7 +194,7 @@ def test_what_the_server_holds_besides_is_handed_out_to_it(project: Path) -> Non
     assert server_graphs(project / "server", torch.float32) == {}
     hand_out(data, dataclasses.replace(cut, held=held), project, SITES)
     found = server_graphs(project / "server", torch.float32)
-    expected = held_graphs(data, dataclasses.replace(cut, held=held))
+    expected = graphs_at_server(data, dataclasses.replace(cut, held=held))
     assert list(found) == list(expected) == ["public", "validation"]
     for role, graph in found.items():
         for name in ("y", "masks", "real"):

@@ -26,7 +26,7 @@ from fedweave.datasets import load, npz
 from fedweave.errors import ClientsMissing, DataError, UserError
 from fedweave.experiment import requirements
 from fedweave.experiment.config import read, resolve
-from fedweave.experiment.requirements import Loaded, Requirement
+from fedweave.experiment.stages import Loaded
 from fedweave.sites.flare.foresight import refusals
 from fedweave.sites.flare.member import LOG
 from fedweave.sites.flare.provision import provision
@@ -229,13 +229,7 @@ def test_one_more_requirement_is_met_at_the_doors_of_sites(
     project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """`tests/test_requirements.py` has the other doors."""
-    more = Requirement(
-        Loaded,
-        "config.even",
-        lambda f: f.partition is None,
-        lambda f: f.data.nodes < 0,
-        lambda f: "data: odd. Add one.",
-    )
+    more = (Loaded, lambda loaded: [("config.even", "data: odd. Add one.")])
     monkeypatch.setattr(requirements, "REQUIREMENTS", (*requirements.REQUIREMENTS, more))
     told = examine(project, read_project(project), experiment())
     assert {whose for whose, what in told.faults if what == "data: odd. Add one."} == set(SITES)

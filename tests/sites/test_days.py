@@ -21,7 +21,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 import fedweave
 from fedweave.errors import FedweaveError, UserError
-from fedweave.experiment.config import Config, written
+from fedweave.experiment.config import Config, to_toml
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, PARTITION, read_table
 from fedweave.sites.flare.journal import entries, journal_path
@@ -124,7 +124,7 @@ def listed(bank: Path) -> list[Job]:
 def test_a_server_takes_up_its_runs_without_the_administrator(bank: Path, tmp_path: Path) -> None:
     """The machines of both are cut off; only the server's starts again."""
     config, out, server = planned(bank, 40), tmp_path / "out", SiteProcess(bank / "server")
-    (tmp_path / "run.toml").write_text(written(config.plain()))
+    (tmp_path / "run.toml").write_text(to_toml(config.plain()))
     words = [sys.executable, "-m", "fedweave", "sites", "run", tmp_path / "run.toml", "--sites", bank, "--out", out]
     with subprocess.Popen(list(map(str, words)), stdout=subprocess.DEVNULL) as administrator:
         assert until(lambda: any((job.reached or {}).get("round", 0) >= 5 for job in jobs(bank)), 120.0)

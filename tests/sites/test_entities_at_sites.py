@@ -85,7 +85,7 @@ def numbered_as_at_sites(monkeypatch: pytest.MonkeyPatch, key: bytes) -> None:
         own = union.hashes(names, key)
         return triples.with_node_columns(data, union.places(own, np.unique(own, axis=0)), data.nodes)
 
-    monkeypatch.setattr("fedweave.experiment.build.with_node_columns", numbered)
+    monkeypatch.setattr("fedweave.experiment.loading.with_node_columns", numbered)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from fedweave.apply.scorer import Scorer
 from fedweave.cli import app
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import leaves, sub
-from fedweave.experiment.build import cut_as
-from fedweave.experiment.config import Config, written
+from fedweave.experiment.config import Config, to_toml
+from fedweave.experiment.loading import read_and_cut
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SCORER
@@ -77,7 +77,7 @@ def rounds(project: Path, config: Config, run: str = "r1", sites: tuple[str, ...
 def numbers(config: Config, at: int, count: int) -> tuple[list[str], list[str]]:
     """Twelve training examples of a client and every third of the others, as the site numbers them, and as the
     simulation does: fewer of training would be refused."""
-    part = cut_as(config, config.data.values)[1].parts[at]
+    part = read_and_cut(config, config.data.values)[1].parts[at]
     train, others = np.flatnonzero(part.masks[0]), np.flatnonzero(~part.masks[0])
     rows = np.concatenate([train[:12], others[::3]])[:count]
     return [str(row) for row in rows], [str(number) for number in part.examples[rows]]
@@ -223,7 +223,7 @@ def test_the_check_foresees_that_a_run_differs_too_little(project: Path, tmp_pat
     assert refusals(project, experiment(), SITES[:2]) == []  # without sums
     forget(project, numbers(config, 1, 4)[0])
     assert refusals(project, experiment()) == [(SITE, "min_nodes")]
-    (tmp_path / "config.toml").write_text(written(experiment().plain()))
+    (tmp_path / "config.toml").write_text(to_toml(experiment().plain()))
     checked = CliRunner().invoke(app, ["sites", "check", str(project), str(tmp_path / "config.toml")])
     assert checked.exit_code == 2
     assert f"fault  {SITE}: a run that begins now would be refused: policy.min_nodes" in checked.output
@@ -334,7 +334,7 @@ def test_real_sites_forget_examples_and_a_site(owned: Path, tmp_path: Path) -> N
         return result.output
 
     config, out = experiment(rounds=3), tmp_path / "run"
-    (tmp_path / "exp.toml").write_text(written(config.plain()))
+    (tmp_path / "exp.toml").write_text(to_toml(config.plain()))
     fedweave("sites", "run", tmp_path / "exp.toml", "--sites", owned, "-o", out)
     here, there = numbers(config, SITES.index(SITE), 60)
     forget(owned, here[:5])

@@ -7,8 +7,8 @@ import torch
 
 from fedweave.core.graph import SPLITS
 from fedweave.datasets import load
-from fedweave.experiment.build import global_test_graph
 from fedweave.experiment.config import resolve
+from fedweave.experiment.graphs import global_test_graph
 from fedweave.partition import Column, EgoNetworks, Louvain
 from fedweave.sites.flare.holdings import hold
 from fedweave.sites.flare.requests import SERVER

@@ -18,7 +18,7 @@ from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import NORMALIZE, OVER_NODES
 from fedweave.errors import UserError
-from fedweave.experiment.config import written
+from fedweave.experiment.config import to_toml
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUMMARY
@@ -211,7 +211,7 @@ def predict_as_the_server_does(project: Path, config: Any, algorithm: Any, state
     (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
     (folder / SUMMARY).write_text('{"rounds": 2, "metrics": {}}')
     Checkpoint(round=ROUNDS, state=state, fed={"round": ROUNDS}).save(folder / CHECKPOINT)
-    link, server = InProcess(project), Server("r1", SITES, written(config.plain()), which)
+    link, server = InProcess(project), Server("r1", SITES, to_toml(config.plain()), which)
     _predict(lambda: server._join(config, project / "server", folder, link), folder, which)
 
 

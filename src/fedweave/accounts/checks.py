@@ -28,7 +28,7 @@ from fedweave.core.types import TRAINING
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Document as ConfigDocument
 from fedweave.experiment.config import config_hash, dumps, load_saved
-from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, damaged, read, read_table, write, write_table
+from fedweave.experiment.runs.files import CONFIG, LEDGER, RUN, damage_error, read, read_table, write, write_table
 from fedweave.experiment.runs.reading import Run
 from fedweave.incentives.statement import SCHEMA, Digest, Terms, check, of_member
 
@@ -224,7 +224,7 @@ def write_copy(run: Run, member: str, out: Path) -> list[Path]:
         try:
             record = dict(json.loads(read(source)))
         except (ValueError, TypeError) as error:
-            raise damaged(source, str(error)) from error
+            raise damage_error(source, str(error)) from error
         copied = {key: value for key, value in record.items() if key in _COPY_KEYS}
         write(out / RUN, lambda file: file.write(json.dumps(copied).encode()))
         paths.append(out / RUN)

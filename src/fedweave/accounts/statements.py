@@ -24,7 +24,7 @@ from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Document as ConfigDocument
 from fedweave.experiment.config import config_hash
-from fedweave.experiment.config.experiment import PaySettings
+from fedweave.experiment.config.sections import PaySettings
 from fedweave.experiment.config.toml import section
 from fedweave.experiment.runs.files import CONTRIBUTIONS, read_table
 from fedweave.experiment.runs.reading import Run

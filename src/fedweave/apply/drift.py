@@ -28,7 +28,7 @@ from fedweave.datasets.cells import is_gap
 from fedweave.datasets.table_files import find
 from fedweave.datasets.table_files import read as read_rows
 from fedweave.errors import UserError
-from fedweave.experiment.build import tables_of
+from fedweave.experiment.loading import load_tables
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import Before, DataForm, prepare
 from fedweave.experiment.runs.files import CONFIG, HISTOGRAMS, read, write
@@ -267,7 +267,7 @@ def reference_of_run(run: Trained, model: str | None, client: str | None) -> tup
     choice = choose_model(run, model, client)
     scorer = scorer_of_run(run, choice)
     clients, data = list(run.built.fed.clients), run.built.data
-    tables = replace(tables_of(run.config), public=_used(run), scaling="none")
+    tables = replace(load_tables(run.config), public=_used(run), scaling="none")
     if client is not None:
         [tables] = shares(tables, [run.seen.parts[clients.index(client)]])
     elif run.config.forget is not None:

@@ -25,11 +25,12 @@ from fedweave.core.tree import Tree, device_of, encode, norm, sub
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, config_hash, load
-from fedweave.experiment.config.plugins import MemberModels
-from fedweave.experiment.requirements import Configured
+from fedweave.experiment.config.choices import MemberModels
+from fedweave.experiment.requirements import check
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, FORGOTTEN, SUMMARY, read_summary, write
 from fedweave.experiment.runs.trained import Trained, finished, trained
+from fedweave.experiment.stages import Configured
 from fedweave.metrics.kinds import pairs_of, test_value
 from fedweave.metrics.selection import JUDGES, OF_RANKS, positive_of, selection_metric_of
 from fedweave.partition.base import client_ids
@@ -239,7 +240,7 @@ def _without(config: Config, directory: Path, clients: Sequence[str], ids: Seque
         raise UserError(
             f"forget: {directory} was trained between sites, where the data is. {_INSTEAD}", code="forget.sites"
         )
-    Configured.of(result).check()
+    check(Configured.of(result))
     return result
 
 

@@ -39,7 +39,7 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ReplyRefused, UserError
 from fedweave.experiment.config import Choice, Config, Document, config_hash, load, lookup, parameters
-from fedweave.experiment.config.plugins import choose
+from fedweave.experiment.config.choices import choose
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import Before, DataForm, form_of_config, like, read_form

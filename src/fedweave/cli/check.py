@@ -21,7 +21,7 @@ def check(
     from fedweave.accounts.document import print_line
     from fedweave.experiment.build import build, train_counts
     from fedweave.experiment.config import read
-    from fedweave.experiment.requirements import Counted, check_stage
+    from fedweave.experiment.requirements import check_training_examples
     from fedweave.reports.clients import header
     from fedweave.reports.oddities import facts, initialize, oddities
     from fedweave.reports.terminal import screen
@@ -30,7 +30,7 @@ def check(
     check_consent(config, trust)
     experiment, notes = read(config, with_init_from(settings, init_from), algorithm)
     built = build(experiment.in_process())
-    check_stage(Counted(train=train_counts(built.partition)))
+    check_training_examples(train_counts(built.partition))
     if not experiment.between_sites:  # whose data may be of other classes
         experiment.evaluation.of(built.data.labels, built.data.classes, built.data.target)
     notes += initialize(experiment, built)

@@ -39,7 +39,7 @@ def contract(
     for text in settings or ():
         override(document, f"algorithm.{text}")
     choice = resolve(document).algorithm
-    options = {key: value for key, value in choice.made_values().items() if key in document["algorithm"]}
+    options = {key: value for key, value in choice.make_values().items() if key in document["algorithm"]}
     subject = Subject(choice.kind, options)
     unknown = sorted(subject.exemptions.keys() - LAWS.keys())
     if unknown:

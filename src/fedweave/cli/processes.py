@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedweave.experiment.config.experiment import MOST_THREADS
+from fedweave.experiment.config.sections import MAX_THREADS
 from fedweave.sites.operation.alive import chosen, process
 
 
@@ -28,7 +28,7 @@ def start(
     directory: Directory,
     only: Only = None,
     threads: Annotated[
-        int, typer.Option(min=0, max=MOST_THREADS, help="Threads that each process may use; 0 leaves the default.")
+        int, typer.Option(min=0, max=MAX_THREADS, help="Threads that each process may use; 0 leaves the default.")
     ] = 0,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay until they end, and end them with this command.")

@@ -192,12 +192,12 @@ def contributions(
     """
     from fedweave.accounts.contributions import COPIES, indivisible_shares, measure_contributions, over_rounds
     from fedweave.accounts.statements import one_class
-    from fedweave.experiment.runs.files import CONTRIBUTIONS, locked, write_table
+    from fedweave.experiment.runs.files import CONTRIBUTIONS, lock, write_table
     from fedweave.experiment.runs.reading import read_run
     from fedweave.incentives.coalitions import GAINS_IN, MEASURED_ON
     from fedweave.reports.terminal import screen
 
-    with locked(directory) if directory.is_dir() else nullcontext():  # no other run may replace it meanwhile
+    with lock(directory) if directory.is_dir() else nullcontext():  # no other run may replace it meanwhile
         table = measure_contributions(directory, rounds, metric, permutations)
         write_table(directory / CONTRIBUTIONS, table)
     sums = over_rounds(table)

@@ -24,7 +24,7 @@ from fedweave.engines.sharded import Shard, Sharded, Worker, deal
 from fedweave.engines.simulation import Simulation
 from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
-from fedweave.experiment.config import check_name, own_parameters
+from fedweave.experiment.config import check_name, field_parameters
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.models import MODELS
 from fedweave.ops.recording import When
@@ -188,7 +188,7 @@ class Subject:
 
     def takes(self, *names: str) -> bool:
         """Whether the algorithm has all these settings."""
-        return set(names) <= own_parameters(self.kind).keys()
+        return set(names) <= field_parameters(self.kind).keys()
 
     def build(self, dropout: float = 0.5, **values: object) -> Algorithm:
         """The algorithm with a small model; `values` override its own settings."""

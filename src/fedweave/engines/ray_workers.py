@@ -134,7 +134,7 @@ def _on_loopback() -> Iterator[None]:
 class RayWorkers:
     """Starts workers on a cluster and releases them.
 
-    address, start_seconds, gpus: see `experiment.config.experiment.RayEngine`; gpus is `gpus_per_worker` there.
+    address, start_seconds, gpus: see `experiment.config.sections.RayEngine`; gpus is `gpus_per_worker` there.
 
     Raises:
         UserError: Ray is not installed or does not start, or there is no such cluster.

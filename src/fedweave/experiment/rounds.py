@@ -18,7 +18,7 @@ from fedweave.core.replies import member_replies
 from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, diverged_message, part_diverged_message
-from fedweave.experiment.requirements import Scheduled, check_stage
+from fedweave.experiment.requirements import check_rounds
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.measured import (
@@ -128,7 +128,7 @@ def train(
             code="user.rounds",
         )
     give_defaults(type(algorithm))
-    check_stage(Scheduled(algorithm=algorithm, rounds=rounds))
+    check_rounds(algorithm, rounds)
     done, state = resume or (0, None)
     if state is None and fed.trained:
         raise UserError(

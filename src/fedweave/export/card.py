@@ -12,8 +12,8 @@ from pydantic import Field
 from fedweave.accounts.ledger import period
 from fedweave.core.text import counted
 from fedweave.core.types import Record
-from fedweave.experiment.config import config_hash, load, own_parameters
-from fedweave.experiment.config.plugins import checked_values
+from fedweave.experiment.config import config_hash, field_parameters, load
+from fedweave.experiment.config.choices import check_values
 from fedweave.experiment.config.toml import check_keys
 from fedweave.experiment.runs.reading import Run
 from fedweave.metrics.selection import lower, of_members, selection_metric_of, title_of
@@ -47,9 +47,9 @@ def read_card(path: Path | None) -> CardSettings:
     """
     if path is None:
         return CardSettings()
-    fields, table = own_parameters(CardSettings), load(path)
+    fields, table = field_parameters(CardSettings), load(path)
     check_keys("card", table, list(fields))
-    return CardSettings(**checked_values("card.", table, fields))
+    return CardSettings(**check_values("card.", table, fields))
 
 
 def origin(run: Run, model: str | None, settings: CardSettings) -> list[str]:

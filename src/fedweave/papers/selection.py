@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from fedweave.errors import ConfigError
-from fedweave.experiment.config.toml import check_name, quoted
+from fedweave.experiment.config.toml import check_name, quote
 from fedweave.papers import fedego_script, glasu_script
 from fedweave.papers.f2gnn import F2GNN
 from fedweave.papers.fairgfl import FAIRGFL
@@ -100,7 +100,7 @@ def of_names(chosen: Chosen, names: Sequence[str]) -> Chosen:
     rows, columns = ([it for it in there if it in names] or there for there in (rows, columns))
     tables = _cut(chosen, names, lambda cell: cell.row in rows and cell.column in columns)
     if not tables:
-        raise ConfigError(f"--only: no cell has its row and its column among {', '.join(map(quoted, names))}.")
+        raise ConfigError(f"--only: no cell has its row and its column among {', '.join(map(quote, names))}.")
     return tables
 
 
@@ -111,7 +111,7 @@ def _cut(chosen: Chosen, names: Sequence[str], selected: Callable[[PaperCell], b
     for name, heading, table in chosen:
         cells = tuple(filter(selected, table.cells))
         if cells:
-            selection_heading = f"{heading}, {', '.join(map(quoted, names))}"
+            selection_heading = f"{heading}, {', '.join(map(quote, names))}"
             tables.append((f"{name}-{suffix}", selection_heading, replace(table, cells=cells)))
     return tables
 

@@ -15,14 +15,14 @@ from fedweave.core.shown import Shown, Words, page
 from fedweave.core.tree import Tree
 from fedweave.core.types import Values
 from fedweave.errors import ConfigError, UserError
-from fedweave.experiment.build import Built, origin_of, precomputed_in
+from fedweave.experiment.build import Built, origin_of, precomputed_features
 from fedweave.experiment.config import Config, Document, EvaluationSettings, General, read, read_saved, resolve
 from fedweave.experiment.config.plugins import CODE
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.rounds import train as in_memory
 from fedweave.experiment.runs import run as runs
-from fedweave.experiment.runs.described import check_described, described
 from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
+from fedweave.experiment.runs.from_objects import check_described, describe
 from fedweave.experiment.runs.warm import begin
 from fedweave.metrics.selection import Judging, selection_metric_of
 from fedweave.metrics.stopping import Stopping
@@ -322,10 +322,10 @@ def train(
     directory = Path(out).expanduser()
     earlier = None if init_from is None else str(Path(init_from).expanduser())
     general = General(origin.seed, rounds, eval_every, fair_margin, earlier)
-    config, data = described(algorithm, origin, general, directory)
+    config, data = describe(algorithm, origin, general, directory)
     evaluation = EvaluationSettings(**asdict(judging)) if judging is not None else config.evaluation
     config = replace(config, evaluation=replace(evaluation, patience=patience, min_delta=min_delta))
-    features, algorithms = precomputed_in(fed), origin.member_algorithms  # type: ignore[arg-type]
+    features, algorithms = precomputed_features(fed), origin.member_algorithms  # type: ignore[arg-type]
     built = Built(data, origin.partition, algorithm, fed, features, member_algorithms=algorithms)  # type: ignore[arg-type]
     check_described(config, built)
     here = runs.RunBackend(build=lambda _: built)

@@ -17,10 +17,9 @@ from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.notes import feature_notes, name_notes, single_class_notes, time_notes
 from fedweave.engines.sharded import Sharded
-from fedweave.experiment.build import Built, suited
+from fedweave.experiment.build import Built
 from fedweave.experiment.config import Config
-from fedweave.experiment.config.plugins import models_told
-from fedweave.experiment.requirements import untested
+from fedweave.experiment.config.choices import model_names
 from fedweave.experiment.runs.saving import Ready
 from fedweave.models.edge_settings import unused_attributes
 from fedweave.partition import notes_on_unused, repeats
@@ -61,7 +60,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
         f"[bold]{plain_text(data.name)}[/] ({graphs}{counted(data.nodes, 'node')})",
         f"{counted(len(built.fed.clients), 'client')} by {plain_text(config.partition.label)}",
         f"[bold]{plain_text(config.algorithm.label)}[/]",
-        plain_text(models_told(config.plain()["model"])),
+        plain_text(model_names(config.plain()["model"])),
         f"{engine['name']} ({', '.join((mode, *built.fed.computes_on, engine['dtype']))})",
         f"seed {config.general.seed}",
     ]

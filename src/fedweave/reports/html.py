@@ -10,7 +10,7 @@ from markupsafe import Markup
 from fedweave.accounts.compliance import disclose
 from fedweave.core.text import counted
 from fedweave.core.types import Record
-from fedweave.experiment.config import written
+from fedweave.experiment.config import to_toml
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, grouped
 from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, lower, title_of
 from fedweave.reports import figures, gains, tables
@@ -337,5 +337,5 @@ def _whose(group_runs: Sequence[GroupRun]) -> str:
 def _repeat(group: Group, run: Run) -> dict[str, str]:
     """How to repeat a run."""
     name = f"{group.label}, seed {run.summary.get('seed')}"
-    config = written(run.config)
+    config = to_toml(run.config)
     return {"name": name, "command": tables.command(run), "directory": str(run.directory), "config": config}

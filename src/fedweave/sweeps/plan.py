@@ -18,7 +18,6 @@ from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import changes, digests
 from fedweave.errors import ConfigError, FedweaveError, UserError
-from fedweave.experiment.build import prepared
 from fedweave.experiment.config import (
     Config,
     Document,
@@ -26,13 +25,15 @@ from fedweave.experiment.config import (
     load,
     override,
     parameters,
+    pop_tune,
     registry,
     resolve,
-    tuned,
     with_algorithm,
 )
-from fedweave.experiment.config.plugins import DEFAULT_NAMES, accepts, lookup
+from fedweave.experiment.config.choices import accepts
+from fedweave.experiment.config.plugins import DEFAULT_NAMES, lookup
 from fedweave.experiment.config.toml import inline
+from fedweave.experiment.loading import load_data
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.sweeps.runs import PlannedRun, plan_run
@@ -81,7 +82,7 @@ def grid_of_options(config: Path, settings: Sequence[str], grid: Sequence[str]) 
     for text in (*settings, *grid):
         if scoped(_key_of(text))[1] == "seed":
             raise ConfigError(f"{text}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
-    result = {f"algorithm.{key}": list(map(inline, values)) for key, values in tuned(load(config)).items()}
+    result = {f"algorithm.{key}": list(map(inline, values)) for key, values in pop_tune(load(config)).items()}
     for text in grid:
         key, values = _key_and_values(text)
         result[key] = values
@@ -159,7 +160,7 @@ def is_whole(document: Document, key: str) -> bool:
 def algorithm_documents(config: Path, algorithms: str, settings: Sequence[str]) -> tuple[list[Document], list[str]]:
     """The document of every algorithm, with the settings that it has; and notes on the settings that it lacks."""
     base = load(config)
-    tuned(base)  # removes the values to try, which are not a setting
+    pop_tune(base)  # removes the values to try, which are not a setting
     names = [name.strip() for name in algorithms.split(",")] if algorithms else [""]  # "": the configuration's own
     documents = []
     notes: list[str] = []
@@ -323,7 +324,7 @@ def _changes(run: PlannedRun, digests_of_data: dict[str, dict[str, str]]) -> lis
         settings = config.plain() | {"rounds": 0} if crossing else config.data.plain()
         key = repr((settings, config.folder, config.general.seed))
         if key not in digests_of_data:
-            digests_of_data[key] = digests(prepared(config)[0] if crossing else _read_data(config))
+            digests_of_data[key] = digests(load_data(config)[0] if crossing else _read_data(config))
         known = digests_of_data[key]
     with suppress(FedweaveError):  # the run itself will report a fault of its directory
         return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known | code)

@@ -1,21 +1,18 @@
 """Configuration: from a TOML file and the command line's overrides to checked, resolved settings."""
 
-from fedweave.experiment.config.experiment import (
-    ENGINES,
-    Config,
-    EvaluationSettings,
+from fedweave.experiment.config.choices import Choice
+from fedweave.experiment.config.experiment import Config, resolve
+from fedweave.experiment.config.plugins import Parameter, field_parameters, groups, lookup, parameters, registry
+from fedweave.experiment.config.reading import (
     Exchanged,
-    General,
-    SimulationEngine,
     load_saved,
+    pop_tune,
     read,
     read_saved,
-    resolve,
-    tuned,
+    to_toml,
     with_algorithm,
-    written,
 )
-from fedweave.experiment.config.plugins import Choice, Parameter, groups, lookup, own_parameters, parameters, registry
+from fedweave.experiment.config.sections import ENGINES, EvaluationSettings, General, SimulationEngine
 from fedweave.experiment.config.toml import (
     Document,
     check_name,
@@ -42,6 +39,7 @@ __all__ = [
     "config_hash",
     "differences",
     "dumps",
+    "field_parameters",
     "flat",
     "groups",
     "load",
@@ -49,13 +47,12 @@ __all__ = [
     "lookup",
     "nearest",
     "override",
-    "own_parameters",
     "parameters",
+    "pop_tune",
     "read",
     "read_saved",
     "registry",
     "resolve",
-    "tuned",
+    "to_toml",
     "with_algorithm",
-    "written",
 ]

@@ -26,12 +26,12 @@ def check_name(path: str, name: object, valid: Iterable[str]) -> None:
     if not isinstance(name, str) or name not in valid:
         raise ConfigError(
             f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of "
-            f"{few(name, map(quoted, valid), _command(path))}.",
+            f"{few(name, map(quote, valid), _command(path))}.",
             code="config.unknown-name",
         )
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A name as it stands among others with commas between them: in quotes if it has a comma itself."""
     return f'"{name}"' if "," in name else name
 
@@ -54,14 +54,11 @@ def check_keys(
     if unknown:
         where = f"{path}." if path else ""
         command = _command(path, owner)
-        raise ConfigError(
-            *(
-                f"{where}{key}: unknown key.{hint(key) or nearest(key, valid)} The keys{owner} are "
-                f"{few(key, valid, command)}."
-                for key in unknown
-            ),
-            code="config.unknown-key",
-        )
+        messages = []
+        for key in unknown:
+            remark = hint(key) or nearest(key, valid)
+            messages.append(f"{where}{key}: unknown key.{remark} The keys{owner} are {few(key, valid, command)}.")
+        raise ConfigError(*messages, code="config.unknown-key")
 
 
 _LISTS = {"data": "datasets", "partition": "partitions", "model": "models", "algorithm": "algorithms"}
@@ -100,8 +97,9 @@ def load(path: Path) -> Document:
         raise ConfigError(f"{path} cannot be read: {error}", code="config.unreadable") from error
     except tomllib.TOMLDecodeError as error:
         escape = "Unescaped" in str(error) or "hex value" in str(error)
-        if escape and (at := re.search(r"at line (\d+)", str(error))):
-            before = int(at[1]) - 1
+        place = re.search(r"at line (\d+)", str(error))
+        if escape and place is not None:
+            before = int(place[1]) - 1
             _refuse_backslashes(path, text.split("\n")[before], _WITH_BACKSLASH, before)
         raise ConfigError(f"{path} is not valid TOML: {error}", code="config.unreadable") from error
     except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
@@ -110,16 +108,17 @@ def load(path: Path) -> Document:
         raise ConfigError(f"{path} cannot be read: it is nested too deeply", code="config.unreadable") from error
 
 
-_OF_WINDOWS = re.compile(
-    r'''(?m)^[^#"'\n]*"([A-Za-z]:\\(?!\\|u[0-9A-Fa-f]{4})[^"\n]*)"'''
-)  # where \t and the like would be one character
+# a path of Windows, where \t and the like would be one character
+_OF_WINDOWS = re.compile(r'''(?m)^[^#"'\n]*"([A-Za-z]:\\(?!\\|u[0-9A-Fa-f]{4})[^"\n]*)"''')
 _WITH_BACKSLASH = re.compile(r'"([^"\n]*\\[^"\n]*)"')
 
 
 def _refuse_backslashes(path: Path, text: str, pattern: re.Pattern[str], lines_before: int = 0) -> None:
     """Reject a Windows path in double quotes, where TOML reads backslashes as escapes."""
-    if match := pattern.search(text):
-        line, literal = lines_before + text.count("\n", 0, match.start(1)) + 1, match[1]
+    match = pattern.search(text)
+    if match is not None:
+        literal = match[1]
+        line = lines_before + text.count("\n", 0, match.start(1)) + 1
         raise ConfigError(
             f'{path} is not valid TOML: line {line}: "{literal}" has a backslash, which begins an escape in double '
             f"quotes. Write '{literal}' in single quotes, or {literal.replace(chr(92), '/')}.",
@@ -199,12 +198,11 @@ def dumps(document: Document, remarks: Mapping[str, str] | None = None) -> str:
     lines = [f"{_key(key)} = {inline(value)}" for key, value in document.items() if not isinstance(value, dict)]
     for name, table in document.items():
         if isinstance(table, dict):
-            lines += [
-                "",
-                *([f"# {remarks[name]}"] if name in remarks else []),
-                f"[{_key(name)}]",
-                *(f"{_key(key)} = {inline(value)}" for key, value in table.items()),
-            ]
+            lines.append("")
+            if name in remarks:
+                lines.append(f"# {remarks[name]}")
+            lines.append(f"[{_key(name)}]")
+            lines += [f"{_key(key)} = {inline(value)}" for key, value in table.items()]
     return "\n".join(lines) + "\n"
 
 

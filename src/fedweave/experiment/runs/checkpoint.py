@@ -15,7 +15,7 @@ from fedweave.errors import ReplyRefused, UserError
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     SUMMARY,
-    damaged,
+    damage_error,
     read,
     read_summary,
     write,
@@ -128,7 +128,7 @@ class Checkpoint:
                     models["fed"] = apart(models["fed"])
             return cls(**{**tree, "summary": dict(leaves(tree["summary"]))})
         except (ReplyRefused, TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
-            raise damaged(path, str(error)) from error
+            raise damage_error(path, str(error)) from error
 
 
 def _check_kinds(tree: Tree) -> None:

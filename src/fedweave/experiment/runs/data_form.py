@@ -32,9 +32,9 @@ from fedweave.datasets.settings import CommonSettings, DataSettings, GraphSettin
 from fedweave.datasets.table_files import find, read
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import DataError
-from fedweave.experiment.build import cut_as, prepared, seen_by
 from fedweave.experiment.config import Config
-from fedweave.experiment.runs.files import COLUMNS, damaged, read_table, write_table
+from fedweave.experiment.loading import client_partition, load_data, read_and_cut
+from fedweave.experiment.runs.files import COLUMNS, damage_error, read_table, write_table
 from fedweave.partition.base import Partition
 from fedweave.partition.preparation import ModelData, model_data, numbers_of
 from fedweave.partition.scaling import of_typical
@@ -131,7 +131,7 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
     if data.scaling != "none" and any(part.columns is not None for part in partition.parts):
         return form_of(data, "none", None, of_edges)
     if data.scaling != "none":
-        seen = seen_by(config.algorithm, partition, data)
+        seen = client_partition(config.algorithm, partition, data)
         return replace(
             form_of(data, "none", None, of_edges), scaling=scaling_record(data.scaling, *of_typical(data, seen))
         )
@@ -141,10 +141,10 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
 def unscaled(config: Config) -> np.ndarray | sp.csr_matrix:
     """The features of the run's data as they are, without rows of what the run forgets."""
     if config.external in WIDENING:
-        return prepared(config, with_scaling=False)[0].x
+        return load_data(config, with_scaling=False)[0].x
     raw = {**config.data.values, "normalize": "none"}
     if config.forget is not None:
-        rest = config.forget.apply(*cut_as(replace(config, forget=None), raw))
+        rest = config.forget.apply(*read_and_cut(replace(config, forget=None), raw))
         return rest.data.x[rest.nodes]
     return datasets.read(config.data.name, path=config.folder, seed=config.general.seed, **raw).x
 
@@ -192,7 +192,7 @@ def read_form(directory: Path) -> DataForm | None:
         more = about.get("edges"), _read_targets(about.get("targets")), *(about.get(fact) is True for fact in _FACTS)
         return DataForm(len(names), about["classes"], columns, labels, example, scaling, *more)
     except (ValueError, KeyError, TypeError) as error:
-        raise damaged(path, f"{type(error).__name__} {error}") from error
+        raise damage_error(path, f"{type(error).__name__} {error}") from error
 
 
 def _read_targets(record: Record | None) -> Record | None:

@@ -1,4 +1,4 @@
-"""The files of a run: replaced as a whole, locked while they are written, and read with damage named.
+"""The files of a run: replaced as a whole, locked while they are written, and read with damage reported.
 
 Nothing here needs torch, so that looking into a finished run starts quickly.
 """
@@ -12,13 +12,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyarrow import types
 
 from fedweave.core import ledger_columns
 from fedweave.core.decompression import (
@@ -32,141 +30,7 @@ from fedweave.core.decompression import (
 from fedweave.core.text import cell
 from fedweave.core.types import Record
 from fedweave.errors import DiskFull, FedweaveError, UserError
-
-# ----------------------------------------------------------------------------------------------------
-# The columns of a run's tables, so that a damaged or foreign file is reported when it is read.
-
-
-WAYS = ("up", "down", "peer")  # of a ledger's messages
-MOST = 1e300  # of a metric, beyond which no axis can be drawn; a model has diverged long before
-
-
-class ColumnKind(NamedTuple):
-    """The kind of values of a column: its name in `words`, and whether a type `fits`."""
-
-    words: str
-    fits: Callable[[pa.DataType], bool]
-
-
-class TableColumn(NamedTuple):
-    """One column: its kind, and whether every row has a value."""
-
-    kind: ColumnKind
-    full: bool = True
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if types.is_dictionary(kind) else kind
-
-
-def _is_words(kind: pa.DataType) -> bool:
-    return bool(types.is_string(_plain(kind)) or types.is_large_string(_plain(kind)))
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(types.is_integer(kind) or types.is_floating(kind))
-
-
-def _is_counts(kind: pa.DataType) -> bool:
-    return bool(types.is_null(kind) or (types.is_list(kind) and types.is_integer(kind.value_type)))
-
-
-_WHOLE = ColumnKind("whole numbers", lambda kind: types.is_integer(kind) or types.is_null(kind))
-_NUMBERS = ColumnKind("numbers", lambda kind: _is_number(kind) or types.is_null(kind))
-_WORDS = ColumnKind("text", lambda kind: _is_words(kind) or types.is_null(kind))
-_COUNTS = ColumnKind("lists of whole numbers", _is_counts)
-_TIMES = ColumnKind("times", lambda kind: types.is_timestamp(kind) or types.is_null(kind))
-
-METRICS_COLUMNS = {
-    "round": TableColumn(_WHOLE),
-    "client": TableColumn(_WORDS),
-    "split": TableColumn(_WORDS),
-    "metric": TableColumn(_WORDS),
-    "value": TableColumn(_NUMBERS),
-}
-
-
-def _kind(of: pa.DataType) -> ColumnKind:
-    """The kind of a column of that type."""
-    kinds = ((types.is_integer, _WHOLE), (types.is_floating, _NUMBERS), (types.is_timestamp, _TIMES))
-    return next((kind for is_of, kind in kinds if is_of(of)), _WORDS)
-
-
-LEDGER_COLUMNS = {each.name: TableColumn(_kind(each.type), not each.optional) for each in ledger_columns.COLUMNS}
-PARTITION_COLUMNS = {
-    "client": TableColumn(_WORDS),
-    **dict.fromkeys(("nodes", "edges_kept", "edges_cut", "train", "val", "test"), TableColumn(_WHOLE, full=False)),
-    "labels": TableColumn(_COUNTS, full=False),
-}
-COLUMNS_COLUMNS = {
-    **dict.fromkeys(("column", "kind"), TableColumn(_WORDS)),
-    "value": TableColumn(_WORDS, full=False),
-    **dict.fromkeys(("shift", "divisor"), TableColumn(_NUMBERS, full=False)),
-}
-MOTIFS_COLUMNS = {"client": TableColumn(_WORDS), "motif": TableColumn(_WORDS), "graphs": TableColumn(_WHOLE)}
-CONTRIBUTIONS_COLUMNS = {
-    "client": TableColumn(_WORDS),
-    "round": TableColumn(_WHOLE),
-    "leave_one_out": TableColumn(_NUMBERS, full=False),
-}
-PREDICTIONS_COLUMNS = {"client": TableColumn(_WORDS)}  # and "predicted", or "predicted_…" of each target
-OF_TABLE = {
-    "metrics.parquet": METRICS_COLUMNS,
-    "ledger.parquet": LEDGER_COLUMNS,
-    "earlier-ledger.parquet": {**LEDGER_COLUMNS, "run": TableColumn(_WHOLE)},
-    "partition.parquet": PARTITION_COLUMNS,
-    "columns.parquet": COLUMNS_COLUMNS,
-    "contributions.parquet": CONTRIBUTIONS_COLUMNS,
-    "motifs.parquet": MOTIFS_COLUMNS,
-    "predictions.parquet": PREDICTIONS_COLUMNS,
-}
-
-
-def check_columns(table: pa.Table, name: str) -> None:
-    """Raise ValueError if the table of the file `name` is not as a run writes it; the message names the column."""
-    for column, (kind, full) in OF_TABLE.get(name, {}).items():
-        if table.column_names.count(column) != 1:
-            raise ValueError(f"it has {table.column_names.count(column) or 'no'} columns {column!r}, and needs one")
-        values = table[column]
-        if not kind.fits(values.type):
-            raise ValueError(f"its column {column!r} holds {values.type}, not {kind.words}")
-        if full and values.null_count:
-            raise ValueError(f"its column {column!r} is empty in {values.null_count} rows")
-    if name == "ledger.parquet" and (odd := set(table["direction"].unique().to_pylist()) - {*WAYS}):
-        raise ValueError(f"its column 'direction' has {min(odd)[:40]!r}, and may have {', '.join(WAYS)}")
-    if name == "metrics.parquet":
-        _check_values(table["value"])
-    if name == "partition.parquet":
-        _check_counts(table["labels"])
-    if name == "predictions.parquet":
-        _check_classes(table)
-
-
-def _check_values(values: pa.ChunkedArray) -> None:
-    size = pc.abs(values.cast(pa.float64()))
-    if pc.any(pc.and_(pc.is_finite(size), pc.greater(size, MOST))).as_py():
-        raise ValueError(f"its column 'value' has numbers beyond {MOST:.0e}")
-
-
-def _check_counts(labels: pa.ChunkedArray) -> None:
-    lengths = {len(counts) for counts in labels.to_pylist() if counts}
-    if len(lengths) > 1 or any(count is None for counts in labels.to_pylist() for count in counts or ()):
-        raise ValueError("its column 'labels' has not one count for each class in every row")
-
-
-def _check_classes(table: pa.Table) -> None:
-    names = [name for name in table.column_names if name.partition("_")[0] == "predicted"]
-    if not names:
-        raise ValueError("it has no column 'predicted', and needs one")
-    if names != ["predicted"] or not any(name.startswith("p_") for name in table.column_names):
-        return  # of numbers, or of several labels
-    classes = {name.removeprefix("p_") for name in table.column_names if name.startswith("p_")}
-    for name in {"predicted", "true"} & set(table.column_names):
-        if strange := set(map(str, pc.unique(table[name].drop_null()).to_pylist())) - classes:
-            raise ValueError(
-                f"its column {name!r} has {min(strange)[:40]!r}, and there is no column of probabilities for that class"
-            )
-
+from fedweave.experiment.runs.table_columns import MAX_VALUE, check_columns
 
 CONFIG, PARTITION, METRICS, LEDGER = "config.toml", "partition.parquet", "metrics.parquet", "ledger.parquet"
 COLUMNS = "columns.parquet"  # the columns and classes of the run's data (`experiment.runs.data_form`)
@@ -182,7 +46,7 @@ HISTOGRAMS = "histograms.json"  # of what a scorer was trained on: next to it at
 SCORER = "scorer.safetensors"  # a model with all that scoring needs: in an export, and in a run's folder at a site
 EARLIER_LEDGER = "earlier-ledger.parquet"  # what was sent under a mechanism in the runs that it began from
 RUN = "run.json"  # of a run between sites: which run of the project it is
-PARTS = "checkpoint/rows"  # folder of rows that a large table of a run that goes on has got since (`saving.Growing`)
+PARTS = "checkpoint/rows"  # folder of rows that a large table of an unfinished run has got since (`saving.Growing`)
 OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, MOTIFS, PAIRS, CHECKPOINT, PARTS, SUMMARY, RUN)
 EXPORT, STATEMENT, FORGOTTEN = "export", "statement", "forgotten"  # folders
 OF_MODEL = (
@@ -218,7 +82,6 @@ _IN_SUMMARY = {
     "target": str,
     "outputs": int,
 }
-_NAMES = ("classes", "targets", "groups", "devices")
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"
 READABLE = "It must be a file that this user may read (chmod u+r)"
@@ -241,7 +104,11 @@ def write(path: Path, fill: Callable[[BinaryIO], object], opener: Callable[[str,
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
-            _sync(path.parent)
+            descriptor = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
         finally:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
@@ -291,12 +158,10 @@ def csv_bytes(table: pa.Table, spreadsheet: bool = False) -> bytes:
     from pyarrow import csv
 
     if spreadsheet:
-        words = [pa.types.is_string(field.type) for field in table.schema]
-        columns = [
-            pa.array(map(cell, column.to_pylist()), pa.string()) if is_words else column
-            for column, is_words in zip(table.columns, words, strict=True)
-        ]
-        table = pa.table(columns, names=table.column_names)
+        for index, field in enumerate(table.schema):
+            if pa.types.is_string(field.type):
+                cells = pa.array(map(cell, table[field.name].to_pylist()), pa.string())
+                table = table.set_column(index, field.name, cells)
     sink = pa.BufferOutputStream()
     csv.write_csv(table, sink)
     return bytes(sink.getvalue())
@@ -325,7 +190,7 @@ def read_pairs(directory: Path) -> dict[str, np.ndarray]:
             if matrix.dtype.kind not in "fiub" or matrix.ndim != 2 or len({0, *matrix.shape}) != 2:
                 raise ValueError(f"{name} is no square matrix of numbers, but {matrix.dtype} {list(matrix.shape)}")
     except (*ARCHIVE_FAULTS, DecompressionBomb) as error:
-        raise damaged(path, str(error)) from error
+        raise damage_error(path, str(error)) from error
     return matrices
 
 
@@ -343,7 +208,8 @@ def read(path: Path, start: int = 0) -> bytes:
 
 
 def read_table(directory: Path, name: str) -> pa.Table:
-    """One of a run's Parquet files, with what it has got since. An older ledger gets the columns that it lacks, empty.
+    """One of a run's Parquet files, with the rows that it has got since. An older ledger gets the columns that it lacks,
+    empty.
 
     Raises:
         UserError: there is none.
@@ -354,10 +220,10 @@ def read_table(directory: Path, name: str) -> pa.Table:
         raise UserError(
             f"there is no {path}; give the directory of a run (the --out of `fedweave run`).", code="user.no-file"
         )
-    return pa.concat_tables([table for _, table in chained(path)]).unify_dictionaries()
+    return pa.concat_tables([table for _, table in read_chunks(path)]).unify_dictionaries()
 
 
-def chained(path: Path) -> Iterator[tuple[Path, pa.Table]]:
+def read_chunks(path: Path) -> Iterator[tuple[Path, pa.Table]]:
     """The rows of a run's table, in order: the file, and a table from it.
 
     Raises:
@@ -392,7 +258,7 @@ def row_groups(file: Path | pa.OSFile, name: str) -> Iterator[pa.Table]:
             check_columns(table, name)
             yield table
     except (*TABLE_FAULTS, DecompressionBomb, Nested, ValueError) as error:
-        raise damaged(file if isinstance(file, Path) else name, str(error)) from error
+        raise damage_error(file if isinstance(file, Path) else name, str(error)) from error
 
 
 def part_of(path: Path, first: int) -> Path:
@@ -423,36 +289,31 @@ def read_summary(path: Path, *needed: str) -> Record:
     """
     try:
         summary: Record = json.loads(read(path))
-        for name in ("rounds", "metrics", *needed):
-            summary[name]
-        checked = {name: value for name, value in summary.items() if name in _IN_SUMMARY}
-        for name, value in checked.items():
-            if not isinstance(value, _IN_SUMMARY[name]) or isinstance(value, bool):
+        missing = [name for name in ("rounds", "metrics", *needed) if name not in summary]
+        if missing:
+            raise KeyError(missing[0])
+        for name, value in [*summary.items(), *summary["metrics"].items()]:
+            if name in _IN_SUMMARY:
+                fits = isinstance(value, _IN_SUMMARY[name]) and not isinstance(value, bool)
+            else:
+                is_number = isinstance(value, int | float) and not isinstance(value, bool)
+                fits = value is None or (is_number and abs(value) <= MAX_VALUE)
+            if not fits:
                 raise TypeError(f"{name} is {str(value)[:40]}")
-        if any(isinstance(name, dict | list) for key in _NAMES for name in checked.get(key, ())):
-            raise TypeError("a class, group, device or target has no name")
-        if not all(isinstance(device, str) for device in checked.get("devices", ())):
+        for key in ("classes", "targets", "groups", "devices"):
+            if any(isinstance(name, dict | list) for name in summary.get(key, ())):
+                raise TypeError("a class, group, device or target has no name")
+        if not all(isinstance(device, str) for device in summary.get("devices", ())):
             raise TypeError("a device is no text")
-        if "edges" in checked and not _is_form(checked["edges"]):
-            raise TypeError(f"edges is {str(checked['edges'])[:40]}")
-        for name, value in ({**summary, **summary["metrics"]}).items():
-            if name not in checked and not _is_float(value):
-                raise TypeError(f"{name} is {str(value)[:40]}")
+        if "edges" in summary:  # `datasets.Dataset.edge_form`; sites send 0 or 1 for what holds or not
+            edges = summary["edges"]
+            count, flags = edges.get("features"), [edges.get(key) for key in ("weighted", "examples", "directed")]
+            is_count = isinstance(count, int) and not isinstance(count, bool) and count >= 0
+            if not is_count or not all(flag in (0, 1) and isinstance(flag, int) for flag in flags):
+                raise TypeError(f"edges is {str(edges)[:40]}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise damaged(path, f"{type(error).__name__} {error}") from error
+        raise damage_error(path, f"{type(error).__name__} {error}") from error
     return summary
-
-
-def _is_form(edges: Record) -> bool:
-    """Whether it is a form of edge attributes (`datasets.Dataset.edge_form`)."""
-    count, whether = edges.get("features"), [edges.get(key) for key in ("weighted", "examples", "directed")]
-    counted = isinstance(count, int) and not isinstance(count, bool) and count >= 0
-    return counted and all(one in (0, 1) and isinstance(one, int) for one in whether)  # sites send 0 or 1
-
-
-def _is_float(value: object) -> bool:
-    """Whether it is a number that a float can hold, or null."""
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST)
 
 
 def is_used(directory: Path) -> bool:
@@ -460,7 +321,8 @@ def is_used(directory: Path) -> bool:
     with plain_errors(directory, READABLE):
         if not directory.is_dir():
             return directory.exists()
-        return any(entry.is_file() and entry.name != LOCK and entry.suffix != ".tmp" for entry in directory.rglob("*"))
+        files = [entry for entry in directory.rglob("*") if entry.is_file()]
+        return any(file.name != LOCK and file.suffix != ".tmp" for file in files)
 
 
 def remove_leftovers(directory: Path) -> None:
@@ -481,7 +343,7 @@ def remove_run(directory: Path) -> None:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def lock(directory: Path) -> Iterator[None]:
     """Create `directory` and keep other processes from writing it; the system frees the lock of a killed process.
 
     Raises:
@@ -532,15 +394,7 @@ def _check_regular(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a folder, a pipe or a device")
 
 
-def damaged(path: Path | str, reason: str) -> FedweaveError:
+def damage_error(path: Path | str, reason: str) -> FedweaveError:
     """The error for a file of a run that cannot be read."""
     remedy = "Restore it from a copy, or run again from the start in another directory (--out)"
     return FedweaveError(f"{path} is damaged: {reason}. {remedy}.", code="file.damaged")
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -19,7 +19,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Document, differences, flat, load_saved
-from fedweave.experiment.config.plugins import models_told
+from fedweave.experiment.config.choices import model_names
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import (
     CONFIG,
@@ -94,7 +94,7 @@ class Run:
     @property
     def models(self) -> str:
         """The names of the model, or of all members' models; "" where it is not known."""
-        return models_told(self.section("model"))
+        return model_names(self.section("model"))
 
     @cached_property
     def selection_metric(self) -> str:

@@ -18,7 +18,7 @@ from fedweave.experiment.runs.files import (
     OF_COMMANDS,
     SUMMARY,
     is_used,
-    locked,
+    lock,
     plain_errors,
     read_summary,
     remove_run,
@@ -34,7 +34,7 @@ def recover(directory: Path) -> None:
         UserError: another process is replacing it now.
     """
     if (directory / _WHOLE).is_dir() or (directory / _PART).is_dir():
-        with locked(directory):
+        with lock(directory):
             settle(directory)
 
 

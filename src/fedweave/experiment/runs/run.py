@@ -27,8 +27,8 @@ from fedweave.core.types import CLASS, Record
 from fedweave.datasets.contents import check_same, digests
 from fedweave.errors import UserError
 from fedweave.experiment.build import Built, build
-from fedweave.experiment.config import Config, written
-from fedweave.experiment.requirements import Counted, check_stage
+from fedweave.experiment.config import Config, to_toml
+from fedweave.experiment.requirements import check_training_examples
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.data_form import form_of_config, write_form
@@ -42,8 +42,8 @@ from fedweave.experiment.runs.files import (
     OF_MODEL,
     PARTITION,
     SUMMARY,
-    damaged,
-    locked,
+    damage_error,
+    lock,
     plain_errors,
     read_table,
     remove_leftovers,
@@ -178,10 +178,10 @@ def running(
     with ExitStack() as stack:
         stack.enter_context(closing(built))
         columns = here.columns(built)
-        check_stage(Counted(train=columns["train"]))  # before the directory is made
+        check_training_examples(columns["train"])  # before the directory is made
         judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
         origin = _warm_start(config, built, directory, here, overwrite)
-        stack.enter_context(locked(directory))
+        stack.enter_context(lock(directory))
         stack.enter_context(replacing(directory) if overwrite else nullcontext())
         if not overwrite:
             examine(config, directory, resume)  # again: now no other process writes
@@ -240,7 +240,7 @@ def _prepare(
         metrics = Growing.resume(metrics_file, METRICS_SCHEMA, start.metrics, partial(lasting, round=start.round))
         built.fed.ledger.restore(_ledger(directory, start.ledger))
         built.fed.restore(start.fed, start.data)
-    write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
+    write(directory / CONFIG, lambda file: file.write(to_toml(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(columns))
     if isinstance(built, Built):  # sites alone know theirs
         write_form(directory, form_of_config(config, built.data, built.partition))
@@ -254,7 +254,7 @@ def _prepare(
 def _ledger(directory: Path, rows: int) -> pa.Table:
     table = read_table(directory, LEDGER)
     if len(table) < rows:
-        raise damaged(directory / LEDGER, f"it has {len(table)} rows, the checkpoint needs {rows}")
+        raise damage_error(directory / LEDGER, f"it has {len(table)} rows, the checkpoint needs {rows}")
     return table.slice(0, rows)
 
 

@@ -21,10 +21,10 @@ from fedweave.experiment.runs.files import (
     CHECKPOINT,
     LEDGER,
     PAIRS,
-    chained,
-    damaged,
+    damage_error,
     part_of,
     plain_errors,
+    read_chunks,
     remove_parts,
     row_groups,
     write_arrays,
@@ -123,17 +123,17 @@ class Growing:
         """The table that another session has left. Only the rows that `keep` returns count.
 
         Raises:
-            FedweaveError: a file is damaged, or fewer than `least` rows are there.
+            FedweaveError: a file is damage_error, or fewer than `least` rows are there.
         """
         table = cls(path, schema)
-        for part, rows in chained(path):
+        for part, rows in read_chunks(path):
             if part not in table._files:
                 table._files.append(part)
             table._filed += len(rows)
             table._gone += len(rows) - len(keep(rows))
             table._in_table += len(rows) if part == path else 0
         if table._filed < least:
-            raise damaged(path, f"it has {table._filed} rows, the checkpoint needs {least}")
+            raise damage_error(path, f"it has {table._filed} rows, the checkpoint needs {least}")
         if table._gone:
             table._old, table._keep, table._in_table = len(table._files), keep, 0  # written whole by the next save
         return table

@@ -22,7 +22,15 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, read_saved
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
-from fedweave.experiment.runs.files import CHECKPOINT, CONFIG, PARTITION, SUMMARY, damaged, read_summary, read_table
+from fedweave.experiment.runs.files import (
+    CHECKPOINT,
+    CONFIG,
+    PARTITION,
+    SUMMARY,
+    damage_error,
+    read_summary,
+    read_table,
+)
 from fedweave.models.edges import model_of_form
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.client_data import pool_clients
@@ -65,7 +73,7 @@ def check_fits(w: Tree, net: Model, directory: Path) -> Tree:
         if shapes.get(path) != shape:
             actual, expected = _describe_shape(shapes.get(path)), _describe_shape(shape)
             message = f"{path} is {actual}, and the model of config.toml has {expected} there"
-            raise damaged(directory / CHECKPOINT, message)
+            raise damage_error(directory / CHECKPOINT, message)
     return w
 
 

@@ -11,8 +11,9 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.external import EXCHANGE
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.errors import CallRefused, ConfigError
-from fedweave.experiment.config import Choice, Config, Document, own_parameters, resolve
-from fedweave.experiment.requirements import Configured, Scheduled, check_stage
+from fedweave.experiment.config import Choice, Config, Document, field_parameters, resolve
+from fedweave.experiment.requirements import check, check_rounds
+from fedweave.experiment.stages import Configured
 from fedweave.models.edges import model_for
 from fedweave.sites.flare.accounts import Exclusion
 from fedweave.sites.flare.exchange import INFO as SHARING
@@ -38,13 +39,13 @@ def make_algorithm(
     """
     site_config = config.of_member(name, sites)
     enrolled = replace(Configured.of(site_config).with_members(sites), member_models=config.member_models)
-    loaded = enrolled.with_data(data, scaling, engine=config.engine.values, predicts=predicts).check()
+    loaded = check(enrolled.with_data(data, scaling, engine=config.engine.values, predicts=predicts))
     attributes = None if loaded.declared.vertical else data.edge_attrs  # vertical models do not read edge attributes
     model = model_for(site_config.model.make(), attributes, width, data.outputs, data.links, config.decoder)
-    modelled = loaded.with_model(model).check()
+    modelled = check(loaded.with_model(model))
     algorithm: Algorithm = config.algorithm.make(model)
-    modelled.with_algorithm(algorithm).check()
-    check_stage(Scheduled(algorithm=algorithm, rounds=config.general.rounds))
+    check(modelled.with_algorithm(algorithm))
+    check_rounds(algorithm, config.general.rounds)
     return algorithm
 
 
@@ -272,7 +273,7 @@ def _resolve(listed: tuple[str, ...]) -> set[str]:
 
 def _extra_parts(algorithm: Choice) -> list[str]:
     """The names of the parts that an algorithm does not have by default."""
-    parameter = own_parameters(algorithm.kind).get("parts")
+    parameter = field_parameters(algorithm.kind).get("parts")
     kinds = (
         {type(part) for part in parameter.default}
         if parameter is not None and isinstance(parameter.default, tuple)

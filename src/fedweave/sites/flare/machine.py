@@ -8,9 +8,9 @@ from pydantic import Field
 
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError
-from fedweave.experiment.config import load, own_parameters
-from fedweave.experiment.config.experiment import Device
-from fedweave.experiment.config.plugins import checked_values
+from fedweave.experiment.config import field_parameters, load
+from fedweave.experiment.config.choices import check_values
+from fedweave.experiment.config.sections import Device
 from fedweave.experiment.config.toml import check_keys
 from fedweave.sites.flare.folder import SERVER_FILE, SITE_FILE
 
@@ -88,8 +88,8 @@ def table(document: Record, name: str, kind: type[T]) -> T:
     Raises:
         ConfigError: it is no table, or a key or value is not valid.
     """
-    values, parameters = document.get(name, {}), own_parameters(kind)
+    values, parameters = document.get(name, {}), field_parameters(kind)
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: is a table, written [{name}] with its keys below, got {values!r}")
     check_keys(name, values, list(parameters))
-    return kind(**checked_values(f"{name}.", values, parameters))
+    return kind(**check_values(f"{name}.", values, parameters))

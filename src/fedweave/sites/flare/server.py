@@ -25,12 +25,13 @@ from fedweave.core.types import CLASS, Kind, Record
 from fedweave.datasets.links import NAMES as LINK_NAMES
 from fedweave.errors import ClientsMissing, DataError, FedweaveError, StepFailed, UserError
 from fedweave.experiment.config import Config, resolve
-from fedweave.experiment.requirements import Configured, Scheduled, check_stage
+from fedweave.experiment.requirements import check, check_rounds
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, read_summary, write_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
 from fedweave.experiment.runs.run import RunBackend, run
 from fedweave.experiment.runs.saving import Ready
+from fedweave.experiment.stages import Configured
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.selection import THRESHOLD, Flagging, flagging, of_best
 from fedweave.models.edge_settings import has_ports
@@ -202,7 +203,7 @@ class Server:
         if values["threads"]:
             torch.set_num_threads(values["threads"])
         needs = capabilities(config.algorithm.kind)
-        enrolled = Configured.of(config).with_members(self.sites).check()
+        enrolled = check(Configured.of(config).with_members(self.sites))
         # A party needs all other parties' columns. If each site predicts on its own, no site waits for another.
         quorum = None if needs.vertical else 0.0 if self.predict else values["quorum"]
         more = Journal(journal_path(root, self.run)), quorum, read_root(root / STARTUP), Heads(root / HEADS)
@@ -220,8 +221,8 @@ class Server:
         if not needs.vertical:
             check_agreement(root, fed.held, features, outputs)
         algorithm = config.algorithm.make(model_of_form(config.model.make(), form, features, outputs, config.decoder))
-        enrolled.with_design(algorithm.model, algorithm).check()
-        check_stage(Scheduled(algorithm=algorithm, rounds=config.general.rounds))
+        check(enrolled.with_design(algorithm.model, algorithm))
+        check_rounds(algorithm, config.general.rounds)
         names, unsure = confirm_names(replies, config.data.values if config.links is None else {"labels": LINK_NAMES})
         data = DataOfSites(
             config.data.name, features, fed.classes, form, names["labels"], names["groups"], kind, outputs=outputs

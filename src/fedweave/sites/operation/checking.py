@@ -15,7 +15,8 @@ from fedweave.core.types import CLASS
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Config
 from fedweave.experiment.config.experiment import ANY_CLASSES, ANY_FEATURES
-from fedweave.experiment.requirements import Configured, Scheduled, check_stage
+from fedweave.experiment.requirements import check, check_rounds
+from fedweave.experiment.stages import Configured
 from fedweave.models.edges import model_of_form
 from fedweave.sites.flare.agreement import check_agreement, note_unnamed_columns
 from fedweave.sites.flare.folder import check_private
@@ -118,8 +119,8 @@ def _start_algorithm(folder: Path, project: Project, config: Config, findings: F
         algorithm = config.algorithm.make(model)
     except ConfigError:
         return  # the checks of the sites have found it
-    Configured.of(config).with_members(project.sites).with_design(model, algorithm).check()
-    check_stage(Scheduled(algorithm=algorithm, rounds=config.general.rounds))
+    check(Configured.of(config).with_members(project.sites).with_design(model, algorithm))
+    check_rounds(algorithm, config.general.rounds)
     if not calls_of(algorithm, config.algorithm.name, len(project.sites)).setup:
         fed.classes, fed.rounds = classes, config.general.rounds
         algorithm.init(fed)

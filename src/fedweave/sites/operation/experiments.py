@@ -23,13 +23,14 @@ from fedweave.datasets.leakage import has_sens
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import by_relation
 from fedweave.errors import ConfigError, UserError
-from fedweave.experiment.build import cut_as, ready
 from fedweave.experiment.config import Config, Document, parameters, registry, resolve
-from fedweave.experiment.requirements import Configured
+from fedweave.experiment.loading import add_external_columns, read_and_cut
+from fedweave.experiment.requirements import check
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import LEDGER, RUN, read_table
 from fedweave.experiment.runs.run import RunObserver
 from fedweave.experiment.runs.saving import Ready
+from fedweave.experiment.stages import Configured
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.client_data import global_test_part, shares
 from fedweave.partition.external import outside_edges, with_ids
@@ -52,7 +53,7 @@ def split(config: Config, sites: tuple[str, ...]) -> tuple[Dataset, Partition]:
     values = config.data.values
     if config.external != REFUSE and "normalize" in values:
         values = values | {"normalize": "none"}  # each site scales all its columns together
-    data, partition = cut_as(config, values)
+    data, partition = read_and_cut(config, values)
     if len(partition.parts) != len(sites):
         more = f"add --set partition.clients={len(sites)}, or " if "clients" in config.partition.values else ""
         remedy = f"--sites {','.join(partition.names)}" if partition.names else f"{len(partition.parts)} --sites"
@@ -122,7 +123,7 @@ def hand_out(
         data = with_ids(data)
         pairs = zip(shares(data, partition.parts), outside_edges(data, partition.parts), strict=True)
         site_parts = (replace(share, outside=outside) for share, outside in pairs)
-        whole = replace(ready(data, partition, config), scaling="none")
+        whole = replace(add_external_columns(data, partition, config), scaling="none")
         across = {"external": external, "normalize": config.data.values.get("normalize", "none")}
         policy |= {"exchange": config.min_external} if external == EXCHANGE else {}
     tests = () if part is None else tuple(shares(whole, [part]))
@@ -250,5 +251,5 @@ def check_experiment(config: Config, sites: Sequence[str]) -> None:
     Raises:
         ConfigError: the model or the algorithm refuses them. UserError: a requirement is not met.
     """
-    Configured.of(config).with_members(sites).check()
+    check(Configured.of(config).with_members(sites))
     config.check_made()

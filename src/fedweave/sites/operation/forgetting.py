@@ -9,7 +9,7 @@ from fedweave.apply.forgetting import BEFORE, EXACT, FAST, SHARE, new_folder
 from fedweave.core.types import Record
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Config
-from fedweave.experiment.config.plugins import MemberModels
+from fedweave.experiment.config.choices import MemberModels
 from fedweave.experiment.runs.files import RUN, SUMMARY, read_summary
 from fedweave.experiment.runs.trained import finished
 from fedweave.sites.operation.project import read_project

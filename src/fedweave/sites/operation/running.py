@@ -15,7 +15,7 @@ from pathlib import Path
 from fedweave.core.algorithm import capabilities
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError, listed
-from fedweave.experiment.config import Config, written
+from fedweave.experiment.config import Config, to_toml
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
@@ -27,8 +27,8 @@ from fedweave.experiment.runs.files import (
     PREDICTIONS,
     RUN,
     SUMMARY,
-    damaged,
-    locked,
+    damage_error,
+    lock,
     read_summary,
     remove_run,
     write,
@@ -82,7 +82,7 @@ def run(
             return summary
     start = _saved_round(directory) if resume else 0
     news = ProgressFile(notify, project, directory, start, config.general.rounds, config.engine.values["wait"])
-    with administer(project) as admin, locked(directory), news:
+    with administer(project) as admin, lock(directory), news:
         if resume or overwrite:
             _end_earlier(admin, directory, news)
         with replacing(directory) if overwrite else nullcontext():
@@ -205,7 +205,7 @@ def _jobs(
         UserError, FedweaveError: no site is connected, or the run failed.
     """
     lost = set[str]()
-    write(directory / CONFIG, lambda file: file.write(written(config.plain()).encode()))
+    write(directory / CONFIG, lambda file: file.write(to_toml(config.plain()).encode()))
     if follow and not _begins(admin, follow, patience):
         notify({"status": "ending", "sites": []})
         _end(admin, follow, 0.0)
@@ -306,7 +306,7 @@ def number_of(directory: Path) -> str:
     try:
         return str(_read_run(directory)["run"])
     except KeyError as error:
-        raise damaged(directory / RUN, "it names no run") from error
+        raise damage_error(directory / RUN, "it names no run") from error
 
 
 def sites_of(directory: Path) -> list[str]:
@@ -317,7 +317,7 @@ def sites_of(directory: Path) -> list[str]:
     """
     sites = _read_run(directory).get("sites", [])
     if not isinstance(sites, list) or not all(map(is_name, sites)):
-        raise damaged(directory / RUN, "its sites are no names that sites can have")
+        raise damage_error(directory / RUN, "its sites are no names that sites can have")
     return sites
 
 
@@ -326,7 +326,7 @@ def _read_run(directory: Path) -> Record:
     try:
         return dict(json.loads(path.read_text())) if path.exists() else {}
     except (ValueError, TypeError) as error:
-        raise damaged(path, str(error)) from error
+        raise damage_error(path, str(error)) from error
 
 
 def _keep(directory: Path, known: Record) -> None:
@@ -387,7 +387,7 @@ def predict(
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
     saved(directory, config).at(when)  # with the plug-ins that made it
     number = _number(project, about, directory, resume=True)
-    with administer(project) as admin, locked(directory):
+    with administer(project) as admin, lock(directory):
         _end_earlier(admin, directory, notify)
         here = set(admin.wait_for(about.sites, patience))
         absent = [site for site in about.sites if site not in here]

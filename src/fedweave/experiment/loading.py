@@ -1,0 +1,115 @@
+"""The data and the partition that a configuration names, before any graph is made."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fedweave import datasets
+from fedweave.core.algorithm import capabilities
+from fedweave.core.types import PREDICT, Values
+from fedweave.datasets.base import Dataset
+from fedweave.datasets.external import WIDENING
+from fedweave.datasets.features import OVER_NODES, normalize, scale_by_holders
+from fedweave.datasets.links import as_links
+from fedweave.datasets.triples import with_node_columns
+from fedweave.experiment.config import Choice, Config
+from fedweave.learn.losses import by_number
+from fedweave.partition import cut
+from fedweave.partition.base import Partition
+from fedweave.partition.client_data import pool_clients
+from fedweave.partition.external import Appended, check_inside, with_external_columns
+from fedweave.partition.preparation import with_scaled_edges
+
+
+def load_data(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partition, Appended | None]:
+    """The data that a config names, its partition and, where its edges between members become features, how.
+
+    with_scaling: whether features are scaled as [data] normalize says.
+
+    Raises:
+        ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
+    """
+    values = dict(config.data.values)
+    widens = config.external in WIDENING
+    scaling = values.get("normalize", "none") if widens and with_scaling else "none"
+    if "normalize" in values and (widens or not with_scaling):
+        values["normalize"] = "none"  # all columns are scaled together, once there are all
+    data, partition = read_and_cut(config, values)
+    if config.noise is not None:
+        data, partition = config.noise.apply(data, partition, config.general.seed)
+    if widens:
+        seen = client_partition(config.algorithm, partition, data)
+        exchange = with_external_columns(data, seen, config.external, config.min_external)
+        return scale_by_holders(exchange.data, scaling, data.name), partition, exchange
+    if config.external != PREDICT:
+        check_inside(data)
+    return data, partition, None
+
+
+def read_and_cut(config: Config, values: Values) -> tuple[Dataset, Partition]:
+    """The data, read with `values` of [data], and its partition. Where that is by time or examples are forgotten,
+    features of edges are scaled by those that training sees."""
+    seed, forget = config.general.seed, config.forget
+    edge_scaling = node_scaling = "none"  # what is scaled here and not by `datasets.read`
+    if forget is not None or config.partition.values.get("split") == "time":
+        edge_scaling = values.get("edge_normalize", "none")
+    if forget is not None and values.get("normalize") in OVER_NODES:
+        node_scaling = values["normalize"]
+    values = dict(values)
+    if edge_scaling != "none":
+        values["edge_normalize"] = "none"
+    if node_scaling != "none":
+        values["normalize"] = "none"
+
+    data = datasets.read(config.data.name, path=config.folder, seed=seed, **values)
+    if config.learned:
+        data = with_node_columns(data)
+    if config.links is not None:
+        data = as_links(data, replace(config.links, seed=seed))
+    partition = cut(config.partition.make(), data, seed)
+    split_times = partition.parts[0].split_times
+    training_end = math.inf if split_times is None else split_times[0]
+    examples = None
+    if forget is not None:
+        data, partition, nodes, examples = forget.apply(data, partition)
+        if node_scaling != "none":
+            data = replace(data, x=normalize(data.x, node_scaling, data.name, over=data.x[nodes]))
+    return with_scaled_edges(data, {"how": edge_scaling}, training_end, examples), partition
+
+
+def load_tables(config: Config) -> Dataset:
+    """The data of a run with the numbers of its tables, in the columns that models read.
+
+    Raises:
+        ConfigError, DataError: see `load_data`.
+    """
+    data, _, _ = load_data(config, with_scaling=False)
+    values = dict(config.data.values)
+    if data.edge_attrs is None or values.get("edge_normalize", "none") == "none":
+        return data
+    for name in {"normalize", "edge_normalize"} & values.keys():
+        values[name] = "none"
+    return replace(data, edge_attrs=read_and_cut(config, values)[0].edge_attrs)
+
+
+def add_external_columns(data: Dataset, partition: Partition, config: Config) -> Dataset:
+    """Data that is not scaled yet, with all columns that a config makes of its edges between members, scaled."""
+    dataset = with_external_columns(data, partition, config.external, config.min_external).data
+    return scale_by_holders(dataset, config.data.values.get("normalize", "none"), data.name)
+
+
+def client_partition(algorithm: Choice, partition: Partition, data: Dataset) -> Partition:
+    """The partition that clients see: the union of all where the algorithm is pooled."""
+    return pool_clients(partition, data) if capabilities(algorithm.kind).pooled else partition
+
+
+def with_class_numbers(algorithm: Choice, labels: Sequence[str], classes: int) -> Choice:
+    """The algorithm with weights of classes in their order, where its class_weight names them.
+
+    Raises:
+        ConfigError: it names a class that there is not.
+    """
+    weights = algorithm.values.get("class_weight")
+    if not isinstance(weights, Mapping):
+        return algorithm
+    return replace(algorithm, values=algorithm.values | {"class_weight": by_number(weights, labels, classes)})
