@@ -60,7 +60,7 @@ def test_who_missed_half_of_the_rounds_is_in_the_headline_and_in_the_summary(
         long_absence_sentence(table) == "This result is mostly without some members: of 4 rounds b in 2 took no part."
     )
     assert long_absence_sentence(table.slice(1)) == long_absence_sentence(table.slice(0, 0)) == ""
-    lost = RunBackend(noted=lambda fed, round: rows((round, "client-1", "missing", 1)) if round > 1 else None)
+    lost = RunBackend(extra_metrics=lambda fed, round: rows((round, "client-1", "missing", 1)) if round > 1 else None)
     directory = tmp_path / "run"
     summary = run(resolve(DOCUMENT | {"rounds": 4}), directory, Terminal(screen(quiet=True)), here=lost)
     assert summary["missed"] == {"client-1": 3}

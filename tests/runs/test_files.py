@@ -64,7 +64,7 @@ def metrics_of(*rounds: int) -> pa.Table:
 def test_rows_go_to_files_as_they_come_and_a_resume_keeps_those_of_its_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "_HELD", 5)
+    monkeypatch.setattr(saving, "_BUFFER", 5)
     monkeypatch.setattr(saving, "_LARGE", 4)
     path = tmp_path / files.METRICS
     table = saving.Growing(path, METRICS_SCHEMA)

@@ -225,7 +225,7 @@ def test_a_crash_between_checkpoints_leaves_no_row_of_later_rounds(
 ) -> None:
     """Every round's rows are written at once, a checkpoint after every round. The last crash is after the last
     tables, and before the checkpoint that knows of them."""
-    monkeypatch.setattr(saving, "_HELD", 1)
+    monkeypatch.setattr(saving, "_BUFFER", 1)
     monkeypatch.setattr(saving, "_LARGE", 0)
     real, calls = os.replace, 0
 

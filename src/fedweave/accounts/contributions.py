@@ -25,7 +25,7 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY, read_summary
 from fedweave.experiment.runs.reading import read_run
-from fedweave.experiment.runs.run import simulated
+from fedweave.experiment.runs.run import build_simulation
 from fedweave.experiment.runs.trained import check_again, check_finite, finished
 from fedweave.incentives.agent_values import alignment, cosine_value
 from fedweave.incentives.coalitions import (
@@ -139,7 +139,7 @@ def _repeat_run(directory: Path, rounds: str, metric: str, gains_of: GainsOf) ->
     if config.between_sites:
         return between_sites(directory, rounds, metric)
     metric, positive = _gain_metric(directory, metric)
-    built, checkpoint = simulated(config), Checkpoint.load(directory / CHECKPOINT)
+    built, checkpoint = build_simulation(config), Checkpoint.load(directory / CHECKPOINT)
     numbers = _round_numbers(rounds, checkpoint.round)  # fewer than general.rounds if the run stopped early
     algorithm = built.algorithm
     if (

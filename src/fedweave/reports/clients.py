@@ -82,9 +82,9 @@ def header(console: Console, config: Config, built: Ready) -> None:
         if favorable:
             print_line(console, favorable)
     nodes = {name: part.nodes for name, part in zip(names, partition.parts, strict=True)}
-    without_test = untested(columns["test"], built.fed.test is not None)
+    without_test = warn_untested(columns["test"], built.fed.test is not None)
     of_cut = (*notes_on_unused(config.partition.make(), data, partition), *repeats(data, partition))
-    of_edges = unused_attributes(suited(config, data), data.edge_attrs)
+    of_edges = unused_attributes(fitted_model(config, data), data.edge_attrs)
     of_data = (*single_class_notes(data), *name_notes(data), *feature_notes(data))
     of_times = time_notes(data, partition.parts[0].split_times, nodes)
     notes = (without_test, *of_cut, *built.algorithm.notes, small_steps_note(config), *of_edges, *of_data, *of_times)

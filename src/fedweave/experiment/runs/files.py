@@ -208,8 +208,8 @@ def read(path: Path, start: int = 0) -> bytes:
 
 
 def read_table(directory: Path, name: str) -> pa.Table:
-    """One of a run's Parquet files, with the rows that it has got since. An older ledger gets the columns that it lacks,
-    empty.
+    """One of a run's Parquet files, with the rows that it has got since. An older ledger gets empty columns for those
+    that it lacks.
 
     Raises:
         UserError: there is none.

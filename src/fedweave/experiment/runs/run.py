@@ -12,7 +12,7 @@ import resource
 import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,7 @@ from fedweave.experiment.runs.resuming import (
     recover,
     replacing,
 )
-from fedweave.experiment.runs.saving import Growing, Ready, RunFiles, Sites, lasting
+from fedweave.experiment.runs.saving import Growing, Ready, RunFiles, Sites, rows_to_keep
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph
@@ -89,7 +89,7 @@ class RunObserver(Protocol):
         """Training is over, or has failed."""
 
 
-def simulated(config: Config) -> Built:
+def build_simulation(config: Config) -> Built:
     """`build`, for an engine that runs in this process.
 
     Raises:
@@ -103,29 +103,19 @@ def simulated(config: Config) -> Built:
     return build(config)
 
 
-def _write_found(directory: Path, built: Built) -> None:
-    """Write tables of precomputed client features, with the names of the kinds of nodes and edges in their metadata
-    (`files.KINDS`)."""
-    kinds = [json.dumps(names) for names in (built.data.node_kinds, built.data.edge_kinds)]
-    for finder in built.algorithm.finders if built.precomputed else ():
-        for name, table in finder.tables(built.precomputed).items():
-            output = table.replace_schema_metadata(dict(zip(KINDS, kinds, strict=True)))
-            write_table(directory / f"{name}.parquet", output)
-
-
 @dataclass(frozen=True)
 class RunBackend:
     """The parts of a run that depend on where it runs; by default, on this process only.
 
-    build: everything that the run needs. columns: of partition.parquet. noted: (federation, round) -> further
+    build: everything that the run needs. columns: of partition.parquet. extra_metrics: (federation, round) -> further
     rows of metrics.parquet, or None. stop: who may ask it to stop. source: digests that identify its data later.
     before: federation -> the clients' states and data after the last whole round, None if they cannot go back to it;
     saved where a round fails. earlier: the directory of the run that `init_from` names.
     """
 
-    build: Callable[[Config], Any] = simulated
+    build: Callable[[Config], Any] = build_simulation
     columns: Callable[[Any], Record] = partition_columns
-    noted: Callable[[Any, int], pa.Table | None] = lambda fed, round: None
+    extra_metrics: Callable[[Any, int], pa.Table | None] = lambda fed, round: None
     stop: Stop | None = None
     source: Callable[[Any], dict[str, str]] = lambda built: digests(built.data)
     before: Callable[[Any], Sites | None] = lambda fed: None
@@ -171,8 +161,10 @@ def running(
     recover(directory)
     if overwrite:
         check_replaceable(directory)
-    elif finished := examine(config, directory, resume):
-        return finished
+    else:
+        summary = examine(config, directory, resume)
+        if summary is not None:
+            return summary
     here = here or RunBackend()
     built = here.build(config)
     with ExitStack() as stack:
@@ -182,8 +174,9 @@ def running(
         judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
         origin = _warm_start(config, built, directory, here, overwrite)
         stack.enter_context(lock(directory))
-        stack.enter_context(replacing(directory) if overwrite else nullcontext())
-        if not overwrite:
+        if overwrite:
+            stack.enter_context(replacing(directory))
+        else:
             examine(config, directory, resume)  # again: now no other process writes
         source = here.source(built) | plugins.digests(config.plain())
         start, metrics = _prepare(config, built, directory, columns, source)
@@ -209,20 +202,19 @@ def running(
 
 def _warm_start(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> Begun:
     """The earlier run that a run begins from, if any, as its federation's start."""
-    if (where := config.general.init_from) is None:
+    if config.general.init_from is None:
         return Begun()
-    goes_on, member_algorithms = (
-        (directory / CHECKPOINT).exists() and not overwrite,
-        built.member_algorithms if isinstance(built, Built) else {},
-    )
+    resumes = (directory / CHECKPOINT).exists() and not overwrite
+    member_algorithms = built.member_algorithms if isinstance(built, Built) else {}
     try:
-        start = begin(built.fed, built.algorithm, built.data, here.earlier(where), member_algorithms)
+        start = begin(built.fed, built.algorithm, built.data, here.earlier(config.general.init_from), member_algorithms)
     except UserError:
-        if not goes_on:
+        if not resumes:
             raise
         return Begun()  # the earlier run is gone, and not needed any more
-    for note in () if goes_on else start.notes:
-        _LOG.warning("note: %s", note)
+    if not resumes:
+        for note in start.notes:
+            _LOG.warning("note: %s", note)
     return start
 
 
@@ -237,28 +229,32 @@ def _prepare(
         start = Checkpoint.load(directory / CHECKPOINT)
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or start again with --overwrite.")
-        metrics = Growing.resume(metrics_file, METRICS_SCHEMA, start.metrics, partial(lasting, round=start.round))
-        built.fed.ledger.restore(_ledger(directory, start.ledger))
+        keep = partial(rows_to_keep, round=start.round)
+        metrics = Growing.resume(metrics_file, METRICS_SCHEMA, start.metrics, keep)
+        ledger = read_table(directory, LEDGER)
+        if len(ledger) < start.ledger:
+            reason = f"it has {len(ledger)} rows, the checkpoint needs {start.ledger}"
+            raise damage_error(directory / LEDGER, reason)
+        built.fed.ledger.restore(ledger.slice(0, start.ledger))
         built.fed.restore(start.fed, start.data)
     write(directory / CONFIG, lambda file: file.write(to_toml(config.plain()).encode()))
     write_table(directory / PARTITION, pa.table(columns))
-    if isinstance(built, Built):  # sites alone know theirs
+    if isinstance(built, Built):  # only sites know theirs
         write_form(directory, form_of_config(config, built.data, built.partition))
-        _write_found(directory, built)
+        if built.precomputed:
+            # tables of precomputed client features, with the names of the kinds of nodes and edges in their metadata
+            kind_names = json.dumps(built.data.node_kinds), json.dumps(built.data.edge_kinds)
+            metadata = dict(zip(KINDS, kind_names, strict=True))
+            for finder in built.algorithm.finders:
+                for name, table in finder.tables(built.precomputed).items():
+                    write_table(directory / f"{name}.parquet", table.replace_schema_metadata(metadata))
     with plain_errors(directory):  # last: only a resume that has begun removes the files of a finished run
-        for name in (SUMMARY, *OF_MODEL):  # of fewer rounds than are wanted now
+        for name in (SUMMARY, *OF_MODEL):  # of fewer rounds than the run has now
             (directory / name).unlink(missing_ok=True)
     return start, metrics
 
 
-def _ledger(directory: Path, rows: int) -> pa.Table:
-    table = read_table(directory, LEDGER)
-    if len(table) < rows:
-        raise damage_error(directory / LEDGER, f"it has {len(table)} rows, the checkpoint needs {rows}")
-    return table.slice(0, rows)
-
-
-_BETWEEN = 9  # times as long as the last checkpoint took passes before the next: a tenth of the time is for them
+_PAUSE = 9  # times as long as the last checkpoint took passes before the next: a tenth of the time is for them
 
 
 def _train(
@@ -271,41 +267,44 @@ def _train(
     watch: RunObserver,
     here: RunBackend,
 ) -> Iterator[RoundResult]:
-    general, every = config.general, config.engine.values["checkpoint_seconds"]
-    start_time, due = time.monotonic() - start.seconds, time.monotonic() + every
-    resume = (start.round, start.state) if start.round else None
-    length = general.rounds, general.eval_every
+    """Train round after round, and save every few seconds what the rounds gave."""
+    general, interval = config.general, config.engine.values["checkpoint_seconds"]
+    start_time = time.monotonic() - start.seconds
+    due = time.monotonic() + interval
     rounds = train(
         built.algorithm,
         built.fed,
-        *length,
-        resume,
+        general.rounds,
+        general.eval_every,
+        (start.round, start.state) if start.round else None,
         start.summary,
         general.fair_margin,
         judging,
         config.evaluation.stopping,
     )
-    for step in files.saving(rounds, here.before):
+    for step in files.save_if_failing(rounds, here.before):
         files.add(step.metrics, step.last)
-        files.add(here.noted(built.fed, step.round))
+        files.add(here.extra_metrics(built.fed, step.round))
         seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary
         if step.last and isinstance(built, Built):  # sites' examples are not here
             if built.data.links is not None:
-                plain = link_references(built)
+                references = link_references(built)
             else:
-                plain = without_graph(built, judging, config.evaluation.features, summary)
-                apart = distance_of_targets(built.data, built.partition) if len(built.fed.clients) > 1 else None
-                plain |= {} if apart is None else {TARGET_SPREAD: apart}
-            files.add(rows_of(step.round, plain), step.last)
-            summary = summary | plain
+                references = without_graph(built, judging, config.evaluation.features, summary)
+                if len(built.fed.clients) > 1:
+                    distance = distance_of_targets(built.data, built.partition)
+                    references |= {} if distance is None else {TARGET_SPREAD: distance}
+            files.add(rows_of(step.round, references), step.last)
+            summary = summary | references
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
         watch.step(replace(files.reached, summary=step.summary))
         last = stop.signal is not None or step.last
         if last or time.monotonic() >= due:
-            saving = time.monotonic()
+            before = time.monotonic()
             files.save(whole=last or config.between_sites)  # sites' files are sent one by one
-            due = time.monotonic() + (every and max(every, _BETWEEN * (time.monotonic() - saving)))
+            duration = time.monotonic() - before
+            due = time.monotonic() + (max(interval, _PAUSE * duration) if interval else 0)
         if stop.signal is not None and not step.last:
             raise Interrupted(stop.signal, files.saved, general.rounds)
         try:
@@ -317,54 +316,51 @@ def _train(
 
 
 def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str]) -> Record:
-    noised = [table.filter(pc.is_valid(table["applied"])) for table in built.fed.ledger.tables()]
-    ledger, before, last = pa.concat_tables(noised), earlier_ledgers(directory), files.reached
-    spent = _bounded(ledger)
-    earlier = config.general.init_from
-    start_notes = [f"training began from the weights of the run {earlier}", *notes] if earlier else []
-    return {
+    data, fed, last, ledger = built.data, built.fed, files.reached, built.fed.ledger
+    init_from = config.general.init_from
+    all_notes = [built.note] if built.note else []  # of what sites hold
+    if init_from:
+        all_notes += [f"training began from the weights of the run {init_from}", *notes]
+    stopping = config.evaluation.stopping
+    stopped_early = last.round < config.general.rounds and stopping.stops(last.round, last.summary)
+    protected = pa.concat_tables([table.filter(pc.is_valid(table["applied"])) for table in ledger.tables()])
+    earlier = earlier_ledgers(directory)
+    entries = {
         "algorithm": config.algorithm.label,
-        "dataset": built.data.name,
-        **({"classes": list(built.data.labels)} if built.data.labels else {}),
-        **({"targets": list(built.data.targets)} if built.data.targets else {}),
-        **({"groups": list(built.data.groups)} if built.data.groups else {}),
-        **(
-            {"note": "; ".join(all_notes)} if (all_notes := [*filter(None, [built.note]), *start_notes]) else {}
-        ),  # of what sites hold
-        "features": built.data.features,
-        "class_count": built.data.classes,
-        **({} if built.data.target == CLASS else {"target": built.data.target, "outputs": built.data.outputs}),
-        **({"edges": form} if any((form := built.data.edge_form).values()) else {}),
-        "clients": len(built.fed.clients),
-        **({} if (test := built.fed.test) is None else {"global_test": int(test.masks[TEST].sum())}),
-        **({"members": len(built.fed.members)} if built.fed.members else {}),  # of the one client
-        **({"devices": list(devices)} if (devices := built.fed.computes_on) else {}),  # sites know their own
+        "dataset": data.name,
+        "classes": list(data.labels) or None,
+        "targets": list(data.targets) or None,
+        "groups": list(data.groups) or None,
+        "note": "; ".join(all_notes) or None,
+        "features": data.features,
+        "class_count": data.classes,
+        "target": None if data.target == CLASS else data.target,
+        "outputs": None if data.target == CLASS else data.outputs,
+        "edges": data.edge_form if any(data.edge_form.values()) else None,
+        "clients": len(fed.clients),
+        "global_test": None if fed.test is None else int(fed.test.masks[TEST].sum()),
+        "members": len(fed.members) or None,  # of the one client
+        "devices": list(fed.computes_on) or None,  # sites know their own
         "rounds": last.round,
-        **({"stopped": why} if (why := _stopped(config, last)) else {}),
-        **({"missed": missed} if (missed := files.missed) else {}),  # rounds, by client
+        "stopped": (stopping.sentence(last.round, last.summary) if stopped_early else "") or None,
+        "missed": files.missed or None,  # rounds, by client
         "seed": config.general.seed,
         "seconds": last.seconds,
         "seconds_per_round": last.seconds / last.round,
         "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "bytes_up": built.fed.ledger.bytes_up,
-        "bytes_down": built.fed.ledger.bytes_down,
-        **({"bytes_peer": built.fed.ledger.bytes_peer} if built.fed.ledger.bytes_peer else {}),
-        "bytes_evaluation": built.fed.ledger.bytes_evaluation,
-        **({"init_from": earlier} if earlier else {}),
-        **({"privacy": spent} if spent else {}),
-        **({"privacy_total": _bounded(*before, ledger)} if before else {}),  # with the runs that it began from
+        "bytes_up": ledger.bytes_up,
+        "bytes_down": ledger.bytes_down,
+        "bytes_peer": ledger.bytes_peer or None,
+        "bytes_evaluation": ledger.bytes_evaluation,
+        "init_from": init_from or None,
+        "privacy": _epsilons(protected) or None,
+        "privacy_total": _epsilons(*earlier, protected) if earlier else None,  # with the runs that it began from
         "metrics": {name: _finite(value) for name, value in last.summary.items()},
     }
+    return {key: value for key, value in entries.items() if value is not None}
 
 
-def _stopped(config: Config, last: Checkpoint) -> str:
-    """Why the run ended before its last round; "" if it did not."""
-    stopping = config.evaluation.stopping
-    early = last.round < config.general.rounds and stopping.stops(last.round, last.summary)
-    return stopping.sentence(last.round, last.summary) if early else ""
-
-
-def _bounded(*ledgers: pa.Table) -> list[Record]:
+def _epsilons(*ledgers: pa.Table) -> list[Record]:
     """The ε of ledgers, one after the other, as JSON."""
     return [{key: _finite(value) for key, value in asdict(bound).items()} for bound in bounds(*ledgers)]
 

@@ -1,4 +1,4 @@
-"""How a run is saved as it goes: its tables, which grow, and the checkpoint that counts their rows."""
+"""How a run is saved while it trains: its tables, which grow, and the checkpoint that counts their rows."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from torch import Tensor
@@ -99,9 +98,9 @@ class Ready(Protocol):
 
 
 _LARGE = 1 << 18  # rows of a table that is written whole each time; that takes a fraction of a second
-_HELD = 1 << 18  # rows in memory that are in no file yet
+_BUFFER = 1 << 18  # rows in memory that are in no file yet
 # Metrics that only the last round has: a run that goes on measures them again.
-_OF_LAST = "|".join((POOLED, "per_class", "per_target", "targets", INTERVALS, WITHOUT_GRAPH, REFERENCE))
+_LAST_ONLY = "|".join((POOLED, "per_class", "per_target", "targets", INTERVALS, WITHOUT_GRAPH, REFERENCE))
 
 
 class Growing:
@@ -112,104 +111,103 @@ class Growing:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._path, self._schema = path, schema
         self._files: list[Path | pa.OSFile] = []  # the files with rows, in order
-        self._old = 0  # number of files that another session left; see `resume`
-        self._keep: Callable[[pa.Table], pa.Table] = lambda table: table
-        self._in_table = self._filed = self._gone = 0  # rows in the table's own file, in all files, not kept
-        self._new: list[pa.Table] = []  # rows in no file yet
-        self._held = 0
+        self._old_files = 0  # of these the first ones, which another session left; see `resume`
+        self._keep: Callable[[pa.Table], pa.Table] = lambda table: table  # of rows in old files
+        self._dropped_rows = 0  # rows in old files that are not kept
+        self._own_rows = 0  # rows in the table's own file
+        self._file_rows = 0  # rows in all files
+        self._buffer: list[pa.Table] = []  # rows in no file yet
+        self._buffer_rows = 0
 
     @classmethod
-    def resume(cls, path: Path, schema: pa.Schema, least: int, keep: Callable[[pa.Table], pa.Table]) -> "Growing":
+    def resume(cls, path: Path, schema: pa.Schema, min_rows: int, keep: Callable[[pa.Table], pa.Table]) -> "Growing":
         """The table that another session has left. Only the rows that `keep` returns count.
 
         Raises:
-            FedweaveError: a file is damage_error, or fewer than `least` rows are there.
+            FedweaveError: a file is damaged, or fewer than `min_rows` rows are there.
         """
         table = cls(path, schema)
         for part, rows in read_chunks(path):
             if part not in table._files:
                 table._files.append(part)
-            table._filed += len(rows)
-            table._gone += len(rows) - len(keep(rows))
-            table._in_table += len(rows) if part == path else 0
-        if table._filed < least:
-            raise damage_error(path, f"it has {table._filed} rows, the checkpoint needs {least}")
-        if table._gone:
-            table._old, table._keep, table._in_table = len(table._files), keep, 0  # written whole by the next save
+            table._file_rows += len(rows)
+            table._dropped_rows += len(rows) - len(keep(rows))
+            table._own_rows += len(rows) if part == path else 0
+        if table._file_rows < min_rows:
+            raise damage_error(path, f"it has {table._file_rows} rows, the checkpoint needs {min_rows}")
+        if table._dropped_rows:
+            table._old_files, table._keep = len(table._files), keep
+            table._own_rows = 0  # the next save writes the table whole
         return table
 
     @property
     def rows(self) -> int:
         """The number of rows."""
-        return self._filed - self._gone + self._held
+        return self._file_rows - self._dropped_rows + self._buffer_rows
 
     def tables(self) -> Iterator[pa.Table]:
         """All rows, in tables that fit into memory."""
-        for at, file in enumerate(self._files):
+        for index, file in enumerate(self._files):
             for table in row_groups(file, self._path.name):
-                yield self._keep(table) if at < self._old else table
-        yield from self._new
+                yield self._keep(table) if index < self._old_files else table
+        yield from self._buffer
 
     def add(self, rows: pa.Table) -> None:
         """Add rows; many of them go to a file at once. Only `save` makes them last."""
-        self._new.append(rows)
-        self._held += len(rows)
-        if self._held >= _HELD:
-            self._put()
+        self._buffer.append(rows)
+        self._buffer_rows += len(rows)
+        if self._buffer_rows >= _BUFFER:
+            self._write_part()
 
     def save(self, whole: bool, rows: pa.Table | None = None) -> None:
         """Write all rows that are in no file, and further `rows`. whole: whether all go into the table's own file."""
         if rows is not None:
-            self._new.append(rows)
-            self._held += len(rows)
-        if whole or self.rows <= _LARGE or not self._in_table <= self.rows < 2 * self._in_table:
-            self._join()
-        elif self._held:
-            self._put()
+            self._buffer.append(rows)
+            self._buffer_rows += len(rows)
+        parts_are_small = self._own_rows <= self.rows < 2 * self._own_rows
+        if whole or self.rows <= _LARGE or not parts_are_small:
+            rows_now = self.rows
+            write_tables(self._path, self._schema, _merge(self.tables()))
+            remove_parts(self._path)
+            self._files = [pa.OSFile(os.fsencode(self._path))]  # also after another run replaced it
+            self._old_files = self._dropped_rows = 0
+            self._own_rows = self._file_rows = rows_now
+            self._buffer, self._buffer_rows = [], 0
+        elif self._buffer_rows:
+            self._write_part()
 
-    def _put(self) -> None:
-        part = part_of(self._path, self._filed)
+    def _write_part(self) -> None:
+        """Write the rows that are in no file to a separate one."""
+        part = part_of(self._path, self._file_rows)
         with plain_errors(part):
             part.parent.mkdir(parents=True, exist_ok=True)
-        write_table(part, _together(self._new))
+        write_table(part, pa.concat_tables(self._buffer).unify_dictionaries())
         self._files.append(part)
-        self._filed, self._held, self._new = self._filed + self._held, 0, []
-
-    def _join(self) -> None:
-        rows = self.rows
-        write_tables(self._path, self._schema, _grouped(self.tables()))
-        remove_parts(self._path)
-        self._files = [pa.OSFile(os.fsencode(self._path))]  # also after another run replaced it
-        self._old, self._gone = 0, 0
-        self._in_table = self._filed = rows
-        self._held, self._new = 0, []
+        self._file_rows += self._buffer_rows
+        self._buffer, self._buffer_rows = [], 0
 
 
-def _together(tables: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables(tables).unify_dictionaries()
-
-
-def _grouped(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _merge(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     """The same rows in larger tables."""
-    held, rows = list[pa.Table](), 0
+    buffer, rows = list[pa.Table](), 0
     for table in tables:
-        held.append(table)
+        buffer.append(table)
         rows += len(table)
-        if rows >= _HELD:
-            yield _together(held)
-            held, rows = [], 0
+        if rows >= _BUFFER:
+            yield pa.concat_tables(buffer).unify_dictionaries()
+            buffer, rows = [], 0
     if rows:
-        yield _together(held)
+        yield pa.concat_tables(buffer).unify_dictionaries()
 
 
-def lasting(table: pa.Table, round: int) -> pa.Table:
+def rows_to_keep(table: pa.Table, round: int) -> pa.Table:
     """The rows of metrics that a run which goes on after `round` keeps."""
     table = table.filter(pc.less_equal(table["round"], round))
-    return table.filter(pc.invert(_of_last(table)))
+    return table.filter(pc.invert(_is_last_only(table)))
 
 
-def _of_last(table: pa.Table) -> pa.ChunkedArray:
-    return pc.match_substring_regex(table["metric"], f"^({_OF_LAST})/")
+def _is_last_only(table: pa.Table) -> pa.ChunkedArray:
+    return pc.match_substring_regex(table["metric"], f"^({_LAST_ONLY})/")
 
 
 class RunFiles:
@@ -225,7 +223,7 @@ class RunFiles:
     ) -> None:
         self.directory, self.built, self._metrics, self._source = directory, built, metrics, source
         self._ledger = Growing(directory / LEDGER, SCHEMA)
-        self._of_last = 0  # rows of metrics.parquet that only the last round has
+        self._last_rows = 0  # rows of metrics.parquet that only the last round has
         self.reached, self.saved = start, start.round
         self.best = start.best or {"round": start.round, "state": start.state, "fed": start.fed}
 
@@ -245,7 +243,8 @@ class RunFiles:
         """Add rows of metrics.parquet, which the next save makes last. last: whether they are of the last round."""
         if metrics is not None:
             self._metrics.add(metrics)
-            self._of_last += pc.sum(_of_last(metrics)).as_py() or 0 if last else 0
+            if last:
+                self._last_rows += pc.sum(_is_last_only(metrics)).as_py() or 0
 
     @property
     def missed(self) -> dict[str, int]:
@@ -268,21 +267,23 @@ class RunFiles:
         self._ledger.save(whole, ledger.since(self._ledger.rows))
         if ledger.rows > _LARGE:
             ledger.file(self._ledger.tables)
-        if pairs := pairs_of(self.built, self.reached.state):
-            write_arrays(self.directory / PAIRS, pairs)
+        # values for every two clients, float64 [N, N]: of the partition, and of the algorithm after this round
+        pairs = {**self.built.fed.pairs, **self.built.algorithm.pairs(self.reached.state)}
+        if pairs:
+            write_arrays(self.directory / PAIRS, {name: matrix.cpu().numpy() for name, matrix in pairs.items()})
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
-        best = {} if self.best["round"] == self.reached.round or not self._keeps_best() else self.best
+        best_round = self.reached.summary.get(f"{BEST}/round")
+        is_earlier = best_round == self.best["round"] and best_round != self.reached.round
+        has_models = bool(self.best["fed"]) or self._state_has_models()
+        best = self.best if is_earlier and has_models else {}
         checkpoint = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
-        rows = self._metrics.rows - self._of_last
+        rows = self._metrics.rows - self._last_rows
         replace(checkpoint, metrics=rows, ledger=ledger.rows).save(self.directory / CHECKPOINT)
         self.saved = self.reached.round
 
-    def _keeps_best(self) -> bool:
-        """Whether `best` is the best round by the last summary, and has all models of it."""
-        is_best = self.reached.summary.get(f"{BEST}/round") == self.best["round"]
-        return is_best and (bool(self.best["fed"]) or self._state_has_models())
-
-    def saving(self, rounds: Iterator[RoundResult], before: Callable[[Engine], Sites | None]) -> Iterator[RoundResult]:
+    def save_if_failing(
+        self, rounds: Iterator[RoundResult], before: Callable[[Engine], Sites | None]
+    ) -> Iterator[RoundResult]:
         """Yield the `rounds`. If one fails, save the last whole one before the error goes on, unless it is saved or the
         clients cannot go back to it (`before`, see `run.RunBackend.before`)."""
         try:
@@ -292,10 +293,3 @@ class RunFiles:
             if clients is not None and self.reached.round > self.saved:
                 self.save(clients)
             raise
-
-
-def pairs_of(built: Ready, state: Tree) -> dict[str, np.ndarray]:
-    """{name: float64 [N, N], in client order}: values for every two clients, of the partition, and of the algorithm
-    after the round of `state`."""
-    matrices = {**built.fed.pairs, **built.algorithm.pairs(state)}
-    return {name: matrix.cpu().numpy() for name, matrix in matrices.items()}
