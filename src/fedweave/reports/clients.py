@@ -17,9 +17,10 @@ from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.notes import feature_notes, name_notes, single_class_notes, time_notes
 from fedweave.engines.sharded import Sharded
-from fedweave.experiment.build import Built
+from fedweave.experiment.build import Built, fitted_model
 from fedweave.experiment.config import Config
 from fedweave.experiment.config.choices import model_names
+from fedweave.experiment.requirements import warn_untested
 from fedweave.experiment.runs.saving import Ready
 from fedweave.models.edge_settings import unused_attributes
 from fedweave.partition import notes_on_unused, repeats

@@ -33,11 +33,11 @@ class ChoosesParts(Protocol):
 
 @dataclass(frozen=True)
 class Exchanged:
-    """What `with_algorithm` did with the keys of [algorithm]. kept: keys that stay. replaced: learning
+    """What `with_algorithm` did with the keys of [algorithm]. remaining: keys that stay. replaced: learning
     rates and optimizers, with their old values, which the defaults of the new algorithm replace.
     dropped: keys that the new algorithm does not have, or cannot have with that value."""
 
-    kept: tuple[str, ...] = ()
+    remaining: tuple[str, ...] = ()
     replaced: Values = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
 
@@ -53,7 +53,7 @@ class Exchanged:
             )
         if sentences:
             texts = []
-            for key in self.kept:
+            for key in self.remaining:
                 is_short = isinstance(values[key], int | float | str)
                 texts.append(f"{key} = {values[key]}" if is_short else key)
             sentences.append(f"{name} keeps {', '.join(texts) or 'nothing'} of [algorithm]")
@@ -143,18 +143,18 @@ def with_algorithm(document: Document, name: str, option: str = "--algorithm") -
             if old != new:
                 different_paces.update(pace)
 
-    kept, replaced, dropped = Document(), Document(), list[str]()
+    remaining, replaced, dropped = Document(), Document(), list[str]()
     for key, value in table.items():
         if key in fields and key in different_paces:
             replaced[key] = value
         elif key in fields and accepts(fields[key], value):
-            kept[key] = value
+            remaining[key] = value
         elif key != "name":
             dropped.append(key)
-    if PARTS in kept and isinstance(kind, ChoosesParts):
-        kept[PARTS], dropped_parts = split_parts(kept[PARTS], fields[PARTS], kind.takes_part)
+    if PARTS in remaining and isinstance(kind, ChoosesParts):
+        remaining[PARTS], dropped_parts = split_parts(remaining[PARTS], fields[PARTS], kind.takes_part)
         dropped += [f"{PARTS} {part}" for part in dropped_parts]
-    return {**document, "algorithm": {"name": name, **kept}}, Exchanged(tuple(kept), replaced, tuple(dropped))
+    return {**document, "algorithm": {"name": name, **remaining}}, Exchanged(tuple(remaining), replaced, tuple(dropped))
 
 
 def to_toml(document: Document) -> str:
