@@ -80,7 +80,7 @@ def test_rows_go_to_files_as_they_come_and_a_resume_keeps_those_of_its_rounds(
     assert pa.concat_tables(table.tables()).equals(metrics_of(1, 2, 3, 4, 5, 6, 7))
 
     def lasting(rows: pa.Table) -> pa.Table:
-        return saving.lasting(rows, 3)
+        return saving.rows_to_keep(rows, 3)
 
     kept = [row for row in metrics_of(1, 2, 3).to_pylist() if row["metric"] == "loss"]
     resumed = saving.Growing.resume(path, METRICS_SCHEMA, 3, lasting)

@@ -483,7 +483,7 @@ def check_training_examples(counts: Sequence[int | None]) -> None:
 
 
 def check_widths(algorithm: object, member_algorithms: Mapping[str, object], graphs: Mapping[str, Graph]) -> None:
-    """Check that embeddings have as many numbers at all clients if an algorithm compares them.
+    """Check that embeddings have the same number of columns at all clients if an algorithm compares them.
 
     member_algorithms: {client: its own algorithm} of clients whose model is not `algorithm`'s.
 
