@@ -85,14 +85,14 @@ def test_graphs_of_absent_clients_are_not_made_and_the_oldest_are_made_again(mon
     made = built.fed.executor.data.graphs.maps[1]
     assert len(made) == CLIENTS
     rounds(built, 1)
-    assert len(made._made) in (12, 13)  # those called, and one that was asked for the features' dtype
+    assert len(made._graphs) in (12, 13)  # those called, and one that was asked for the features' dtype
     rounds(batched, 1)
-    assert len(batched.fed.executor.data.graphs.maps[1]._made) == 1  # a batch is made without a graph of each
-    first = next(iter(made._made))
+    assert len(batched.fed.executor.data.graphs.maps[1]._graphs) == 1  # a batch is made without a graph of each
+    first = next(iter(made._graphs))
     whole = made[first].x.clone()
     monkeypatch.setattr(graphs, "_MAX_BYTES", 0)
-    made[next(client for client in made if client not in made._made)]
-    assert len(made._made) == 1
+    made[next(client for client in made if client not in made._graphs)]
+    assert len(made._graphs) == 1
     assert made[first].x.equal(whole)
 
 
