@@ -160,7 +160,7 @@ def csv_bytes(table: pa.Table, spreadsheet: bool = False) -> bytes:
     if spreadsheet:
         for index, field in enumerate(table.schema):
             if pa.types.is_string(field.type):
-                cells = pa.array(map(cell, table[field.name].to_pylist()), pa.string())
+                cells = pa.array(map(cell, table.column(index).to_pylist()), pa.string())
                 table = table.set_column(index, field.name, cells)
     sink = pa.BufferOutputStream()
     csv.write_csv(table, sink)
