@@ -226,15 +226,14 @@ def test_the_examples_of_the_page_on_numbers_are_checked(
 
 
 def hooks() -> list[str]:
-    """The signatures of a part's hooks, and of the protocols beside it, as the code has them."""
+    """The signatures of a part's hooks, as the code has them."""
     source = (ROOT / "src/fedweave/algorithms/parts/part.py").read_text()
     found = []
     for kind in (node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)):
-        marks = {ast.unparse(mark) for mark in kind.decorator_list}
-        for method in kind.body if kind.name == "Part" or "runtime_checkable" in marks else ():
+        for method in kind.body if kind.name == "Part" else ():
             if not isinstance(method, ast.FunctionDef) or method.name.startswith("_"):
                 continue
-            gives = ast.unparse(method.returns) if method.returns is not None else "None"
+            gives = ast.unparse(method.returns).strip("'") if method.returns is not None else "None"
             if any(ast.unparse(mark) == "property" for mark in method.decorator_list):
                 found.append(f"{method.name}: {gives}")
                 continue

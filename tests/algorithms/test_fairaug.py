@@ -16,7 +16,7 @@ from fedweave.algorithms.fairaug import (
     groups_of,
     mask_probabilities,
 )
-from fedweave.algorithms.parts.context import Forward, Outputs
+from fedweave.algorithms.parts.part import Forward, Outputs
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph, make_graph
@@ -127,7 +127,7 @@ def test_a_copy_trains_on_no_fewer_nodes_than_is_said(rare: int) -> None:
     masks = np.stack([train, ~train, np.zeros(40, bool)])
     graph = make_graph(x, np.zeros((2, 0), np.int64), np.arange(40) % 2, masks, sensitive=sensitive)
     left = (draw_balanced_nodes(groups_of(graph), graph.real, keys()) & graph.masks[TRAIN]).sum(1)
-    least = FairAugmented().least_examples(graph, 1)
+    least = FairAugmented().min_examples(graph, 1)
     assert max(1, least) <= int(left[left > 0].min()) <= least + 6
 
 

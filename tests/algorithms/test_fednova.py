@@ -71,7 +71,7 @@ def test_every_pass_takes_each_training_example_once(name: str) -> None:
     sizes = chosen.sum(1)
     assert sizes.max() <= 3
     assert sizes.max() - sizes.min() <= 1
-    assert sizes.min() == part.least_examples(graph, 2 * each)
+    assert sizes.min() == part.min_examples(graph, 2 * each)
     assert not torch.equal(chosen[:each], chosen[each:])
 
 

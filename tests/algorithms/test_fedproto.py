@@ -9,7 +9,7 @@ import torch
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fedproto import ClassPrototypes, class_means
 from fedweave.algorithms.parts import Outputs
-from fedweave.algorithms.parts.context import Forward
+from fedweave.algorithms.parts.part import Forward
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client

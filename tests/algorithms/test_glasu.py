@@ -291,7 +291,7 @@ def test_a_mini_batch_is_of_no_more_nodes_than_train(batch: int, train: int, lea
     graph = parties(nodes=120)["client-0"]
     masks = torch.zeros_like(graph.masks)
     masks[0, :train] = True
-    found = made(batch=batch).least_examples(graph._replace(masks=masks), {})
+    found = made(batch=batch).min_examples(graph._replace(masks=masks), {})
     assert found == {"GLASU (batch)": least}
 
 

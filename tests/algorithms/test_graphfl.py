@@ -143,7 +143,7 @@ def test_of_an_odd_number_of_examples_the_query_set_has_one_less(
     drawn = part.draw((), graph, random.key(1), 1)
     assert (int(drawn["support"].sum()), int(drawn["query"].sum())) == sizes
     assert torch.equal(drawn["support"][0] | drawn["query"][0], graph.masks[TRAIN])
-    assert part.least_examples(graph, 1) == least
+    assert part.min_examples(graph, 1) == least
 
 
 def test_no_gradient_leaves_of_weights_that_are_not_shared() -> None:

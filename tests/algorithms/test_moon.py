@@ -10,7 +10,7 @@ from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.local import Local
 from fedweave.algorithms.moon import ModelContrast, unit
 from fedweave.algorithms.parts import Outputs
-from fedweave.algorithms.parts.context import Forward
+from fedweave.algorithms.parts.part import Forward
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN

@@ -29,23 +29,23 @@ def test_what_is_on_the_grid_comes_back(packing: Packing, dtype: torch.dtype) ->
         rows = random.normal(random.key(3), (6, *shape)).to(dtype)
         rows[0] = 0
         if packing.share < 1:
-            rows = torch.stack([TopK(packing.share)._largest(row) for row in rows])
+            rows = torch.stack([TopK(packing.share).keep_largest(row) for row in rows])
         if packing.bits:
             part = Quantize(packing.bits)  # type: ignore[arg-type]
-            rows = torch.stack([part.rounded(row, random.key(at)) for at, row in enumerate(rows)])
-        packed = vmap(packing.pack)(rows)
-        count, kept = rows[0].numel(), packing.most(rows[0].numel())
+            rows = torch.stack([part.round_leaf(row, random.key(at)) for at, row in enumerate(rows)])
+        packed = vmap(packing.pack_leaf)(rows)
+        count, kept = rows[0].numel(), packing.max_entries(rows[0].numel())
         each = (4 * kept if packing.share < 1 else 0) + (
             math.ceil(kept * packing.bits / 8) + dtype.itemsize if packing.bits else kept * dtype.itemsize
         )
         assert sum(leaf[0].nbytes for leaf in packed.values()) == each
-        whole = packing.unpack(packed, rows[0])
+        whole = packing.unpack_leaf(packed, rows[0])
         tolerance = 1e-6 if dtype == torch.float32 else 1e-15
         torch.testing.assert_close(whole, rows, rtol=tolerance, atol=tolerance)
         assert count == whole[0].numel()
         for row, one in zip(rows, whole, strict=True):
-            alone = {name: leaf[None] for name, leaf in packing.pack(row).items()}
-            assert torch.equal(packing.unpack(alone, row)[0], one)
+            alone = {name: leaf[None] for name, leaf in packing.pack_leaf(row).items()}
+            assert torch.equal(packing.unpack_leaf(alone, row)[0], one)
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -53,7 +53,7 @@ def test_rounding_is_unbiased_and_to_a_neighbor(bits: Any) -> None:
     """Mean and variance: of a step s, rounded up with probability p, it is s² p (1 − p)."""
     x, draws = torch.tensor([-1.0, -0.3, -0.01, 0.0, 0.123, 0.77, 1.0], dtype=torch.float64), 20_000
     part, levels = Quantize(bits), Packing(bits=bits).levels
-    rounded = vmap(part.rounded, in_dims=(None, 0))(x, random.fold(random.key(7), torch.arange(draws)))
+    rounded = vmap(part.round_leaf, in_dims=(None, 0))(x, random.fold(random.key(7), torch.arange(draws)))
     step = 1 / levels
     assert ((rounded - x).abs() < step + 1e-12).all()
     p = x / step - torch.floor(x / step)
@@ -76,7 +76,7 @@ def test_what_is_left_out_is_sent_later() -> None:
         fed.begin(number)
         before = state["w"]
         state = algorithm.round(state, fed)
-        replies = algorithm.composed.packing.unpacked(fed.heard, before)  # type: ignore[union-attr]
+        replies = algorithm.composed.packing.unpack(fed.heard, before)  # type: ignore[union-attr]
         for client, kept in fed.snapshot().items():
             update = ravel(replies[client]["update"])
             sent[client] = sent[client] + update
@@ -156,12 +156,12 @@ HOSTILE: list[Any] = [
 @pytest.mark.parametrize("spoil", HOSTILE)
 def test_what_has_another_form_is_refused(spoil: Any) -> None:
     packing, w = Packing(0.5, 8), {"a": torch.arange(6, dtype=torch.float64)}
-    packed = map_leaves(lambda leaf: leaf[None], packing.packed(w))
+    packed = map_leaves(lambda leaf: leaf[None], packing.pack(w))
     good = Replies(["site"], [ReplyBatch((0,), {"update": packed})], {})
-    assert packing.unpacked(good, w).paths == ("update/a",)
+    assert packing.unpack(good, w).paths == ("update/a",)
     bad = Replies(["site"], [ReplyBatch((0,), {"update": {"a": spoil(packed["a"])}})], {})
     with pytest.raises(ReplyRefused):
-        packing.unpacked(bad, w)
+        packing.unpack(bad, w)
 
 
 @pytest.mark.parametrize(

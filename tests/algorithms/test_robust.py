@@ -356,13 +356,13 @@ def test_limits_of_several_parts_are_multiplied() -> None:
 
 def test_a_run_has_as_many_rounds_as_every_part_allows() -> None:
     class Few(Part):
-        protection = Protection(most_rounds=3)
+        protection = Protection(max_rounds=3)
 
     class Many(Few):
-        protection = Protection(most_rounds=7)
+        protection = Protection(max_rounds=7)
 
-    assert Composition((Many(), Few(), Uniform())).most_rounds == 3
-    assert Composition((Uniform(),)).most_rounds is None
+    assert Composition((Many(), Few(), Uniform())).max_rounds == 3
+    assert Composition((Uniform(),)).max_rounds is None
 
 
 def test_what_clients_report_is_averaged_as_their_updates_are() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
 from fedweave.algorithms.parts import Clip, Context, Part, SecureSum, UniformTrained
-from fedweave.algorithms.parts.pace import most_batches, tell_batches
+from fedweave.algorithms.parts.pace import encode_batches, max_batches
 from fedweave.contract.subject import Subject
 from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.mechanism import SecureSum as Sum
@@ -169,11 +169,11 @@ def test_who_count_are_counted_by_hand() -> None:
 
 @pytest.mark.parametrize("counts", [[1], [3, 8], [9, 2, 1], [0, 5], [0, 0]])
 def test_the_longest_pass_is_found_up_to_a_power_of_two(counts: list[int]) -> None:
-    within = SUMS.masked
-    told = torch.stack([tell_batches(torch.tensor(count), within) for count in counts])
+    within = SUMS.sum_form
+    told = torch.stack([encode_batches(torch.tensor(count), within) for count in counts])
     assert told.sum(1).tolist() == [1] * len(counts)
     replies = Replies([str(at) for at in range(len(counts))], [ReplyBatch(tuple(range(len(counts))), {"n": told})], {})
-    most = most_batches(replies, "n", within)
+    most = max_batches(replies, "n", within)
     assert max(1, *counts) <= most < 2 * max(1, *counts)
 
 

@@ -85,13 +85,13 @@ def test_rffl_keeps_the_own_update() -> None:
     fed = federation(dtype=torch.float64, mode="loop")
     made = ALGORITHMS["rffl"](model(0.0))
     *_, last = train(made, fed, 2, eval_every=2)
-    shared, each = made._download(last.state, fed.clients, fed, made.composed)
+    shared, each = made.evaluation_message(last.state, fed)
     r = last.state["parts"]["Reputation"]["r"]
     for at, client in enumerate(fed.clients):
         trained = fed.snapshot()[client]["w"]["0"]["weight"]
         message = shared | each.one(client)
         view = Client(fed.graphs[client], fed.snapshot()[client], torch.tensor(0), torch.tensor(0))
-        begun = made._context(view, message).start["0"]["weight"]
+        begun = made.used(view, message)["0"]["weight"]
         reward = begun - trained
         n = reward.numel()
         assert int((reward != 0).sum()) == min(int(np.ceil(float(r[at] / r.max()) * n)), n - 1)

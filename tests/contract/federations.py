@@ -6,7 +6,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.parts import CrossEntropy, Outputs
-from fedweave.algorithms.parts.context import Forward
+from fedweave.algorithms.parts.part import Forward
 from fedweave.contract import federations, small_graphs
 from fedweave.contract.federations import CLASSES as CLASSES
 from fedweave.contract.federations import FEATURES as FEATURES

@@ -69,7 +69,7 @@ def test_three_functions_are_an_algorithm(at: int) -> None:
     assert [field.name for field in fields(kind)] == ["model"]
     assert capabilities(kind) == made.needs == Capabilities()
     assert (made.finders, made.composed, made.paced, made.notes, made.calls(2)) == ((), {}, (), (), None)
-    assert (made.participation, made.quorum, made.batch, made.most_rounds, made.evaluates_received) == (
+    assert (made.participation, made.quorum, made.batch, made.max_rounds, made.evaluates_received) == (
         1,
         1,
         0,
@@ -107,18 +107,18 @@ def test_a_field_goes_before_the_default(at: int) -> None:
         hidden: int
         batch: int
         participation: float = 0.5
-        most_rounds: int = 7
+        max_rounds: int = 7
 
     give_defaults(Fields)
     assert [field.name for field in fields(Fields)] == [
-        *("model", "quorum", "hidden", "batch", "participation", "most_rounds")
+        *("model", "quorum", "hidden", "batch", "participation", "max_rounds")
     ]
     with pytest.raises(TypeError, match="hidden"):
         Fields(model(), 0.25)
     made = Fields(model(), 0.25, 8, 4)
-    assert (made.quorum, made.batch, made.participation, made.most_rounds) == (0.25, 4, 0.5, 7)
+    assert (made.quorum, made.batch, made.participation, made.max_rounds) == (0.25, 4, 0.5, 7)
     graph = graphs()["site-1"]
-    assert made.least_examples(graph, {}) == {"Fields (batch)": min(4, int(graph.masks[TRAIN].sum()))}
+    assert made.min_examples(graph, {}) == {"Fields (batch)": min(4, int(graph.masks[TRAIN].sum()))}
     with refusal("user.target-rounds", "within 7 rounds"):
         next(train(made, federation(), 8))
 
@@ -145,10 +145,10 @@ def test_a_default_is_no_setting_to_be_tried_with(at: int) -> None:
         Subject(Odd)
 
 
-@pytest.mark.parametrize("name", ["counts", "calls", "most_rounds"])
+@pytest.mark.parametrize("name", ["counts", "calls", "max_rounds"])
 def test_a_setting_is_not_called_as_a_method_is(name: str) -> None:
     with pytest.raises(TypeError, match=f"Odd.{name}: .* Call the field otherwise"):
-        type("Odd", (Algorithm,), {"__annotations__": {name: int}} | ({} if name == "most_rounds" else {name: 3}))
+        type("Odd", (Algorithm,), {"__annotations__": {name: int}} | ({} if name == "max_rounds" else {name: 3}))
 
 
 def test_who_lacks_a_function_is_told_which() -> None:
@@ -171,7 +171,7 @@ def test_who_can_what() -> None:
     made = [FedAvg(model()), Local(model()), GLASU(model()), ALGORITHMS["ditto"](model())]
     says: dict[str, Callable[[Any], object]] = {
         "calls": lambda one: one.calls(3),
-        "least_examples": lambda one: type(one).least_examples is not Algorithm.least_examples,
+        "min_examples": lambda one: type(one).min_examples is not Algorithm.min_examples,
         "parts": lambda one: one.composed,
         "counts": lambda one: type(one).counts is not Algorithm.counts,
         "measures": lambda one: type(one).measures is not Algorithm.measures,
@@ -182,7 +182,7 @@ def test_who_can_what() -> None:
     }
     assert {name: [int(bool(ask(one))) for one in made] for name, ask in says.items()} == {
         "calls": [1, 1, 1, 1],
-        "least_examples": [1, 1, 1, 1],
+        "min_examples": [1, 1, 1, 1],
         "parts": [1, 0, 0, 1],
         "counts": [1, 0, 1, 1],
         "measures": [1, 0, 0, 1],

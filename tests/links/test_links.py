@@ -377,7 +377,7 @@ def losses(score: Tensor, there: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "bpr", "margin", "self_adversarial"])
 def test_losses_are_their_formulas(loss: str) -> None:
-    from fedweave.algorithms.parts.context import Forward, Outputs
+    from fedweave.algorithms.parts.part import Forward, Outputs
 
     data = as_links(random_data(), Links())
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()

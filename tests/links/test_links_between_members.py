@@ -316,7 +316,7 @@ def test_the_ledger_has_the_bytes_that_were_sent_and_the_server_none() -> None:
 def test_noise_has_its_epsilon_in_the_ledger() -> None:
     part = ForeignEnds(clip=1.0, epsilon=4.0, target_rounds=3)
     assert part.rows.epsilon(4) == pytest.approx(4.0, abs=1e-6)  # one release before the first round
-    assert part.protection.most_rounds == 3
+    assert part.protection.max_rounds == 3
     assert [str(mechanism).split(" ")[0] for mechanism in part.mechanisms] == ["clipped", "Gaussian"]
     assert ForeignEnds(clip=2.0).mechanisms[0].cost().unbounded
     algorithm, fed = tiny(clip=0.01)

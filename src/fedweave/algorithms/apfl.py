@@ -34,11 +34,9 @@ class MixedModel(Part):
 
     @property
     def needs(self) -> Needs:
-        """A share that adapts goes by lr."""
         return Needs(steps=LocalSteps(excludes=("schedule",) if self.adaptive else ()), statistics="none")
 
     def report(self, ctx: Context) -> Tree:
-        """Nothing, after the own model's steps."""
         client, personal, share = ctx.client, self._personal_weights(ctx), self._share(ctx)
         if self.adaptive:
             share = self.moved(ctx, share, personal)
@@ -55,7 +53,6 @@ class MixedModel(Part):
         return (share - ctx.training.lr * dot(sub(personal, ctx.received), slope)).clamp(0, 1)
 
     def personalize(self, ctx: Context) -> Tree:
-        """The mix with the received weights."""
         return keep_trained(
             ctx.examples > 0, mixed(self._share(ctx), self._personal_weights(ctx), ctx.received), ctx.received
         )

@@ -20,5 +20,4 @@ class Centralized:
     capabilities: ClassVar[Capabilities] = replace(FedAvg.capabilities, pooled=True)
 
     def parts(self) -> tuple[Part, ...]:
-        """FedAvg's."""
         return ()

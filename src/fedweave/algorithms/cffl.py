@@ -77,7 +77,6 @@ class Credibility(TellsExamples):
         return c / c.sum() * whole
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The values, and the remaining clients."""
         return {
             "c": state["c"].index_copy(0, round.at, round.value),
             "inside": state["inside"].index_copy(0, round.at, round.value > 0),
@@ -96,7 +95,6 @@ class CredibilityReward(TellsExamples, SparseUpdates):
     recorded = True
 
     def quota(self, round: Round) -> Tensor:
-        """c / max · n / max."""
         n = round.replies.stack("n").double()
         result: Tensor = round.value / round.value.max().clamp(min=LEAST) * n / n.max().clamp(min=1)
         return result

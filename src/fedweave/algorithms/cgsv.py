@@ -37,7 +37,6 @@ class OwedReward(Part):
         return {"owed": map_leaves(lambda leaf: leaf.new_zeros(len(fed.clients), *leaf.shape), w)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
-        """The clients' rewards, instead of weights."""
         return {}, {}, map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
 
 
@@ -73,7 +72,6 @@ class CosineValue(TellsExamples):
         return torch.where(state["r"][round.at].any(), r / r.sum(), by_size(round))
 
     def value(self, state: Tree, round: Round) -> Tensor:
-        """r after the round, of its clients."""
         phi = self.likeness(round.updates, round.weights @ round.updates)
         r: Tensor = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.minimum)
         return r / r.sum() * self._values(state)[round.at].sum()
@@ -87,7 +85,6 @@ class CosineValue(TellsExamples):
         return F.cosine_similarity(updates, whole[None], eps=1e-30)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The new values of the round's clients."""
         return {"r": state["r"].index_copy(0, round.at, round.value)}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
@@ -100,7 +97,6 @@ class SparseUpdates(OwedReward):
     server keeps a global model, which gets all of u_N."""
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """No rewards, and quotas of 0."""
         return super().init(fed, w) | {"q": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def earned(self, round: Round, quota: Tensor) -> Tree:
@@ -140,12 +136,10 @@ class SparseReward(SparseUpdates):
     recorded = True
 
     def quota(self, round: Round) -> Tensor:
-        """tanh(β r) / max."""
         q = torch.tanh(self.beta * round.value)
         return q / q.max().clamp(min=LEAST)
 
     def receive(self, ctx: Context) -> Tree:
-        """The weights that training started from, and the reward."""
         return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def report(self, ctx: Context) -> Tree:
@@ -183,7 +177,6 @@ class SizeValue(BySize):
         return {"r": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def value(self, state: Tree, round: Round) -> Tensor:
-        """r."""
         return by_size(round)
 
     def update(self, state: Tree, round: Round) -> Tree:

@@ -84,7 +84,7 @@ class TriedValue(Part):
         """Whether a round, counted from 1, ends with a valuation."""
         return round % self.every == 0
 
-    def tried(self, state: Tree, round: Round, try_out: TryOut) -> Tree:
+    def try_models(self, state: Tree, round: Round, try_out: TryOut) -> Tree:
         """The values of a round that is `due`; "tried" is the last such round."""
         number, nothing = state["round"] + 1, torch.zeros_like(state[WEIGHT])
         after = state | {"last": ravel(round.delta), "round": number}
@@ -110,11 +110,9 @@ class TriedValue(Part):
         return after | columns | {"tried": number, COPIED: copied}
 
     def round_to_try(self, round: Round) -> Round:
-        """The round whose updates the tried models have."""
         return round
 
     def counter(self, round: Round, try_out: TryOut) -> TryOut:
-        """Who tries models: all clients."""
         return try_out
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
@@ -150,15 +148,12 @@ class CoalitionValue(TriedValue):
     needs = replace(TriedValue.needs, measures=("shapley", SIZE))
 
     def queries(self, clients: int) -> int:
-        """Distinct coalitions among prefixes of orders, and all but one."""
         return 2**clients if clients <= self.exact else self.permutations * (clients - 1) + clients + 2
 
     def coalitions(self, round: Round, state: Tree) -> Tensor:
-        """None: which are distinct is known where they are valued."""
         return torch.zeros(0, len(round.at), dtype=torch.bool, device="cpu")
 
     def values_of(self, round: Round, state: Tree, value: Value) -> tuple[Tensor, ...]:
-        """Shapley values, their standard errors (0 if exact), leave-one-out."""
         players = len(round.at)
         if players <= self.exact:
             estimate = exact(value, players)

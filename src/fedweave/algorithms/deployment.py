@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Literal, TypeVar
 
-from fedweave.algorithms.parts.context import KEEP
+from fedweave.algorithms.parts.part import KEEP
 from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Federation, Step, on_client
 from fedweave.core.model import Model

@@ -28,11 +28,9 @@ class PersonalModel(Part):
 
     @property
     def needs(self) -> Needs:
-        """Steps that suit the pull."""
         return Needs(steps=LocalSteps(pull=self.lam))
 
     def report(self, ctx: Context) -> Tree:
-        """Nothing, after the personal model's steps."""
         key = random.fold(ctx.client.key, "personal")
         state = ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(
@@ -47,7 +45,6 @@ class PersonalModel(Part):
         return 0.5 * self.lam * squared_distance(v, received)
 
     def personalize(self, ctx: Context) -> Tree:
-        """v_i."""
         return ctx.memory["v"] if ctx.memory else ctx.received
 
 

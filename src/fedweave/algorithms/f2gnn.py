@@ -126,7 +126,7 @@ class DivergenceStart(Part):
         rest = 1 - js
         return map_leaves(lambda w, previous: js * w + rest * previous, ctx.received, last)
 
-    def changed(self, ctx: Context, nodes: Tensor) -> None:
+    def follow_changes(self, ctx: Context, nodes: Tensor) -> None:
         """Forget predictions for data that may have changed: eq. 2 compares two models on the same nodes."""
         ctx.keep({key: value for key, value in ctx.memory.items() if key != "p"})
 
@@ -187,7 +187,7 @@ class GroupWeights(Part):
         group_gaps = gaps(ctx.outputs(ctx.trained), graph)
         return {"gaps": torch.where(ctx.examples > 0, group_gaps, 2.0), "balance": ctx.memory["balance"]}
 
-    def changed(self, ctx: Context, nodes: Tensor) -> None:
+    def follow_changes(self, ctx: Context, nodes: Tensor) -> None:
         ctx.keep({})
 
     def weigh(self, state: Tree, round: Round) -> Tensor:

@@ -150,7 +150,7 @@ class FairAugmented(Part):
         edges = draw_edges(ends, edge_probabilities(ends, groups, nodes, self.keep), keys)
         return {"features": features.to(graph.x.dtype), "kept": nodes, **edges}
 
-    def least_examples(self, graph: Graph, steps: int) -> int:
+    def min_examples(self, graph: Graph, steps: int) -> int:
         """The training examples that remain if balancing removes training nodes of the larger group first. Waits for
         the graph's device, so call it between steps."""
         groups, train = groups_of(graph) & graph.real, graph.masks[TRAIN] & graph.real

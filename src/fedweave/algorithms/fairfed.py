@@ -59,7 +59,6 @@ class FairFedWeights(Part):
     }
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """No weights yet."""
         unknown = torch.full((len(fed.clients),), -1.0, dtype=torch.float64, device=fed.device)
         return {"omega": unknown, "deviation": unknown.clone()}
 
@@ -74,7 +73,6 @@ class FairFedWeights(Part):
         return {"n": ctx.examples, "correct": correct, "groups": pairs["groups"][0]}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """ω of the round's clients."""
         last, sizes = state["omega"][round.at], by_size(round)
         start = torch.where(last < 0, sizes, last)
         start = torch.where(start.sum() > 0, start, sizes)

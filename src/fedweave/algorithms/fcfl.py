@@ -49,15 +49,12 @@ class ParetoDescent(Part):
         check_lipschitz("pareto_descent", self.lipschitz, training)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """The first stage."""
         return {"delta": self.delta, "round": 0, "stage": 1 if self.first else 2}
 
     def report(self, ctx: Context) -> Tree:
-        """F_i(w_t)."""
         return {"loss": ctx.loss(ctx.received)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """α, which sums to 1."""
         if state["stage"] == 1:
             loss = round.replies.stack("loss").double()
             return torch.softmax((loss - loss.max()) / state["delta"], 0)
@@ -65,7 +62,6 @@ class ParetoDescent(Part):
         return torch.from_numpy(common_descent(products.cpu().numpy())).to(products.device)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """δ and the stage of the next round."""
         delta, stage, number = state["delta"], state["stage"], state["round"] + 1
         if stage == 1:
             small = TOLERANCE * self.lipschitz * (round.weights @ round.updates).norm() <= delta
@@ -107,5 +103,4 @@ class FCFL:
     test_settings: ClassVar[Record] = {"local_steps": 2}
 
     def parts(self) -> tuple[Part, ...]:
-        """The two stages."""
         return (part_of(self, ParetoDescent, lipschitz=lipschitz_of(self.lr)),)

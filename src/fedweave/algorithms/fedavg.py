@@ -20,10 +20,9 @@ from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.composition import GLOBAL
-from fedweave.algorithms.parts.foreign import others
 from fedweave.algorithms.parts.names import by_name, parse_parts
 from fedweave.algorithms.parts.pace import Schedule, timing
-from fedweave.algorithms.parts.secure_sum import joined_in
+from fedweave.algorithms.parts.secure_sum import join_secure_sum
 from fedweave.algorithms.parts.server import ServerHooks, memory_of
 from fedweave.algorithms.parts.settings_rules import (
     TrainingSettings,
@@ -126,9 +125,9 @@ class LocalTraining(Deployable):
         """The parts for the pace of the training."""
         return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
 
-    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
-        """{part and settings: fewest training examples of a step} at a client (`Objective.least_examples`)."""
-        return self.objective.least_examples(graph)
+    def min_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+        """{part and settings: fewest training examples of a step} at a client (`Objective.min_examples`)."""
+        return self.objective.min_examples(graph)
 
 
 @dataclass(frozen=True)
@@ -162,14 +161,16 @@ class FedAvg(LocalTraining, SumsScores):
     def __post_init__(self) -> None:
         self.take_model()
         parts = parse_parts(self.parts)
-        object.__setattr__(self, "parts", joined_in(parts, parts))
+        object.__setattr__(self, "parts", join_secure_sum(parts, parts))
         check_settings(by_name(self.composed), self._settings)
         if not self.share:
             check_exchange(by_name(self.composed))
         check_links(by_name(self.objective.parts), self.model)  # `objective` checks that the model can be trained
         self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
+        # With `tell` clients compare embeddings by the global model as it is, on data that does not change.
+        same_model = self.evaluates_one_model and self.composed.uses_received and not self.composed.changes
         teller = self.composed.teller
-        if teller and (self.scores == "sum" or not self._same_model):
+        if teller and (self.scores == "sum" or not same_model):
             raise ConfigError(
                 f"parts: {teller} compares the embeddings of one global model at different clients, each with its "
                 "own scores. Leave out parts that give clients different models or change data, and scores = 'sum'.",
@@ -196,9 +197,9 @@ class FedAvg(LocalTraining, SumsScores):
         return self.participation < 1
 
     @property
-    def most_rounds(self) -> int | None:
+    def max_rounds(self) -> int | None:
         """The largest number of rounds of a run; None if no part limits it."""
-        return self.composed.most_rounds
+        return self.composed.max_rounds
 
     @property
     def notes(self) -> list[str]:
@@ -207,37 +208,39 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def _settings(self) -> TrainingSettings:
-        shares = self.share != ("*",) or bool(self.composed.private)
-        one_step = self.local_steps == 1 and not self.local_epochs and not self.composed.owner("start")
-        pace: dict[str, object] = {"local_epochs": self.local_epochs, "local_momentum": self.local_momentum}
-        pace |= {"schedule": self.schedule if self.schedule != "constant" else self.warmup and "constant with warmup"}
-        return TrainingSettings(
-            shares,
-            self._own_weights,
-            self._remembers,
-            self.participation,
-            self.optimizer,
-            self.lr,
-            one_step,
-            {name: value for name, value in pace.items() if value},
-            self._statistics,
-        )
-
-    @property
-    def _statistics(self) -> Literal["any", "home", "none"]:
-        """Where running statistics are (`TrainingSettings`)."""
-        paths = models.statistics(self.model)
-        matches, private = partial(models.matches, self.model), self.composed.private
-        shared = any(matches(path, self.share) and not matches(path, private) for path in paths)
-        return "any" if shared else "home" if paths else "none"
-
-    @property
-    def _remembers(self) -> str:
-        """The setting with which clients train from values of earlier messages; "" if there is none."""
+        # Settings that change the number of steps or the learning rate.
+        pace: dict[str, object] = {
+            "local_epochs": self.local_epochs,
+            "local_momentum": self.local_momentum,
+            "schedule": self.schedule,
+        }
+        if self.schedule == "constant":
+            pace["schedule"] = "constant with warmup" if self.warmup else ""
+        # The setting with which clients train from values of earlier messages.
+        remembers = ""
         if self._own_weights:
-            return "what clients keep of their own model (share = ['*'] keeps nothing)"
-        moments = self.objective.training.update_rule.moments
-        return "optimizer_state = 'kept' (take 'fresh')" if moments and self.optimizer_state == "kept" else ""
+            remembers = "what clients keep of their own model (share = ['*'] keeps nothing)"
+        elif self.optimizer_state == "kept" and self.objective.training.update_rule.moments:
+            remembers = "optimizer_state = 'kept' (take 'fresh')"
+        # Where running statistics of batch norm are.
+        statistics: Literal["any", "home", "none"] = "none"
+        for path in models.statistics(self.model):
+            shared = models.matches(self.model, path, self.share)
+            if shared and not models.matches(self.model, path, self.composed.private):
+                statistics = "any"
+            elif statistics == "none":
+                statistics = "home"
+        return TrainingSettings(
+            share=self.share != ("*",) or bool(self.composed.private),
+            local_weights=self._own_weights,
+            remembers=remembers,
+            participation=self.participation,
+            optimizer=self.optimizer,
+            lr=self.lr,
+            one_step=self.local_steps == 1 and not self.local_epochs and not self.composed.owner("start"),
+            pace={name: value for name, value in pace.items() if value},
+            statistics=statistics,
+        )
 
     @property
     def _goes_on(self) -> bool:
@@ -256,7 +259,7 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def paced(self) -> tuple[Part, ...]:
-        return joined_in(self.parts, super().paced)
+        return join_secure_sum(self.parts, super().paced)
 
     @cached_property
     def objective(self) -> Objective:
@@ -282,19 +285,21 @@ class FedAvg(LocalTraining, SumsScores):
         """The model with the parts' layers on the global test graph."""
         return self.composed.layers(self.model, on_clients=False)
 
-    # --- server ------------------------------------------------------------------------------------------------------
+    # --- server
 
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
         whole = models.init(self.trained, fed.key("init"), fed.dtype)
         w, paths = fed.start_weights(self._shared(whole)), [path for path, _ in leaves(whole)]
-        matches = partial(models.matches, self.net)
-        vain = [pattern for pattern in self.share if not any(matches(path, [pattern]) for path in paths)]
-        if whole and (vain or (self.share and not w)):
-            missing = vain[0] if vain else list(self.share)
-            raise ConfigError(
-                f"share: {missing!r} names no weight of the model; it has {', '.join(paths)}.", code="config.share"
-            )
+        missing: list[object] = []
+        for pattern in self.share:
+            if not any(models.matches(self.net, path, [pattern]) for path in paths):
+                missing.append(pattern)
+        if self.share and not w:
+            missing.append(list(self.share))
+        if whole and missing:
+            message = f"share: {missing[0]!r} names no weight of the model; it has {', '.join(paths)}."
+            raise ConfigError(message, code="config.share")
         state: Tree = {"parts": self.composed.init(fed, w)}
         self._exchange(w, fed)
         if self._own_weights:
@@ -307,14 +312,18 @@ class FedAvg(LocalTraining, SumsScores):
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """w_{t+1} = w_t + Σ_i weight_i · Δ_i over the sampled clients that replied."""
+        # 1. Clients' data may change.
         if self.composed.changes:
             fed.replace_data(self.change, quorum=self.quorum)
+        # 2. A sample of clients trains.
         chosen = sample(fed, self.participation)
         messages = self._download(state, chosen, fed, self.composed)
         replies = fed.map(self.train, *messages, clients=chosen, quorum=self.quorum)
-        if (packing := self.composed.packing) is not None:
+        packing = self.composed.packing
+        if packing is not None:
             like = state["w"] if "w" in state else map_leaves(lambda leaf: leaf[0], state["own"])
-            replies = packing.unpacked(replies, like)
+            replies = packing.unpack(replies, like)
+        # 3. The server takes its step.
         state = state | self._server.after(state, replies, fed, partial(scoring.try_out, fed, self.try_out))
         self._exchange(state.get("w", {}), fed)
         return state
@@ -322,12 +331,9 @@ class FedAvg(LocalTraining, SumsScores):
     def _exchange(self, w: Tree, fed: Federation) -> None:
         """Let clients send each other a part's values for the global weights, if a part has such."""
         if self.composed.teller:
-            sent = fed.send(self.tell, to=others(fed.clients), shared={"w": w}, quorum=self.quorum)
+            peers = {client: [peer for peer in fed.clients if peer != client] for client in fed.clients}
+            sent = fed.send(self.tell, to=peers, shared={"w": w}, quorum=self.quorum)
             fed.map(self.hear, received=sent, quorum=self.quorum)
-
-    @property
-    def _exchanges(self) -> tuple[Step, ...]:
-        return (self.tell, self.hear) if self.composed.teller else ()
 
     @cached_property
     def _server(self) -> ServerHooks:
@@ -335,31 +341,29 @@ class FedAvg(LocalTraining, SumsScores):
 
     def calls(self, clients: int) -> Calls:
         """The parts' steps before the first round; steps that change data, and training, in each round."""
-        judge, changed = self.judging({}), (self.change,) if self.composed.changes else ()
-        keep_steps = (judge, self.keep_given, self.keep_trained)
-        score_steps = (self.score_sum,) if self.scores == "sum" else (judge,)
+        exchanges = (self.tell, self.hear) if self.composed.teller else ()
+        changes = (self.change,) if self.composed.changes else ()
         tries = (self.try_out,) * scoring.messages(self.composed.queries(clients))
-        setup, rounds = self.composed.setup + self._exchanges, (*changed, self.train, *tries, *self._exchanges)
-        return Calls(setup, rounds, score_steps, keep_steps)
+        judge = self.judging({})
+        score = self.score_sum if self.scores == "sum" else judge
+        return Calls(
+            setup=(*self.composed.setup, *exchanges),
+            round=(*changes, self.train, *tries, *exchanges),
+            evaluation=(score,),
+            prediction=(judge, self.keep_given, self.keep_trained),
+        )
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
-        """The parts' measures per client (`Part.measures`)."""
-        return self.composed.measures(self._memory(state), len(fed.clients))
+        return self.composed.measures(memory_of(self.composed, state), len(fed.clients))
 
     def warnings(self, state: Tree) -> list[str]:
-        """The parts' warnings after a round (`Warns`)."""
-        return self.composed.warnings(self._memory(state))
+        return self.composed.warnings(memory_of(self.composed, state))
 
     def counts(self, state: Tree) -> dict[str, float]:
-        """The parts' measures for all clients together (`Part.measures`)."""
-        return self.composed.counts(self._memory(state))
+        return self.composed.counts(memory_of(self.composed, state))
 
     def pairs(self, state: Tree) -> dict[str, Tensor]:
-        """The parts' measures for every two clients (`Part.measures`)."""
-        return self.composed.pairs(self._memory(state))
-
-    def _memory(self, state: Tree) -> Tree:
-        return memory_of(self.composed, state)
+        return self.composed.pairs(memory_of(self.composed, state))
 
     def _download(
         self, state: Tree, clients: Sequence[str], fed: Federation, names: Collection[str]
@@ -370,16 +374,18 @@ class FedAvg(LocalTraining, SumsScores):
         shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
         to_all, to_each, each = self._server.downloads(state, at, fed, names)
         shared |= to_all
-        each |= {"w": map_leaves(lambda leaf: leaf[at], state["own"])} if "own" in state else {}
-        each |= {"each": to_each} if to_each else {}
+        if "own" in state:
+            each["w"] = map_leaves(lambda leaf: leaf[at], state["own"])
+        if to_each:
+            each["each"] = to_each
         return shared, Stacked(tuple(clients), each) if each else None
 
-    # --- client ------------------------------------------------------------------------------------------------------
+    # --- client
 
     @on_client(replaces_data=True)
     def change(self, client: Client, message: Tree) -> Tree:
         """Change the client's data by the parts; sends nothing."""
-        data = self.composed.changed(Context(client, self.objective, message))
+        data = self.composed.change_data(Context(client, self.objective, message))
         return {DATA: graph_like(client.graph, data)}
 
     @on_client(
@@ -388,60 +394,60 @@ class FedAvg(LocalTraining, SumsScores):
     )
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
-        ctx, keeps_optimizer = self._context(client, message), self.optimizer_state == "kept"
+        ctx = self._received(client, message)
+        ctx = replace(ctx, start=self._start(ctx))
         fitted = self.composed.train(ctx)
         w = keep_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
-        client.state |= {"w": w} | ({"optimizer": fitted.state} if keeps_optimizer else {})
+        client.state["w"] = w
+        if self.optimizer_state == "kept":
+            client.state["optimizer"] = fitted.state
         ctx = replace(ctx, trained=w, last_loss=fitted.loss)
         trains = (ctx.examples > 0).to(torch.float64)  # without examples an optimizer would only apply weight decay
-        released = self._shared(ctx.update)
-        update = scale(released, trains)
-        for name, part in self.composed.items():
-            update = self.composed.apply_release(name, ctx, update)
-            released = update if has(part, "release") and not part.protection.hides else released
-        ctx = replace(ctx, released=released)
+        shared = self._shared(ctx.update)
+        update, visible = self.composed.release(ctx, scale(shared, trains))
+        ctx = replace(ctx, released=shared if visible is None else visible)
         reply = self.composed.reports(ctx)
-        self.composed.check_forgotten(client.state)
+        self.composed.check_memory(client.state)
         packing = self.composed.packing
-        return {"update": update if packing is None else packing.packed(update)} | reply
-
-    def _context(self, client: Client, message: Tree) -> Context:
-        """The context with the received weights and the start of training."""
-        ctx = self._received(client, message)
-        return replace(ctx, start=self._start(ctx))
+        return {"update": update if packing is None else packing.pack(update)} | reply
 
     def _received(self, client: Client, message: Tree) -> Context:
+        """The context with the received weights, and the client's own leaves where they are not shared."""
         ctx = Context(client, self.objective, message)
-        return replace(ctx, received=self.composed.of_client("receive", ctx, self._whole))
+        owner = self.composed.owner("receive")
+        received: Tree = message.get("w", {})
+        if owner:
+            received = self.composed[owner].receive(ctx.at(owner))
+        elif self._own_weights:
+            received = nest(dict(leaves(ctx.local_weights)) | dict(leaves(received)))
+        return replace(ctx, received=received)
 
     def _start(self, ctx: Context) -> Tree:
-        return self.composed.of_client("start", ctx, lambda ctx: ctx.received)
-
-    def _whole(self, ctx: Context) -> Tree:
-        """The received weights, with the client's own leaves where they are not shared."""
-        received: Tree = ctx.message.get("w", {})
-        if not self._own_weights:
-            return received
-        return nest(dict(leaves(ctx.local_weights)) | dict(leaves(received)))
+        owner = self.composed.owner("start")
+        return self.composed[owner].start(ctx.at(owner)) if owner else ctx.received
 
     @on_client(
-        sends=lambda self: self.composed.sends_to_peers,
+        sends=lambda self: self.composed[self.composed.teller].sends_to_peers if self.composed.teller else {},
         hears={"w": GLOBAL},
         peers=True,
         addressed=True,
     )
     def tell(self, client: Client, message: Tree) -> Tree:
         """The client's messages to its peers, computed with the global weights."""
-        return self.composed.parcels(Context(client, self.objective, message), self.trained, message["w"])
+        name = self.composed.teller
+        return self.composed[name].tell_peers(
+            Context(client, self.objective, message, name), self.trained, message["w"]
+        )
 
     @on_client()
     def hear(self, client: Client, message: Tree) -> Tree:
         """Keep the peers' messages."""
         received = [message["received"][str(at)] for at in range(len(message["received"]))]
-        self.composed.hear(Context(client, self.objective, message), received, message["present"])
+        name = self.composed.teller
+        self.composed[name].hear_peers(Context(client, self.objective, message, name), received, message["present"])
         return {}
 
-    # --- evaluation --------------------------------------------------------------------------------------------------
+    # --- evaluation
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Scores of each client's model on its own nodes. On the global test graph, scores of the global model, or of
@@ -464,7 +470,8 @@ class FedAvg(LocalTraining, SumsScores):
     def evaluates_received(self) -> bool:
         """Whether clients evaluate the received weights, as they are or after further training, and no weights of
         earlier rounds."""
-        return type(self).used is FedAvg.used and self.composed.evaluates_received and not self._own_weights
+        received = self.composed.uses_received or self.composed.tunes
+        return type(self).used is FedAvg.used and received and not self._own_weights
 
     @property
     def _one_model(self) -> bool:
@@ -475,11 +482,6 @@ class FedAvg(LocalTraining, SumsScores):
         """Whether clients share no weights, and no values of their shapes."""
         exchange = [part for part in self.composed.values() if any(has(part, hook) for hook in _EXCHANGES)]
         return not self.share and all("any" in part.needs.models for part in exchange)
-
-    @property
-    def _same_model(self) -> bool:
-        """Whether all clients use the global model as it is, on data that does not change."""
-        return self.evaluates_one_model and self.composed.uses_received and not self.composed.changes
 
     @property
     def evaluates_one_model(self) -> bool:
@@ -508,7 +510,7 @@ class FedAvg(LocalTraining, SumsScores):
         return keep_trained(client.graph.masks[TRAIN].any(), w, self.used(client, message))
 
     @on_client(
-        sends=lambda self: {**SCORES, **self.composed.score_sends},
+        sends=lambda self: SCORES | self.composed.score_sends,
         hears=lambda self: self.composed.client_learns,
     )
     def score(self, client: Client, message: Tree) -> Tree:
@@ -516,8 +518,10 @@ class FedAvg(LocalTraining, SumsScores):
         w, ctx = self.used(client, message), Context(client, self.objective, message)
 
         def scores() -> Tree:
-            more = self.composed.more_scores(ctx, self.net, w)
-            return score(self.net, w, client, remembered=self._goes_on) | more
+            scores = score(self.net, w, client, remembered=self._goes_on)
+            for name, part in self.composed.items():
+                scores |= part.more_scores(ctx.at(name), self.net, w)
+            return scores
 
         return self.score_or_store(client, message, w, scores)
 
@@ -540,9 +544,10 @@ class FedAvg(LocalTraining, SumsScores):
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The weights that the client uses: from the owner of `personalize`, or the start of its training."""
-        return self.composed.of_client("personalize", self._received(client, message), self._start)
+        ctx, owner = self._received(client, message), self.composed.owner("personalize")
+        return self.composed[owner].personalize(ctx.at(owner)) if owner else self._start(ctx)
 
-    # --- shared weights ----------------------------------------------------------------------------------------------
+    # --- shared weights
 
     @property
     def _own_weights(self) -> bool:

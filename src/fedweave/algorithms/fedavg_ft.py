@@ -28,7 +28,6 @@ class FineTuned(Part):
     needs = Needs(personalizes="tuned")
 
     def personalize(self, ctx: Context) -> Tree:
-        """w_t after `tune_steps` steps by a fresh optimizer."""
         if not self.tune_steps:
             return ctx.received
         key = random.fold(ctx.client.key, "tune")

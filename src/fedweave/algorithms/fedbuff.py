@@ -141,7 +141,7 @@ class FedBuff(FedAvg):
         messages = self._download(state, chosen, fed, self.composed)
         replies = fed.map(self.train, *messages, clients=chosen, quorum=self._least(len(chosen), len(fed.clients)))
         if (packing := self.composed.packing) is not None:
-            replies = packing.unpacked(replies, state["w"])
+            replies = packing.unpack(replies, state["w"])
         at = places(fed, replies.clients)
         held = _with_new(state.get("held"), replies, at, len(fed.clients))
         since = clients["since"].index_fill(0, at, step)
@@ -208,7 +208,6 @@ class FedBuff(FedAvg):
         return super().measures(state, fed) | times
 
     def counts(self, state: Tree) -> dict[str, float]:
-        """FedAvg's counts and "fedbuff/time", the simulated time of the last step."""
         return super().counts(state) | {"fedbuff/time": float(state["clock"])}
 
 

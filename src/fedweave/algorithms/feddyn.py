@@ -31,7 +31,6 @@ class DynamicRegularisation(Part):
 
     @property
     def needs(self) -> Needs:
-        """One model."""
         return Needs(models=("global",), steps=LocalSteps(pull=self.alpha))
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -39,7 +38,6 @@ class DynamicRegularisation(Part):
         return {"drift": map_leaves(torch.zeros_like, w), "clients": len(fed.clients)}
 
     def recall(self, ctx: Context) -> Tree:
-        """w_t − d_i."""
         return {"target": sub(ctx.shared(ctx.received), self._drift(ctx))}
 
     def penalty(self, w: Tree, received: Tree, inputs: Tree) -> torch.Tensor:
@@ -48,11 +46,11 @@ class DynamicRegularisation(Part):
 
     def report(self, ctx: Context) -> Tree:
         """Nothing; d_i ← d_i + Δ_i, the update as it was sent."""
-        ctx.keep_alike({"drift": add(self._drift(ctx), ctx.released)})
+        ctx.keep_with_steps({"drift": add(self._drift(ctx), ctx.released)})
         return {}
 
     def _drift(self, ctx: Context) -> Tree:
-        return ctx.remembered("drift", like=ctx.shared(ctx.received))
+        return ctx.memory_or_zeros("drift", like=ctx.shared(ctx.received))
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Σ d_i / N, grown by (1/N) Σ_S Δ_i, of the clients that train."""

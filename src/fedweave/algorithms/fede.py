@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Part, Round
-from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.part import Context
 from fedweave.algorithms.parts.secure_sum import InSum
 from fedweave.algorithms.parts.training import Training
 from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples, by_size
@@ -187,12 +187,12 @@ class HoldersSum(InSum):
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
         """The counts, and how many numbers were cut to the bound, in the sum."""
-        hidden = replace(self.masked, bits=64, fraction=0)
+        hidden = replace(self.sum_form, bits=64, fraction=0)
         of_sum = "nothing by itself; with the others' "
         return {
             "n": Sends(f"{of_sum}the number of all training examples", hidden),
             HELD: Sends(f"{of_sum}how many clients hold an entity or a relation, or train on it how often", hidden),
-        } | beyond_declaration("update", self.masked)
+        } | beyond_declaration("update", self.sum_form)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         self._words.check(self.bound, len(fed.clients), "holders_sum")

@@ -168,7 +168,7 @@ class FedEgo(Deployable):
             return Egos(self.batch, self.hops, self.fan_out)
         return Egos(self.batch, self.hops, self.fan_out, self.epochs, self.epoch_share)
 
-    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+    def min_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{settings: fewest train nodes of a mini-batch} at a client. `message` may contain the number of mini-batches
         of an epoch; otherwise the least number that the client needs."""
         if self.epoch_share is None:

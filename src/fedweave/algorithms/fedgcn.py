@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.parts import Needs, OptimizerName, Part, Training, Uniform
-from fedweave.algorithms.parts.part import copied
+from fedweave.algorithms.parts.part import copy_part
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.federation import DATA, Client, Federation, Sends, Step, on_client
@@ -147,8 +147,8 @@ class NeighborSums(Part):
     def needs(self) -> Needs:
         return Needs(data=("ids", "nodes", "classes"), finder=Places(self.within is not None))
 
-    def joined(self, within: SecureSum) -> Part:
-        return copied(self, within=within)
+    def join_sum(self, within: SecureSum) -> Part:
+        return copy_part(self, within=within)
 
     def check(self, training: Training) -> None:
         first = training.model[0]

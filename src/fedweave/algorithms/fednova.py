@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, LocalSteps, Needs, OptimizerName, Outputs, Part, Round
-from fedweave.algorithms.parts.pace import most_batches, tell_batches, told_batches
-from fedweave.algorithms.parts.part import OwnCount, copied
+from fedweave.algorithms.parts.pace import batches_declaration, encode_batches, max_batches
+from fedweave.algorithms.parts.part import OwnCount, copy_part
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random
 from fedweave.core.bounds import BelowOne, CountOrNone, NonNegative, Positive
@@ -71,7 +71,6 @@ class NormalisedSteps(OwnCount):
     # --- how many steps a client takes, and how far these lead
 
     def batches(self, count: Tensor) -> Tensor:
-        """Number of mini-batches of `count` examples: steps of one pass over them."""
         return -(-count // self.batch) if self.batch else (count > 0).long()
 
     def steps(self, ctx: Context) -> Tensor:
@@ -82,7 +81,6 @@ class NormalisedSteps(OwnCount):
         return (least + extra) * self.batches(ctx.examples)
 
     def most(self, ctx: Context) -> int:
-        """The largest possible τ_i of any client."""
         result: int = max(ctx.training.local_steps, self.max_local_steps) * ctx.downloaded["batches"]
         return result
 
@@ -98,14 +96,13 @@ class NormalisedSteps(OwnCount):
 
     # --- at a client, before the first round
 
-    def joined(self, within: SecureSum) -> Part:
-        """This part, which finds the longest pass by secure aggregation."""
-        return copied(self, within=within)
+    def join_sum(self, within: SecureSum) -> Part:
+        return copy_part(self, within=within)
 
-    @on_client(sends=lambda self: {"steps": told_batches(_STEPS, self.within)})
+    @on_client(sends=lambda self: {"steps": batches_declaration(_STEPS, self.within)})
     def count(self, client: Client, message: Tree) -> Tree:
-        """{"steps": steps of one pass, scalar, in the form of `tell_batches`}."""
-        return {"steps": tell_batches(self.batches(client.graph.masks[TRAIN].sum()), self.within)}
+        """{"steps": steps of one pass, scalar, in the form of `encode_batches`}."""
+        return {"steps": encode_batches(self.batches(client.graph.masks[TRAIN].sum()), self.within)}
 
     # --- at a client, in a round
 
@@ -120,13 +117,11 @@ class NormalisedSteps(OwnCount):
             chosen.append((place % batches == step % batches) & train)
         return {"chosen": torch.stack(chosen)}
 
-    def least_examples(self, graph: Graph, steps: int) -> int:
-        """The size of the smallest mini-batch."""
+    def min_examples(self, graph: Graph, steps: int) -> int:
         count = graph.masks[TRAIN].sum()
         return int(count // self.batches(count).clamp(min=1))
 
     def objective(self, outputs: Outputs) -> Tensor:
-        """Mean cross-entropy over the mini-batch, scalar."""
         return outputs.cross_entropy(outputs.logits, outputs.drawn["chosen"])
 
     def train(self, ctx: Context) -> Fit:
@@ -150,10 +145,9 @@ class NormalisedSteps(OwnCount):
         return {"n": ctx.examples, "reach": reach if self.within is None else reach / self._longest(ctx)}
 
     def counts(self, graph: Graph) -> Tensor:
-        """n_i."""
         return graph.masks[TRAIN].sum()
 
-    def scaled(self, ctx: Context) -> Tensor:
+    def scale(self, ctx: Context) -> Tensor:
         """A / a_i; finite also for a client without steps, whose weight is 0."""
         return self._longest(ctx) / self.reach(self.steps(ctx).clamp(min=1).double(), ctx.training.lr)
 
@@ -161,12 +155,11 @@ class NormalisedSteps(OwnCount):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The step that finds the longest pass."""
         return (self.count,)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """{"batches": the most mini-batches of any client}."""
-        return {"batches": most_batches(fed.map(self.count), "steps", self.within)}
+        return {"batches": max_batches(fed.map(self.count), "steps", self.within)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """`init`'s value, for all clients."""
@@ -178,7 +171,7 @@ class NormalisedSteps(OwnCount):
         share = n / n.sum().clamp(min=1)
         return torch.where(n > 0, share * (share @ reach) / reach.clamp(min=1e-30), 0.0)
 
-    def rescaled(self, round: Round) -> Tensor:
+    def rescale(self, round: Round) -> Tensor:
         """(Σ p_k a_k) / A, by which the server multiplies the sum of the updates."""
         result: Tensor = round.opened["reach"]
         return result
@@ -200,7 +193,6 @@ class ProximalSteps(NormalisedSteps):
 
     @property
     def needs(self) -> Needs:
-        """The needs of `NormalisedSteps`, and a pull of strength μ."""
         return replace(super().needs, steps=replace(super().needs.steps, pull=self.mu))
 
     def penalty(self, w: Tree, received: Tree, inputs: Tree) -> Tensor:

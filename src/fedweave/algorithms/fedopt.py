@@ -37,7 +37,6 @@ class ServerMomentum(Part):
         return {"m": map_leaves(torch.zeros_like, w)}
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
-        """One step."""
         m = map_leaves(lambda m, d: self.momentum * m + d, state["m"], delta)
         return map_leaves(lambda w, m: w + self.server_lr * m, w, m), {"m": m}
 
@@ -64,13 +63,11 @@ class ServerAdam(Part):
         return {"m": map_leaves(torch.zeros_like, w), "v": map_leaves(lambda w: torch.full_like(w, self.tau**2), w)}
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
-        """One step."""
         m = map_leaves(lambda m, d: self.beta1 * m + (1 - self.beta1) * d, state["m"], delta)
         v = map_leaves(self.squares, state["v"], delta)
         return map_leaves(lambda w, m, v: w + self.server_lr * m / (v.sqrt() + self.tau), w, m, v), {"m": m, "v": v}
 
     def squares(self, v: Tensor, d: Tensor) -> Tensor:
-        """The next v, of one leaf."""
         return self.beta2 * v + (1 - self.beta2) * d**2
 
 
@@ -81,7 +78,6 @@ class ServerYogi(ServerAdam):
     recorded = True
 
     def squares(self, v: Tensor, d: Tensor) -> Tensor:
-        """The next v, of one leaf."""
         return v - (1 - self.beta2) * d**2 * torch.sign(v - d**2)
 
 
@@ -97,7 +93,6 @@ class ServerAdagrad(ServerAdam):
     recorded = True
 
     def squares(self, v: Tensor, d: Tensor) -> Tensor:
-        """The next v, of one leaf."""
         return v + d**2
 
 

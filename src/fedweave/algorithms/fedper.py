@@ -21,7 +21,6 @@ class OwnHead(Part):
 
     @property
     def needs(self) -> Needs:
-        """Weights of the client's own."""
         return Needs(private=self.head)
 
     def check(self, training: Training) -> None:

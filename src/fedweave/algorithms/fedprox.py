@@ -34,7 +34,6 @@ class Proximal(Part):
 
     @property
     def recorded(self) -> bool:
-        """Not where μ adapts: the server compares losses in Python."""
         return not self.adaptive
 
     @property
@@ -52,7 +51,6 @@ class Proximal(Part):
         return {"mu": torch.tensor(self.mu, dtype=torch.float64, device=fed.device)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """μ."""
         return {"mu": state["mu"]}, {}
 
     def penalty(self, w: Tree, received: Tree, inputs: Tree) -> Tensor:

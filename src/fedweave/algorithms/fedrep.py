@@ -29,7 +29,6 @@ class HeadThenBody(OwnHead):
     recorded = True
 
     def train(self, ctx: Context) -> Fit:
-        """The steps on the head, then on the body, each with its own optimizer."""
         body = ctx.shared(ctx.start)
         paths = {path for path, _ in leaves(body)}
         head = nest({path: leaf for path, leaf in leaves(ctx.start) if path not in paths})

@@ -35,5 +35,4 @@ class FedStar:
     test_settings: ClassVar[Record] = {"lr": 0.01}
 
     def parts(self) -> tuple[Part, ...]:
-        """FedAvg's own."""
         return ()

@@ -254,7 +254,7 @@ class GLASU(Algorithm):
             what = "the joint representation after the last exchange, made of all parties' representations"
         return HEARS | {"h": what if self.secure_sum else f"where the party has labels, {what}; else nothing"}
 
-    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+    def min_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{settings: fewest train nodes of a mini-batch} at a client. Waits for the graph's device."""
         count, labeled = int(graph.masks[TRAIN].sum()), int(labeled_nodes(graph).sum())
         fewest = min(self.batch or count, count)

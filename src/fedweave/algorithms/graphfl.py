@@ -59,7 +59,7 @@ class MetaGradient(Part):
         sets = {"support": rank < size, "query": (rank >= size) & (rank < 2 * size)}
         return {name: (chosen & train).expand(steps, -1) for name, chosen in sets.items()}
 
-    def least_examples(self, graph: Graph, steps: int) -> int:
+    def min_examples(self, graph: Graph, steps: int) -> int:
         """The size of the smaller of the two sets, unless it is empty."""
         count = int(graph.masks[TRAIN].sum())
         support = min((count + 1) // 2, self.examples)

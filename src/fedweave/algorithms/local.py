@@ -68,7 +68,7 @@ class Local(LocalTraining):
     @staticmethod
     def takes_part(kind: type[Part]) -> bool:
         """Whether a part has a term of the training loss, and needs nothing else."""
-        if has(kind, "hear") or (isinstance(kind.needs, Needs) and "received" in kind.needs.reads):
+        if has(kind, "hear_peers") or (isinstance(kind.needs, Needs) and "received" in kind.needs.reads):
             return False
         hooks = {hook for hook in ("objective", *_IN_VAIN) if has(kind, hook)}
         return "objective" in hooks and not hooks & {*_IN_VAIN}

@@ -98,12 +98,10 @@ class Generates(Part):
 
     @cached_property
     def net(self) -> Generator:
-        """The generator."""
         return Generator(self.slots, self.hidden)
 
     @cached_property
     def update_rule(self) -> Adam:
-        """The optimizer of generators."""
         return Adam(1e-3, 1e-4)
 
     def hides(self, graph: Graph, key: Tensor) -> Tensor:

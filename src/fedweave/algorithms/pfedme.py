@@ -45,7 +45,6 @@ class MoreauEnvelope(Part):
 
     @property
     def needs(self) -> Needs:
-        """Steps that suit the pull."""
         return Needs(steps=LocalSteps(suits="sgd", pull=self.lam, excludes=("local_epochs",)))
 
     def train(self, ctx: Context) -> Fit:
@@ -69,7 +68,6 @@ class MoreauEnvelope(Part):
         return ctx.memory["theta"] if ctx.memory else ctx.received
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
-        """(1 − β) w + β mean w_i."""
         return add(w, scale(delta, self.beta)), state
 
 

@@ -91,10 +91,10 @@ GROUPS = {  # what they are for, as `fedweave list algorithms` shows them
 PARTS = Registry(
     _PACKAGE,
     {
-        "cross_entropy": "parts.objective.CrossEntropy",
-        "ego_cross_entropy": "parts.sampled.EgoCrossEntropy",
-        "sampled_cross_entropy": "parts.sampled.SampledCrossEntropy",
-        "graph_cross_entropy": "parts.sampled.GraphCrossEntropy",
+        "cross_entropy": "parts.cross_entropy.CrossEntropy",
+        "ego_cross_entropy": "parts.cross_entropy.EgoCrossEntropy",
+        "sampled_cross_entropy": "parts.cross_entropy.SampledCrossEntropy",
+        "graph_cross_entropy": "parts.cross_entropy.GraphCrossEntropy",
         "link_prediction": "parts.links.LinkPrediction",
         "foreign_ends": "parts.foreign.ForeignEnds",
         "proximal": "fedprox.Proximal",

@@ -34,7 +34,6 @@ class Reputation(Part):
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """All alike."""
         count = len(fed.clients)
         r = torch.full((count,), 1 / count, dtype=torch.float64, device=fed.device)
         return {"r": r, "inside": torch.ones_like(r, dtype=torch.bool), "round": torch.zeros_like(r[0]).long()}
@@ -55,7 +54,6 @@ class Reputation(Part):
         return torch.where(r.sum() > 0, remain / remain.sum() * last.sum(), last)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The values, and the remaining clients."""
         inside = torch.where(self._drops(state), round.value > 0, state["inside"][round.at])
         return {
             "r": state["r"].index_copy(0, round.at, round.value),
@@ -80,7 +78,6 @@ class ReputationReward(SparseUpdates):
     recorded = True
 
     def quota(self, round: Round) -> Tensor:
-        """r / max."""
         result: Tensor = round.value / round.value.max().clamp(min=LEAST)
         return result
 
@@ -99,5 +96,4 @@ class RFFL:
     }
 
     def parts(self) -> tuple[Part, ...]:
-        """Clipped updates, reputations, sparse rewards."""
         return Clip(self.gamma), part_of(self, Reputation), ReputationReward()

@@ -46,7 +46,6 @@ class ControlVariates(Part):
 
     @property
     def sends(self) -> Mapping[str, Sends]:  # type: ignore[override]
-        """Nothing but the update under option 2."""
         return {"control": Sends(_CHANGE, like="w", mean=True)} if self.option == 1 else {}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -54,12 +53,10 @@ class ControlVariates(Part):
         return {"control": map_leaves(torch.zeros_like, w), "clients": len(fed.clients)}
 
     def download(self, state: Tree, at: torch.Tensor) -> tuple[Tree, ...]:
-        """c."""
         return {"control": state["control"]}, {}
 
     def recall(self, ctx: Context) -> Tree:
-        """c − c_i."""
-        c_i = ctx.remembered("control", like=ctx.downloaded["control"])
+        c_i = ctx.memory_or_zeros("control", like=ctx.downloaded["control"])
         return {"slope": scale(sub(ctx.downloaded["control"], c_i), 1 / ctx.training.reach)}
 
     def penalty(self, w: Tree, received: Tree, inputs: Tree) -> torch.Tensor:
@@ -67,14 +64,13 @@ class ControlVariates(Part):
         return dot(inputs["slope"], w)
 
     def report(self, ctx: Context) -> Tree:
-        """The change of c_i, under option 1."""
-        c_i = ctx.remembered("control", like=ctx.downloaded["control"])
+        c_i = ctx.memory_or_zeros("control", like=ctx.downloaded["control"])
         change = sub(scale(ctx.released, -1.0), ctx.downloaded["control"])
         if self.option == 1:
             slope = ctx.objective.gradient(ctx.received, ctx.client, ctx.client.key, ctx.sent)
             slope = add(slope, scale(ctx.received, ctx.training.weight_decay))
             change = sub(scale(ctx.shared(slope), ctx.training.reach), c_i)
-        ctx.keep_alike({"control": add(c_i, change)})
+        ctx.keep_with_steps({"control": add(c_i, change)})
         return {"control": scale(change, (ctx.examples > 0).double())} if self.option == 1 else {}
 
     def update(self, state: Tree, round: Round) -> Tree:
@@ -97,6 +93,5 @@ class Scaffold:
     lr: float = 0.5
 
     def parts(self) -> tuple[Part, ...]:
-        """Control variates, and the mean that they need."""
         part = part_of(self, ControlVariates)
         return part, BySize() if part.mean == "size" else UniformTrained()

@@ -291,7 +291,6 @@ class SumsScores:
         raise NotImplementedError
 
     def score_or_store(self, client: Client, message: Tree, w: Tree, score: Callable[[], Tree]) -> Tree:
-        """See `Deployable.score_or_store`."""
         raise NotImplementedError
 
     @on_client(
@@ -306,7 +305,7 @@ class SumsScores:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Models that all clients try on their test examples (`parts.part.TriesModels`).
+# Models that all clients try on their test examples (`Part.try_models`).
 
 
 TRIED, TRAINED_LABELS = "tried", "labels"

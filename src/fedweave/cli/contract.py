@@ -117,8 +117,7 @@ def _line_text(error: Exception) -> str:
 
 
 def attack_results(config: Config) -> "list[Attacked]":
-    """Results of the attacks on what an experiment's clients send (`algorithms.parts.part.Attackable`)."""
-    from fedweave.algorithms.parts.part import Attackable
+    """Results of the attacks on what an experiment's clients send (`algorithms.parts.Part.attacks`)."""
     from fedweave.core.random import fold, key
     from fedweave.experiment.build import build
 
@@ -126,8 +125,7 @@ def attack_results(config: Config) -> "list[Attacked]":
     built.fed.begin(0)
     rows: list[Attacked] = []
     for part in built.algorithm.composed.values():
-        if isinstance(part, Attackable):
-            rows += part.attacks(built.fed, built.data, built.partition, fold(key(config.general.seed), "attack"))
+        rows += part.attacks(built.fed, built.data, built.partition, fold(key(config.general.seed), "attack"))
     if not rows:
         raise UserError(
             f"the clients of {config.algorithm.name!r} send nothing that has a known attack; give an experiment "

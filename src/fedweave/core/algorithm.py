@@ -202,7 +202,7 @@ class Algorithm(Settings, ABC):
         return ()
 
     @property
-    def most_rounds(self) -> int | None:
+    def max_rounds(self) -> int | None:
         """The number of rounds that the algorithm was made for; None if it does not matter."""
         return None
 
@@ -238,7 +238,7 @@ class Algorithm(Settings, ABC):
         """The calls that a site may get in a federation of that many clients; None: no site can take part."""
         return None
 
-    def least_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
+    def min_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{what makes steps, and its settings: the fewest training examples of one} at a client that is sent
         `message`; {} where each step is on all of them. Waits for the graph's device."""
         most = int(graph.masks[TRAIN].sum()) if self.batch else 0

@@ -459,7 +459,7 @@ def check_rounds(algorithm: Algorithm, rounds: int) -> None:
     Raises:
         UserError: it was made for fewer.
     """
-    limit = algorithm.most_rounds
+    limit = algorithm.max_rounds
     if limit is not None and rounds > limit:
         raise UserError(
             f"rounds = {rounds}: the algorithm spends its target ε within {limit} rounds (target_rounds), and the run "

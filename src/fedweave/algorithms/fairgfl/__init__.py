@@ -180,7 +180,7 @@ class OverlapWeights(Part):
             memory |= {"version": versions, "drawn": versions}
         return memory
 
-    def changed(self, ctx: Context, nodes: Tensor) -> None:
+    def follow_changes(self, ctx: Context, nodes: Tensor) -> None:
         if self.renew and ctx.memory:
             ctx.keep(ctx.memory | {"version": ctx.memory["version"] + nodes})
 

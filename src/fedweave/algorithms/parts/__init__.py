@@ -5,16 +5,20 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 """
 
 from fedweave.algorithms.parts.composition import Composition
-from fedweave.algorithms.parts.context import Context, Outputs
+from fedweave.algorithms.parts.cross_entropy import (
+    BatchCrossEntropy,
+    CrossEntropy,
+    EgoCrossEntropy,
+    GraphCrossEntropy,
+    SampledCrossEntropy,
+)
 from fedweave.algorithms.parts.dp import Clip, ExampleNoise, MemberNoise, Normalised
 from fedweave.algorithms.parts.foreign import ForeignEnds
 from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.algorithms.parts.needs import LocalSteps, Needs, Protection
-from fedweave.algorithms.parts.objective import BatchCrossEntropy, CrossEntropy, Objective
 from fedweave.algorithms.parts.pace import LocalEpochs, RateSchedule, Schedule
 from fedweave.algorithms.parts.packing import Quantize, TopK
-from fedweave.algorithms.parts.part import Part, has
-from fedweave.algorithms.parts.sampled import EgoCrossEntropy, GraphCrossEntropy, SampledCrossEntropy
+from fedweave.algorithms.parts.part import Context, Objective, Outputs, Part, has
 from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.algorithms.parts.start import ClassCounts, Drift, MixedStart, TrainedModel
 from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training

@@ -4,16 +4,16 @@ Most parts need no rule: terms of the objective add up. What only one part may d
 releases of updates form a chain, whose order `MAY_FOLLOW` gives. `CONFLICTS` lists the other pairs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from itertools import combinations, permutations
 from types import FunctionType
-from typing import Literal
+from typing import Literal, NoReturn
 
+from fedweave.algorithms.parts.cross_entropy import CrossEntropy
 from fedweave.algorithms.parts.names import preset_note
-from fedweave.algorithms.parts.objective import CrossEntropy
 from fedweave.algorithms.parts.packing import Packs, TopK
-from fedweave.algorithms.parts.part import KINDS, ChangesData, JoinsSum, OwnCount, Part, TriesModels, counts_itself, has
+from fedweave.algorithms.parts.part import OwnCount, Part, counts_itself, has
 from fedweave.algorithms.parts.secure_sum import SecureSum
 from fedweave.core.federation import Sends, step_info
 from fedweave.core.mechanism import Clipped, Gaussian, Mechanism
@@ -31,7 +31,7 @@ DECISIONS = {
     "start": "where training starts",
     "train": "how a client trains",
     "personalize": "which model a client uses",
-    "tried": "what clients are worth in models that clients try",
+    "try_models": "what clients are worth in models that clients try",
     "supervised": "the loss on the examples' classes",
 }
 NEEDED = DECISIONS | {"limit": "how long updates are at most"}  # what `Needs.decided` can require
@@ -55,10 +55,10 @@ def facts(part: Part) -> dict[str, bool]:
     needs, protection = part.needs, part.protection
     sums = isinstance(part, SecureSum)
     replaces_data = any(step_info(step).replaces_data for step in part.setup)
-    changes_data = isinstance(part, ChangesData)
+    changes_data = has(part, "changes")
     replaces_mean = has(part, "step") or has(part, "aggregate")
     # At the server: what a part reads of single clients, and whether the mean of reports and counts would do.
-    reads_updates = isinstance(part, TriesModels) or any(has(part, hook) for hook in ("observe", "limit", "value"))
+    reads_updates = any(has(part, hook) for hook in ("observe", "limit", "value", "try_models"))
     single = [key for key, sends in part.sends.items() if not (isinstance(sends, Sends) and sends.mean)]
     reads_more_than_sums = (bool(single) or has(part, "weigh")) and not counts_itself(part)
     return {
@@ -80,12 +80,12 @@ def facts(part: Part) -> dict[str, bool]:
         "receives": has(part, "receive"),
         "remembers": changes_data or replaces_data or has(part, "start"),
         "replaces data": replaces_data,
-        "replaces data by client": replaces_data and not isinstance(part, JoinsSum),
+        "replaces data by client": replaces_data and not has(part, "join_sum"),
         "replaces the mean": replaces_mean,
         "sends gradients": needs.sends_gradients,
         "stateless": protection.hides and protection.stateless,
         "sums": sums,
-        "tries models": isinstance(part, TriesModels),
+        "tries models": has(part, "try_models"),
     }
 
 
@@ -160,41 +160,32 @@ def check(parts: Parts) -> None:
             different meanings, precompute different features, or are in `CONFLICTS`; updates are released in a wrong
             order; a part lacks another that it needs; or a user's own part has a method that no hook calls.
     """
-    rules = (_declarations, _decisions, _meanings, _releases, _conflicts, _misspelled_hooks, _missing_parts)
-    for faults in rules:
-        fault = next(faults(parts), "")
-        if fault:
-            raise ValueError(f"parts: {fault}")
 
+    def refuse(fault: str) -> NoReturn:
+        raise ValueError(f"parts: {fault}")
 
-def _declarations(parts: Parts) -> Iterator[str]:
-    """User's own parts whose `sends` or `client_learns` has the wrong form."""
+    # 1. A user's own parts whose `sends` or `client_learns` has the wrong form.
     for name, part in parts.items():
         sends, learns = part.sends, part.client_learns
         if not isinstance(sends, Mapping) or not all(isinstance(value, str | Sends) for value in sends.values()):
-            yield f"{name}.sends is to be {{key of its report: what that reveals, a str or Sends}}"
+            refuse(f"{name}.sends is to be {{key of its report: what that reveals, a str or Sends}}")
         texts = list(learns.values()) if isinstance(learns, Mapping) else [learns]
         if not all(isinstance(value, str) for value in texts):
-            yield f"{name}.client_learns is to be a str, or {{key of its download: a str}}"
+            refuse(f"{name}.client_learns is to be a str, or {{key of its download: a str}}")
 
-
-def _decisions(parts: Parts) -> Iterator[str]:
-    """Two parts that decide the same."""
+    # 2. Two parts that decide the same.
     for decision, what in DECISIONS.items():
-        names = [
-            name
-            for name, part in parts.items()
-            if (part.needs.supervised if decision == "supervised" else has(part, decision))
-        ]
+        if decision == "supervised":
+            names = [name for name, part in parts.items() if part.needs.supervised]
+        else:
+            names = [name for name, part in parts.items() if has(part, decision)]
         if len(names) > 1 and len({type(parts[name]) for name in names}) == 1:
             times = f"{len(names)} times, with what the algorithm has by itself"
-            yield f"{names[0]} is there {times}, and decides {what}; keep one of them"
-        elif len(names) > 1:
-            yield f"{' and '.join(names)} both decide {what}; keep one of them{preset_note(parts, names)}"
+            refuse(f"{names[0]} is there {times}, and decides {what}; keep one of them")
+        if len(names) > 1:
+            refuse(f"{' and '.join(names)} both decide {what}; keep one of them{preset_note(parts, names)}")
 
-
-def _meanings(parts: Parts) -> Iterator[str]:
-    """Keys with two meanings, or two ways to precompute a feature. A `SecureSum` also reports other parts' keys."""
+    # 3. Keys with two meanings, or two ways to precompute a feature. A `SecureSum` also reports other parts' keys.
     meanings: dict[str, tuple[str, Sends | str]] = {}  # {key: the first part that reports it, and its meaning}
     finders: dict[type[Precompute], tuple[str, Precompute]] = {}
     for name, part in parts.items():
@@ -203,24 +194,47 @@ def _meanings(parts: Parts) -> Iterator[str]:
         for key, meaning in part.sends.items():
             first, known = meanings.setdefault(key, (name, meaning))
             if meaning != known:
-                yield f"{first} and {name} both report {key!r} with other meanings"
+                refuse(f"{first} and {name} both report {key!r} with other meanings")
         finder = part.needs.finder
         if finder is not None:
             first, earlier = finders.setdefault(type(finder), (name, finder))
             if finder != earlier:
                 settings = " and ".join(vars(finder))
-                yield f"{first} and {name} precompute different features; set {settings} to equal values"
+                refuse(f"{first} and {name} precompute different features; set {settings} to equal values")
 
-
-def _releases(parts: Parts) -> Iterator[str]:
-    """Parts whose `release` may not follow that of an earlier part."""
+    # 4. Parts whose `release` may not follow that of an earlier part.
     forms = {name: _forms(part) for name, part in parts.items()}
     for first, second in combinations(parts, 2):
         if not _may_follow(forms[second], forms[first]):
             swap = f"list {second} before {first}"
             remedy = swap if _may_follow(forms[first], forms[second]) else "leave out one of them"
             state, note = " and ".join(forms[first]), preset_note(parts, (first, second))
-            yield f"{second} cannot come behind {first}, after which updates are {state}; {remedy}{note}"
+            refuse(f"{second} cannot come behind {first}, after which updates are {state}; {remedy}{note}")
+
+    # 5. Pairs in `CONFLICTS`.
+    known_facts = {name: facts(part) for name, part in parts.items()}
+    for fact, conflicting, sentence in CONFLICTS:
+        for one, other in permutations(parts, 2):
+            if known_facts[one][fact] and known_facts[other][conflicting]:
+                refuse(sentence.format(one=one, other=other) + preset_note(parts, (one, other)))
+
+    # 6. Methods of a user's own part with nearly a hook's name, which nothing would call.
+    hooks = [name for kind in (Part, OwnCount) for name in _methods(kind) if name[0] != "_"]
+    for name, part in parts.items():
+        if type(part).__module__.startswith("fedweave."):
+            continue
+        for method in _methods(type(part)):
+            similar = [] if method in hooks else get_close_matches(method, hooks, 1, 0.85)
+            if similar:
+                helper = "A helper of your own may begin with _"
+                refuse(f"nothing calls {name}.{method}; did you mean {similar[0]}? {helper}")
+
+    # 7. Parts that need another part.
+    for name, part in parts.items():
+        for decision in part.needs.decided:
+            if not any(has(other, decision) for other in parts.values()):
+                examples = f", such as {', '.join(EXAMPLES[decision])}" if decision in EXAMPLES else ""
+                refuse(f"{name} needs another part that decides {NEEDED[decision]}; add one{examples}")
 
 
 def _forms(part: Part) -> list[Form]:
@@ -242,36 +256,5 @@ def _may_follow(forms: list[Form], earlier: list[Form]) -> bool:
     return all(form in MAY_FOLLOW[new] for form in earlier for new in forms)
 
 
-def _conflicts(parts: Parts) -> Iterator[str]:
-    """Pairs in `CONFLICTS`."""
-    known = {name: facts(part) for name, part in parts.items()}
-    for fact, conflicting, sentence in CONFLICTS:
-        for one, other in permutations(parts, 2):
-            if known[one][fact] and known[other][conflicting]:
-                yield sentence.format(one=one, other=other) + preset_note(parts, (one, other))
-
-
-def _misspelled_hooks(parts: Parts) -> Iterator[str]:
-    """Methods of a user's own part with nearly a hook's name, which nothing would call."""
-    hooks = [name for kind in KINDS for name in _methods(kind) if name[0] != "_"]
-    for name, part in parts.items():
-        if type(part).__module__.startswith("fedweave."):
-            continue
-        for method in _methods(type(part)):
-            similar = [] if method in hooks else get_close_matches(method, hooks, 1, 0.85)
-            if similar:
-                helper = "A helper of your own may begin with _"
-                yield f"nothing calls {name}.{method}; did you mean {similar[0]}? {helper}"
-
-
 def _methods(kind: type) -> list[str]:
     return [name for name, member in vars(kind).items() if isinstance(member, FunctionType)]
-
-
-def _missing_parts(parts: Parts) -> Iterator[str]:
-    """Parts that need another part."""
-    for name, part in parts.items():
-        for decision in part.needs.decided:
-            if not any(has(other, decision) for other in parts.values()):
-                examples = f", such as {', '.join(EXAMPLES[decision])}" if decision in EXAMPLES else ""
-                yield f"{name} needs another part that decides {NEEDED[decision]}; add one{examples}"

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import grad, vmap
 
-from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.needs import Needs, Protection
-from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.part import Context, Part
 from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core import random
@@ -43,7 +42,6 @@ class Clip(Part):
 
     @property
     def protection(self) -> Protection:
-        """The clipping, as ledgers list it."""
         return Protection(Clipped(self.norm))
 
     def release(self, ctx: Context, update: Tree) -> Tree:
@@ -64,7 +62,6 @@ class Normalised(Part):
 
     @property
     def protection(self) -> Protection:
-        """The clipping, as ledgers list it."""
         return Protection(Clipped(self.gamma))
 
     def release(self, ctx: Context, update: Tree) -> Tree:
@@ -117,7 +114,7 @@ class MemberNoise(Part):
     def protection(self) -> Protection:
         """The mechanism for ledgers and policies, and the rounds of the target."""
         noised = Gaussian(self.multiplier * self.clip, 2 * self.clip, "client", self.delta)
-        return Protection((Clipped(self.clip), noised), most_rounds=self.target_rounds)
+        return Protection((Clipped(self.clip), noised), max_rounds=self.target_rounds)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """Δ · min(1, clip / ‖Δ‖₂) + sigma · clip · N(0, I), the norm over all weights together."""
@@ -192,7 +189,7 @@ class ExampleNoise(MemberNoise):
         one = self.lr * self.clip / self.examples
         noised = Gaussian(self.multiplier * one, 2 * one, "example", self.delta)
         step = "one noised step of gradient descent on the training examples"
-        return Protection((noised,), becomes=step, plain_loss=True, most_rounds=self.target_rounds)
+        return Protection((noised,), becomes=step, plain_loss=True, max_rounds=self.target_rounds)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """-lr (Σ_i g_i · min(1, clip / ‖g_i‖₂) + sigma · clip · N(0, I)) / examples, g_i at the received weights."""

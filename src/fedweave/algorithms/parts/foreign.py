@@ -14,9 +14,9 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.context import Context, Outputs
 from fedweave.algorithms.parts.links import TRIES, LinkPrediction
 from fedweave.algorithms.parts.needs import Needs, Protection
+from fedweave.algorithms.parts.part import Context, Outputs
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.bounds import Between, Count, NonNegative, Positive
@@ -98,7 +98,6 @@ class ForeignEnds(LinkPrediction):
 
     @cached_property
     def rows(self) -> GaussianRows:
-        """The clipping and the noise of rows."""
         sigma = self.sigma
         if self.epsilon is not None and self.target_rounds is not None:  # rows are sent once more than there are rounds
             sigma = 2 * noise_multiplier(self.epsilon, self.delta, self.target_rounds + 1)
@@ -106,7 +105,6 @@ class ForeignEnds(LinkPrediction):
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """The protection of each row that a holder sends."""
         if not self.clip:
             return ()
         return self.rows.mechanisms or (Clipped(self.clip),)
@@ -114,13 +112,12 @@ class ForeignEnds(LinkPrediction):
     @property
     def protection(self) -> Protection:
         """The rounds of the target; updates leave as they are."""
-        return Protection(most_rounds=self.target_rounds)
+        return Protection(max_rounds=self.target_rounds)
 
     # --- before the first round: who holds whose foreign ends ---
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The demand and the answer."""
         return self.ask, self.match
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -134,7 +131,7 @@ class ForeignEnds(LinkPrediction):
                 "data.external = 'predict': one member has no links to another. Cut the data into two or more.",
                 code="config.external",
             )
-        to = others(fed.clients)
+        to = {client: [peer for peer in fed.clients if peer != client] for client in fed.clients}
         replies = fed.map(self.match, received=fed.send(self.ask, to=to))
         refused = dict.fromkeys(fed.clients, 0)
         for client in replies.clients:
@@ -200,7 +197,7 @@ class ForeignEnds(LinkPrediction):
             "places": "which of the nodes that the peer asked for the holder has",
         }
 
-    def tell(self, ctx: Context, model: Model, w: Tree) -> Tree:
+    def tell_peers(self, ctx: Context, model: Model, w: Tree) -> Tree:
         """{peer: {"h": [m, k], "places": int64 [m]}}: the decoder's input rows of the nodes that a peer asked for,
         computed along the client's training links."""
         h = models.embedded(model, w, ctx.client.graph.at(TRAIN))
@@ -219,7 +216,7 @@ class ForeignEnds(LinkPrediction):
             parcels[str(peer)] = {"h": picked, "places": memory["places"][peer].clone()}
         return parcels
 
-    def hear(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
+    def hear_peers(self, ctx: Context, received: Sequence[Tree], present: Tensor) -> None:
         """Keep the last row of each foreign node from its holder, "h" [F, k], and "there" bool [F], whether there is
         one. If two peers claim the same node, the client takes neither row."""
         memory, size = ctx.memory, ctx.client.graph.precomputed(FOREIGN_NODES).shape[0]
@@ -239,7 +236,6 @@ class ForeignEnds(LinkPrediction):
     # --- training and scores ---
 
     def recall(self, ctx: Context) -> Tree:
-        """The rows that the holders sent last."""
         return {"h": ctx.memory["h"], "there": ctx.memory["there"]}
 
     def foreign(self, model: Model, w: Tree, graph: Graph, memory: Tree, h: Tensor | None = None) -> Tensor:
@@ -352,11 +348,6 @@ def ends_of(graph: Graph) -> Tensor:
     near, place, relation, leads, *_ = graph.precomputed(FOREIGN_PAIRS).unbind(1)
     near, far = near.clamp(min=0), place.clamp(min=0) + graph.nodes
     return torch.stack([torch.where(leads == 1, near, far), torch.where(leads == 1, far, near), relation])
-
-
-def others(clients: Sequence[str]) -> dict[str, list[str]]:
-    """{client: all others, in client order}."""
-    return {client: [peer for peer in clients if peer != client] for client in clients}
 
 
 def places_of(graph: Graph, pairs: Tensor) -> Tensor:

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.parts.context import Outputs
 from fedweave.algorithms.parts.needs import Needs
-from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.part import Outputs, Part
 from fedweave.algorithms.parts.training import Training
 from fedweave.core import model as models
 from fedweave.core import random
@@ -58,11 +57,9 @@ class LinkPrediction(Part):
             )
 
     def links(self, graph: Graph) -> tuple[Tensor, Tensor]:
-        """The links to train on: `training_links`."""
         return training_links(graph)
 
     def no_links(self, graph: Graph, links: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Pairs to compare these links with: `no_links`."""
         return no_links(graph, links, key)
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
@@ -84,7 +81,6 @@ class LinkPrediction(Part):
         return batches | {"pairs": pairs, "there": there}
 
     def _chosen(self, graph: Graph, drawn: Tree) -> tuple[Tensor, Tensor]:
-        """The training links of a step, as `links` returns them."""
         links, real = self.links(graph)
         if not self.batch:
             return links, real

@@ -96,7 +96,7 @@ class Protection:
     hides:       the server learns no single client's update or report, so that no other part may read them.
     stateless:   the update must not depend on anything that a client remembers (`core.federation.StepInfo.stateless`).
     plain_loss:  the update follows only the cross-entropy, even if other parts add to the objective.
-    most_rounds: the number of rounds for which the target holds; None if there is no limit.
+    max_rounds: the number of rounds for which the target holds; None if there is no limit.
     """
 
     mechanism: Mechanism | tuple[Mechanism, ...] = ()
@@ -104,4 +104,4 @@ class Protection:
     hides: bool = False
     stateless: bool = False
     plain_loss: bool = False
-    most_rounds: int | None = None
+    max_rounds: int | None = None

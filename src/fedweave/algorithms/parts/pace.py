@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.part import Part, copied
+from fedweave.algorithms.parts.part import Part, copy_part
 from fedweave.algorithms.parts.training import batches
 from fedweave.core.algorithm import Round
 from fedweave.core.bounds import CountOrNone
@@ -70,11 +70,9 @@ class RateSchedule(Part):
         return {"rate": self.factor(state["round"], state["rounds"])}, {}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """Count one round."""
         return self.after(state)
 
     def after(self, state: Tree) -> Tree:
-        """The state after a round."""
         return state | {"round": state["round"] + 1}
 
     def factor(self, done: Tensor, rounds: int) -> Tensor:
@@ -106,21 +104,19 @@ class LocalEpochs(Part):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The step that finds the longest pass."""
         return (self.count,)
 
-    def joined(self, within: SecureSum) -> Part:
-        """The part that finds the longest pass by secure aggregation."""
-        return copied(self, within=within)
+    def join_sum(self, within: SecureSum) -> Part:
+        return copy_part(self, within=within)
 
-    @on_client(sends=lambda self: {"batches": told_batches(_STEPS, self.within)})
+    @on_client(sends=lambda self: {"batches": batches_declaration(_STEPS, self.within)})
     def count(self, client: Client, message: Tree) -> Tree:
         """{"batches": mini-batches of one pass, scalar}."""
-        return {"batches": tell_batches(batches(client.graph.masks[TRAIN].sum(), self.batch), self.within)}
+        return {"batches": encode_batches(batches(client.graph.masks[TRAIN].sum(), self.batch), self.within)}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
         """{"batches": the most mini-batches of any client}."""
-        return {"batches": most_batches(fed.map(self.count), "batches", self.within)}
+        return {"batches": max_batches(fed.map(self.count), "batches", self.within)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """{"batches": the most mini-batches of any client}."""
@@ -135,7 +131,7 @@ class LocalEpochs(Part):
 _POWERS = 41
 
 
-def told_batches(plain: Sends, within: SecureSum | None) -> Sends:
+def batches_declaration(plain: Sends, within: SecureSum | None) -> Sends:
     """The declaration for a number of mini-batches: `plain` without secure aggregation."""
     if within is None:
         return plain
@@ -143,7 +139,7 @@ def told_batches(plain: Sends, within: SecureSum | None) -> Sends:
     return Sends(reveals, replace(within, bits=64, fraction=0))
 
 
-def tell_batches(count: Tensor, within: SecureSum | None) -> Tensor:
+def encode_batches(count: Tensor, within: SecureSum | None) -> Tensor:
     """The number; with secure aggregation int64 [41], 1 at the least k with count ≤ 2^k."""
     if within is None:
         return count
@@ -152,7 +148,7 @@ def tell_batches(count: Tensor, within: SecureSum | None) -> Tensor:
     return above - torch.nn.functional.pad(above[:-1], (1, 0))
 
 
-def most_batches(replies: Replies, key: str, within: SecureSum | None) -> int:
+def max_batches(replies: Replies, key: str, within: SecureSum | None) -> int:
     """The most mini-batches, at least 1, from the clients' replies."""
     if within is None:
         return max(1, int(replies.stack(key).max()))

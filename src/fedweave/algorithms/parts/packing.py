@@ -10,8 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.parts.context import Context
-from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.part import Context, Part
 from fedweave.core import random
 from fedweave.core.bounds import Share
 from fedweave.core.replies import Replies, ReplyBatch
@@ -34,22 +33,20 @@ class Packing:
 
     @property
     def levels(self) -> int:
-        """L: an entry is one of 2 L + 1 multiples of scale / L."""
         return (1 << self.bits - 1) - 1
 
-    def most(self, count: int) -> int:
+    def max_entries(self, count: int) -> int:
         """The number of entries that a client sends of `count`."""
-        most: int = math.ceil(self.share * count)
-        return most
+        return math.ceil(self.share * count)
 
     # --- at a client
 
-    def pack(self, leaf: Tensor) -> Tree:
+    def pack_leaf(self, leaf: Tensor) -> Tree:
         """{"at": places int32 [k]} if `share` is below 1, and {"values": [k]} or {"codes": uint8, "scale"} of the
         entries."""
         flat, packed = leaf.flatten(), Tree()
         if self.share < 1:
-            at = flat.abs().topk(self.most(flat.numel()), sorted=False).indices.sort().values
+            at = flat.abs().topk(self.max_entries(flat.numel()), sorted=False).indices.sort().values
             packed["at"], flat = at.int(), flat.gather(0, at)
         if not self.bits:
             return packed | {"values": flat}
@@ -63,21 +60,35 @@ class Packing:
 
     # --- at the server
 
-    def unpack(self, packed: Mapping[str, Tensor], like: Tensor) -> Tensor:
-        """The leaves [P, …] of P clients from the stacked results of `pack`; like: one client's leaf.
+    def unpack_leaf(self, packed: Mapping[str, Tensor], like: Tensor) -> Tensor:
+        """The leaves [P, …] of P clients from the stacked results of `pack_leaf`; like: one client's leaf.
 
         Raises:
             ReplyRefused: they have another form.
         """
-        count, length = like.numel(), self.most(like.numel())
+        count, length = like.numel(), self.max_entries(like.numel())
         clients = len(next(iter(packed.values())))
-        self._check(packed, clients, count, length, like.dtype)
+        # 1. Check what the clients sent.
+        expected: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        if self.share < 1:
+            expected["at"] = (clients, length), torch.int32
+        if self.bits:
+            expected["codes"] = (clients, -(-length * self.bits // 8)), torch.uint8
+            expected["scale"] = (clients,), like.dtype
+        else:
+            expected["values"] = (clients, length), like.dtype
+        actual = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in packed.items()}
+        if actual != expected:
+            raise ReplyRefused(f"an update is not packed as top_k and quantize pack it: {actual}, not {expected}")
+        if self.share < 1 and not bool(((packed["at"] >= 0) & (packed["at"] < count)).all()):
+            raise ReplyRefused("an update is packed with places outside of the weights")
+        # 2. Unpack it.
         if self.bits:
             codes = packed["codes"]
             if self.bits == 4:
                 codes = torch.stack([codes // 16, codes % 16], -1).flatten(1)[:, :length]
             scale = packed["scale"][:, None]
-            values = (codes.to(like.dtype) - self.levels) * (scale / self.levels)
+            values = (codes.to(like.dtype) - self.levels) * (scale / self.levels)  # [clients, length]
         else:
             values = packed["values"]
         if self.share < 1:
@@ -85,26 +96,12 @@ class Packing:
             values = torch.zeros(clients, count, dtype=like.dtype, device=values.device).scatter(1, at, values)
         return values.view(clients, *like.shape)
 
-    def _check(self, packed: Mapping[str, Tensor], clients: int, count: int, length: int, dtype: torch.dtype) -> None:
-        due: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        if self.share < 1:
-            due["at"] = (clients, length), torch.int32
-        if self.bits:
-            due["codes"] = (clients, -(-length * self.bits // 8)), torch.uint8
-            due["scale"] = (clients,), dtype
-        else:
-            due["values"] = (clients, length), dtype
-        there = {name: (tuple(leaf.shape), leaf.dtype) for name, leaf in packed.items()}
-        if there != due:
-            raise ReplyRefused(f"an update is not packed as top_k and quantize pack it: {there}, not {due}")
-        if self.share < 1 and not bool(((packed["at"] >= 0) & (packed["at"] < count)).all()):
-            raise ReplyRefused("an update is packed with places outside of the weights")
+    # --- whole updates
 
-    def packed(self, update: Tree) -> Tree:
-        """All leaves of an update packed."""
-        return map_leaves(self.pack, update)
+    def pack(self, update: Tree) -> Tree:
+        return map_leaves(self.pack_leaf, update)
 
-    def unpacked(self, replies: Replies, like: Tree) -> Replies:
+    def unpack(self, replies: Replies, like: Tree) -> Replies:
         """The replies with unpacked updates.
 
         Raises:
@@ -113,12 +110,14 @@ class Packing:
         if not len(replies):
             return replies
         rest = {path: replies.stack(path) for path in replies.paths if not path.startswith(f"{UPDATE}/")}
-        names = ("at", "values", "codes", "scale")
         updates = {}
         for path, leaf in leaves(like):
-            there = {name: f"{UPDATE}/{path}/{name}" for name in names}
-            packed = {name: replies.stack(at) for name, at in there.items() if at in replies.paths}
-            updates[f"{UPDATE}/{path}"] = self.unpack(packed, leaf)
+            packed = {}
+            for name in ("at", "values", "codes", "scale"):
+                key = f"{UPDATE}/{path}/{name}"
+                if key in replies.paths:
+                    packed[name] = replies.stack(key)
+            updates[f"{UPDATE}/{path}"] = self.unpack_leaf(packed, leaf)
         return Replies(replies.clients, [ReplyBatch(tuple(range(len(replies))), nest(rest | updates))], replies.missing)
 
 
@@ -143,19 +142,18 @@ class TopK(Packs):
     rounds_vary = True
 
     def into(self, packing: Packing) -> Packing:
-        """The packing with this share."""
         return replace(packing, share=self.keep)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
-        """The largest entries of the update plus the rest of earlier rounds, 0 elsewhere."""
-        whole = map_leaves(torch.add, update, ctx.remembered("left", like=update))
-        largest = map_leaves(self._largest, whole)
+        whole = map_leaves(torch.add, update, ctx.memory_or_zeros("left", like=update))
+        largest = map_leaves(self.keep_largest, whole)
         ctx.keep({"left": sub(whole, largest)})
         return largest
 
-    def _largest(self, leaf: Tensor) -> Tensor:
+    def keep_largest(self, leaf: Tensor) -> Tensor:
+        """The largest entries of a leaf, 0 elsewhere."""
         flat = leaf.flatten()
-        at = flat.abs().topk(Packing(self.keep).most(flat.numel()), sorted=False).indices
+        at = flat.abs().topk(Packing(self.keep).max_entries(flat.numel()), sorted=False).indices
         return torch.zeros_like(flat).scatter(0, at, flat.gather(0, at)).view(leaf.shape)
 
 
@@ -172,16 +170,14 @@ class Quantize(Packs):
     recorded = True
 
     def into(self, packing: Packing) -> Packing:
-        """The packing with these bits."""
         return replace(packing, bits=self.bits)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
-        """The update rounded."""
         key = random.fold(ctx.client.key, "quantize")
         whole = leaves(map_leaves(torch.clone, update))
-        return nest({path: self.rounded(leaf, random.fold(key, path)) for path, leaf in whole})
+        return nest({path: self.round_leaf(leaf, random.fold(key, path)) for path, leaf in whole})
 
-    def rounded(self, leaf: Tensor, key: Tensor) -> Tensor:
+    def round_leaf(self, leaf: Tensor, key: Tensor) -> Tensor:
         """⌊x L / scale + u⌋ scale / L with u uniform in [0, 1)."""
         levels = Packing(bits=self.bits).levels
         scale = leaf.abs().amax()
@@ -194,5 +190,6 @@ def packing_of(parts: Mapping[str, Part]) -> Packing | None:
     """The form in which clients send updates with these parts; None for plain updates."""
     packing = Packing()
     for part in parts.values():
-        packing = part.into(packing) if isinstance(part, Packs) else packing
+        if isinstance(part, Packs):
+            packing = part.into(packing)
     return packing if packing != Packing() else None

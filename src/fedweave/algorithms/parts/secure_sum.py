@@ -9,9 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.needs import Needs, Protection
-from fedweave.algorithms.parts.part import JoinsSum, OwnCount, Part, copied, counts_itself
+from fedweave.algorithms.parts.part import Context, OwnCount, Part, copy_part, counts_itself
 from fedweave.algorithms.parts.weights import BySize, Uniform
 from fedweave.core import mechanism
 from fedweave.core.algorithm import COUNTED, Round
@@ -20,8 +19,8 @@ from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, beyond_declaration, cut_counts, update_tally
 
-_MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
-_LEAST = 2.0**-10  # of N, as which a client counts at least
+_MAX_COUNT = 1 << 40  # examples of a client; the sum of 2^23 clients fits
+_MIN_SHARE = 2.0**-10  # of N, as which a client counts at least
 _ALONE = "nothing by itself; with the others' "
 
 
@@ -50,36 +49,33 @@ class InSum(Part):
 
     @property
     def _words(self) -> FixedPoint:
-        return FixedPoint.of(self.masked)
+        return FixedPoint.of(self.sum_form)
 
     @property
-    def masked(self) -> mechanism.SecureSum:
-        """The form of the sum."""
+    def sum_form(self) -> mechanism.SecureSum:
         against = 0 if self.require_all else self.accomplices
         return mechanism.SecureSum(self.minimum, self.require_all, self.bits, self.fraction, against)
 
     @property
     def protection(self) -> Protection:
-        """Secure aggregation; clients may keep values from round to round if each sum covers everyone."""
-        return Protection(self.masked, hides=True, stateless=not self.require_all)
+        # Clients may keep values from round to round if each sum covers everyone.
+        return Protection(self.sum_form, hides=True, stateless=not self.require_all)
 
     def terms(self, ctx: Context, update: Tree) -> Tree:
         """The numbers to add up, before they are cut to the bound; float64."""
         raise NotImplementedError
 
     def release(self, ctx: Context, update: Tree) -> Tree:
-        """The terms as integers to mask."""
         words, terms = self._words, self.terms(ctx, update)
-        most = words.word(self.bound)
-        ctx.notes[BEYOND] = torch.stack([words.beyond(leaf, most) for _, leaf in leaves(terms)]).sum()
-        return map_leaves(lambda leaf: words.encode(leaf, most), terms)
+        limit = words.word(self.bound)
+        ctx.notes[BEYOND] = torch.stack([words.beyond(leaf, limit) for _, leaf in leaves(terms)]).sum()
+        return map_leaves(lambda leaf: words.encode(leaf, limit), terms)
 
     def beyond(self, ctx: Context) -> Tree:
         """{"beyond": how many numbers were cut to the bound}."""
         return {BEYOND: ctx.notes[BEYOND]}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """Add up how many numbers were cut so far."""
         values = sum(leaf.numel() for _, leaf in leaves(self.added(round))) * len(round.at)
         return state | {"cut": update_tally(state.get("cut"), round.replies.total(BEYOND), values, self.bound)}
 
@@ -125,33 +121,31 @@ class SecureSum(InSum):
     weights: Literal["size", "equal"] = "size"
     recorded = True
     rounds_vary = True
-    weighing: ClassVar[OwnCount | None] = None  # the part that decides how clients count; `joined_in` sets it
+    weighing: ClassVar[OwnCount | None] = None  # the part that decides how clients count; `join_secure_sum` sets it
 
     @property
     def needs(self) -> Needs:
-        """With equal weights, clients that count equally."""
         return Needs(alike=self.weights == "equal")
 
     @property
     def weigher(self) -> OwnCount:
-        """The part that decides how clients count."""
         return self.weighing or (BySize() if self.weights == "size" else Uniform())
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
-        """The client's count n_i, and how many numbers were cut to the bound, in the sum."""
-        hidden = replace(self.masked, bits=64, fraction=0)
+        hidden = replace(self.sum_form, bits=64, fraction=0)
         reveals = f"{_ALONE}{self.weigher.counted}"
         counted = {"n": Sends(reveals, hidden)} if self.weigher.counted else {}
-        return counted | beyond_declaration("update", self.masked)
+        return counted | beyond_declaration("update", self.sum_form)
 
-    def declared(self, part: Part) -> dict[str, Sends]:
-        """The means in another part's report, which leave in the sum."""
-        means = {key: sends for key, sends in part.sends.items() if isinstance(sends, Sends) and sends.mean}
-        return {
-            key: Sends(f"{_ALONE}the mean of: {sends.reveals}", self.masked, like=sends.like)
-            for key, sends in means.items()
-        }
+    def declare(self, part: Part) -> dict[str, Sends]:
+        """The declarations of the means in another part's report, which leave in the sum."""
+        declarations = {}
+        for key, sends in part.sends.items():
+            if isinstance(sends, Sends) and sends.mean:
+                reveals = f"{_ALONE}the mean of: {sends.reveals}"
+                declarations[key] = Sends(reveals, self.sum_form, like=sends.like)
+        return declarations
 
     @property
     def setup(self) -> tuple[Step, ...]:
@@ -159,64 +153,67 @@ class SecureSum(InSum):
         return (self.count,) if self.weigher.counted else ()
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """N; raises an error if masked integers could overflow."""
-        self._words.check(self.bound, len(fed.clients), "secure_sum")
+        self._words.check(self.bound, len(fed.clients), "secure_sum")  # raises an error if integers could overflow
         return {"n": fed.map(self.count).total("n")} if self.weigher.counted else {}
 
     @on_client(sends=lambda self: {"n": self.sends["n"]})
     def count(self, client: Client, message: Tree) -> Tree:
         """{"n": the client's count n_i}."""
-        return {"n": self.weigher.counts(client.graph).clamp(max=_MOST)}
+        return {"n": self.weigher.counts(client.graph).clamp(max=_MAX_COUNT)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """N."""
         return ({"n": state["n"]} if self.weigher.counted else {}), {}
 
     def terms(self, ctx: Context, update: Tree) -> Tree:
         """The numbers to add up, before they are cut to the bound: n_i / N · Δ_i, or Δ_i; float64."""
-        scaled = self.weigher.scaled(ctx.at(type(self.weigher).__name__))
-        share = self._share(ctx) if scaled is None else self._share(ctx) * scaled
+        share = self._share(ctx)
+        factor = self.weigher.scale(ctx.at(type(self.weigher).__name__))
+        if factor is not None:
+            share = share * factor
         return map_leaves(lambda leaf: share * leaf.double(), update)
 
-    def hidden(self, ctx: Context, report: Tree) -> Tree:
+    def hide(self, ctx: Context, report: Tree) -> Tree:
         """Another part's report as integers to mask, weighted like an update."""
         words, share = self._words, self._share(ctx)
-        most, terms = words.word(self.bound), map_leaves(lambda leaf: share * leaf.double(), report)
-        ctx.notes[BEYOND] = sum((words.beyond(leaf, most) for _, leaf in leaves(terms)), ctx.notes[BEYOND])
-        return map_leaves(lambda leaf: words.encode(leaf, most), terms)
+        limit, terms = words.word(self.bound), map_leaves(lambda leaf: share * leaf.double(), report)
+        ctx.notes[BEYOND] = sum((words.beyond(leaf, limit) for _, leaf in leaves(terms)), ctx.notes[BEYOND])
+        return map_leaves(lambda leaf: words.encode(leaf, limit), terms)
 
     def report(self, ctx: Context) -> Tree:
         """{"n": the client's share of N as a count, "beyond": how many numbers were cut to the bound}, in the sum."""
         counted = {}
         if self.weigher.counted:
-            counted["n"] = (self._share(ctx) * _sent_count(ctx)).round().clamp(max=_MOST).to(torch.int64)
+            counted["n"] = (self._share(ctx) * _sent_count(ctx)).round().clamp(max=_MAX_COUNT).to(torch.int64)
         return counted | self.beyond(ctx)
 
-    def opened(self, state: Tree, round: Round, reported: Mapping[str, Sends]) -> Tree:
+    def open_means(self, state: Tree, round: Round, reported: Mapping[str, Sends]) -> Tree:
         """{key: mean} of the parts' reports in the sum, and the total count. A mean in the form of the weights has
         their dtypes, others are float64."""
         replied = torch.tensor(len(round.at), device=round.at.device)
         n = round.replies.total("n") if self.weigher.counted else replied
-        means = {key: self._mean(state, round, key, n) for key in reported}
-        like_w = {key: _like(mean, round.w) for key, mean in means.items() if reported[key].like == "w"}
-        return means | like_w | {COUNTED: n}
+        means: Tree = {COUNTED: n}
+        for key, sends in reported.items():
+            mean = self._mean(state, round, key, n)
+            means[key] = _cast(mean, round.w) if sends.like == "w" else mean
+        return means
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """Σ n_i Δ_i / Σ n_i over the clients that replied."""
-        mean, factor = self._mean(state, round, "update", round.opened[COUNTED]), self.weigher.rescaled(round)
-        return _like(mean if factor is None else map_leaves(lambda leaf: leaf * factor, mean), round.w)
+        mean = self._mean(state, round, "update", round.opened[COUNTED])
+        factor = self.weigher.rescale(round)
+        if factor is not None:
+            mean = map_leaves(lambda leaf: leaf * factor, mean)
+        return _cast(mean, round.w)
 
     def added(self, round: Round) -> Tree:
-        """An update, and the other reports in the sum."""
         return {"update": round.w} | {key: mean for key, mean in round.opened.items() if key != COUNTED}
 
     def _mean(self, state: Tree, round: Round, key: str, n: Tensor) -> Tree:
         """The mean of the values that were added up as `key`; n: the total count of the clients that replied."""
         count = n.double() / (state["n"].clamp(min=1).double() if self.weigher.counted else 1)
-        total = {key: round.replies.total(key)}
-        mean: Tree = map_leaves(lambda words: self._words.decode(words, torch.float64) / count.clamp(min=1e-30), total)[
-            key
-        ]
+        count = count.clamp(min=1e-30)
+        total = {key: round.replies.total(key)}  # a tree, also if the values are one tensor
+        mean: Tree = map_leaves(lambda words: self._words.decode(words, torch.float64) / count, total)[key]
         return mean
 
     def _share(self, ctx: Context) -> Tensor:
@@ -224,22 +221,23 @@ class SecureSum(InSum):
         if not self.weigher.counted:
             return torch.ones((), dtype=torch.float64, device=ctx.client.graph.device)
         n = self.weigher.counts(ctx.client.graph)
-        share = (n.double() / _sent_count(ctx)).clamp(_LEAST, 1.0)
+        share = (n.double() / _sent_count(ctx)).clamp(_MIN_SHARE, 1.0)
         return torch.where(n > 0, share, torch.zeros_like(share))
 
 
-def joined_in(among: Sequence[Part], parts: Sequence[Part]) -> tuple[Part, ...]:
+def join_secure_sum(among: Sequence[Part], parts: Sequence[Part]) -> tuple[Part, ...]:
     """The `parts` as they work next to the parts `among`: if one of these is a `SecureSum`, it adds up what the parts
     send."""
     sums = next((part for part in among if isinstance(part, SecureSum)), None)
     if sums is None:
         return tuple(parts)
     weigher = next((part for part in among if isinstance(part, OwnCount) and counts_itself(part)), None)
-    joined = (part.joined(sums.masked) if isinstance(part, JoinsSum) else part for part in parts)
-    return tuple(copied(part, weighing=weigher) if part is sums else part for part in joined)
+    joined = [part.join_sum(sums.sum_form) for part in parts]
+    return tuple(copy_part(part, weighing=weigher) if part is sums else part for part in joined)
 
 
-def _like(tree: Tree, w: Tree) -> Tree:
+def _cast(tree: Tree, w: Tree) -> Tree:
+    """The tree with the dtypes of the weights."""
     return map_leaves(lambda leaf, like: leaf.to(like.dtype), tree, w)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from fedweave.algorithms.participation import places
-from fedweave.algorithms.parts import objective
+from fedweave.algorithms.parts.checks import check_tree
 from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.part import TryOut
 from fedweave.core.algorithm import Round
@@ -27,15 +27,12 @@ class ServerHooks:
 
     def downloads(self, state: Tree, at: Tensor, fed: Federation, names: Collection[str]) -> tuple[Tree, Tree, Tree]:
         """The downloads of the parts in `names` for the clients at these places (`Composition.downloads`)."""
-        inputs: Tree = {
-            "parts": {name: memory for name, memory in memory_of(self.composed, state).items() if name in names}
-        }
+        memory = {name: memory for name, memory in memory_of(self.composed, state).items() if name in names}
         if not (self.composed.recorded and names and self.composed.owner("receive")):  # other parts need no trace
-            return self.composed.downloads(inputs["parts"], at, names)
+            return self.composed.downloads(memory, at, names)
         with fed.recording():
-            result: tuple[Tree, Tree, Tree] = compute_on_server(
-                self._downloads, inputs | {"at": at}, names=tuple(names)
-            )
+            inputs = {"parts": memory, "at": at}
+            result: tuple[Tree, Tree, Tree] = compute_on_server(self._downloads, inputs, names=tuple(names))
         return result
 
     def _downloads(self, inputs: Tree) -> tuple[Tree, Tree, Tree]:
@@ -43,22 +40,23 @@ class ServerHooks:
 
     def after(self, state: Tree, replies: Replies, fed: Federation, try_out: TryOut) -> Tree:
         """The entries of the server's state that a round changes: {"w" or "own": weights, "parts": states}."""
-        at, here = places(fed, replies.clients), replies.as_tree() if self.composed.recorded else None
-        if here is None:
-            after, _ = self._decided(state, replies, at, fed, try_out)
-        else:
-            with fed.recording():
-                after = compute_on_server(self._recorded, {"state": state, "replies": here, "at": at})
-            if (weights := after.pop("weights", None)) is not None:
-                self.composed.check_finite(weights, replies)
+        at = places(fed, replies.clients)
+        tree = replies.as_tree() if self.composed.recorded else None
+        if tree is None:
+            return self._finish(state, replies, at, fed, try_out)[0]
+        with fed.recording():
+            after: Tree = compute_on_server(self._finish_recorded, {"state": state, "replies": tree, "at": at})
+        weights = after.pop("weights", None)
+        if weights is not None:
+            self.composed.check_finite(weights, replies)
         return after
 
-    def _recorded(self, inputs: Tree) -> Tree:
+    def _finish_recorded(self, inputs: Tree) -> Tree:
         replies = Replies.from_tree(inputs["replies"])
-        after, round = self._decided(inputs["state"], replies, inputs["at"])
+        after, round = self._finish(inputs["state"], replies, inputs["at"])
         return after | ({} if round.weights is None else {"weights": round.weights})
 
-    def _decided(
+    def _finish(
         self,
         state: Tree,
         replies: Replies,
@@ -72,40 +70,37 @@ class ServerHooks:
         round = Round(replies, at, w, self.model)
         if fed is not None:
             round = replace(round, held=fed.held, selection=fed.selection)
+        # 1. How updates count, and the joint update.
         memory = parts.advance("observe", memory, round)
         round = replace(round, factors=parts.factors(memory, round))
-        round = replace(round, weights=parts.weights(memory, round), opened=parts.opened(memory, round))
+        round = replace(round, weights=parts.weights(memory, round), opened=parts.open_sums(memory, round))
         if not parts.personal:
             round = replace(round, delta=parts.joint(memory, round))
         round = replace(round, value=parts.value(memory, round))
+        # 2. What parts remember of it.
         memory = parts.advance("update", memory, round)
         if try_out is not None:
-            memory = parts.tried(memory, round, try_out)
-        after, memory = self._stepped(state, round, memory)
+            memory = parts.try_models(memory, round, try_out)
+        # 3. The new weights.
+        owner = parts.owner("step")
+        if parts.personal:
+            after = {"own": round.mix(state["own"])} if "own" in state else {}
+        elif not owner:
+            after = {"w": add(round.w, round.delta)}
+        else:
+            result = parts[owner].step(memory[owner], round.w, round.delta)
+            is_pair = isinstance(result, tuple) and len(result) == 2
+            if not is_pair or not all(isinstance(tree, dict) for tree in result):
+                message = "is to return two trees, the new weights and its memory for the next round"
+                raise ConfigError(f"{owner}.step: {message}", code="config.step")
+            w, part_state = result
+            if {path: leaf.shape for path, leaf in leaves(w)} != {path: leaf.shape for path, leaf in leaves(round.w)}:
+                message = "the new weights are to have the leaves and shapes of the weights before"
+                raise ConfigError(f"{owner}.step: {message}", code="config.step")
+            mean = dict(leaves(add(round.w, round.delta)))  # also with a server optimizer, statistics follow the mean
+            after = {"w": nest({path: mean[path] if is_statistic(path) else leaf for path, leaf in leaves(w)})}
+            memory = memory | {owner: check_tree(f"{owner}.step", "the part's state", part_state)}
         return after | {"parts": memory}, round
-
-    def _stepped(self, state: Tree, round: Round, memory: Tree) -> tuple[Tree, Tree]:
-        """The weights after a round, and the parts' states with the server optimizer's state.
-
-        Raises:
-            ConfigError: its owner returns something else.
-        """
-        if self.composed.personal:
-            return {"own": round.mix(state["own"])} if "own" in state else {}, memory
-        owner = self.composed.owner("step")
-        if not owner:
-            return {"w": add(round.w, round.delta)}, memory
-        result = self.composed[owner].step(memory[owner], round.w, round.delta)
-        if not (isinstance(result, tuple) and len(result) == 2 and all(isinstance(tree, dict) for tree in result)):
-            message = "is to return two trees, the new weights and its memory for the next round"
-            raise ConfigError(f"{owner}.step: {message}", code="config.step")
-        shapes = [{path: leaf.shape for path, leaf in leaves(tree)} for tree in (result[0], round.w)]
-        if shapes[0] != shapes[1]:
-            message = "the new weights are to have the leaves and shapes of the weights before"
-            raise ConfigError(f"{owner}.step: {message}", code="config.step")
-        mean = dict(leaves(add(round.w, round.delta)))  # also with a server optimizer, statistics follow the mean
-        w = {path: mean[path] if is_statistic(path) else leaf for path, leaf in leaves(result[0])}
-        return {"w": nest(w)}, memory | {owner: objective.state_of(f"{owner}.step", result[1])}
 
 
 def memory_of(parts: Composition, state: Tree) -> Tree:

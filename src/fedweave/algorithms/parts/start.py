@@ -10,9 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.needs import Needs
-from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.part import Context, Part
 from fedweave.core import mechanism, random
 from fedweave.core.bounds import CountOrNone, Fraction
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
@@ -33,7 +32,6 @@ class TrainedModel(Part):
     needs = Needs(personalizes="trained")
 
     def personalize(self, ctx: Context) -> Tree:
-        """w_i."""
         return ctx.client.state["w"] if ctx.client.state.get("w") else ctx.received
 
 
@@ -49,7 +47,6 @@ class MixedStart(Part):
     recorded = True
 
     def start(self, ctx: Context) -> Tree:
-        """The mix."""
         if "w" not in ctx.client.state:
             return ctx.received
         return map_leaves(
@@ -132,7 +129,6 @@ class Drift(Part):
     share: Fraction = 0.01
 
     def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
-        """New features of some nodes."""
         if data.graph_of is not None:
             raise ValueError("drift needs nodes as examples, and here the examples are small graphs; leave it out")
         rng = np.random.default_rng(int(random.fold(ctx.client.key, "drift")) & (2**63 - 1))

@@ -83,7 +83,6 @@ class Training:
 
     @classmethod
     def of(cls, algorithm: Algorithm, model: Model) -> "Training":
-        """The training settings of an algorithm, which has fields of the same names."""
         names = [entry.name for entry in fields(cls) if entry.name not in ("model", "loss")]
         settings = {name: getattr(algorithm, name) for name in names}
         if settings["weight_decay"] is None:
@@ -92,7 +91,6 @@ class Training:
 
     @cached_property
     def update_rule(self) -> Optimizer:
-        """The optimizer."""
         return optimizer_of(self.optimizer, self.lr, self.weight_decay, self.local_momentum, self.nesterov, self.betas)
 
     @property
@@ -102,7 +100,6 @@ class Training:
 
     @property
     def reach(self) -> float:
-        """How far a gradient of 1 moves a weight in a round of plain gradient descent."""
         return self.steps * self.lr
 
     @property

@@ -9,9 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedweave.algorithms.parts.context import Context
 from fedweave.algorithms.parts.needs import Needs
-from fedweave.algorithms.parts.part import OwnCount, Part
+from fedweave.algorithms.parts.part import Context, OwnCount, Part
 from fedweave.core.algorithm import Round
 from fedweave.core.bounds import Count, CountOrNone, NonNegative, Positive
 from fedweave.core.federation import Federation, Sends
@@ -52,11 +51,9 @@ class BySize(TellsExamples, OwnCount):
     counted = "the number of all training examples"
 
     def counts(self, graph: Graph) -> Tensor:
-        """n_i."""
         return graph.masks[TRAIN].sum()
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """Proportional to n."""
         return by_size(round)
 
 
@@ -88,11 +85,9 @@ class Uniform(OwnCount):
     recorded = True
 
     def counts(self, graph: Graph) -> Tensor:
-        """1."""
         return torch.ones((), dtype=torch.int64, device=graph.device)
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """All equal."""
         return torch.full_like(round.at, 1 / len(round.at), dtype=torch.float64)
 
 
@@ -112,7 +107,6 @@ class Median(Uniform):
     rounds_vary = True
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The medians."""
         return _of_sorted(round, lambda least: (least[(len(least) - 1) // 2] + least[len(least) // 2]) / 2)
 
 
@@ -134,7 +128,6 @@ class TrimmedMean(Uniform):
         return {}
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """The trimmed means."""
         cut = self._trimmed(len(round.at))
         return _of_sorted(round, lambda least: _middle(least, cut).mean(0))
 
@@ -308,7 +301,6 @@ class CenteredClip(Uniform):
         return {"center": map_leaves(torch.zeros_like, w)}
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        """v after its steps."""
         updates, v = round.updates[_moving(round)], ravel(state["center"]).double()
         for _ in range(self.iterations):
             apart = updates - v

@@ -157,7 +157,8 @@ def union(replies: Replies, count: int) -> Tensor:
 
 def check_finite(sums: Sequence[Tensor]) -> None:
     """Check that aggregates are finite by their sums, float64 scalars. Waits for the device once, after the last call
-    that needs them. A round that is recorded as a whole is checked when it is recorded (`objective.odd`)."""
+    that needs them. A round that is recorded as a whole is checked when it is recorded
+    (`parts.checks.is_not_finite`)."""
     with without_tape():
         if sums and not torch.stack([*sums]).isfinite().all():
             message = "training diverged: a client's representations are not finite. Lower algorithm.lr."

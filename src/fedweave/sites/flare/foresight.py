@@ -193,7 +193,7 @@ def _without_fingerprint(mechanism: Mechanism) -> Mechanism:
 
 def target_replies(algorithm: Algorithm, calls: Calls) -> dict[str, int]:
     """{step that sends noisy fields: how often it may reply} for an algorithm with a target ε; {} for all others."""
-    max_rounds = algorithm.most_rounds
+    max_rounds = algorithm.max_rounds
     if max_rounds is None:
         return {}
     replies = dict[str, int]()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from fedweave.algorithms.parts.context import KEEP
+from fedweave.algorithms.parts.part import KEEP
 from fedweave.algorithms.scoring import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities

@@ -187,7 +187,7 @@ def check_batches(rules: Rules, algorithm: Algorithm, graph: Graph, message: Tre
     Raises:
         PolicyViolation: names the settings, not the number of examples.
     """
-    for what, minimum in algorithm.least_examples(graph, message).items():
+    for what, minimum in algorithm.min_examples(graph, message).items():
         if 0 < minimum < rules.min_nodes:
             raise PolicyViolation(
                 f"policy.min_nodes: {what} would train on fewer than {rules.min_nodes} of the site's examples in some "
