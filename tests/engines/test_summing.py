@@ -27,10 +27,10 @@ def test_keys_are_agreed_on_when_one_that_is_called_has_none_and_when_they_are_u
     ledger = Ledger()
     meter = SumMeter(ledger)
     for number, here in enumerate(("ab", "a", "ab", "abc", "bc")):
-        meter.prepare((number, 0), tuple(here))
+        meter.record_agreement((number, 0), tuple(here))
     assert agreements(ledger) == [(0, {"a", "b"}), (3, {"a", "b", "c"})]
     for number in range(5, 5 + SLOTS):  # two of the slots are used
-        meter.prepare((number, 0), tuple("abc"))
+        meter.record_agreement((number, 0), tuple("abc"))
     assert agreements(ledger)[2:] == [(5 + SLOTS - 2, {"a", "b", "c"})]
 
 
