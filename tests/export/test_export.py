@@ -22,8 +22,7 @@ from fedweave.experiment.config import config_hash
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.trained import Trained, finished, trained
-from fedweave.export import source
-from fedweave.export import source as card
+from fedweave.export import card, source
 from fedweave.privacy.accountant import bounds
 from fedweave.sites.operation.experiments import for_sites
 from tests.runs.test_edges_as_examples import DATA as OF_EDGES

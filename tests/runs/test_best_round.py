@@ -14,7 +14,8 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.run import run
-from fedweave.export.source import card, source
+from fedweave.export.card import card
+from fedweave.export.source import source
 from fedweave.python.training import Silent
 from tests.refusals import refusal
 

@@ -21,7 +21,8 @@ from fedweave.cli import app
 from fedweave.core.tree import Tree, decode, encode, with_digest
 from fedweave.errors import FedweaveError
 from fedweave.experiment.runs.reading import read_run
-from fedweave.export.source import card, source
+from fedweave.export.card import card
+from fedweave.export.source import source
 from fedweave.python.training import load_run
 from fedweave.reports.html import render
 from tests.refusals import refusal

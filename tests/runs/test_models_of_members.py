@@ -127,7 +127,7 @@ def test_a_run_goes_on_predicts_and_is_exported(tmp_path: Path) -> None:
     assert sum(told.values()) / 5 == pytest.approx(expected["local/accuracy"], abs=1e-12)
     for client, name in zip(again.built.fed.clients, ["gcn", "sage", "mlp", "gcn", "sage"], strict=True):
         found = source(out, None, client)
-        assert found.described()["model"] == name
+        assert found.description()["model"] == name
         assert len(deployable(again.built.algorithm_of(client)).net) == (3 if name == "mlp" else 2)
 
 

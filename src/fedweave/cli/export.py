@@ -91,12 +91,11 @@ def write_export(
     from fedweave.core.tree import leaves
     from fedweave.experiment.runs.files import SCORER, plain_errors, write
     from fedweave.experiment.runs.reading import read_run
-    from fedweave.export.card import CardSettings
+    from fedweave.export.card import CardSettings, card
     from fedweave.export.programs import onnx_graph, torch_program, usage
-    from fedweave.export.source import card
     from fedweave.models.exported import MODEL, WEIGHTS
 
-    about, weights = model_source.described(), model_source.weights
+    about, weights = model_source.description(), model_source.weights
     call = "model(x, edge_index)"
     if form == Format.onnx:
         files, words = {"model.onnx": onnx_graph(about, weights)}, usage(about)

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 
@@ -59,14 +58,16 @@ def names(about: Values) -> list[str]:
     it."""
     edges = about.get("edges") or {"features": 0, "examples": False}
     reads = edges["features"] and (edges["examples"] or about["settings"].get("edge_features", 0) != 0)
-    wanted = {"batch": about["settings"].get("pool", "none") != "none", "edge_attr": bool(reads)}
-    return [name for name in INPUTS if wanted.get(name, True)]
+    optional = {"batch": about["settings"].get("pool", "none") != "none", "edge_attr": bool(reads)}
+    return [name for name in INPUTS if optional.get(name, True)]
 
 
 def rows(about: Values) -> str:
     """The examples that the logits are for."""
+    if "batch" in names(about):
+        return "graphs"
     edges = about.get("edges")
-    return "graphs" if "batch" in names(about) else "edges" if edges and edges["examples"] else "nodes"
+    return "edges" if edges and edges["examples"] else "nodes"
 
 
 def output(about: Values) -> str:
@@ -103,7 +104,16 @@ def onnx_graph(about: Values, weights: Tree) -> bytes:
             opset_version=OPSET,
             dynamic_shapes={name: {AXIS[name][0]: AXIS[name][1]} for name in inputs},
         )
-    content = _bare(program, rows(about))
+    # without the exporter's notes on source files
+    proto = program.model_proto  # type: ignore[union-attr]
+    graph = proto.graph
+    graph.ClearField("value_info")
+    graph.ClearField("metadata_props")
+    for part in (*graph.node, *graph.input, *graph.output, *graph.initializer):
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    graph.output[0].type.tensor_type.shape.dim[0].dim_param = rows(about)
+    content = bytes(proto.SerializeToString())
     [outputs] = ReferenceEvaluator(content).run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
     with torch.no_grad():
         check_same(torch.from_numpy(outputs), module(**inputs), about["model"])
@@ -140,19 +150,6 @@ def usage(about: Values) -> str:
     result = f"- output `{output(about)}`: {kind} [{rows(about)}, {about['classes']}]"
     head = f"`model.onnx` is an ONNX graph of opset {OPSET}, for any runtime that reads it; sizes in words are free."
     return "\n".join([head, "", *inputs, result])
-
-
-def _bare(program: Any, rows: str) -> bytes:
-    """The program without the exporter's notes on source files; the first size of the output is called `rows`."""
-    proto = program.model_proto
-    graph = proto.graph
-    graph.ClearField("value_info")
-    graph.ClearField("metadata_props")
-    for part in (*graph.node, *graph.input, *graph.output, *graph.initializer):
-        part.ClearField("metadata_props")
-        part.ClearField("doc_string")
-    graph.output[0].type.tensor_type.shape.dim[0].dim_param = rows
-    return bytes(proto.SerializeToString())
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from fedweave.experiment.runs.files import write_table
 TABLES = ("nodes", "edges", "graphs")
 CONSTANT = ("model", "run", "scored_at")  # columns that are the same in every row
 OPEN = "/health"  # what a probe may ask without a token
-LEAST_TOKEN = 16  # characters
+MIN_TOKEN = 16  # characters
 PATIENCE = 30.0  # seconds for the body of a request
 HEADER_PATIENCE = 5.0  # seconds for its line and headers, from the connection on
 AT_ONCE = 32  # connections; a further one takes the place of the one that has been silent for longest
@@ -53,7 +53,8 @@ def check_installed() -> None:
     Raises:
         UserError: the message has the packages and the command.
     """
-    if absent := [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]:
+    absent = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if absent:
         raise UserError(
             f"fedweave serve needs {' and '.join(absent)}, which this Python has not: install the extra `serve`, in a "
             'clone by pip install -c constraints.txt ".[serve]".',
@@ -74,9 +75,9 @@ def read_token(path: Path) -> str:
             f"--token-file {path}: others can read it. Make it yours alone: chmod 600 {path}", code="score.token"
         )
     token = path.read_text(errors="replace").strip()
-    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise UserError(
-            f"--token-file {path}: a token has {LEAST_TOKEN} or more letters, digits or signs of ASCII, and no space. "
+            f"--token-file {path}: a token has {MIN_TOKEN} or more letters, digits or signs of ASCII, and no space. "
             "`openssl rand -hex 32` prints a good one.",
             code="score.token",
         )
@@ -178,10 +179,12 @@ def run(app: App, listener: socket.socket) -> None:
     server(app).run(sockets=[listener])
 
 
-def application(scorer: Scorer, token: str | None = None, most: int = 16_000_000, names: Collection[str] = ()) -> App:
+def application(
+    scorer: Scorer, token: str | None = None, max_bytes: int = 16_000_000, names: Collection[str] = ()
+) -> App:
     """The ASGI application.
 
-    token: requests must have it as `Authorization: Bearer`; None needs none. most: the largest size of a body in bytes.
+    token: requests must have it as `Authorization: Bearer`; None needs none. max_bytes: the largest size of a body.
     names: the host names that requests may use; () allows any.
 
     Raises:
@@ -198,14 +201,14 @@ def application(scorer: Scorer, token: str | None = None, most: int = 16_000_000
 
     async def score(request: Request) -> Any:
         try:
-            body = await asyncio.wait_for(_body(request, most), PATIENCE)
+            body = await asyncio.wait_for(_body(request, max_bytes), PATIENCE)
         except TimeoutError:
             return fault(408, f"the body took longer than {PATIENCE:g} s. Send fewer rows at once.", "score.slow")
         except Refused as error:
             return fault(error.status, str(error), error.code)
-        return await asyncio.to_thread(answered, body)
+        return await asyncio.to_thread(response, body)
 
-    def answered(body: bytes) -> Any:
+    def response(body: bytes) -> Any:
         try:
             with busy:  # one at a time: each takes the memory of its rows
                 return JSONResponse(answer(scorer, body))
@@ -232,15 +235,13 @@ def application(scorer: Scorer, token: str | None = None, most: int = 16_000_000
         app.add_exception_handler(status, unknown)
 
     async def guarded(scope: Scope, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and (why := _refusal(scope, token, names)) is not None:
-            await fault(*why)(scope, receive, send)
-        else:
-            await app(scope, receive, send)
+        rejection = _rejection(scope, token, names) if scope["type"] == "http" else None
+        await (app if rejection is None else fault(*rejection))(scope, receive, send)
 
     return guarded
 
 
-def _refusal(scope: Scope, token: str | None, names: Collection[str]) -> tuple[int, str, str] | None:
+def _rejection(scope: Scope, token: str | None, names: Collection[str]) -> tuple[int, str, str] | None:
     """(status, message, code) for a request that gets no answer to any path; None for others."""
     headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
     if names and name_in(headers.get("host", "")) not in names:
@@ -253,17 +254,17 @@ def _refusal(scope: Scope, token: str | None, names: Collection[str]) -> tuple[i
     return None
 
 
-async def _body(request: Any, most: int) -> bytes:
+async def _body(request: Any, max_bytes: int) -> bytes:
     """The body of a request.
 
     Raises:
-        Refused: it is larger than `most` bytes.
+        Refused: it is larger than `max_bytes`.
     """
     chunks, size = list[bytes](), 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > most:
-            limit = f"the body is larger than {most:,} bytes. Send fewer rows at once, or raise --body-mb."
+        if size > max_bytes:
+            limit = f"the body is larger than {max_bytes:,} bytes. Send fewer rows at once, or raise --body-mb."
             raise Refused(413, limit, "score.size")
         chunks.append(chunk)
     return b"".join(chunks)
@@ -297,87 +298,81 @@ def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
     Raises:
         Refused: it contains something else.
     """
+
+    def reject_constant(word: str) -> None:
+        raise ValueError(f"{word} is no number of JSON")
+
     small_graphs = scorer.form.example == "graph"
     shape = 'Send {"nodes": [{"id": …, …}, …], "edges": [{"source": …, "target": …}, …]}.'
     if small_graphs:
         shape = 'Send {"graphs": [{"id": …, …}, …]} with "nodes" and "edges", or of molecules with their smiles.'
     try:
-        document = json.loads(body, parse_constant=_no_number)
+        document = json.loads(body, parse_constant=reject_constant)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is no JSON: {error}. {shape}", "score.body") from error
-    whole = isinstance(document, dict)
-    needed = "graphs" if small_graphs and whole and not document.get("nodes") else "nodes"
-    if not whole or not document.get(needed) or (odd := document.keys() - {*TABLES}):
-        has_rows = whole and document.get(needed)
-        what = f"it has the key {min(odd)!r}" if has_rows else f"it has no {needed}"
+    document = document if isinstance(document, dict) else {}
+    needed = "graphs" if small_graphs and document and not document.get("nodes") else "nodes"
+    unknown = document.keys() - {*TABLES}
+    if not document.get(needed) or unknown:
+        what = f"it has the key {min(unknown)!r}" if document.get(needed) else f"it has no {needed}"
         raise Refused(400, f"the body has another form: {what}. {shape}", "score.body")
-    most = SPARE_COLUMNS + 2 * len(scorer.before.columns)
-    tables = {name: _table(name, rows, most) for name, rows in document.items() if rows}
-    tables = {name: _with_gaps(name, table, scorer) for name, table in tables.items()}
+
+    # The tables, with columns that may be empty and that no row has: most writers of JSON leave out what is null.
+    settings = {**scorer.before.settings, **scorer.before.edge_settings}
+    empty = dict.fromkeys(scorer.before.settings.get("missing") or (), pa.float64())
+    empty |= dict.fromkeys(scorer.before.settings.get("categories") or (), pa.string())
+    max_columns, tables = SPARE_COLUMNS + 2 * len(scorer.before.columns), dict[str, pa.Table]()
+    for name, rows in document.items():
+        if not rows:
+            continue
+        table = _table(name, rows, max_columns)
+        for entry, kind in empty.items():
+            column, owner = entry.removeprefix(OF_EDGES), "edges" if entry.startswith(OF_EDGES) else "nodes"
+            if owner == name and column not in table.column_names:
+                table = table.append_column(column, pa.nulls(len(table), kind))
+        tables[name] = table
+
+    # Each needs the columns that have a meaning for the model, by the names that its tables had.
+    names, features = settings.get("columns") or {}, settings.get("edge_features")
+    node_columns = [names.get("id", "id")] + ([names.get("graph", "graph")] if small_graphs else [])
+    edge_ends = [names.get("source", "source"), names.get("target", "target")]
+    edge_columns = [*features] if isinstance(features, tuple) else []
+    edge_columns += [column for column in (settings.get("edge_weight"), settings.get("edge_time")) if column]
+    columns = {"nodes": node_columns, "edges": [*edge_ends, *edge_columns], "graphs": []}
     for name, table in tables.items():
-        _check_columns(name, table, scorer)
+        absent = [column for column in columns[name] if column not in table.column_names]
+        if absent:
+            raise Refused(
+                422,
+                f"{name}: no row has the column {absent[0]!r}. Give it in each row, as in the tables that the model "
+                "was trained on.",
+                "score.column",
+            )
     if "nodes" in tables and "edges" not in tables:
-        tables["edges"] = _no_edges(scorer)
+        ends = {end: pa.array([], pa.string()) for end in edge_ends}
+        tables["edges"] = pa.table(ends | {column: pa.array([], pa.float64()) for column in edge_columns})
     return tables
 
 
-def _with_gaps(name: str, table: pa.Table, scorer: Scorer) -> pa.Table:
-    """The table with columns that may be empty and that no row has: most writers of JSON leave out what is null."""
-    settings, kinds = scorer.before.settings, {}
-    for entry in settings.get("missing") or ():
-        kinds[entry] = pa.float64()
-    for entry in settings.get("categories") or {}:
-        kinds[entry] = pa.string()
-    for entry, kind in kinds.items():
-        column, whose = entry.removeprefix(OF_EDGES), "edges" if entry.startswith(OF_EDGES) else "nodes"
-        if whose == name and column not in table.column_names:
-            table = table.append_column(column, pa.nulls(len(table), kind))
-    return table
-
-
-def _check_columns(name: str, table: pa.Table, scorer: Scorer) -> None:
-    """Refuse a table without a column that has a meaning for the model, by the name that its tables had.
-
-    Raises:
-        Refused: names the column.
-    """
-    settings = {**scorer.before.settings, **scorer.before.edge_settings}
-    called, features = settings.get("columns") or {}, settings.get("edge_features")
-    chosen = (settings.get("edge_weight"), settings.get("edge_time"))
-    of_edges = [*(features if isinstance(features, tuple) else ()), *filter(None, chosen)]
-    needed = {
-        "nodes": [called.get("id", "id"), *([called.get("graph", "graph")] if scorer.form.example == "graph" else [])],
-        "edges": [called.get("source", "source"), called.get("target", "target"), *of_edges],
-        "graphs": [],
-    }
-    if absent := [column for column in needed[name] if column not in table.column_names]:
-        raise Refused(
-            422,
-            f"{name}: no row has the column {absent[0]!r}. Give it in each row, as in the tables that the model was "
-            "trained on.",
-            "score.column",
-        )
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
-
-
-def _table(name: str, rows: object, most: int) -> pa.Table:
-    """Rows of JSON as a table of `most` columns at most: a small body must not become a large table.
+def _table(name: str, rows: object, max_columns: int) -> pa.Table:
+    """Rows of JSON as a table of `max_columns` at most: a small body must not become a large table.
 
     Raises:
         Refused: these are no rows, they have more columns, or a column has values of several kinds.
     """
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise Refused(400, f"{name} is no list of rows. Give each row as an object of columns.", "score.body")
-    columns = dict.fromkeys(column for row in rows for column in row)
-    blank = (at for at, row in enumerate(rows) if all(cell is None for cell in row.values()))
-    if (at := next(blank, None)) is not None:  # a table's blank rows are skipped, and each row here gets a score
-        raise Refused(422, f"{name}: row {at} is empty. Leave it out, or give its columns.", "score.body")
-    if odd := [column for column in columns if not column.isprintable()]:
-        raise Refused(422, f"{name}: {odd[0]!r} is no name of a column.", "score.body")
-    if len(columns) > most or len(columns) * len(rows) > SPARE_CELLS + 8 * sum(map(len, rows)):
+    columns = dict[str, None]()
+    for at, row in enumerate(rows):
+        if all(
+            cell is None for cell in row.values()
+        ):  # a table's blank rows are skipped, and each row here gets a score
+            raise Refused(422, f"{name}: row {at} is empty. Leave it out, or give its columns.", "score.body")
+        columns |= dict.fromkeys(row)
+    for column in columns:
+        if not column.isprintable():
+            raise Refused(422, f"{name}: {column!r} is no name of a column.", "score.body")
+    if len(columns) > max_columns or len(columns) * len(rows) > SPARE_CELLS + 8 * sum(map(len, rows)):
         limit = f"{name} has {len(columns):,} columns in {len(rows):,} rows, most of them empty or unknown."
         raise Refused(422, f"{limit} Give the columns that GET /model names.", "score.body")
     arrays = dict[str, pa.Array]()
@@ -391,14 +386,3 @@ def _table(name: str, rows: object, most: int) -> pa.Table:
             message = f"{name}, column {column!r}: its values are of several kinds ({error}). Give numbers or text."
             raise Refused(422, message, "score.body") from error
     return pa.table(arrays)
-
-
-def _no_edges(scorer: Scorer) -> pa.Table:
-    """An empty table of edges with the model's columns."""
-    settings = {**scorer.before.settings, **scorer.before.edge_settings}
-    features = settings.get("edge_features")
-    chosen = (settings.get("edge_weight"), settings.get("edge_time"))
-    columns = [*(features if isinstance(features, tuple) else ()), *filter(None, chosen)]
-    column_names = settings.get("columns") or {}
-    ends = {column_names.get(end, end): pa.array([], pa.string()) for end in ("source", "target")}
-    return pa.table(ends | {name: pa.array([], pa.float64()) for name in columns})

@@ -54,18 +54,15 @@ def differences(rows: Sequence[TableRow], against: Sequence[str]) -> list[Differ
     for row in rows:
         for name in against[: against.index(row.row)] if row.row in against else against:
             other = rows_by_place.get((name, row.column, row.split, row.unit))
-            gaps = [] if other is None else _paired_differences(row, other)
+            if other is None:
+                continue
+            pairs = zip(row.by_seed, other.by_seed, strict=False)  # rows may have different numbers of seeds
+            gaps = [one - two for one, two in pairs if one is not None and two is not None]
             if gaps:
                 low, high = interval(gaps)
                 place = row.row, name, row.column, row.split, row.unit
                 results.append(Difference(*place, statistics.fmean(gaps), low, high, len(gaps), row.digits))
     return results
-
-
-def _paired_differences(row: TableRow, other: TableRow) -> list[float]:
-    """Row minus other by seed, where both have a number."""
-    pairs = zip(row.by_seed, other.by_seed, strict=False)  # rows may have different numbers of seeds
-    return [one - two for one, two in pairs if one is not None and two is not None]
 
 
 def difference_texts(it: Difference) -> list[str]:

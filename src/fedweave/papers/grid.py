@@ -40,17 +40,16 @@ class Stock:
 
     def lacks(self, document: Document) -> str:
         """What `document` needs and this version or this machine lacks; "" if it has all."""
-        lacks = [unknown(section, document.get(section, {})) for section in REGISTRIES]
-        return "; ".join(filter(None, lacks)) or self._no_data(document["data"])
-
-    def _no_data(self, section: Document) -> str:
         from fedweave import datasets
 
-        key = json.dumps(section, sort_keys=True)
+        lacks = [unknown(section, document.get(section, {})) for section in REGISTRIES]
+        if any(lacks):
+            return "; ".join(filter(None, lacks))
+        key = json.dumps(document["data"], sort_keys=True)
         if key not in self._absent:
             self._absent[key] = ""
             try:
-                datasets.load(**section)
+                datasets.load(**document["data"])
             except DataError as error:
                 self._absent[key] = str(error).splitlines()[0].rstrip(".")
         return self._absent[key]
@@ -61,12 +60,30 @@ def plan(table: PaperTable, out: Path, stock: Stock, seeds: Sequence[int] | None
 
     seeds: seeds to use instead of the table's own number of seeds.
     """
-    known: dict[str, PlannedRun] = {}
-    cells = []
+    known: dict[str, PlannedRun] = {}  # by its document, because resolving a document is slow
+
+    def run_of(document: Document, seed: int) -> PlannedRun:
+        document = document | {"seed": seed}
+        key = json.dumps(document, sort_keys=True)
+        if key not in known:
+            known[key] = plan_run(document, out / "runs")
+        return known[key]
+
+    planned = []
     for cell in table.cells:
-        cell_seeds = seeds or range(cell.seeds or table.seeds)
-        cells.append(_plan_cell(cell, cell_seeds, out / "runs", stock, known))
-    return tuple(cells)
+        documents = [cell.document] if cell.baseline is None else [cell.document, cell.baseline]
+        try:
+            lacks = [lack for lack in map(stock.lacks, documents) if lack]
+            if lacks:
+                planned.append(PlannedCell(cell, (), f"not available: {lacks[0]}"))
+                continue
+            cell_seeds = seeds or range(cell.seeds or table.seeds)
+            runs = [tuple(run_of(document, seed) for seed in cell_seeds) for document in documents]
+        except ConfigError as error:
+            planned.append(PlannedCell(cell, (), f"failed: {error}"))
+            continue
+        planned.append(PlannedCell(cell, runs[0], baseline=runs[1] if cell.baseline is not None else ()))
+    return tuple(planned)
 
 
 def quick(table: PaperTable, stock: Stock) -> PaperTable:
@@ -74,8 +91,21 @@ def quick(table: PaperTable, stock: Stock) -> PaperTable:
     names = list(dict.fromkeys(cell.document["data"]["name"] for cell in table.cells))
     available = [cell.document["data"]["name"] for cell in table.cells if not stock.lacks(cell.document)]
     chosen = min(available, key=names.index, default=names[0])
-    cells = tuple(_shorten(cell, table.quick) for cell in table.cells if cell.document["data"]["name"] == chosen)
-    return replace(table, cells=cells, seeds=1)
+
+    def shorten(document: Document) -> Document:
+        """Fewer rounds, evaluated at least twice if the whole run is evaluated on its way."""
+        rounds = max(1, document["rounds"] // table.quick)
+        document = document | {"rounds": rounds}
+        if "eval_every" in document:
+            document["eval_every"] = min(document["eval_every"], max(1, rounds // 2))
+        return document
+
+    cells = []
+    for cell in table.cells:
+        if cell.document["data"]["name"] == chosen:
+            baseline = cell.baseline and shorten(cell.baseline)
+            cells.append(replace(cell, document=shorten(cell.document), baseline=baseline, seeds=0))
+    return replace(table, cells=tuple(cells), seeds=1)
 
 
 def unfinished(planned: Iterable[PlannedCell]) -> list[PlannedRun]:
@@ -90,7 +120,10 @@ def unfinished(planned: Iterable[PlannedCell]) -> list[PlannedRun]:
 
 def count(planned: Iterable[PlannedCell]) -> int:
     """How many different runs there are."""
-    return len({run.name for cell in planned for run in (*cell.runs, *cell.baseline)})
+    names: set[str] = set()
+    for cell in planned:
+        names |= {run.name for run in (*cell.runs, *cell.baseline)}
+    return len(names)
 
 
 def unknown(section: str, table: Values) -> str:
@@ -101,39 +134,3 @@ def unknown(section: str, table: Values) -> str:
     settings = parameters(section, kinds[name])
     keys = [key for key in table if key not in settings and key not in ("name", "path")]
     return f"{name} has no {', '.join(keys)} yet" if keys else ""
-
-
-def _plan_cell(
-    cell: PaperCell, seeds: Sequence[int], folder: Path, stock: Stock, known: dict[str, PlannedRun]
-) -> PlannedCell:
-    documents = [cell.document] if cell.baseline is None else [cell.document, cell.baseline]
-    try:
-        for document in documents:
-            lack = stock.lacks(document)
-            if lack:
-                return PlannedCell(cell, (), f"not available: {lack}")
-        runs = [tuple(_run(document | {"seed": seed}, folder, known) for seed in seeds) for document in documents]
-    except ConfigError as error:
-        return PlannedCell(cell, (), f"failed: {error}")
-    return PlannedCell(cell, runs[0], baseline=runs[1] if cell.baseline is not None else ())
-
-
-def _run(document: Document, folder: Path, known: dict[str, PlannedRun]) -> PlannedRun:
-    """The run of a document, looked up among the `known` ones, because resolving a document is slow."""
-    key = json.dumps(document, sort_keys=True)
-    if key not in known:
-        known[key] = plan_run(document, folder)
-    return known[key]
-
-
-def _shorten(cell: PaperCell, times: int) -> PaperCell:
-    """The cell with fewer rounds, evaluated at least twice if the whole run is evaluated on its way."""
-
-    def shorten(document: Document) -> Document:
-        rounds = max(1, document["rounds"] // times)
-        document = document | {"rounds": rounds}
-        if "eval_every" in document:
-            document["eval_every"] = min(document["eval_every"], max(1, rounds // 2))
-        return document
-
-    return replace(cell, document=shorten(cell.document), baseline=cell.baseline and shorten(cell.baseline), seeds=0)

@@ -8,6 +8,8 @@ from fedweave.papers.grid import PlannedCell
 from fedweave.papers.table import TableRow
 from fedweave.reports.pictures import Marker, Point, curves, mean_curve, save_picture, scatter, stacks
 
+Panels = dict[tuple[str, str], dict[str, list[Point]]]  # {(column, unit): {row: its line}}
+
 
 def draw_curves(
     stem: Path, title: str, over: str, planned: Sequence[PlannedCell], rows: Sequence[TableRow]
@@ -17,7 +19,22 @@ def draw_curves(
     The file is `stem`.svg if there is only one picture, else it has column and unit in its name. over: "round", for the
     quantities that have a curve; or a number in the columns' names ("Cora, overlap 0.1").
     """
-    panels = _over_rounds(planned) if over == "round" else _over_columns(over, rows)
+    panels: Panels = {}
+    if over == "round":
+        titles = units((it.cell.split, it.cell.quantity.unit) for it in planned)
+        for it in planned:
+            curve, unit = it.cell.quantity.curve, titles[it.cell.split, it.cell.quantity.unit]
+            finished = [run.directory for run in it.runs if run.finished()]
+            if curve is not None and finished:
+                line = mean_curve([curve(directory) for directory in finished])
+                panels.setdefault((it.cell.column, unit), {})[it.cell.row] = line
+    else:
+        titles = units((row.split, row.unit) for row in rows)
+        for row in rows:
+            column, _, number = row.column.partition(f", {over} ")
+            if row.ours is not None:
+                lines = panels.setdefault((column, titles[row.split, row.unit]), {})
+                lines.setdefault(row.row, []).append(Point(float(number), row.ours, row.spread or 0.0))
     files = []
     for (column, unit), lines in panels.items():
         name = stem.name if len(panels) == 1 else f"{stem.name}-{column}-{unit}".lower().replace(" ", "-")
@@ -72,30 +89,4 @@ def markers_by_data_set(plane: tuple[str, str], rows: Sequence[TableRow]) -> dic
         panel, method, *label = name.split(", ")
         marker = Marker(", ".join(label), x.ours, y.ours, x.spread or 0.0, y.spread or 0.0)
         panels.setdefault(panel, {}).setdefault(method, []).append(marker)
-    return panels
-
-
-Panels = dict[tuple[str, str], dict[str, list[Point]]]  # {(column, unit): {row: its line}}
-
-
-def _over_rounds(planned: Sequence[PlannedCell]) -> Panels:
-    panels: Panels = {}
-    unit_titles = units((it.cell.split, it.cell.quantity.unit) for it in planned)
-    for it in planned:
-        curve = it.cell.quantity.curve
-        finished = [run.directory for run in it.runs if run.finished()]
-        if curve is not None and finished:
-            panel = it.cell.column, unit_titles[it.cell.split, it.cell.quantity.unit]
-            panels.setdefault(panel, {})[it.cell.row] = mean_curve([curve(directory) for directory in finished])
-    return panels
-
-
-def _over_columns(over: str, rows: Sequence[TableRow]) -> Panels:
-    panels: Panels = {}
-    unit_titles = units((row.split, row.unit) for row in rows)
-    for row in rows:
-        column, _, number = row.column.partition(f", {over} ")
-        if row.ours is not None:
-            lines = panels.setdefault((column, unit_titles[row.split, row.unit]), {})
-            lines.setdefault(row.row, []).append(Point(float(number), row.ours, row.spread or 0.0))
     return panels

@@ -55,16 +55,19 @@ def tables(
         if protocol == CLEAN or table is not None or figure is not None:
             raise ConfigError("--one-off is a table of its own, of a protocol: give --protocol script, and no --table.")
         return [(f"{paper}-{protocol}-one-off", f"{about.title}, {protocol}", protocols[protocol].one_off())]
-    chosen = [*_table_of_number("table", table, about.tables), *_table_of_number("figure", figure, about.figures)]
-    if table is None and figure is None:
-        chosen = [("table", n, it) for n, it in about.tables.items()]
-        chosen += [("figure", n, it) for n, it in about.figures.items()]
-    if protocol == CLEAN:
-        return [(f"{paper}-{kind}{n}", f"{about.title}, {kind} {n}", it) for kind, n, it in chosen]
-    return [
-        (f"{paper}-{kind}{n}-{protocol}", f"{about.title}, {kind} {n}, {protocol}", protocols[protocol].table(it))
-        for kind, n, it in chosen
-    ]
+    chosen: Chosen = []
+    for kind, number, of_kind in (("table", table, about.tables), ("figure", figure, about.figures)):
+        if number is not None and number not in of_kind:
+            valid = ", ".join(map(str, of_kind)) or "none, there are none"
+            raise ConfigError(f"--{kind}: there is no {kind} {number}; choose one of {valid}.")
+        for n, it in of_kind.items():
+            if n == number or (table is None and figure is None):
+                name, heading = f"{paper}-{kind}{n}", f"{about.title}, {kind} {n}"
+                if protocol == CLEAN:
+                    chosen.append((name, heading, it))
+                else:
+                    chosen.append((f"{name}-{protocol}", f"{heading}, {protocol}", protocols[protocol].table(it)))
+    return chosen
 
 
 def of_data(chosen: Chosen, data: str | None) -> Chosen:
@@ -93,11 +96,14 @@ def of_names(chosen: Chosen, names: Sequence[str]) -> Chosen:
     """
     if not names:
         return chosen
-    cells = [cell for _, _, table in chosen for cell in table.cells]
-    rows, columns = (list(dict.fromkeys(having)) for having in zip(*((it.row, it.column) for it in cells), strict=True))
+    rows, columns = list[str](), list[str]()
+    for _, _, table in chosen:
+        rows += [cell.row for cell in table.cells]
+        columns += [cell.column for cell in table.cells]
     for name in names:
-        check_name("--only", name, [*rows, *columns])
-    rows, columns = ([it for it in there if it in names] or there for there in (rows, columns))
+        check_name("--only", name, list(dict.fromkeys([*rows, *columns])))
+    rows = [row for row in rows if row in names] or rows
+    columns = [column for column in columns if column in names] or columns
     tables = _cut(chosen, names, lambda cell: cell.row in rows and cell.column in columns)
     if not tables:
         raise ConfigError(f"--only: no cell has its row and its column among {', '.join(map(quote, names))}.")
@@ -131,14 +137,3 @@ def seeds_of(text: str | None) -> Sequence[int] | None:
             f"--seeds {text}: give the first and the last, such as 0-3, or different ones, such as 0,2,5."
         )
     return seeds
-
-
-def _table_of_number(
-    kind: str, number: int | None, tables: Mapping[int, PaperTable]
-) -> list[tuple[str, int, PaperTable]]:
-    if number is None:
-        return []
-    if number not in tables:
-        valid = ", ".join(map(str, tables)) or "none, there are none"
-        raise ConfigError(f"--{kind}: there is no {kind} {number}; choose one of {valid}.")
-    return [(kind, number, tables[number])]

@@ -15,7 +15,7 @@ from fedweave.papers import grid
 from fedweave.papers.differences import HEADS, difference_texts, differences, save_differences
 from fedweave.papers.paper import PaperTable
 from fedweave.papers.pictures import draw_curves, draw_planes, draw_stacks
-from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, TableRow, assemble, headings, row_texts, save
+from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, assemble, headings, row_texts, save
 from fedweave.sweeps.scheduler import run_with_progress
 
 
@@ -54,7 +54,11 @@ class Session:
         if any(row.best_on_test is not None for row in rows):
             notes.append(BEST_NOTE)
         save(stem, title, notes, rows)
-        show_table(self.console, title, notes, rows)
+        heads = headings(rows)
+        styles = [None if row.status == MEASURED else "dim" for row in rows]
+        show_lines(self.console, title, heads, [row_texts(row, heads) for row in rows], styles)
+        for note in notes:
+            self.console.print(note, highlight=False, markup=False)
         files = [f"{stem}.md", f"{stem}.parquet"]
         if table.against:
             pairs = differences(rows, table.against)
@@ -90,15 +94,6 @@ def _note_of_quick_look(fewer: PaperTable, table: PaperTable) -> str:
         f"QUICK LOOK, NOT COMPARABLE WITH THE PAPER: one seed of {table.seeds}, {rounds} rounds of {all_rounds}, "
         f"{data}. A number near the printed one, or above it, is no reproduction of it."
     )
-
-
-def show_table(console: Console, title: str, notes: Sequence[str], rows: Sequence[TableRow]) -> None:
-    """The table with its title above and its notes below."""
-    heads = headings(rows)
-    styles = [None if row.status == MEASURED else "dim" for row in rows]
-    show_lines(console, title, heads, [row_texts(row, heads) for row in rows], styles)
-    for note in notes:
-        console.print(note, highlight=False, markup=False)
 
 
 def show_lines(

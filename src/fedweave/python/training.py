@@ -182,7 +182,7 @@ class SavedRun(Shown):
         from fedweave.models.exported import ExportedModel, build
 
         trained = source(self.directory, model, client)
-        about = trained.described()
+        about = trained.description()
         return ExportedModel(build(about), trained.weights, about).eval()
 
 
