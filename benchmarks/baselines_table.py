@@ -60,11 +60,7 @@ METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
     "apfl": ("apfl", {}, ADAM),
     "pfedme": ("pfedme", {}, rates(0.03, 0.1, 0.3)),
     "graphfl": ("graphfl", {}, rates(0.03, 0.1, 0.3)),
-    "perfedavg": (
-        "graphfl",
-        {"server": "sgd", "meta_steps": 3},
-        rates(0.1, 0.3, 1.0, names=("meta_lr", "server_lr")),
-    ),
+    "perfedavg": ("graphfl", {"server": "sgd", "meta_steps": 3}, rates(0.1, 0.3, 1.0, names=("meta_lr", "server_lr"))),
     "fedpub": ("fedpub", {}, ADAM),
     "fedgta": ("fedgta", {}, ADAM),
     "fedtgp": ("fedtgp", {}, ADAM),

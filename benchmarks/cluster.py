@@ -33,12 +33,7 @@ def experiment(given: argparse.Namespace) -> Config:
     """The same experiment on workers; `in_process` is its other side."""
     return resolve(
         {
-            "data": {
-                "name": "synthetic",
-                "nodes": NODES * given.clients,
-                "features": given.features,
-                "degree": 4.0,
-            },
+            "data": {"name": "synthetic", "nodes": NODES * given.clients, "features": given.features, "degree": 4.0},
             "partition": {"name": "random", "clients": given.clients},
             "model": {"name": "gcn", "hidden": given.hidden},
             "algorithm": {"name": "fedavg", "participation": min(1.0, given.called / given.clients)},

@@ -21,11 +21,7 @@ from fedweave.experiment.rounds import train
 from fedweave.reports.paired import interval
 
 SETS: dict[str, dict[str, Any]] = {
-    "twitch by language": {
-        "data": {"name": "twitch"},
-        "partition": {"name": "column"},
-        "model": {"name": "gcn"},
-    },
+    "twitch by language": {"data": {"name": "twitch"}, "partition": {"name": "column"}, "model": {"name": "gcn"}},
     "bzr by mean degree": {
         "data": {"name": "bzr"},
         "partition": {"name": "graph_skew", "by": "degree", "clients": 4, "train": 0.6, "val": 0.1, "test": 0.3},

@@ -24,11 +24,7 @@ def everyone(groups: np.ndarray, unknown: np.ndarray | None = None) -> dict[str,
     """The pairs, added up, of the people of `groups` [P, 3, 2, 2, 2] and of those of `unknown` group, [P, 3, 2, 2]."""
     table = groups.sum(2) + (0 if unknown is None else unknown)  # by label and prediction
     right, held, guessed = np.diagonal(table, axis1=-2, axis2=-1), table.sum(-1), table.sum(-2)
-    each = {
-        "groups": groups,
-        "f1": np.stack([2 * right, held + guessed], 2),
-        "classes": np.stack([guessed, held], 2),
-    }
+    each = {"groups": groups, "f1": np.stack([2 * right, held + guessed], 2), "classes": np.stack([guessed, held], 2)}
     return {name: pair.sum(0) for name, pair in each.items()}
 
 

@@ -34,12 +34,7 @@ def exhaustive_auc(score: np.ndarray, positive: np.ndarray) -> list[float]:
     return [float((high > low).sum() + (high == low).sum() / 2), float(high.size * low.size)]
 
 
-CASES = {
-    "seed": st.integers(0, 2**20),
-    "n": st.integers(1, 60),
-    "classes": st.integers(2, 6),
-    "coarse": st.booleans(),
-}
+CASES = {"seed": st.integers(0, 2**20), "n": st.integers(1, 60), "classes": st.integers(2, 6), "coarse": st.booleans()}
 
 
 @settings(max_examples=20, deadline=None)

@@ -8,14 +8,7 @@ import torch
 
 from fedweave.metrics.classification import counts, mean_values, means, values
 from fedweave.metrics.ranking import probabilities, scores, threshold
-from fedweave.metrics.score_histograms import (
-    BINS,
-    auc,
-    average_precision,
-    edges,
-    histograms,
-    metrics_of_histograms,
-)
+from fedweave.metrics.score_histograms import BINS, auc, average_precision, edges, histograms, metrics_of_histograms
 
 
 def examples(n: int, scale: float, seed: int = 0, classes: int = 2) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -60,10 +60,7 @@ def read_card(path: Path | None) -> CardSettings:
 
 
 NO_SETTINGS = CardSettings()
-_PLACES = {
-    "global": "on {test}",
-    "local": "mean over clients on their own test examples, of the models that they use",
-}
+_PLACES = {"global": "on {test}", "local": "mean over clients on their own test examples, of the models that they use"}
 _SHOWN = (
     *(
         (f"{whose}/{metric}", f"{name}, {of}")

@@ -13,11 +13,7 @@ from fedweave.metrics.selection import PLAIN, lower
 
 
 def client_fairness(
-    losses: np.ndarray,
-    accuracies: np.ndarray,
-    train_losses: np.ndarray,
-    clients: Sequence[str],
-    metric: str = PLAIN,
+    losses: np.ndarray, accuracies: np.ndarray, train_losses: np.ndarray, clients: Sequence[str], metric: str = PLAIN
 ) -> tuple[dict[str, float], dict[str, str]]:
     """The spread over P clients of their test losses F [P] (>= 0, nats) and test accuracies A [P], with the worst and
     the best client. FairGFL defines fairness by the spread of training losses [P], which is added. If a model memorizes

@@ -146,17 +146,10 @@ METRICS: dict[str, Metric] = {
         "recall@20", (CLASS,), note="share of a user's items among the first 20 of its list", measure="ranks"
     ),
     "ndcg_at_20": Metric(
-        "NDCG@20",
-        (CLASS,),
-        note="discounted gain of these lists, 1 if they are in the best order",
-        measure="ranks",
+        "NDCG@20", (CLASS,), note="discounted gain of these lists, 1 if they are in the best order", measure="ranks"
     ),
     RMSE_OF_MEAN: Metric(
-        "RMSE of the training mean",
-        (NUMBER,),
-        "low",
-        "RMSE of always predicting the mean of training",
-        judges=False,
+        "RMSE of the training mean", (NUMBER,), "low", "RMSE of always predicting the mean of training", judges=False
     ),
     "loss": Metric(
         "loss",

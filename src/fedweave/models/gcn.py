@@ -50,8 +50,7 @@ class GCN(LayerStack, Normed):
     def __post_init__(self) -> None:
         if self.linear and self.pool != "none":
             raise ConfigError(
-                "linear = True: with pool, linear layers follow anyway. Leave one of them out.",
-                code="config.value",
+                "linear = True: with pool, linear layers follow anyway. Leave one of them out.", code="config.value"
             )
 
     @remember_maker

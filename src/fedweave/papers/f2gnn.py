@@ -213,8 +213,4 @@ RULE = (
 )
 LOCAL = "By chance: what a classifier that ignores the groups would show on average. Local: median over clients."
 RATIOS = "A trade-off is the ratio of the means over the runs; its deviation is the jackknife's, over pseudo-values."
-F2GNN = Paper(
-    "F²GNN (Cui et al. 2023)",
-    {1: _evaluation(), 2: _comparison()},
-    {2: _ablations(), 3: _pareto()},
-)
+F2GNN = Paper("F²GNN (Cui et al. 2023)", {1: _evaluation(), 2: _comparison()}, {2: _ablations(), 3: _pareto()})

@@ -20,23 +20,8 @@ from functools import partial
 
 from fedweave.datasets.social import BLOCKS
 from fedweave.experiment.config import Document
-from fedweave.papers.paper import (
-    Paper,
-    PaperCell,
-    PaperTable,
-    Printed,
-    Quantity,
-    parse_numbers,
-    printed_tables,
-)
-from fedweave.papers.quantities import (
-    curve,
-    first_accuracy_of,
-    mean_accuracy,
-    saving,
-    seconds,
-    seconds_to,
-)
+from fedweave.papers.paper import Paper, PaperCell, PaperTable, Printed, Quantity, parse_numbers, printed_tables
+from fedweave.papers.quantities import curve, first_accuracy_of, mean_accuracy, saving, seconds, seconds_to
 
 PRINTED = printed_tables("glasu")
 
@@ -204,7 +189,5 @@ FIRST = (
     "N/A took more than 128 s."
 )
 GLASU = Paper(
-    "GLASU (Zhang et al. 2023)",
-    {2: _comparison(), 3: _lazy(), 4: _stale(), 5: _clients()},
-    {3: _backbones()},
+    "GLASU (Zhang et al. 2023)", {2: _comparison(), 3: _lazy(), 4: _stale(), 5: _clients()}, {3: _backbones()}
 )
