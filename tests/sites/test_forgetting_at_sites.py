@@ -338,7 +338,7 @@ def test_real_sites_forget_examples_and_a_site(owned: Path, tmp_path: Path) -> N
     fedweave("sites", "run", tmp_path / "exp.toml", "--sites", owned, "-o", out)
     here, there = numbers(config, SITES.index(SITE), 60)
     forget(owned, here[:5])
-    assert "policy.min_nodes" in fedweave("sites", "check", owned, tmp_path / "exp.toml")
+    assert "policy.min_nodes" in fedweave("sites", "check", owned, tmp_path / "exp.toml", code=2)
     assert "policy.min_nodes" in fedweave("sites", "forget", out, "--sites", owned, "-o", tmp_path / "few", code=2)
     forget(owned, here)
     fedweave("sites", "forget", out, "--sites", owned, "--rounds", "1")

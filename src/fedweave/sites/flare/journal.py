@@ -24,7 +24,7 @@ _FIELDS = Line._fields.index("applied") + 1  # of a line, at least; later ones h
 _NOTE_FIELDS: dict[str, dict[str, type]] = {  # required fields of notes, by kind
     "saved": {"round": int},
     "crowd": {"sites": list, "data": str},
-    "data": {"data": str, "rest": str, "left_out": list, "training": list},
+    "data": {"data": str, "rest": str, "left_out": list, "training": list, "seen": list, "key": str},
     "lists": {"counts": dict},
     "cut": {"round": int, "cut": int, "values": int},
 }
