@@ -9,6 +9,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fedgta import certainty, degrees, moments, shares
+from fedweave.algorithms.parts.part import Context
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -29,9 +30,7 @@ def ended(rounds: int = 3, fed: Any = None, **options: Any) -> tuple[Any, Any]:
 def told(made: Any, graph: Any, w: Any) -> Any:
     """What a client reports whose trained weights are `w`."""
     client = Client(graph, {}, torch.tensor(0), torch.tensor(0), None)
-    ctx = made._context(client, {"w": w})
-    part = made.composed["TopologyMix"]
-    return part.report(ctx.__class__(**{**vars(ctx), "trained": w}))
+    return made.composed["TopologyMix"].report(Context(client, made.objective, {"w": w}, trained=w))
 
 
 @pytest.mark.parametrize("kind", ["hybrid", "raw", "central"])

@@ -11,7 +11,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fedgcn import NodePlace, Places
-from fedweave.core.algorithm import Capabilities
+from fedweave.core.algorithm import Calls, Capabilities
 from fedweave.core.federation import DATA, Client, Federation, on_client
 from fedweave.core.graph_arrays import graph_arrays, graph_like
 from fedweave.core.tree import Tree
@@ -35,6 +35,9 @@ class NeighborSums(Changing):
                 sums[node] = sums.get(node, 0) + own
         fed.replace_data(self.take, each={client: _part(sums, replies[client]["own"]) for client in replies.clients})
         return super().init(fed)
+
+    def calls(self, clients: int) -> Calls:
+        return Calls(round=(self.train,), evaluation=(self.score,))
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         replies = fed.map(self.train, {"w": state["w"]})

@@ -151,7 +151,7 @@ def test_near_is_the_score() -> None:
     rng = torch.Generator().manual_seed(0)
     for name, decoder in DECODERS.items():
         h, t = (torch.randn(5, 6, generator=rng, dtype=torch.float64) for _ in range(2))
-        r = torch.randn(5, decoder.width(6), generator=rng, dtype=torch.float64)
+        r = decoder.init(random.key(0), 5, 6).double()
         score = decoder.score(h[:, None], r[:, None], t[None])
         torch.testing.assert_close(decoder.near(decoder.lead(h, r), t), score, atol=1e-12, rtol=0, msg=name)
         back = decoder.near(decoder.lead(t, decoder.back(r)), h)  # [t, h], of the relation of t's row

@@ -321,7 +321,7 @@ class Parties(Cheat):
         openings, message = self.openings(names)
         heard = read_openings(openings)
         for party in self.others.values():
-            party.hear(heard)
+            party.receive_openings(heard)
         reply(self.ask("blind", message | {"openings": openings}, turn=1))
         last = SITES[SITES.index(SITE) - 2]
         passed, signature = self.others[SITES[0]].blind(1, self.lists[last], b"")
@@ -497,7 +497,7 @@ def test_no_measure_of_an_evaluation_tells_how_many_a_class_has(project: Path, p
     server = Cheat(project, agreed("fedego", rounds=5))
     server.join()
     algorithm, graph = server.member._job.algorithm, server.member._job.graph
-    theta, phi = algorithm._parts(models.init(algorithm.model, random.key(1), torch.float32))
+    theta, phi = algorithm.split_weights(models.init(algorithm.model, random.key(1), torch.float32))
     found = []
     for own in range(3):
         message = {"theta": theta, "phi": phi, "labels": torch.eye(3)[own]}

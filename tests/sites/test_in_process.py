@@ -173,7 +173,7 @@ def test_a_site_computes_on_its_own_device(project: Path, name: str, monkeypatch
     site.write_text(site.read_text() + '\n[site]\ndevice = "cuda"\n')
     with present():
         monkeypatch.setattr(
-            members, "chosen", lambda wanted, where: DEVICE if wanted == "cuda" else torch.device("cpu")
+            members, "choose_device", lambda wanted, where: DEVICE if wanted == "cuda" else torch.device("cpu")
         )
         fed, algorithm, _ = joined(project, config)
         *_, last = train(algorithm, fed, 2)
