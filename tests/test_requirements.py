@@ -352,7 +352,8 @@ def test_one_more_entry_is_met_at_every_door(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, places: Mapping[str, Path]
 ) -> None:
     """Nothing else has to be written for a new requirement; `tests/sites/test_checking.py` has the doors of sites."""
-    more = (Loaded, lambda loaded: [("config.even", "data: odd. Add one.")])
+    code = "config.even"
+    more = (Loaded, lambda loaded: [(code, "data: odd. Add one.")])
     monkeypatch.setattr(requirements, "REQUIREMENTS", (*REQUIREMENTS, more))
     (tmp_path / "e.toml").write_text(BASE)
     for command in (["check", "e.toml"], ["run", "e.toml", "--out", str(tmp_path / "run")]):
@@ -360,5 +361,5 @@ def test_one_more_entry_is_met_at_every_door(
         assert told.exit_code == 2, told.output
         assert "data: odd. Add one." in told.output
     for door in ("build", "python", "site"):
-        with refusal("config.even"):
+        with refusal(code):
             DOORS[door](config_of("", places))

@@ -174,16 +174,17 @@ def _raised(tree: ast.Module, texts: Mapping[str, str]) -> Iterator[tuple[str, s
         elif isinstance(node, ast.Call):
             called = node.func.id if isinstance(node.func, ast.Name) else ""
             given = {keyword.arg: keyword.value for keyword in node.keywords}
-            if called == "Requirement":  # stage, code, when it applies, when it holds, message
-                message = node.args[-1].body if isinstance(node.args[-1], ast.Lambda) else node.args[-1]
-                yield from ((one, names.message(message)) for one in names.codes(node.args[1]))
-            elif called in _RAISE:
+            if called in _RAISE:
                 prefix, place, usual, said = _RAISE[called]
                 rest = given.get("code", node.args[place] if len(node.args) > place else ast.Constant(usual))
                 yield from ((f"{prefix}{one}", names.message(node.args[said])) for one in names.codes(rest))
             elif "code" in given:
                 message = "; ".join(filter(None, map(names.message, node.args)))
                 yield from ((one, message) for one in names.codes(given["code"]))
+        elif isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple) and len(node.value.elts) == 2:
+            code, message = node.value.elts  # a requirement that is not met
+            requirement_codes = [one for one in names.codes(code) if one.partition(".")[0] in CODES and "." in one]
+            yield from ((one, names.message(message)) for one in requirement_codes)
 
 
 def _of_class(line: ast.stmt) -> Iterator[str]:

@@ -60,7 +60,7 @@ def test_a_message_makes_no_epoch_of_steps_on_a_few_nodes(project: Path) -> None
         server = Cheat(project, config, run=f"r{run}")
         reply(server.join())
         own = server.member._job.algorithm  # type: ignore[union-attr]
-        theta, phi = own._parts(models.init(own.model, random.key(1), torch.float32))
+        theta, phi = own.split_weights(models.init(own.model, random.key(1), torch.float32))
         labels = torch.full((3,), 1 / 3)
         message = {"theta": theta, "phi": phi, "labels": labels, "uploads": 1, "epoch": epoch}
         answer = server.call("FedEgo.train", 1, message)

@@ -312,7 +312,7 @@ def test_all_tutorials_run_and_show_what_they_tell(path: Path) -> None:
 def test_what_authors_of_algorithms_use_is_in_the_reference() -> None:
     pages = module("reference").python()
     named = " ".join(text for page, text in pages.items() if "writing-" in page)
-    names = "part.Part context.Context algorithm.Round federation.Federation edges.Edges model.apply"
+    names = "part.Part part.Context algorithm.Round federation.Federation edges.Edges model.apply"
     for name in names.split():
         assert f"{name}\n" in named + "\n", name
     assert {page.removesuffix(".md") for page in pages} == set(
