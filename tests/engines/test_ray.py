@@ -144,7 +144,7 @@ LISTENING = """
 import json, os
 from pathlib import Path
 from fedweave.engines.ray_workers import RayWorkers
-from fedweave.sites.operation.project import descendants
+from fedweave.sites.operation.processes import descendants
 
 workers, at = RayWorkers("local", 60.0), dict()
 everyone = [os.getpid(), *descendants(os.getpid())]

@@ -121,7 +121,7 @@ def test_hosts_that_reach_the_server_alone_give_the_simulations_numbers(federati
     away = "its folder is not on this machine"
     wanted, said = {f"● server: answers; {away}", *(f"● {site}: connected; {away}" for site in SITES)}, set[str]()
     for _ in range(10):  # a site that has just started may not have answered the server yet
-        said = set(federation.fedweave("admin", "sites", "status", "bank").splitlines())
+        said = set(federation.on("admin", *COMMAND, "sites", "status", "bank").stdout.splitlines())
         if wanted <= said:
             break
     assert wanted <= said
