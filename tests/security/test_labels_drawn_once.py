@@ -39,7 +39,7 @@ def drawn(project: Path, names: list[str]) -> dict[str, int]:
     held = hold(about, project / SITE, agreed())
     secrets, key = label_secrets(project / SITE, held.version), hashing.from_bytes(b"another in every run")
     client = Client(held.graph, {}, torch.zeros((), dtype=torch.int64), key, label_noise=secrets)
-    Scoring(epsilon=EPSILON).show(client, held.classes)
+    Scoring(epsilon=EPSILON).show(client, held.data.classes)
     out = {*(project / SITE / "forget.txt").read_text().split()} if about.forget else {*()}
     here = held.data.ids or [name for name in names if name not in out]
     assert len(here) == held.data.nodes

@@ -18,7 +18,7 @@ from fedweave.sites.flare.audit import compare
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.journal import entries, journals
 from fedweave.sites.flare.member import Member
-from fedweave.sites.flare.participation import MOST_RETURNS
+from fedweave.sites.flare.participation import MAX_RETURNS
 from fedweave.sites.flare.policy import Spent
 from fedweave.sites.flare.requests import pin
 from tests.contract.federations import distance
@@ -241,7 +241,7 @@ def test_noise_that_has_not_left_is_counted_when_it_leaves(project: Path, monkey
 
 def test_a_run_goes_back_to_one_round_only_so_often(project: Path) -> None:
     config = noisy(sigma=8.0)
-    for _ in range(MOST_RETURNS + 1):
+    for _ in range(MAX_RETURNS + 1):
         assert not Cheat(project, config).join().refusal
     assert "got no further" in Cheat(project, config).join().refusal
 

@@ -58,11 +58,7 @@ def experiment_with(path: Path, **model: object) -> object:
 
 @pytest.mark.often("model0")
 @pytest.mark.parametrize(
-    "model",
-    [
-        {"name": "gine", "directed": "both", "ports": True},
-        {"name": "gcn", "directed": "forward"},
-    ],
+    "model", [{"name": "gine", "directed": "both", "ports": True}, {"name": "gcn", "directed": "forward"}]
 )
 def test_sites_give_the_numbers_of_the_simulation(project: Path, tmp_path: Path, model: dict[str, object]) -> None:
     config = experiment_with(bank(tmp_path / "data"), **model)

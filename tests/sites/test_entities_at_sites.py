@@ -90,11 +90,7 @@ def numbered_as_at_sites(monkeypatch: pytest.MonkeyPatch, key: bytes) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [
-        ("knowledge", {}),
-        ("knowledge", {"secure_sum": True, "share": ["*"]}),
-        ("shop", {"secure_sum": True}),
-    ],
+    [("knowledge", {}), ("knowledge", {"secure_sum": True, "share": ["*"]}), ("shop", {"secure_sum": True})],
     ids=["fede", "fede-sum", "lightgcn-sum"],
 )
 def test_sites_give_the_numbers_of_the_simulation(

@@ -28,8 +28,8 @@ from fedweave.experiment.runs.files import CHECKPOINT, SCORER
 from fedweave.models.edges import model_of_form
 from fedweave.partition.forgetting import Forget
 from fedweave.sites.flare.admission import check_forget
-from fedweave.sites.flare.agreement import common_form, server_test
-from fedweave.sites.flare.alignment import widest
+from fedweave.sites.flare.agreement import common_form, server_graphs
+from fedweave.sites.flare.alignment import max_features
 from fedweave.sites.flare.audit import audit, describe_requests
 from fedweave.sites.flare.compliance import read_report
 from fedweave.sites.flare.data_marks import data_digest
@@ -63,10 +63,10 @@ def forget(project: Path, ids: list[str], site: str = SITE) -> None:
 
 def rounds(project: Path, config: Config, run: str = "r1", sites: tuple[str, ...] = SITES) -> Any:
     """A run of these sites, to its end."""
-    test = server_test(project / "server", torch.float32, False)
-    fed = Flare(InProcess(project), sites, ledger=Ledger(), seed=config.general.seed, test=test)
+    graphs = server_graphs(project / "server", torch.float32)
+    fed = Flare(InProcess(project), sites, ledger=Ledger(), seed=config.general.seed, graphs=graphs)
     replies = fed.join(config.plain(), run, -1)
-    features, fed.classes = widest(replies), replies[sites[0]]["classes"]
+    features, fed.classes = max_features(replies), replies[sites[0]]["classes"]
     fed.begin(1)
     model = model_of_form(config.model.make(), common_form(replies), features, fed.classes)
     *_, last = train(config.algorithm.make(model), fed, config.general.rounds)

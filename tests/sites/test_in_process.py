@@ -32,8 +32,8 @@ from fedweave.privacy.secure_sum import FixedPoint
 from fedweave.reports.notes import notes
 from fedweave.sites.flare import member as members
 from fedweave.sites.flare import steps
-from fedweave.sites.flare.agreement import common_form, server_graphs, server_test
-from fedweave.sites.flare.alignment import widest
+from fedweave.sites.flare.agreement import common_form, server_graphs
+from fedweave.sites.flare.alignment import max_features
 from fedweave.sites.flare.audit import compare
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.journal import Journal, entries
@@ -63,11 +63,10 @@ def joined(
     link = InProcess(project, options.pop("submitter", ""))
     vertical = config.algorithm.name in VERTICAL
     ports = has_ports(config.model.make())
-    test = server_test(project / "server", torch.float32, ports)
-    held, seed = server_graphs(project / "server", torch.float32, ports), config.general.seed
-    fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, test=test, held=held, **options)
+    graphs, seed = server_graphs(project / "server", torch.float32, ports), config.general.seed
+    fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, graphs=graphs, **options)
     replies = fed.join(config.plain(), run, after, vertical)
-    features, fed.classes = widest(replies), replies[SITES[0]]["classes"]
+    features, fed.classes = max_features(replies), replies[SITES[0]]["classes"]
     fed.begin(max(after, 0) + 1)
     form = {} if vertical else common_form(replies)
     return fed, config.algorithm.make(model_of_form(config.model.make(), form, features, fed.classes)), link

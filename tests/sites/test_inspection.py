@@ -124,7 +124,7 @@ def test_peers_hold_what_comes_against_their_own() -> None:
     inbox, call = Inbox(10**6), (1, 0)
     inbox.note_reply("train", call, {"w": torch.ones(3)})
     for peer, sent in (("good", torch.zeros(3)), ("bad", torch.full((3,), 1e30)), ("wide", torch.zeros(30))):
-        inbox.put(peer, "train", call, encode({"w": sent}))
+        inbox.accept(peer, "train", call, encode({"w": sent}))
     message, faults, refused = inbox.open("train", info, call, ["good", "bad", "wide"], ["good", "bad", "wide"])
     assert message["present"].tolist() == [True, False, False]
     assert faults == {"bad": "refused", "wide": "refused"}

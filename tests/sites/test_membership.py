@@ -56,7 +56,7 @@ def test_an_added_site_has_what_the_others_have_and_no_one_elses_folder_changes(
     assert read_site_file(folder / "site.toml")[1].min_sites == 4
     (note,), cert = notes(project, "bank-d"), certificate(folder)
     public = cert.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    assert note.pop("at")[:10] == f"{cert.not_valid_before_utc + issuing.BEFORE:%Y-%m-%d}"
+    assert note.pop("at")[:10] == f"{cert.not_valid_before_utc + issuing.BACKDATED:%Y-%m-%d}"
     assert note == {
         "name": "bank-d",
         "serial": f"{cert.serial_number:x}",

@@ -174,11 +174,7 @@ def test_a_stalled_site_is_lost_at_the_deadline_and_a_dead_one_at_once(monkeypat
         (3, {}, "a round needs all 3 sites; while one is away, the run waits up to 60 min and then ends"),
         (3, {"wait": 0.0}, "a round needs all 3 sites; while one is away, the run ends"),
         (5, {"quorum": 0.6}, "a round needs 3 of 5 sites and goes on without the others"),
-        (
-            5,
-            {"algorithm_settings": {"parts": ["secure_sum"]}},
-            "require_all = false in the part secure_sum lets",
-        ),
+        (5, {"algorithm_settings": {"parts": ["secure_sum"]}}, "require_all = false in the part secure_sum lets"),
     ],
 )
 def test_a_check_says_what_outage_a_run_survives(sites: int, settings: dict[str, Any], said: str) -> None:

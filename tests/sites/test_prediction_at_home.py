@@ -179,10 +179,7 @@ def settle(banks: Path, site: str, **changed: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            swap,
-            r"features: not as in the run r1. Give the columns ['age', 'debt'], in this order.",
-        ),
+        (swap, r"features: not as in the run r1. Give the columns ['age', 'debt'], in this order."),
         (lambda banks: shutil.rmtree(banks / "bank-b/runs"), "the run r1 was not trained here"),
         (
             lambda banks: [settle(banks, site, labels=["high", "low"]) for site in SITES],

@@ -119,8 +119,7 @@ def test_nobody_tells_how_many_of_each_class_it_has_unless_its_policy_says_so(pr
 
 @pytest.mark.often("", 'measures = ["loss"]')
 @pytest.mark.parametrize(
-    "policy",
-    ["", 'measures = ["loss"]', "round_scores = 10", "score_epsilon = 1.0", f'{NAMED}\ndeny = ["labels"]'],
+    "policy", ["", 'measures = ["loss"]', "round_scores = 10", "score_epsilon = 1.0", f'{NAMED}\ndeny = ["labels"]']
 )
 def test_all_members_may_have_one_rule_for_sums(project: Path, policy: str) -> None:  # noqa: F811
     """Nothing is known then that nobody tells, and the server's ledger says what every site's own does."""

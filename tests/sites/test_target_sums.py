@@ -17,11 +17,7 @@ from tests.sites.test_target_sites import joined, of_numbers
 
 
 @pytest.mark.parametrize("data", [{}, {"target": "labels"}], ids=["numbers", "labels"])
-def test_a_sum_between_sites_has_the_simulations_scores(
-    project: Path,
-    tmp_path: Path,
-    data: dict[str, Any],
-) -> None:
+def test_a_sum_between_sites_has_the_simulations_scores(project: Path, tmp_path: Path, data: dict[str, Any]) -> None:
     document = of_numbers(tmp_path, **data).plain()
     document["algorithm"] |= {"scores": "sum"}
     config = resolve(document)

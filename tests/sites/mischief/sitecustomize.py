@@ -16,11 +16,7 @@ import threading
 import time
 from pathlib import Path
 
-SITE, MEMBER, CELL = (
-    "fedweave.sites.flare.site",
-    "fedweave.sites.flare.member",
-    "nvflare.fuel.f3.cellnet.core_cell",
-)
+SITE, MEMBER, CELL = ("fedweave.sites.flare.site", "fedweave.sites.flare.member", "nvflare.fuel.f3.cellnet.core_cell")
 
 
 def _spoiled(answer, what):

@@ -23,7 +23,7 @@ from fedweave.sites.flare.requests import Request, describe_request
 NO_RUN = "no-run"  # the journal of refusals outside of any run; no run has such a name
 CROWD = "crowd"  # the note that lists the sites of a run's secure aggregations
 DATA = "data"  # the note with the digest of a run's data, and with what the run leaves out of it
-_LONGEST = 500  # characters of a reason
+_MAX_REASON = 500  # characters of a reason
 
 
 class Exclusion(NamedTuple):
@@ -41,12 +41,10 @@ class Exclusion(NamedTuple):
     @classmethod
     def of_note(cls, note: Record) -> "Exclusion":
         """What a journal's note of the kind `DATA` says."""
-
-        def texts(key: str) -> frozenset[str]:
-            return frozenset(map(str, note.get(key, ())))
-
-        marks = texts("left_out"), texts("training"), texts("seen")
-        return cls(note["data"], note["rest"], *marks, str(note.get("key", "")))
+        examples, training, digests = (
+            frozenset(map(str, note.get(key, ()))) for key in ("left_out", "training", "seen")
+        )
+        return cls(note["data"], note["rest"], examples, training, digests, str(note.get("key", "")))
 
 
 class Accounts:
@@ -63,7 +61,7 @@ class Accounts:
 
     def __init__(self, folder: Path, lost: Iterable[str] = ()) -> None:
         self.chain = Chain(lost)
-        self._of, self._folder = folder, journal_path(folder, "").parent
+        self._folder = journal_path(folder, "").parent
         self._lock: TextIO | None = None
         self._read: dict[str, int] = {}
         self.spent, self.damaged = Spent(), dict[str, int]()
@@ -79,9 +77,9 @@ class Accounts:
             CallRefused: another job has joined the run of `journal` since this one did.
         """
         if self._lock is None:
-            private_folder(self._folder)
-            self._lock = _lock(self._of)
-        with _exclusive(self._lock):
+            self._lock = _lock_file(self._folder)
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # the system frees the lock of a killed process
+        try:
             joined = self.catch_up()
             if journal is not None and journal.path.name in joined:
                 raise CallRefused(f"another job has joined the run {journal.path.stem} since this one did")
@@ -90,6 +88,8 @@ class Accounts:
             finally:
                 if journal is not None:
                     self.skip(journal)
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def skip(self, journal: Journal) -> None:
         """Read `journal` only from its present end on: its entries are counted, or this job wrote them."""
@@ -109,21 +109,25 @@ class Accounts:
         """{step: how often it has replied} in all runs that began with that configuration."""
         return sum((self.replies[name] for name, run_pin in self.pins.items() if run_pin == pin), Counter[str]())
 
-    def first_digest(self, digest: str, digests: frozenset[str]) -> str:
-        """The digest under which earlier runs noted the data that has one of the digests `digests`; `digest` if none
-        did."""
-        known = chain.from_iterable(self.exclusions.values())
-        return next((one.data for one in known if one.digests & digests), digest)
-
     def of_whole(self, now: Exclusion) -> Exclusion:
         """`now`, in terms of the data as it was before its owner removed rows that an earlier run had left out."""
-        known = chain.from_iterable(self.exclusions.values())
-        before = {one.rest: one for one in known if one.rest != one.data}
+        before = {one.rest: one for one in self._known_exclusions() if one.rest != one.data}
         while now.data in before:
             one = before[now.data]
             examples, training = now.examples | one.examples, now.training | one.training
             now = now._replace(data=one.data, examples=examples, training=training)
         return now
+
+    def first_digest(self, digest: str, digests: frozenset[str]) -> str:
+        """The digest under which earlier runs noted the data that has one of the digests `digests`; `digest` if none
+        did."""
+        for one in self._known_exclusions():
+            if one.digests & digests:
+                return one.data
+        return digest
+
+    def _known_exclusions(self) -> list[Exclusion]:
+        return list(chain.from_iterable(self.exclusions.values()))
 
     def earlier(self, now: Exclusion) -> list[Exclusion]:
         """What each run on the same data left out. Runs without the note, by an earlier version, count as runs on all
@@ -142,53 +146,40 @@ class Accounts:
             return []
         with os.scandir(self._folder) as entries:  # in every call of a step: quicker than a glob
             sizes = {entry.name: entry.stat().st_size for entry in entries if entry.name.endswith(".jsonl")}
-        return [name for name in sorted(sizes) if sizes[name] > self._read.get(name, 0) and self._count_new(name)]
-
-    def _count_new(self, name: str) -> bool:
-        records = read_journal(self._folder / name, self._read.get(name, 0))
-        self._read[name] = records.end
-        self.chain.add(records.links)
-        for entry in records.entries:
-            self._add(name, entry)
-        joined = [note for note in records.notes if note["note"] == "joined"]
-        if joined:
-            self.pins.setdefault(name, str(joined[0].get("counted", joined[0].get("pin", ""))))
-        for note in records.notes:
-            if note["note"] == CROWD:
-                self.crowds[name] = tuple(map(str, note.get("sites", ()))), str(note.get("data"))
-            if note["note"] == DATA:
-                self.exclusions[name].append(Exclusion.of_note(note))
-        if records.damaged:
-            self.damaged[name] = self.damaged.get(name, 0) + len(records.damaged)
-        return bool(joined)
-
-
-def _lock(folder: Path) -> TextIO:
-    return open(journal_path(folder, "").parent / ".lock", "a", opener=private_file)
-
-
-@contextmanager
-def _exclusive(lock: TextIO) -> Iterator[None]:
-    """The system frees the lock of a killed process."""
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(lock, fcntl.LOCK_UN)
+        with_joins = list[str]()
+        for name in sorted(sizes):
+            start = self._read.get(name, 0)
+            if sizes[name] <= start:
+                continue
+            records = read_journal(self._folder / name, start)
+            self._read[name] = records.end
+            self.chain.add(records.links)
+            for entry in records.entries:
+                self._add(name, entry)
+            for note in records.notes:
+                if note["note"] == "joined":
+                    self.pins.setdefault(name, str(note.get("counted", note.get("pin", ""))))
+                    if name not in with_joins:
+                        with_joins.append(name)
+                elif note["note"] == CROWD:
+                    self.crowds[name] = tuple(map(str, note.get("sites", ()))), str(note.get("data"))
+                elif note["note"] == DATA:
+                    self.exclusions[name].append(Exclusion.of_note(note))
+            if records.damaged:
+                self.damaged[name] = self.damaged.get(name, 0) + len(records.damaged)
+        return with_joins
 
 
-@contextmanager
-def lock_ledgers(folder: Path) -> Iterator[None]:
-    """Keep all others from writing journals of the site in `folder`."""
-    private_folder(journal_path(folder, "").parent)
-    with _lock(folder) as lock, _exclusive(lock):
-        yield
+def _lock_file(ledgers: Path) -> TextIO:
+    return open(private_folder(ledgers) / ".lock", "a", opener=private_file)
 
 
 def note_refusal(folder: Path, run: str, request: str, why: str, code: str = FedweaveError.code) -> None:
     """Write into the journal of a run, or of none, that the site refused a `request`; code: the error's."""
-    with lock_ledgers(folder):
-        append_note(journal_path(folder, run or NO_RUN), "refused", asked=request, why=why[:_LONGEST], code=code)
+    path = journal_path(folder, run or NO_RUN)
+    with _lock_file(path.parent) as lock:  # closing the file frees the lock
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        append_note(path, "refused", asked=request, why=why[:_MAX_REASON], code=code)
 
 
 class CallLog:
@@ -207,10 +198,11 @@ class CallLog:
         self.log.info("a job of %s begins", self._submitter, extra=fields("job-begins", submitter=self._submitter))
 
     def log_end(self, run: str, why: str) -> None:
-        """Log that the job is over. why: the reason for which the site left it before, or "", as the server heard."""
-        line = self._line(run, f"the job ends{why and f'; the site had left it: {why}'}")
+        """Log that the job is over. why: the reason for which the site left it before, or ""."""
+        text = "run %s of %s, the job ends%s"
         about = {"run": run, "submitter": self._submitter, "reason": why}
-        self.log.info("%s", line, extra=fields("job-left" if why else "job-ends", **about))
+        more = fields("job-left" if why else "job-ends", **about)
+        self.log.info(text, run or "none", self._submitter, why and f"; the site had left it: {why}", extra=more)
 
     def note_sent(self, reply: Tree, size: int, to: Sequence[str]) -> None:
         """Note that a message of the present call has left for the server or, if there are any, for the peers `to`."""
@@ -223,9 +215,9 @@ class CallLog:
         for one in self._sent:
             to = f" to {', '.join(one['to'])}" if "to" in one else ""
             messages.append(f"{', '.join(one['keys']) or 'no key'}{to} ({one['bytes']:,} bytes)")
-        text = "; ".join(messages)
-        more = fields("answered", **self._about(run, request), left=self._sent)
-        self.log.info("%s: left %s", self._line(run, describe_request(request)), text or "nothing", extra=more)
+        what, more = describe_request(request), fields("answered", **self._about(run, request), left=self._sent)
+        text = "run %s of %s, %s: left %s"
+        self.log.info(text, run or "none", self._submitter, what, "; ".join(messages) or "nothing", extra=more)
         self._sent = []
 
     def log_refusal(self, folder: Path, run: str, request: Request | None, error: Exception) -> None:
@@ -237,7 +229,8 @@ class CallLog:
         kind, plain = type(error).__name__, expected and not isinstance(error, DataError)
         about = {**self._about(run, request), "code": code, "error": kind, "reason": str(error) if plain else ""}
         trace = None if expected else error
-        self.log.error("%s [%s]", error, self._line(run, what), exc_info=trace, extra=fields("refused", **about))
+        where = f"run {run or 'none'} of {self._submitter}, {what}"
+        self.log.error("%s [%s]", error, where, exc_info=trace, extra=fields("refused", **about))
         why = f"{kind}: {error}" if plain else f"{kind}; {LOG} has the reason"
         with suppress(OSError):  # a full disk must not keep the server from hearing of it
             note_refusal(folder, run, what, why if expected else f"an error of the program ({why})", code)
@@ -246,6 +239,3 @@ class CallLog:
         """Names and numbers of a request."""
         about = {"run": run, "submitter": self._submitter, "request": "unknown" if request is None else request.kind}
         return about | {name: getattr(request, name) for name in ("step", "round") if hasattr(request, name)}
-
-    def _line(self, run: str, what: str) -> str:
-        return f"run {run or 'none'} of {self._submitter}, {what}"

@@ -18,10 +18,7 @@ from fedweave.models.edges import model_for
 from fedweave.sites.flare.accounts import Exclusion
 from fedweave.sites.flare.exchange import INFO as SHARING
 from fedweave.sites.flare.foresight import check_fields
-from fedweave.sites.flare.policy import (
-    PolicyViolation,
-    min_exchange_nodes,
-)
+from fedweave.sites.flare.policy import PolicyViolation, min_exchange_nodes
 from fedweave.sites.flare.requests import RESERVED
 from fedweave.sites.flare.sitefile import LEARNED, Rules, SiteData
 
@@ -33,9 +30,6 @@ def make_algorithm(
 
     width: number of feature columns. scaling: how the features are scaled. predicts: whether a trained model predicts,
     and no site trains.
-
-    Raises:
-        UserError: the data does not meet a requirement of the algorithm or the model.
     """
     site_config = config.of_member(name, sites)
     enrolled = replace(Configured.of(site_config).with_members(sites), member_models=config.member_models)
@@ -50,12 +44,7 @@ def make_algorithm(
 
 
 def admit(rules: Rules, document: Document) -> Config:
-    """The configuration in a server's `document`, if the site's policy allows it.
-
-    Raises:
-        PolicyViolation: it names a Python file, an algorithm or a part that the policy does not list. ConfigError: it
-            is not valid.
-    """
+    """The configuration in a server's `document`, if the site's policy allows it."""
     check_files(rules, document)
     config = resolve(document)
     check_algorithm(rules, config.algorithm)
@@ -63,13 +52,9 @@ def admit(rules: Rules, document: Document) -> Config:
 
 
 def check_sites(rules: Rules, name: str, sites: Sequence[str]) -> None:
-    """Refuse a run if the `sites` that the server names are not acceptable to the site `name`.
-
-    Raises:
-        CallRefused: this site is not among them, or a name occurs twice; or one of them is no site but has a
-            certificate, with which it could take part in a secure aggregation. PolicyViolation: there are too few
-            sites, or the owner's list lacks one of them.
-    """
+    """Refuse a run if the `sites` that the server names are not acceptable to the site `name`: this site is not among
+    them, a name occurs twice, or one of them is no site but has a certificate, with which it could take part in a
+    secure aggregation."""
     if name not in sites or len(set(sites)) < len(sites):
         raise CallRefused("the server must name this site and the others once each, and does not")
     reserved = sorted(RESERVED & set(sites))
@@ -78,13 +63,22 @@ def check_sites(rules: Rules, name: str, sites: Sequence[str]) -> None:
     check_members(rules, name, sites)
 
 
+def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:
+    """Refuse a run of fewer sites than the policy of the site `name` requires, or of sites that it does not list."""
+    if len(sites) < rules.min_sites:
+        raise PolicyViolation(f"policy.min_sites: the run is of {len(sites)}, and {rules.min_sites} are needed")
+    unlisted = [site for site in sites if site not in (name, *rules.members)]
+    if rules.members and unlisted:
+        raise PolicyViolation(
+            f"policy.members: {', '.join(unlisted)} is in the run and not on the owner's list; verify who runs that "
+            "site, and then add its certificate's fingerprint to the list"
+        )
+
+
 def check_exchange(rules: Rules, data: SiteData, config: Config, sites: int) -> None:
     """Refuse a job if it exchanges features over edges between sites and the site's own file does not, or the reverse.
 
     sites: number of sites in the job.
-
-    Raises:
-        ConfigError: the job and the file differ. PolicyViolation: the policy does not allow the exchange.
     """
     exchanges = config.external == EXCHANGE
     if exchanges != (data.external == EXCHANGE):
@@ -101,11 +95,7 @@ def check_exchange(rules: Rules, data: SiteData, config: Config, sites: int) -> 
 def check_task(data: SiteData, config: Config) -> None:
     """Refuse a job if it and the site's own file differ about link prediction: whether links are predicted, whether
     entities' vectors are learned, and which kinds of nodes and relations are used. The owner decides how the data is
-    used, not the server.
-
-    Raises:
-        ConfigError: the job and the file differ.
-    """
+    used, not the server."""
     links = config.links
     settings = (  # name, value at the site, value in the job
         (f"task = {LINKS!r}", data.task == LINKS, links is not None),
@@ -123,30 +113,11 @@ def check_task(data: SiteData, config: Config) -> None:
             )
 
 
-def check_members(rules: Rules, name: str, sites: Sequence[str]) -> None:
-    """Refuse a run of fewer sites than the policy of the site `name` requires, or of sites that it does not list.
-
-    Raises:
-        PolicyViolation: states the number, or names the sites.
-    """
-    if len(sites) < rules.min_sites:
-        raise PolicyViolation(f"policy.min_sites: the run is of {len(sites)}, and {rules.min_sites} are needed")
-    unlisted = [site for site in sites if site not in (name, *rules.members)]
-    if rules.members and unlisted:
-        raise PolicyViolation(
-            f"policy.members: {', '.join(unlisted)} is in the run and not on the owner's list; verify who runs that "
-            "site, and then add its certificate's fingerprint to the list"
-        )
-
-
 def check_difference(rules: Rules, sites: Sequence[str], crowds: Iterable[Sequence[str]]) -> None:
     """Refuse secure aggregations over `sites` if an earlier run on the same data had too few other sites: the server
     could subtract one sum from the other.
 
     crowds: the sites of each earlier run with secure aggregations.
-
-    Raises:
-        PolicyViolation: names the sites that only one of the two runs has.
     """
     for crowd in crowds:
         difference = sorted({*sites} ^ {*crowd})
@@ -160,12 +131,7 @@ def check_difference(rules: Rules, sites: Sequence[str], crowds: Iterable[Sequen
 
 def check_exclusion(rules: Rules, now: Exclusion, earlier: Sequence[Exclusion]) -> None:
     """Refuse a run that would tell few examples, or few training examples, from all others: sums and differences of
-    what it and earlier runs on the same data send would show what these few change.
-
-    Raises:
-        ConfigError: names the rule. The server hears only that the site's data or settings were refused: a reason would
-            tell it that someone asked to be forgotten.
-    """
+    what it and earlier runs on the same data send would show what these few change."""
     if rules.min_nodes > 1 and any(now.examples and one.examples and one.key != now.key for one in earlier):
         raise ConfigError(
             "ledgers/marks.key is not the key with which earlier runs on the same data marked what they left out, so "
@@ -212,11 +178,7 @@ def _distinguishable(marks: frozenset[str], earlier: Iterable[frozenset[str]]) -
 
 
 def check_forget(data: SiteData, config: Config) -> None:
-    """Refuse a vertical job at a site that leaves examples out: its parties hold the same examples.
-
-    Raises:
-        ConfigError: the site lists examples to forget.
-    """
+    """Refuse a vertical job at a site that leaves examples out: its parties hold the same examples."""
     if data.forget is not None and capabilities(config.algorithm.kind).vertical:
         raise ConfigError(
             f"data.forget = {data.forget!r}: parties of a vertical run hold the same examples, so that none can leave "
@@ -228,11 +190,7 @@ def check_forget(data: SiteData, config: Config) -> None:
 
 def check_files(rules: Rules, document: Document) -> None:
     """Refuse a document that names a plug-in by a file, "file.py:Name", that `policy.files` does not list. Looking up
-    the plug-in would run the file.
-
-    Raises:
-        PolicyViolation: names the file and the remedy.
-    """
+    the plug-in would run the file."""
     allowed = {Path(file).expanduser().resolve() for file in rules.files}
     for file in plugins.files_in(document):
         if file not in allowed:
@@ -244,40 +202,26 @@ def check_files(rules: Rules, document: Document) -> None:
 
 def check_algorithm(rules: Rules, algorithm: Choice) -> None:
     """Refuse a job whose algorithm the policy does not list. A listed algorithm is allowed without further parts,
-    because parts could turn it into any other algorithm. The policy can list parts, too.
-
-    Raises:
-        PolicyViolation: names the algorithm, or the part and the remedy.
-    """
+    because parts could turn it into any other algorithm. The policy can list parts, too."""
     if not rules.algorithms:
         return
-    if algorithm.name not in _resolve(rules.algorithms):
+
+    def as_configured(names: Sequence[str]) -> set[str]:
+        return {plugins.absolute(name) if plugins.is_file(name) else name for name in names}
+
+    if algorithm.name not in as_configured(rules.algorithms):
         listed = ", ".join(rules.algorithms)
         raise PolicyViolation(
             f"policy.algorithms: {algorithm.name} is not among {listed}. Run one of these, or have the site's owner "
             "review it and add it."
         )
-    allowed = _resolve(rules.parts)
-    for part in _extra_parts(algorithm):
-        if part not in allowed:
-            raise PolicyViolation(
-                f"policy.parts: the job has {algorithm.name} with the part {part}, and may have it by itself alone "
-                f'(policy.algorithms). If you have reviewed the part: policy.parts = ["{part}"]'
-            )
-
-
-def _resolve(listed: tuple[str, ...]) -> set[str]:
-    """The plug-ins that a policy lists, under the names that a configuration uses for them."""
-    return {plugins.absolute(name) if plugins.is_file(name) else name for name in listed}
-
-
-def _extra_parts(algorithm: Choice) -> list[str]:
-    """The names of the parts that an algorithm does not have by default."""
+    allowed, default_kinds = as_configured(rules.parts), set[type]()
     parameter = field_parameters(algorithm.kind).get("parts")
-    kinds = (
-        {type(part) for part in parameter.default}
-        if parameter is not None and isinstance(parameter.default, tuple)
-        else set()
-    )
-    chosen = [part for part in algorithm.values.get("parts", ()) if isinstance(part, Choice)]
-    return [part.name for part in chosen if part.kind not in kinds]
+    if parameter is not None and isinstance(parameter.default, tuple):
+        default_kinds = set(map(type, parameter.default))
+    for part in algorithm.values.get("parts", ()):
+        if isinstance(part, Choice) and part.kind not in default_kinds and part.name not in allowed:
+            raise PolicyViolation(
+                f"policy.parts: the job has {algorithm.name} with the part {part.name}, and may have it by itself "
+                f'alone (policy.algorithms). If you have reviewed the part: policy.parts = ["{part.name}"]'
+            )

@@ -8,20 +8,13 @@ from pathlib import Path
 import torch
 
 from fedweave.core.federation import Sends
-from fedweave.core.graph import SPLITS, TRAIN, VAL, Graph
+from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL, Graph
 from fedweave.core.replies import Replies
 from fedweave.core.text import counted
 from fedweave.core.types import CLASS, Kind, Values
 from fedweave.datasets.check import refuse
 from fedweave.errors import UserError
-from fedweave.sites.flare.joining import (
-    JOINING,
-    KINDS,
-    OF_EDGES,
-    RELATIONS,
-    TARGET,
-    fingerprint,
-)
+from fedweave.sites.flare.joining import JOINING, KINDS, OF_EDGES, RELATIONS, TARGET, fingerprint
 from fedweave.sites.flare.site_data import global_test
 from fedweave.sites.flare.sitefile import SiteData
 
@@ -29,36 +22,25 @@ _NAMED = {"labels": ("names", "classes"), "groups": ("groups", "groups of sens")
 
 
 def common_number(replies: Replies, key: str) -> int:
-    """The number under `key` that all sites report.
-
-    Raises:
-        UserError: the sites report different numbers, or a site withholds it; names each.
-    """
+    """The number under `key` that all sites report."""
     numbers = {site: replies[site][key] for site in replies.clients}
     silent = [site for site, value in numbers.items() if value == -1]
+    entry = JOINING[key]
+    what = f"`{key}` ({entry.reveals if isinstance(entry, Sends) else entry})"
     if silent:
         raise UserError(
-            f"{', '.join(silent)} keeps back {_describe_field(key)}, and no model can be built without it. Allow it in "
-            "[policy] of site.toml."
+            f"{', '.join(silent)} keeps back {what}, and no model can be built without it. Allow it in [policy] of "
+            "site.toml."
         )
     if len(set(numbers.values())) > 1:
         each = ", ".join(f"{site}: {value}" for site, value in numbers.items())
-        raise UserError(f"the sites differ in {_describe_field(key)}: {each}; they must agree (see site.toml).")
+        raise UserError(f"the sites differ in {what}: {each}; they must agree (see site.toml).")
     return int(next(iter(numbers.values())))
-
-
-def _describe_field(key: str) -> str:
-    entry = JOINING[key]
-    return f"`{key}` ({entry.reveals if isinstance(entry, Sends) else entry})"
 
 
 def common_form(replies: Replies) -> dict[str, int | bool]:
     """The form of all sites' edges for models (`Dataset.edge_form`). Edges are directed unless one site reports
-    undirected ones.
-
-    Raises:
-        UserError: see `common_number`.
-    """
+    undirected ones."""
     form: dict[str, int | bool] = {name: common_number(replies, key) for key, name in OF_EDGES.items()}
     if any(RELATIONS in replies[site] for site in replies.clients):
         form["relations"] = common_number(replies, RELATIONS)
@@ -66,11 +48,7 @@ def common_form(replies: Replies) -> dict[str, int | bool]:
 
 
 def common_target(replies: Replies) -> Kind:
-    """The kind of target that all sites predict.
-
-    Raises:
-        UserError: the sites predict different kinds.
-    """
+    """The kind of target that all sites predict."""
     kinds = {site: KINDS[max(0, replies[site].get(TARGET, 0))] for site in replies.clients}
     first = next(iter(kinds), "")
     differing = [site for site in kinds if kinds[site] != kinds[first]]
@@ -135,7 +113,7 @@ def note_unnamed_columns(named: Values) -> str:
     )
 
 
-def misshapen(replies: Replies) -> dict[str, str]:
+def invalid_counts(replies: Replies) -> dict[str, str]:
     """{site: the problem} for the sites whose counts are not for three splits, or not for each class."""
     faults = dict[str, str]()
     for site in replies.clients:
@@ -148,63 +126,52 @@ def misshapen(replies: Replies) -> dict[str, str]:
     return faults
 
 
-def unlike(replies: Replies, required: float) -> dict[str, str]:
+def unusual_forms(replies: Replies, required: float) -> dict[str, str]:
     """{site: its form} for the sites whose numbers of features and classes, or whose edges' form, differ from the
     majority of sites. Empty if there is no majority, or fewer than `required` sites agree."""
     form_of = itemgetter("features", "classes", *OF_EDGES)
     forms = {site: form_of(replies[site]) for site in replies.clients}
-    (form, votes), *_ = Counter(forms.values()).most_common(1)
+    (common, votes), *_ = Counter(forms.values()).most_common(1)
     if votes == len(forms) or 2 * votes <= len(forms) or votes < required:
         return {}
+
+    def describe(form: Sequence[int], of_edges: bool) -> str:
+        features, classes, width, weighted, examples = form
+        text = f"{counted(features, 'feature')} and {counted(classes, 'class')}"
+        if not of_edges:
+            return text
+        kind, weights = "edges" if examples == 1 else "nodes or graphs", " and weights" if weighted == 1 else ""
+        return f"{text}, {kind} as examples and edges with {counted(width, 'feature')}{weights}"
+
     faults = dict[str, str]()
-    for site, shape in forms.items():
-        if shape != form:
-            of_edges = shape[2:] != form[2:]
-            here, elsewhere = _describe_form(shape, of_edges), _describe_form(form, of_edges)
-            faults[site] = f"its data has {here}, most others' {elsewhere}"
+    for site, form in forms.items():
+        if form != common:
+            of_edges = form[2:] != common[2:]
+            faults[site] = f"its data has {describe(form, of_edges)}, most others' {describe(common, of_edges)}"
     return faults
 
 
-def _describe_form(form: Sequence[int], of_edges: bool) -> str:
-    features, classes, width, weighted, examples = form
-    text = f"{counted(features, 'feature')} and {counted(classes, 'class')}"
-    if not of_edges:
-        return text
-    more = f", {'edges' if examples == 1 else 'nodes or graphs'} as examples and edges with {counted(width, 'feature')}"
-    return f"{text}{more}{' and weights' if weighted == 1 else ''}"
-
-
-TEST_FILE = "test.npz"
-
-
-# Other graphs that the server may hold: {role: the mask for labeled nodes if the file has no split}.
-ROLES = {"public": TRAIN, "validation": VAL, "proxy": TRAIN}
-
-
-def server_test(folder: Path, dtype: torch.dtype, ports: bool = False) -> Graph | None:
-    """The global test graph in the server's `folder`, or None. ports: whether models read ports of edges."""
-    path = folder / TEST_FILE
-    return global_test(path, _about(TEST_FILE), dtype, ports=ports) if path.exists() else None
+# The graphs that the server may hold: {role: the mask for labeled nodes if the file has no split}.
+ROLES = {"test": TEST, "public": TRAIN, "validation": VAL, "proxy": TRAIN}
 
 
 def server_graphs(folder: Path, dtype: torch.dtype, ports: bool = False) -> dict[str, Graph]:
-    """{role: graph} of the other graphs in the server's `folder`: public.npz and so on."""
-    paths = {role: folder / f"{role}.npz" for role in ROLES}
-    return {r: global_test(at, _about(at.name), dtype, ROLES[r], ports) for r, at in paths.items() if at.exists()}
-
-
-def _about(name: str) -> SiteData:
-    """Settings for a file of the server. The sites decide whether the sensitive attribute may be a feature."""
-    return SiteData(path=name, normalize="none", sens_feature=True, loops="keep")
+    """{role: graph} of the graphs in the server's `folder`: test.npz, public.npz and so on. ports: whether models read
+    ports of edges."""
+    graphs = dict[str, Graph]()
+    for role, use in ROLES.items():
+        path = folder / f"{role}.npz"
+        if path.exists():
+            # The sites decide whether the sensitive attribute may be a feature.
+            settings = SiteData(path=path.name, normalize="none", sens_feature=True, loops="keep")
+            graphs[role] = global_test(path, settings, dtype, use, ports)
+    return graphs
 
 
 def check_agreement(folder: Path, graphs: Mapping[str, Graph], features: int, classes: int) -> None:
     """Refuse a graph of the server's `folder` that does not fit models of the sites' data.
 
     graphs: {role: graph}, the global test graph as "test".
-
-    Raises:
-        DataError: one has another number of features, or a label beyond the classes; names the file.
     """
     for role, graph in graphs.items():
         path, width = folder / f"{role}.npz", graph.x.shape[1]

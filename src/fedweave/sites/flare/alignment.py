@@ -1,5 +1,5 @@
 """The data of a party in a vertical federation, and how the parties find the nodes that all of them have without
-revealing an id to the server: the protocol of `privacy.intersection` on trees and requests.
+revealing an id to the server: the protocol of `protocols.intersection` on trees and requests.
 
 The sites send their ids blinded. The server sends every list around, turn by turn, so that each of the other sites
 blinds it once. Then it compares the lists, and sends each site the places of the common ids on the site's own list.
@@ -37,7 +37,7 @@ from fedweave.sites.flare.data_marks import data_digest, key_mark, mark, site_ke
 from fedweave.sites.flare.holdings import Holdings, LabelVersion, identify, marks
 from fedweave.sites.flare.joining import WIDTH
 from fedweave.sites.flare.masking import data, tensor
-from fedweave.sites.flare.site_data import HASH, check_meant, check_split, require, source_of, with_classes
+from fedweave.sites.flare.site_data import HASH, check_meant, check_split, source_of, with_classes
 from fedweave.sites.flare.sitefile import SiteData, read_ids_key
 from fedweave.sites.protocols.identity import read_identity
 from fedweave.sites.protocols.intersection import WIDTH as POINT
@@ -71,17 +71,8 @@ def opening_tree(opening: Opening) -> Tree:
     return {key: tensor(value) for key, value in values.items()}
 
 
-def no_opening() -> Tree:
-    """The empty opening of a site without ids."""
-    return dict.fromkeys(("certificate", "nonce", "signature"), torch.empty(0, dtype=torch.uint8, device="cpu"))
-
-
 def read_openings(message: object) -> dict[str, Opening]:
-    """The openings of all sites in a `message` of the server.
-
-    Raises:
-        CallRefused: the message is not of this form.
-    """
+    """The openings of all sites in a `message` of the server."""
     try:
         if not isinstance(message, dict):
             raise TypeError("it is no table")
@@ -100,16 +91,12 @@ def meet(replies: Replies, ask: Ask) -> dict[str, Tree]:
     the "common" ids on the site's list.
 
     ask: sends every site a list, which the site blinds.
-
-    Raises:
-        UserError: a party withholds a required field, only some parties have ids, or no id is common. FedweaveError: a
-            site sent no blinded ids.
     """
     by_site = {site: replies[site] for site in replies.clients}
     silent = [site for site, reply in by_site.items() if reply["features"] < 1]
     if silent:
         raise UserError(f"{', '.join(silent)}: the policy keeps back `features`, without which no model can be built.")
-    width = widest(replies)
+    width = max_features(replies)
     lists = {site: points_of(site, reply["ids"]) for site, reply in by_site.items()}
     if not any(map(len, lists.values())):  # an .npz file has no ids; its nodes are in the common order
         return {site: {"width": width} for site in by_site}
@@ -129,18 +116,14 @@ def meet(replies: Replies, ask: Ask) -> dict[str, Tree]:
     return {site: {"width": width, "common": torch.from_numpy(places)} for site, places in common_places.items()}
 
 
-def widest(replies: Replies) -> int:
+def max_features(replies: Replies) -> int:
     """The number of features of the party that has most."""
     return max(int(replies[site]["features"]) for site in replies.clients)
 
 
 def blind_all(lists: dict[str, Tensor], by_site: Mapping[str, Tree], ask: Ask) -> dict[str, Tensor]:
     """The `lists`, after every site has blinded every list. by_site: {site: its reply}, whose field "signed" holds the
-    site's opening of its own list.
-
-    Raises:
-        FedweaveError: a site sent no blinded ids.
-    """
+    site's opening of its own list."""
     sites = list(lists)
     openings = dict[str, Tree]()
     for site, points in lists.items():  # points: [n, 32]
@@ -162,15 +145,10 @@ def blind_all(lists: dict[str, Tensor], by_site: Mapping[str, Tree], ask: Ask) -
 
 
 def points_of(site: str, ids: object) -> Tensor:
-    """The list uint8 [n, 32] that a site sent.
-
-    Raises:
-        FedweaveError: it is of another form.
-    """
+    """The list uint8 [n, 32] that a site sent."""
     if not isinstance(ids, Tensor) or ids.dtype != torch.uint8 or ids.shape[1:] != (POINT,):
         raise FedweaveError(
-            f"{site}: the site sent no blinded ids. Install the same fedweave everywhere.",
-            code="reply.blinded",
+            f"{site}: the site sent no blinded ids. Install the same fedweave everywhere.", code="reply.blinded"
         )
     return ids
 
@@ -194,17 +172,15 @@ class PartyData:
         """The party's first message to the server (`alignment.MEETING`), sent once."""
         sizes = {"features": self.data.features, "classes": self.data.classes}
         if self.meeting is None:
-            return sizes | {"ids": torch.empty(0, POINT, dtype=torch.uint8, device="cpu"), "signed": no_opening()}
+            empty = torch.empty(0, POINT, dtype=torch.uint8, device="cpu")
+            signed = dict.fromkeys(("certificate", "nonce", "signature"), empty[:, 0])
+            return sizes | {"ids": empty, "signed": signed}
         points, opening = self.meeting.open(self.data.ids)
         return sizes | {"ids": torch.from_numpy(points), "signed": opening_tree(opening)}
 
     def align(self, message: Tree, dtype: torch.dtype) -> Holdings:
         """The party's data on the common nodes, padded to the features of the widest party. message: the server's, from
-        `alignment.meet`.
-
-        Raises:
-            FedweaveError: the message contradicts the party's data or a limit.
-        """
+        `alignment.meet`."""
         if message["width"] < self.data.features:
             raise FedweaveError(
                 f"the server says that no party has more than {message['width']} features; this one has."
@@ -233,11 +209,7 @@ class PartyData:
 
     def exclusion(self, common: Dataset, folder: Path, accounts: Accounts) -> Exclusion:
         """What a run on the `common` nodes leaves out of the party's whole table. The party compares its runs by the
-        table, because the other parties and the server have a say in what is common.
-
-        Raises:
-            ConfigError: see `data_marks.site_key`.
-        """
+        table, because the other parties and the server have a say in what is common."""
         data, digests = identify(self.data, self.path, accounts)
         place = {name: at for at, name in enumerate(self.data.ids)}
         rows = np.array([place[name] for name in common.ids], np.int64)
@@ -258,44 +230,31 @@ class PartyData:
         )
 
 
-def _hash_split(path: Path, data: Dataset, shares: tuple[float, float, float], key: bytes) -> np.ndarray:
-    """The split by a keyed hash of each id. Nodes without a label get a split, too, so that it does not reveal which
-    nodes have labels.
-
-    Raises:
-        DataError: the nodes have no ids, or the file has a split already.
-    """
-    if not data.ids:
-        refuse(path, "its nodes have no ids, and data.split = 'hash' goes by them", "Give ids, or take tables.")
-    if data.public is not None:
-        problem = "it has a split, and site.toml says data.split = 'hash'"
-        refuse(path, problem, "Leave out the column split, or data.split.", "split-twice")
-    return masks_by_hash(data.ids, shares, key)
-
-
 def read_party_data(
     site: SiteData, folder: Path, run: str, sites: Sequence[str], name: str, members: Mapping[str, str]
 ) -> PartyData:
     """Read the data that `site.toml` names, for a vertical algorithm in a `run` of these `sites`.
 
     name: this site's name. members: see `sitefile.Rules`.
-
-    Raises:
-        DataError: a file is absent or invalid, or has no split. ConfigError: there is no key for the ids, or no
-            certificate.
     """
-    path = require(folder / site.path)
+    path = folder / site.path
+    check_meant(path, site)
     if path.is_dir():
         data, columns = read_party(path, source_of(Folder, site))
     else:
         data = check_sensitive(npz.read(path, path.stem, labelled=False, loops=site.loops), path, site.sens_feature)
         data, columns = with_classes(path, data, site), data.columns
-    check_meant(path, site)
     if data.graph_of is not None:
         refuse(path, "these are small graphs", "A party of a vertical run brings one graph.")
     key = read_ids_key(folder) if data.ids else b""
     if site.split == HASH:
-        data = replace(data, public=_hash_split(path, data, site.ratios, key))
+        # Nodes without a label get a split, too, so that it does not reveal which nodes have labels.
+        if not data.ids:
+            refuse(path, "its nodes have no ids, and data.split = 'hash' goes by them", "Give ids, or take tables.")
+        if data.public is not None:
+            problem = "it has a split, and site.toml says data.split = 'hash'"
+            refuse(path, problem, "Leave out the column split, or data.split.", "split-twice")
+        data = replace(data, public=masks_by_hash(data.ids, site.ratios, key))
     check_split(path, data)
     meeting = IntersectionParty(name, read_identity(folder, members), run, tuple(sites), key) if data.ids else None
     return PartyData(path, data, meeting, columns, of_party(site.normalize))

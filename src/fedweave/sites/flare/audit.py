@@ -1,13 +1,12 @@
 """What a site's journals show to its owner, as data and as text: requests, what left, its privacy cost, refusals."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +18,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import EVALUATION, FRAMING, SETUP, TRAINING, Record
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document as ConfigDocument
-from fedweave.sites.flare.accounts import DATA, NO_RUN
+from fedweave.sites.flare.accounts import NO_RUN
 from fedweave.sites.flare.chain import Head
 from fedweave.sites.flare.folder import SITE_FILE
 from fedweave.sites.flare.journal import Records, journal_path, journals, read_journal
@@ -27,9 +26,6 @@ from fedweave.sites.flare.policy import Spent, covers
 from fedweave.sites.flare.policy_changes import rule_changes
 from fedweave.sites.flare.requests import pin, versions
 from fedweave.sites.flare.sitefile import Rules, read_site_file
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -91,22 +87,26 @@ def audit(folder: Path) -> Audit:
         raise UserError(f"{folder} holds no journal: give the folder of a site that has taken part in a run.")
     spent = Spent.of(chain.from_iterable(records.entries for records in by_run.values()))
     rules = read_site_file(folder / SITE_FILE)[1] if (folder / SITE_FILE).exists() else Rules()
-    runs = [_run(name, records) for name, records in by_run.items()]
+    runs = list[SiteRun]()
+    for name, records in by_run.items():
+        notes = defaultdict[str, list[Record]](list)
+        for note in records.notes:
+            notes[note["note"]].append(note)
+        kinds = ("joined", "lists", "aligned", "policy", "refused", "cut", "data")
+        by_kind = {kind: tuple(notes[kind]) for kind in kinds}
+        title = "outside of any run" if name == NO_RUN else name
+        runs.append(SiteRun(title, ledger=_table([records]), damaged=len(records.damaged), **by_kind))
     runs.sort(key=lambda run: str(run.joined[0].get("at")) if run.joined else "")
-    links = chain.from_iterable(records.links for records in by_run.values())
-    numbers = {link.head.number for link in links}
-    return Audit(tuple(runs), spent, rules, _table(by_run.values()), _loss(rules, runs, numbers))
+    return Audit(tuple(runs), spent, rules, _table(by_run.values()), _describe_loss(rules, runs, by_run.values()))
 
 
-def _loss(rules: Rules, runs: list[SiteRun], numbers: set[int]) -> str:
-    """A sentence on the unknown part of the accounts, if the owner has accepted that entries are gone; else "".
-
-    numbers: the numbers of the entries that the journals still have.
-    """
+def _describe_loss(rules: Rules, runs: list[SiteRun], journals: Iterable[Records]) -> str:
+    """A sentence on the unknown part of the accounts, if the owner has accepted that entries are gone; else ""."""
     if not rules.lost:
         return ""
+    present = {link.head.number for records in journals for link in records.links}
     last = max(Head.read(text).number for text in rules.lost)
-    count = max(1, len({*range(1, last + 1)} - numbers))
+    count = max(1, len({*range(1, last + 1)} - present))
     gone = f"{count:,} entries" if count > 1 else "1 entry"
     times = list[str]()
     for run in runs:
@@ -114,22 +114,12 @@ def _loss(rules: Rules, runs: list[SiteRun], numbers: set[int]) -> str:
             before = _rules(note)
             if before is not None and before.lost:
                 times.append(str(note["at"]))
-    times.sort()
-    when = f"the owner accepted it by {times[0][:16].replace('T', ' ')} UTC" if times else "no run has begun since"
+    when = f"the owner accepted it by {min(times)[:16].replace('T', ' ')} UTC" if times else "no run has begun since"
     return (
         f"accounts were lost: {gone} up to number {last} are gone from the journals (policy.lost; {when}). How "
         "many bytes, what ε and how many replies they counted is unknown, and none of it is in the numbers here: every "
         "cap holds only for what is counted"
     )
-
-
-def _run(name: str, records: Records) -> SiteRun:
-    def notes(kind: str) -> tuple[Record, ...]:
-        return tuple(note for note in records.notes if note["note"] == kind)
-
-    title = "outside of any run" if name == NO_RUN else name
-    groups = (notes("joined"), notes("lists"), notes("aligned"), notes("policy"), notes("refused"), notes("cut"))
-    return SiteRun(title, *groups, _table([records]), len(records.damaged), notes(DATA))
 
 
 def _table(records: Iterable[Records]) -> pa.Table:
@@ -158,7 +148,7 @@ def compare(folder: Path, run: str, ledger: pa.Table) -> tuple[list[str], list[s
     clients = {*ledger["client"].to_pylist()}
     if len(clients) == 1 and not clients & names:
         raise UserError(f"that ledger covers only {clients.pop()}: it is another member's copy. Ask for your own.")
-    in_journal, in_ledger = (Counter(map(_message, _in_rounds(table, names))) for table in (journal, ledger))
+    in_journal, in_ledger = _count_messages(journal, names), _count_messages(ledger, names)
     return sorted(map(_describe, in_ledger - in_journal)), sorted(map(_describe, in_journal - in_ledger))
 
 
@@ -176,17 +166,16 @@ def same_configuration(folder: Path, run: str, document: ConfigDocument, sites: 
     return bool(joined["pin"] == pin(document, sites, releases))
 
 
-def _in_rounds(ledger: pa.Table, names: set[str]) -> list[Record]:
-    """The rows of these clients' messages in steps of the algorithm. Other requests, such as "(join)", are left out,
-    because journals count them differently."""
-    rows = ledger.filter(pc.field("direction") != "down").to_pylist()
-    client_rows = [row for row in rows if row["client"] in names and not row["step"].startswith("(")]
-    return [row for row in client_rows if row["purpose"] in (SETUP, TRAINING, EVALUATION)]
-
-
-def _message(row: Record) -> tuple[object, ...]:
-    words = row["mechanism"], row["reveals"]
-    return row["round"], row["step"], row["key"], row["shape"], row["bytes"], row["to"], *words
+def _count_messages(ledger: pa.Table, names: set[str]) -> Counter[tuple[object, ...]]:
+    """How often these clients sent each message in steps of the algorithm. Other requests, such as "(join)", are left
+    out, because journals count them differently."""
+    counts = Counter[tuple[object, ...]]()
+    for row in ledger.filter(pc.field("direction") != "down").to_pylist():
+        in_step = not row["step"].startswith("(") and row["purpose"] in (SETUP, TRAINING, EVALUATION)
+        if row["client"] in names and in_step:
+            keys = ("round", "step", "key", "shape", "bytes", "to", "mechanism", "reveals")
+            counts[tuple(row[key] for key in keys)] += 1
+    return counts
 
 
 def _describe(message: tuple[object, ...]) -> str:
@@ -203,7 +192,11 @@ def describe_requests(run: SiteRun) -> list[str]:
         versions = f"fedweave {note.get('fedweave')}, torch {note.get('torch')}"
         config = f"configuration {str(note.get('pin'))[:12]}"
         what = f"the server began {job(note)}, {where}: {note.get('algorithm')}, {config}, {versions}"
-        lines.append(f"{note['at']}  {what}; {by_whom(note)}, {what_for(note)}")
+        who = f"asked by {note['requester']}" if note.get("requester") else "the request does not say who asked"
+        if note.get("submitter"):
+            who += f" (submitted, as the server says, with the certificate of {note['submitter']})"
+        purpose = f"for: {note['purpose']}" if note.get("purpose") else "with no purpose stated"
+        lines.append(f"{note['at']}  {what}; {who}, {purpose}")
     for note in run.data:
         if note["left_out"]:
             left_out = counted(len(note["left_out"]), "example")
@@ -222,28 +215,18 @@ def job(note: Record) -> str:
     return "prediction" if note.get("predict") else "training"
 
 
-def by_whom(note: Record) -> str:
-    """Who asked for a job by the request, and by the server whose certificate submitted it."""
-    named, submitter = (str(note.get(key) or "") for key in ("requester", "submitter"))
-    text = f"asked by {named}" if named else "the request does not say who asked"
-    return f"{text} (submitted, as the server says, with the certificate of {submitter})" if submitter else text
-
-
-def what_for(note: Record) -> str:
-    """The purpose of a job in its request."""
-    return f"for: {note['purpose']}" if note.get("purpose") else "with no purpose stated"
-
-
 def changes(runs: Iterable[SiteRun]) -> list[tuple[str, str]]:
     """(time, text) for every change of the policy, in the order of time: during a job, and from one job to the next."""
-    entries, before = list[tuple[str, str]](), None
+    entries, joined = list[tuple[str, str]](), list[Record]()
     for run in runs:
+        joined += run.joined
         for note in run.policy:
-            of = {what: ", ".join(map(str, note.get(what) or ())) for what in ("tightened", "loosened")}
-            ends = {"tightened": "tightened", "loosened": "loosened, which holds from the next job on"}
-            text = "; ".join(f"{of[what]} {ends[what]}" for what in ends if of[what])
-            entries.append((str(note["at"]), text or "to the same rules"))
-    joined = [note for run in runs for note in run.joined]
+            parts = list[str]()
+            for what, ends in (("tightened", ""), ("loosened", ", which holds from the next job on")):
+                if note.get(what):
+                    parts.append(f"{', '.join(map(str, note[what]))} {what}{ends}")
+            entries.append((str(note["at"]), "; ".join(parts) or "to the same rules"))
+    before = None
     for note in sorted(joined, key=lambda note: str(note["at"])):
         after = _rules(note)
         if after is None:

@@ -30,11 +30,7 @@ class Head(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> "Head":
-        """Undo `str`.
-
-        Raises:
-            ValueError: it is not of that form.
-        """
+        """Undo `str`."""
         match = _HEAD.fullmatch(text)
         if match is None:
             raise ValueError(f"{text[:60]!r} is no number and hash of an entry")
@@ -82,11 +78,7 @@ class Chain:
         self.add([ChainEntry(Head.of(self.head.number + 1, line), self.head.hash)])
 
     def check(self, last: str = "") -> None:
-        """Raise an error if an entry is missing, also the `last` one that the server knows of ("" if it knows none).
-
-        Raises:
-            PolicyViolation: names the missing entries and the remedy.
-        """
+        """Raise an error if an entry is missing, also the `last` one that the server knows of ("" if it knows none)."""
         expected = [Head(head.number - 1, before) for head, before in self._links.values()]
         expected += [Head.read(last)] if last else []
         gone = sorted({head for head in expected if head != self._at(head.number)} - self._lost)

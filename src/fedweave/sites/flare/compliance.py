@@ -3,10 +3,9 @@
 It shows what left, for whom, for which purpose and under which rules. Sites, the server and administrators sign such
 reports with the keys of their certificates. The signatures are kept as JSON."""
 
-import base64
 import json
 import re
-from collections.abc import Callable
+from base64 import b64decode, b64encode
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from hashlib import sha256
@@ -24,7 +23,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import CallRefused, UserError, listed
 from fedweave.experiment.runs.files import read, write
-from fedweave.sites.flare.audit import Audit, SiteRun, audit, changes, free, job, refusal_lines
+from fedweave.sites.flare.audit import Audit, audit, changes, free, job, refusal_lines
 from fedweave.sites.flare.folder import SITE_FILE
 from fedweave.sites.flare.journal import now
 from fedweave.sites.flare.machine import About, read_about
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 
 KIND = "fedweave compliance report"
-
-
 _HOW_TO_CHECK = (
     "Each signature is of the SHA-256 of this report's contents, by the key of the certificate whose fingerprint is "
     "shown. fedweave compliance REPORT.json checks that, and with --authority that the project's authority issued the "
@@ -75,7 +72,7 @@ class Report:
         identity, at = read_identity(folder), now()
         name = identity.name
         signature = identity.sign(_message_to_sign(self.document, name, at))
-        entry = Signature(name, _text(identity.certificate), at, _text(signature))
+        entry = Signature(name, b64encode(identity.certificate).decode(), at, b64encode(signature).decode())
         for other in self.signatures:
             _check(other, self.document, identity)
         return replace(self, signatures=(*(one for one in self.signatures if one.name != name), entry))
@@ -88,8 +85,8 @@ class Report:
             {
                 "who": one.name,
                 "when (UTC)": one.at[:16].replace("T", " "),
-                "certificate, SHA-256": sha256(_bytes(one.certificate)).hexdigest(),
-                "signature, first digits": _bytes(one.signature).hex()[:32],
+                "certificate, SHA-256": sha256(b64decode(one.certificate, validate=True)).hexdigest(),
+                "signature, first digits": b64decode(one.signature, validate=True).hex()[:32],
             }
             for one in self.signatures
         ]
@@ -166,7 +163,11 @@ def _check(one: Signature, document: Document, by: "Identity | Authority | None"
     from fedweave.sites.protocols.identity import CHANGED, Identity, check_signed
 
     try:
-        signature, certificate, at = _bytes(one.signature), _bytes(one.certificate), datetime.fromisoformat(one.at)
+        signature, certificate, at = (
+            b64decode(one.signature, validate=True),
+            b64decode(one.certificate, validate=True),
+            datetime.fromisoformat(one.at),
+        )
         arguments = one.name, certificate, signature, _message_to_sign(document, one.name, one.at)
         by.check(*arguments, at) if isinstance(by, Identity) else check_signed(*arguments, by, at)
     except (CallRefused, ValueError) as error:
@@ -179,18 +180,7 @@ def _message_to_sign(document: Document, name: str, at: str) -> bytes:
     return json.dumps([KIND, document.digest, name, at]).encode()
 
 
-def _text(content: bytes) -> str:
-    return base64.b64encode(content).decode()
-
-
-def _bytes(text: str) -> bytes:
-    return base64.b64decode(text, validate=True)
-
-
 _ALWAYS = ("epsilon", "bytes", "min_nodes", "min_sites")  # rules that the report shows even with default values
-
-
-_STATED = ("requester", "purpose", "submitter")
 
 
 def of_site(folder: Path, run: str = "") -> Document:
@@ -220,6 +210,26 @@ def of_site(folder: Path, run: str = "") -> Document:
         if kind.direction != "down":
             readers |= {*kind.receivers}
     names = [called.get(who, f"the {who}" if who == SERVER else who) for who in sorted(readers)]
+    rows = list[dict[str, str]]()
+    for one in runs:
+        for note in one.joined:
+            row = {
+                "when (UTC)": str(note["at"])[:16].replace("T", " "),
+                "run": one.name,
+                "what": f"{job(note)}, {note.get('algorithm')}",
+                "asked by": str(note.get("requester") or "not stated"),
+                "purpose": str(note.get("purpose") or "not stated"),
+                "configuration": str(note.get("pin"))[:12],
+                "software": f"fedweave {note.get('fedweave')}, torch {note.get('torch')}",
+            }
+            rows.append(row)
+    text = (
+        "The configuration is named by the first digits of its SHA-256, software by its version and its files' digest."
+    )
+    asked = Section("What was asked", (text,), grid=grid(rows, tuple(rows[0]) if rows else ()))
+    changed = [{"when (UTC)": at[:16].replace("T", " "), "what": change} for at, change in changes(runs)]
+    unchanged = () if changed else ("The journals note no change of the policy.",)
+    refused = tuple(chain.from_iterable(map(refusal_lines, runs)))
     return Document(
         title=f"What left {about.legal_name or name}",
         facts=tuple(_facts(name, about, called, peers, notes, period(ledger, times), run).items()),
@@ -232,11 +242,11 @@ def of_site(folder: Path, run: str = "") -> Document:
         ),
         sections=(
             sent_section(kinds, len(peers) + 1, called),
-            _requests(runs),
+            asked,
             _spent(summary),
             _policy(summary.rules),
-            _changes(runs),
-            _refusals(runs),
+            Section("Changes of the policy", unchanged, grid=grid(changed, ("when (UTC)", "what"))),
+            Section("What was refused", () if refused else ("Nothing was refused.",), refused),
         ),
         foot=FOOT,
         signer=certificate_name(folder) or name,
@@ -255,7 +265,7 @@ def _facts(
 ) -> dict[str, str]:
     """The site and its owner, the runs, the period, and who asked for which purpose."""
     stated = dict[str, str]()
-    for key in _STATED:
+    for key in ("requester", "purpose", "submitter"):
         stated[key] = listed(sorted({str(note[key]) for note in notes if note.get(key)}))
     by = [stated["requester"] or "not stated"]
     if stated["submitter"]:
@@ -274,33 +284,23 @@ def _facts(
     }
 
 
-def _requests(runs: list[SiteRun]) -> Section:
-    rows = list[dict[str, str]]()
-    for run in runs:
-        for note in run.joined:
-            row = {
-                "when (UTC)": str(note["at"])[:16].replace("T", " "),
-                "run": run.name,
-                "what": f"{job(note)}, {note.get('algorithm')}",
-                "asked by": str(note.get("requester") or "not stated"),
-                "purpose": str(note.get("purpose") or "not stated"),
-                "configuration": str(note.get("pin"))[:12],
-                "software": f"fedweave {note.get('fedweave')}, torch {note.get('torch')}",
-            }
-            rows.append(row)
-    text = (
-        "The configuration is named by the first digits of its SHA-256, software by its version and its files' digest."
-    )
-    return Section("What was asked", (text,), grid=grid(rows, tuple(rows[0]) if rows else ()))
-
-
 def _spent(summary: Audit) -> Section:
     """What all runs together have spent, and what the policy still allows."""
     rules, spent, cost = summary.rules, summary.spent, summary.spent.account.cost
-    epsilon, form = spent.epsilon(rules.delta), "{:.4g}".format
-    rows = [_row(f"ε at δ = {rules.delta:g}", epsilon, rules.epsilon, form), _row("bytes", spent.bytes, rules.bytes)]
-    rows.append(_row("evaluations whose scores left", spent.evaluations, rules.evaluations))
-    rows += [_row(f"replies of {step}", replies_of(spent, step), limit) for step, limit in rules.calls.items()]
+    epsilon = spent.epsilon(rules.delta)
+    amounts: list[tuple[str, float, float | None]] = [
+        (f"ε at δ = {rules.delta:g}", epsilon, rules.epsilon),
+        ("bytes", spent.bytes, rules.bytes),
+        ("evaluations whose scores left", spent.evaluations, rules.evaluations),
+    ]
+    amounts += [(f"replies of {step}", replies_of(spent, step), limit) for step, limit in rules.calls.items()]
+    rows = list[dict[str, str]]()
+    for what, amount, limit in amounts:
+        form = "{:.4g}" if what.startswith("ε") else "{:,}"
+        row = {"what": what, "spent": form.format(amount), "allowed": "no cap", "left": "no cap"}
+        if limit is not None:
+            row |= {"allowed": form.format(limit), "left": form.format(max(0, limit - amount))}
+        rows.append(row)
     if cost.unbounded and not epsilon:
         rows[0]["spent"] = "none holds"
     text = "Over all runs of the site, as its policy counts."
@@ -310,12 +310,6 @@ def _spent(summary: Audit) -> Section:
     if summary.lost:
         text = f"{summary.lost[0].upper()}{summary.lost[1:]}. {text}"
     return Section("What it cost, and what is left", (text,), grid=grid(rows, ("what",)))
-
-
-def _row(what: str, spent: float, limit: float | None, form: Callable[[float], str] = "{:,}".format) -> dict[str, str]:
-    if limit is None:
-        return {"what": what, "spent": form(spent), "allowed": "no cap", "left": "no cap"}
-    return {"what": what, "spent": form(spent), "allowed": form(limit), "left": form(max(0, limit - spent))}
 
 
 def _policy(rules: Rules) -> Section:
@@ -336,14 +330,3 @@ def _value(setting: object) -> str:
     if isinstance(setting, list | tuple):
         return ", ".join(map(str, setting))
     return "not set" if setting is None else f"{setting:,}"
-
-
-def _changes(runs: list[SiteRun]) -> Section:
-    rows = [{"when (UTC)": at[:16].replace("T", " "), "what": change} for at, change in changes(runs)]
-    text = () if rows else ("The journals note no change of the policy.",)
-    return Section("Changes of the policy", text, grid=grid(rows, ("when (UTC)", "what")))
-
-
-def _refusals(runs: list[SiteRun]) -> Section:
-    lines = tuple(chain.from_iterable(map(refusal_lines, runs)))
-    return Section("What was refused", () if lines else ("Nothing was refused.",), lines)

@@ -23,11 +23,7 @@ KEY = "marks.key"  # beside the journals, whose loss is noticed
 
 def site_key(folder: Path) -> bytes:
     """The key of a site's marks and of what it draws once for good. A site draws the key once; another
-    `privacy.secret` does not change it.
-
-    Raises:
-        ConfigError: see `sitefile.read_secret`.
-    """
+    `privacy.secret` does not change it."""
     path = private_folder(folder / "ledgers") / KEY
     if not path.exists():
         new = path.with_name(f"{KEY}.{os.getpid()}")

@@ -47,35 +47,32 @@ class Doorkeeper(FedAdminAgent):
         if NEEDED.issuperset(processor.get_topics()):
             super().register_processor(processor)
 
-    def _dispatch_request(self, request: object) -> object:
-        why = reason_to_refuse(request)
-        if why is not None:
-            return new_cell_message({}, error_reply(why))
+    def _dispatch_request(self, request: Any) -> object:
+        if request.get_header(MessageHeaderKey.ORIGIN) != SERVER:
+            return new_cell_message({}, error_reply("only the server may ask a site"))
+        job = request.payload.get_header(RequestHeader.JOB_ID, "")
+        if job or request.payload.topic in OF_A_JOB:
+            # NVFlare keeps a job in a folder with the job's id, next to the site's own folder, and empties that first.
+            try:
+                is_id = isinstance(job, str) and str(uuid.UUID(job)) == job
+            except ValueError:
+                is_id = False
+            if not is_id:
+                return new_cell_message({}, error_reply("a job's id is none that NVFlare gives"))
         return super()._dispatch_request(request)
-
-
-def reason_to_refuse(request: Any) -> str | None:
-    """Why a site rejects a request; None if it accepts it. NVFlare keeps a job in a folder with the job's id, next to
-    the site's own folder, and empties that folder first."""
-    if request.get_header(MessageHeaderKey.ORIGIN) != SERVER:
-        return "only the server may ask a site"
-    job = request.payload.get_header(RequestHeader.JOB_ID, "")
-    if (job or request.payload.topic in OF_A_JOB) and not _is_id(job):
-        return "a job's id is none that NVFlare gives"
-    return None
-
-
-def _is_id(job: object) -> bool:
-    try:
-        return isinstance(job, str) and str(uuid.UUID(job)) == job
-    except ValueError:
-        return False
 
 
 def main() -> int:
     """Run a site until it is stopped. It takes the arguments of NVFlare's client."""
     client_train.FedAdminAgent = Doorkeeper
     return gatekeeper.main(client_train)
+
+
+class _Handle(ProcessHandle):
+    def poll(self) -> int:
+        """The return code of the process: success, or unknown."""
+        code: int = super().poll()
+        return code if code == JobReturnCode.SUCCESS else JobReturnCode.UNKNOWN
 
 
 class SiteLauncher(ClientProcessJobLauncher):
@@ -85,13 +82,6 @@ class SiteLauncher(ClientProcessJobLauncher):
     def launch_job(self, job_meta: Record, fl_ctx: object) -> ProcessHandle:
         """Start the job's process."""
         return _Handle(process_adapter=super().launch_job(job_meta, fl_ctx).adapter)
-
-
-class _Handle(ProcessHandle):
-    def poll(self) -> int:
-        """The return code of the process: success, or unknown."""
-        code: int = super().poll()
-        return code if code == JobReturnCode.SUCCESS else JobReturnCode.UNKNOWN
 
 
 if __name__ == "__main__":

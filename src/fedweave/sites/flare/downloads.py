@@ -39,11 +39,7 @@ class Downloads:
             self._store = Store(self._folder, "download", "download-before-", self._persistent)
 
     def check(self, step: str, message: Tree) -> None:
-        """Refuse a message to `step` that is not finite, or that differs too much from the messages before.
-
-        Raises:
-            CallRefused: names the leaf. PolicyViolation: names the bound.
-        """
+        """Refuse a message to `step` that is not finite, or that differs too much from the messages before."""
         path = not_finite(message)
         if path:
             raise CallRefused(f"{path} of what {step} is sent {NOT_FINITE}")

@@ -35,8 +35,8 @@ from fedweave.sites.flare.sitefile import read_ids_key
 UNITE = "unite"  # the name of the step that adds up the tables
 ENTITIES, CELLS = "entities", "cells"
 NUMBERED = "entities.npz"  # in a run's folder at a site: how it numbers its entities
-MOST = 1 << 22  # rows of a table
-COUNTING: Declaration = {ENTITIES: Sends("how many entities the site has, in whole blocks", within=Whole(-1, MOST))}
+MAX_ROWS = 1 << 22  # rows of a table
+COUNTING: Declaration = {ENTITIES: Sends("how many entities the site has, in whole blocks", within=Whole(-1, MAX_ROWS))}
 UNITING: Declaration = {
     CELLS: Sends(
         "nothing by itself; with the others' a keyed hash of each entity that some site has, and how many sites have "
@@ -44,11 +44,11 @@ UNITING: Declaration = {
         SecureSum(everyone=True, bits=64, fraction=0),
     )
 }
-HEARS = {
+RECEIVES = {
     "rows": "how many entities all sites have together, one that several have counted by each",
     "listed": "keyed hashes of all entities that some site has",
 }
-INFO = StepInfo.of(UNITING, True, hears=HEARS)
+INFO = StepInfo.of(UNITING, True, hears=RECEIVES)
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,7 @@ class Entities:
 
     @classmethod
     def of(cls, data: Dataset, folder: Path) -> "Entities":
-        """The entities of a site's `data`, hashed with the key in its `folder`.
-
-        Raises:
-            DataError: the nodes have no ids. ConfigError: there is no key.
-        """
+        """The entities of a site's `data`, hashed with the key in its `folder`."""
         if not data.node_names:
             refuse(folder, "its nodes have no ids, by which sites number them alike", "Give ids, or take tables.")
         return cls(data, union.hashes(data.node_names, read_ids_key(folder)))
@@ -77,34 +73,23 @@ class Entities:
         return {ENTITIES: padded_rows(len(self.hashes))}
 
     def table(self, message: Tree) -> Tree:
-        """The site's term of the sum, with the number of rows in the server's `message`.
-
-        Raises:
-            CallRefused: the message has no valid number of rows.
-        """
+        """The site's term of the sum, with the number of rows in the server's `message`."""
         rows = message.get("rows")
-        if type(rows) is not int or not union.PLACES <= rows <= MOST or rows % union.PLACES:
+        if type(rows) is not int or not union.PLACES <= rows <= MAX_ROWS or rows % union.PLACES:
             raise CallRefused(f"entities: the server asks for a table of {rows!r} rows")
         return {CELLS: torch.from_numpy(union.table(self.hashes, rows))}
 
     def assign_numbers(self, message: Tree, path: Path, log: logging.Logger) -> Dataset:
-        """The data with the columns of its entities by the list in the server's `message`; also writes these to `path`.
-
-        Raises:
-            CallRefused: the message has no valid list.
-        """
-        listed = message.get("listed")
-        if (
-            not isinstance(listed, Tensor)
-            or listed.dtype != torch.int64
-            or listed.dim() != 2
-            or listed.shape[1:] != (2,)
-        ):
+        """The data with the columns of its entities by the list in the server's `message`; also writes these to
+        `path`."""
+        listed = message.get("listed")  # int64 [F, 2]
+        if not isinstance(listed, Tensor) or listed.dtype != torch.int64 or listed.dim() != 2 or listed.shape[1] != 2:
             raise CallRefused("entities: the server sends no list of hashes")
         rows = listed.numpy()
-        if not 0 < len(rows) <= MOST or not (_order(rows[1:]) > _order(rows[:-1])).all():
+        order = rows[:, 0].astype(object) * (1 << union.BITS) + rows[:, 1]  # one comparable number for each hash
+        if not 0 < len(rows) <= MAX_ROWS or not (order[1:] > order[:-1]).all():
             raise CallRefused("entities: the server's list is empty, too long, or not in order")
-        columns = union.places(self.hashes, rows)
+        columns = union.places(self.hashes, rows)  # [n]
         lost = int((columns < 0).sum())
         if lost > 0:
             log.warning(
@@ -117,11 +102,7 @@ class Entities:
 
     def with_saved_numbers(self, path: Path) -> Dataset:
         """The data with the columns that its entities had when the run began. Entities that are new since then have
-        none.
-
-        Raises:
-            FedweaveError: the file `path` of these columns is absent.
-        """
+        none."""
         if not path.exists():
             raise FedweaveError(
                 f"{path} is not there: the run did not begin at this site. Restore the file, or start a new run."
@@ -132,23 +113,8 @@ class Entities:
             return with_node_columns(self.data, columns, int(archive["width"]))
 
 
-def _order(rows: np.ndarray) -> np.ndarray:
-    """One comparable number for each hash int64 [n, 2]."""
-    result: np.ndarray = rows[:, 0].astype(object) * (1 << union.BITS) + rows[:, 1]
-    return result
-
-
-def read_union(total: Tensor, sites: int) -> Tensor:
-    """The list of all entities, int64 [F, 2], from the sum of the tables of all sites. sites: their number."""
-    return torch.from_numpy(union.union(total.numpy(), sites))
-
-
 def rows_of(replies: Mapping[str, Tree]) -> int:
-    """The number of rows of every site's table, from the numbers of entities that the sites report.
-
-    Raises:
-        UserError: a site withholds its number, or there are too many entities.
-    """
+    """The number of rows of every site's table, from the numbers of entities that the sites report."""
     counts = {site: reply[ENTITIES] for site, reply in replies.items()}
     silent = [site for site, count in counts.items() if count < 0]
     if silent:
@@ -157,9 +123,9 @@ def rows_of(replies: Mapping[str, Tree]) -> int:
             "Allow it."
         )
     rows = union.rows_for(sum(counts.values()))
-    if rows > MOST:
+    if rows > MAX_ROWS:
         raise UserError(
-            f"the sites have {sum(counts.values()):,} entities, and {MOST // 2:,} can be numbered. Train on fewer.",
+            f"the sites have {sum(counts.values()):,} entities, and {MAX_ROWS // 2:,} can be numbered. Train on fewer.",
             code="user.entities",
         )
     return rows

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
+from torch import Tensor
 
 from fedweave.core.federation import Call, Declaration, Sent, StepInfo
 from fedweave.core.graph import Graph
@@ -14,28 +15,22 @@ from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.core.types import PREDICTION, SETUP, Record
 from fedweave.datasets.external import EXCHANGE
-from fedweave.engines.calls import Keys, check_quorum, sources, with_test
+from fedweave.engines.calls import Keys, check_quorum, sources
 from fedweave.engines.engine import ServerEngine
 from fedweave.engines.messages import LastSent, Messages
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import Flagging
 from fedweave.partition.external import ADD, SUMS, TOTALS
-from fedweave.sites.flare.agreement import misshapen, unlike
-from fedweave.sites.flare.alignment import BLINDING, MEETING, Ask, meet
+from fedweave.privacy import union
+from fedweave.sites.flare import entities, exchange
+from fedweave.sites.flare.agreement import invalid_counts, unusual_forms
+from fedweave.sites.flare.alignment import BLINDING, MEETING, meet
 from fedweave.sites.flare.chain import Heads, behind, heads_in
-from fedweave.sites.flare.entities import CELLS, COUNTING, UNITE, read_union, rows_of
-from fedweave.sites.flare.entities import HEARS as LISTED
-from fedweave.sites.flare.entities import INFO as UNITING
-from fedweave.sites.flare.exchange import CLAIMING, HEARD, match_nodes
-from fedweave.sites.flare.exchange import INFO as SHARING
+from fedweave.sites.flare.entities import CELLS, COUNTING, UNITE, rows_of
+from fedweave.sites.flare.exchange import CLAIMING, match_nodes
 from fedweave.sites.flare.inspection import Inspector, SiteFaults
-from fedweave.sites.flare.joining import (
-    FLAGS,
-    JOINING,
-    longest,
-    without,
-)
+from fedweave.sites.flare.joining import FLAGS, JOINING, max_lengths, without
 from fedweave.sites.flare.peers import (
     REPEATED,
     WRITTEN,
@@ -58,7 +53,8 @@ JOIN, BLIND, ALIGN, PAD = "(join)", "(blind)", "(align)", "(pad)"
 class Flare(ServerEngine):
     """An engine whose every client is a site with its own process, graph and private state.
 
-    clients: names of the sites, in the order of the project. quorum: the share of the called sites with which a call
+    clients: names of the sites, in the order of the project. graphs: {role: graph at the server}, with the global test
+    graph as "test". quorum: the share of the called sites with which a call
     goes on if the algorithm asks for more; None: all sites are needed, and no setting changes that. ledger: records all
     messages, also over restarts. root: see `sums.Sums`. resend: send leaves again that sites have from the message
     before. heads: the last entries of the sites' accounts, also from earlier runs.
@@ -72,23 +68,23 @@ class Flare(ServerEngine):
         ledger: Ledger,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
-        test: Graph | None = None,
-        held: Mapping[str, Graph] | None = None,
+        graphs: Mapping[str, Graph] | None = None,
         quorum: float | None = None,
         limit: int = 512_000_000,
         root: Authority | None = None,
         resend: bool = True,
         heads: Heads | None = None,
     ) -> None:
-        self.clients, self.classes, self.dtype, self.test, self.ledger = tuple(sites), 0, dtype, test, ledger
+        self.clients, self.classes, self.dtype, self.ledger = tuple(sites), 0, dtype, ledger
         self.device = torch.device("cpu")
-        self.held = with_test(held or {}, test)
+        self.held = dict(graphs or {})
+        self.test = self.held.get("test")
         self._link, self._fixed, self._inspector = link, quorum is None, Inspector(limit)
         self._quorum = 1.0 if quorum is None else quorum
         self._keys, self._last = Keys(seed), LastSent(resend)
         self._out: dict[str, str] = {}
         self._saved = self._snapshot = -1
-        # apart: {party: (number of nodes on its list, number of these that all parties have)}
+        # vertical: {party: (number of nodes on its list, number of these that all parties have)}
         self._pin, self.overlaps = "", dict[str, tuple[int, int]]()
         self._faults, self._wrote = SiteFaults(), set[str]()
         self._versions, self._heads = DataVersions(), heads or Heads()
@@ -112,7 +108,7 @@ class Flare(ServerEngine):
         flags: Flagging | None = None,
     ) -> Replies:
         """Send every site the experiment and the round after which to go on. Each site replies with the form of its
-        data (`JOINING`), and learns the common length of lists that all sites pad (`joining.longest`).
+        data (`JOINING`), and learns the common length of lists that all sites pad (`joining.max_lengths`).
 
         vertical: the sites are parties with features of their own. They first find their common nodes (`alignment`),
         and reply with the form of their data on these. predict: the job predicts with a finished run's models. data:
@@ -122,101 +118,95 @@ class Flare(ServerEngine):
         Raises:
             ClientsMissing: fewer than the quorum could join. UserError: the parties do not fit together.
         """
-        more = {"round": after, "predict": predict}
-        sites, here = list(self.clients), self._open(self.clients)
+        more: Record = {"round": after, "predict": predict}
+        sites, present = list(self.clients), self._reachable(self.clients)
         self.ledger.purpose = PREDICTION if predict else SETUP
         self._fixed |= predict  # a finished run's settings stay as they are
-        known = {"data": data or {}, "heads": self._heads.plain(sites), "versions": versions(document)}
-        about = {"sites": sites, "protocol": PROTOCOL} | known | more
-        request = {"kind": "join", "run": run, "document": document} | about
         self._pin, self._sums.run = pin(document, sites), run
-        exchange = not vertical and document.get("data", {}).get("external") == EXCHANGE
-        unites = document.get("data", {}).get("features") == "learned" and after < 0 and not predict
-        declaration = MEETING if vertical else {**JOINING, **CLAIMING} if exchange else COUNTING if unites else JOINING
-        replies = self._arrive(
-            JOIN, declaration, request, dict.fromkeys(here, {} if flags is None else flags._asdict())
-        )
+        settings = document.get("data", {})
+        exchanges = not vertical and settings.get("external") == EXCHANGE
+        unites = settings.get("features") == "learned" and after < 0 and not predict
 
         def ask(turn: int, sent: Mapping[str, Tree]) -> Replies:
             return self._arrive(BLIND, BLINDING.sends, {"kind": "blind", "turn": turn, "pin": self._pin} | more, sent)
 
+        # 1. The request to join. What a site replies depends on what the sites still have to agree on.
+        if vertical:
+            declaration = MEETING
+        elif exchanges:
+            declaration = {**JOINING, **CLAIMING}
+        else:
+            declaration = COUNTING if unites else JOINING
+        known = {"data": data or {}, "heads": self._heads.plain(sites), "versions": versions(document)}
+        about = {"sites": sites, "protocol": PROTOCOL} | known | more
+        message: Tree = {} if flags is None else flags._asdict()
+        request = {"kind": "join", "run": run, "document": document} | about
+        replies = self._arrive(JOIN, declaration, request, dict.fromkeys(present, message))
+        # 2. Parties find the nodes that all of them have, and that is all.
+        if vertical:
+            met = meet(replies, ask)
+            for site, common in met.items():
+                self.overlaps[site] = len(replies[site]["ids"]), len(common.get("common", ()))
+            return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
+        # 3. All other sites number their entities, if they learn vectors of these (`entities.Entities`).
         if unites:
-            replies = self._unite(replies, more)
-        if not vertical:
-            # The server refuses later whom it cannot leave out here.
-            faults = unlike(replies, self._quorum * len(self.clients))
-            replies = self._exclude(replies, faults)
-            if exchange:
-                self._exchange(replies, more, ask)
-            return self._pad_lists(replies, more)
-        met = meet(replies, ask)
-        for site, message in met.items():
-            self.overlaps[site] = len(replies[site]["ids"]), len(message.get("common", ()))
-        return self._arrive(ALIGN, JOINING, {"kind": "align", "pin": self._pin} | more, met)
+            everyone = list(replies.clients)
+            rows = rows_of({site: replies[site] for site in everyone})
+            total = self._early_sum(UNITE, entities.INFO, CELLS, {"rows": rows}, everyone, more)
+            listed: Tree = {"listed": torch.from_numpy(union.union(total.numpy(), len(everyone)))}
+            align = {"kind": "align", "pin": self._pin} | more
+            replies = self._arrive(ALIGN, JOINING, align, dict.fromkeys(everyone, listed))
+        # 4. Sites whose data has another form are left out; the server refuses later those that it cannot leave out.
+        replies = self._exclude(replies, unusual_forms(replies, self._quorum * len(self.clients)))
+        # 5. Features go over edges between sites (`exchange.Exchange`).
+        if exchanges:
+            count, sent, local_slots = match_nodes(replies, ask)
+            self._arrive("(match)", {}, {"kind": "match", "pin": self._pin} | more, sent)
+            sums = self._early_sum(ADD, exchange.INFO, SUMS, {"slots": count}, list(sent), more)
+            rows_of_sites = {site: {TOTALS: sums[slots]} for site, slots in local_slots.items()}
+            self._arrive("(take)", {}, {"kind": "take", "pin": self._pin} | more, rows_of_sites)
+        # 6. Lists get one length at all sites.
+        sizes = max_lengths(replies)
+        if not sizes:
+            return replies
+        padded = self._arrive(PAD, {}, {"kind": "pad", "pin": self._pin} | more, dict.fromkeys(replies.clients, sizes))
+        return without(replies, {site: why for site, why in padded.missing.items() if site in replies.clients})
 
     def _arrive(self, name: str, declaration: Declaration, request: Record, sent: Mapping[str, Tree]) -> Replies:
-        info = StepInfo.of(declaration, True, hears=HEARD | LISTED | FLAGS)
+        info = StepInfo.of(declaration, True, hears=exchange.RECEIVES | entities.RECEIVES | FLAGS)
         replies, _ = self._call(name, info, request, encode_messages(sent), sent, self.clients)
         if "split" in declaration:
-            replies = self._exclude(replies, misshapen(replies))
+            replies = self._exclude(replies, invalid_counts(replies))
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing, self._fixed)
         return replies
 
-    def _exchange(self, replies: Replies, more: Record, ask: Ask) -> None:
-        """Run the exchange of features over edges between sites (`exchange.Exchange`)."""
-        count, sent, local_slots = match_nodes(replies, ask)
-        request, broadcast, everyone = {"pin": self._pin} | more, {"slots": count}, list(sent)
-        self._arrive("(match)", {}, request | {"kind": "match"}, sent)
-        message = dict.fromkeys(everyone, broadcast)
-        about = {"kind": ADD, "step": ADD, "again": 0, "sum": self._sums.prepare(ADD, SHARING, everyone)} | request
-        arrived, notes = self._call(f"({ADD})", SHARING, about, encode_messages(message), message, everyone)
-        total = self._sums.open_sum(ADD, SHARING, about, arrived, broadcast, notes).total(SUMS)
-        rows = {site: {TOTALS: total[slots]} for site, slots in local_slots.items()}
-        self._arrive("(take)", {}, request | {"kind": "take"}, rows)
-
-    def _unite(self, replies: Replies, more: Record) -> Replies:
-        """Run the numbering of entities, common to all sites (`entities.Entities`)."""
-        everyone = list(replies.clients)
-        request, broadcast = {"pin": self._pin} | more, {"rows": rows_of({site: replies[site] for site in everyone})}
-        message = dict.fromkeys(everyone, broadcast)
-        about = {"kind": ADD, "step": UNITE, "again": 0, "sum": self._sums.prepare(UNITE, UNITING, everyone)} | request
-        arrived, notes = self._call(f"({UNITE})", UNITING, about, encode_messages(message), message, everyone)
-        total = self._sums.open_sum(UNITE, UNITING, about, arrived, broadcast, notes).total(CELLS)
-        listed = {"listed": read_union(total, len(everyone))}
-        return self._arrive(ALIGN, JOINING, {"kind": "align"} | request, dict.fromkeys(everyone, listed))
+    def _early_sum(
+        self, step: str, info: StepInfo, key: str, message: Tree, sites: Sequence[str], more: Record
+    ) -> Tensor:
+        """The secure aggregation of the terms of these `sites` before the first step."""
+        sent, where = dict.fromkeys(sites, message), {"pin": self._pin} | more
+        request = {"kind": ADD, "step": step, "again": 0, "sum": self._sums.prepare(step, info, sites)} | where
+        arrived, notes = self._call(f"({step})", info, request, encode_messages(sent), sent, sites)
+        total: Tensor = self._sums.open_sum(step, info, request, arrived, message, notes).total(key)
+        return total
 
     def _exclude(self, replies: Replies, faults: Mapping[str, str]) -> Replies:
         self._out |= faults
         self._count(faults, faults)
         return without(replies, faults)
 
-    def _pad_lists(self, replies: Replies, more: Record) -> Replies:
-        """Have the sites agree on lengths of lists, if they need any. Returns the replies without sites lost
-        meanwhile."""
-        sizes = longest(replies)
-        if not sizes:
-            return replies
-        here = self._arrive(PAD, {}, {"kind": "pad", "pin": self._pin} | more, dict.fromkeys(replies.clients, sizes))
-        return without(replies, {site: why for site, why in here.missing.items() if site in replies.clients})
-
     def answer(self, call: Call) -> Replies:
         """See `core.federation.Federation`. A site whose step fails or whose reply is rejected counts as missing. If a
         step replaces the data, the server learns only the version of the new data."""
-        replies, notes = self._answer(call)
-        if call.way == "replace_data":
-            self._versions.note(notes)
-        return replies
-
-    def _answer(self, call: Call) -> tuple[Replies, dict[str, str]]:
         name, info, received = call.name, call.info, call.received
         occurrence, chosen, messages = self._prepared(call)
-        request, here = self._request(call, occurrence), self._open(chosen)
+        request, present = self._request(call, occurrence), self._reachable(chosen)
         if received is not None:
             request["received"] = cast(Relayed, received).plain(chosen)
         if info.sums:
-            request["sum"] = self._sums.prepare(name, info, here)
-            here = request["sum"]["peers"]
-        replies, notes = self._step(request, info, messages, chosen, here)
+            request["sum"] = self._sums.prepare(name, info, present)
+            present = request["sum"]["peers"]
+        replies, notes = self._step(request, info, messages, chosen, present)
         self._wrote |= {site for site, note in notes.items() if read_note(note).get(WRITTEN) is True}
         if received is not None:
             for site, note in notes.items():
@@ -224,11 +214,13 @@ class Flare(ServerEngine):
         check_quorum(name, min(call.quorum, self._quorum), len(chosen), replies.missing, self._fixed)
         if info.sums:
             replies = self._sums.open_sum(name, info, request, replies, messages.common(), notes)
-        return replies, notes
+        if call.way == "replace_data":
+            self._versions.note(notes)
+        return replies
 
     def _ask(self, name: str, info: StepInfo, request: Record, sent: Mapping[str, Tree]) -> Replies:
         """One exchange of `sums.Sums`, outside the steps. Equal messages are encoded once."""
-        blobs = encode_messages({site: sent[site] for site in self._open(list(sent))})
+        blobs = encode_messages({site: sent[site] for site in self._reachable(list(sent))})
         call = {"kind": name, "pin": self._pin, "round": self.round} | request
         return self._call(f"({name})", info, call, blobs, sent, list(sent))[0]
 
@@ -242,9 +234,11 @@ class Flare(ServerEngine):
                 code="step.addressed",
             )
         occurrence, chosen, messages = self._prepared(call)
-        request, here, number = self._request(call, occurrence), self._open(chosen), self._calls
-        request["to"] = {site: [peer for peer in to[site] if peer in here] for site in here}
-        replies, notes = self._step(request, StepInfo({}, True, hears=info.hears), messages, chosen, here)
+        request, present, number = self._request(call, occurrence), self._reachable(chosen), self._calls
+        request["to"] = dict[str, list[str]]()
+        for site in present:
+            request["to"][site] = [peer for peer in to[site] if peer in present]
+        replies, notes = self._step(request, StepInfo({}, True, hears=info.hears), messages, chosen, present)
         missing, good = dict(replies.missing), []
         for site in replies.clients:
             try:
@@ -254,30 +248,23 @@ class Flare(ServerEngine):
                 self._count({site: str(error)}, {site: str(error)})
                 continue
             good.append(site)
-            self._note(receipt, (self.round, number, name, site), request["to"][site], info)
+            # The ledger gets what the site sent to other sites, by its receipt.
+            peers = tuple(peer for peer in request["to"][site] if peer not in receipt.lost)
+            keys = tuple(line(*key, info) for key in receipt.keys)
+            if peers:
+                senders_of = (site,) * len(peers)
+                entry = Entry(self.round, number, name, senders_of, "peer", keys, receipt.size, 0.0, peers)
+                self.ledger.enter(entry)
         check_quorum(name, min(call.quorum, self._quorum), len(chosen), missing, self._fixed)
         ordered = {site: missing[site] for site in chosen if site in missing}
         return Relayed(name, tuple(good), ordered, senders, occurrence)
-
-    def _note(self, receipt: Receipt, where: tuple[int, int, str, str], to: Sequence[str], info: StepInfo) -> None:
-        """Enter into the ledger what a site sent to other sites, by its receipt."""
-        round, call, name, site = where
-        peers = tuple(peer for peer in to if peer not in receipt.lost)
-        keys = tuple(line(*key, info) for key in receipt.keys)
-        if peers:
-            self.ledger.enter(Entry(round, call, name, (site,) * len(peers), "peer", keys, receipt.size, 0.0, peers))
 
     def _request(self, call: Call, occurrence: int) -> Record:
         where = {"round": self.round, "again": occurrence, "saved": self._saved}
         return {"kind": _KINDS[call.way], "pin": self._pin, "step": call.name} | where
 
     def _step(
-        self,
-        request: Record,
-        info: StepInfo,
-        messages: Messages,
-        chosen: Sequence[str],
-        here: Sequence[str],
+        self, request: Record, info: StepInfo, messages: Messages, chosen: Sequence[str], here: Sequence[str]
     ) -> tuple[Replies, dict[str, str]]:
         """Call a step on the sites that are both `chosen` and `here`; returns replies and notes."""
         several, common = messages.each or messages.rows.clients, messages.common()
@@ -287,7 +274,7 @@ class Flare(ServerEngine):
         self._last.note(whole, replies.clients)
         return replies, notes
 
-    def _open(self, chosen: Sequence[str]) -> list[str]:
+    def _reachable(self, chosen: Sequence[str]) -> list[str]:
         closed = self._out | self._link.unreachable()
         return [site for site in chosen if site not in closed]
 
@@ -306,6 +293,7 @@ class Flare(ServerEngine):
         whole: the full messages, if `sent` holds only the leaves that the sites lack.
         """
         where, closed = (self.round, self._calls, name), self._out | self._link.unreachable()
+        # 1. Send the messages, and wait for the answers.
         missing = {site: closed.get(site, NO_KEYS) for site in chosen if site in closed or site not in blobs}
         for site in blobs:
             self.ledger.record(*where, (site,), "down", sent.get(site, {}), 0.0, info.message)
@@ -316,9 +304,11 @@ class Flare(ServerEngine):
                 missing[site] = answer.refusal
                 if answer.final:
                     self._out[site] = answer.refusal
+        # 2. Which replies are usable?
         arrived = {site: answer.blob for site, answer in answers.items() if not answer.refusal}
         good, refused = self._inspector.accept(name, info, whole or sent, arrived)
         missing |= refused
+        # 3. A site whose accounts end before an entry that others know of is out: it has lost or hidden some.
         heads = {site: heads_in(answers[site].heads) for site in good}
         faults = behind(heads)
         if faults:
@@ -326,6 +316,7 @@ class Flare(ServerEngine):
             missing |= faults
             self._out |= faults
         self._heads.note({site: heads[site][site] for site in good if site in heads[site]})
+        # 4. Enter the replies into the ledger.
         here = [site for site in chosen if site in good]
         for site in here:
             arrived_info = as_arrived(info, good[site], read_scoring(answers[site].note))
@@ -366,11 +357,7 @@ class Flare(ServerEngine):
         return {"round": self.round - 1}, self._versions.plain(before=True)
 
     def restore(self, tree: Tree, data: Tree | None = None) -> None:
-        """Continue after the round of `tree`, to which the sites went back when they joined.
-
-        Raises:
-            FedweaveError: `tree` is the checkpoint of a simulation.
-        """
+        """Continue after the round of `tree`, to which the sites went back when they joined."""
         if tree.keys() != {"round"}:
             raise FedweaveError("this checkpoint is of a simulation; start the run at the sites in a new --out.")
         self._snapshot = int(tree["round"])

@@ -22,8 +22,6 @@ SERVER_FILE = "server.toml"  # in the server's, if its owner has written one
 LOG = "fedweave.log"  # in either
 LOG_FORMAT = "FEDWEAVE_LOG_FORMAT"  # the variable of the environment: "text" or "json"
 SITE_LOGGER = "fedweave.site."  # what the name of a site's logger begins with
-
-
 LOG_BYTES, OLD_LOGS = 5_000_000, 5  # bytes of a log, and the number of older logs that are kept
 
 
@@ -35,11 +33,7 @@ def private_folder(path: Path) -> Path:
 
 
 def check_private(path: Path) -> None:
-    """Refuse a file with a key or another secret if other users than its owner can read it.
-
-    Raises:
-        ConfigError: names the file.
-    """
+    """Refuse a file with a key or another secret if other users than its owner can read it."""
     if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ConfigError(f"{path} can be read by others. Restrict it to yourself: chmod 600 {path}")
 
@@ -50,11 +44,7 @@ def private_file(path: str, flags: int) -> int:
 
 
 def replace_private(path: Path, content: bytes) -> None:
-    """Replace a file atomically by one that only its owner can read.
-
-    Raises:
-        FedweaveError: see `experiment.runs.files.write`.
-    """
+    """Replace a file atomically by one that only its owner can read."""
     from fedweave.experiment.runs.files import write  # with Arrow, which the long-lived processes do not need
 
     write(path, lambda file: file.write(content), private_file)

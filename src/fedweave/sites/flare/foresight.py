@@ -12,14 +12,7 @@ from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, release_o
 from fedweave.core.tree import nest
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.rounds import evaluated
-from fedweave.sites.flare.policy import (
-    SCORES,
-    PolicyViolation,
-    Spent,
-    check_evaluations,
-    check_reply,
-    check_summed,
-)
+from fedweave.sites.flare.policy import SCORES, PolicyViolation, Spent, check_evaluations, check_reply, check_summed
 from fedweave.sites.flare.scores import scoring_of, scoring_steps
 from fedweave.sites.flare.sitefile import Rules
 
@@ -28,9 +21,6 @@ def check_declared(rules: Rules, calls: Calls, labels: bool, sites: int) -> None
     """Refuse a run that the policy would stop before its end, before any data of it leaves.
 
     labels: whether the site has labels. sites: number of sites in the run.
-
-    Raises:
-        PolicyViolation: names every rule, the field, and the step that sends it.
     """
     violations = refusals(rules, calls, labels, sites)
     reasons = [f"{why}, and {sender} sends it" for why, sender, certain in violations if certain]
@@ -50,11 +40,7 @@ def refusals(rules: Rules, calls: Calls, labels: bool, sites: int) -> Iterator[t
 
 
 def check_fields(rules: Rules, info: StepInfo, sites: int) -> None:
-    """Refuse a job whose sites would send a denied field before the first step. sites: number of sites in the job.
-
-    Raises:
-        PolicyViolation: names every rule and field.
-    """
+    """Refuse a job whose sites would send a denied field before the first step. sites: number of sites in the job."""
     reasons = denials(rules, info, sites)
     if reasons:
         raise PolicyViolation(". ".join(reasons.values()))
@@ -123,9 +109,6 @@ def check_planned_evaluations(
     one.
 
     sites: number of sites in the run. done: the round after which the run goes on, -1 if it begins.
-
-    Raises:
-        PolicyViolation: states how many are left and how many the run needs.
     """
     rounds = range(max(done, 0) + 1, general.rounds + 1)
     planned = sum(evaluated(round, general.rounds, general.eval_every) for round in rounds)
@@ -208,9 +191,6 @@ def check_target(rules: Rules, target: Mapping[str, int], done: Mapping[str, int
     """Refuse this number of `more` replies of each step if they would exceed its target.
 
     target: see `target_replies`. done: {step: number of its replies in runs of the same configuration}.
-
-    Raises:
-        PolicyViolation: states by how many rounds to shorten the run.
     """
     for step, allowed in target.items():
         replied = done.get(step, 0)

@@ -58,22 +58,27 @@ class RunHere:
     init_from: str
     scorer: Scorer
 
+    def is_comparable(self, other: "RunHere") -> bool:
+        """Whether they are the same run but for what they leave out."""
+        return self.scorer.run == other.scorer.run and (self.excluded, self.sites) != (other.excluded, other.sites)
+
 
 def runs_here(folder: Path) -> list[RunHere]:
     """The runs that left their models in a site's folder, the earliest first."""
-    result = list[RunHere]()
+    runs = list[RunHere]()
     for path in journals(folder):
         notes = read_journal(path).notes
-        joined = next((note for note in notes if note["note"] == "joined" and not note.get("predict")), None)
+        joined = [note for note in notes if note["note"] == "joined" and not note.get("predict")]
+        data = [note for note in notes if note["note"] == DATA]
         file = folder / RUNS / path.stem / SCORER
-        if joined is None or not file.is_file():
+        if not joined or not file.is_file():
             continue
-        data = next((note for note in reversed(notes) if note["note"] == DATA), None)
-        out = frozenset[str]() if data is None else Exclusion.of_note(data).examples
-        start = "" if data is None else str(data.get("init_from", ""))
-        sites = tuple(map(str, joined.get("sites", ())))
-        result.append(RunHere(path.stem, str(joined["at"]), sites, out, start, Scorer.load(file)))
-    return sorted(result, key=lambda run: (run.began, (folder / RUNS / run.name / SCORER).stat().st_mtime_ns))
+        excluded, start = frozenset[str](), ""
+        if data:
+            excluded, start = Exclusion.of_note(data[-1]).examples, str(data[-1].get("init_from", ""))
+        sites = tuple(map(str, joined[0].get("sites", ())))
+        runs.append(RunHere(path.stem, str(joined[0]["at"]), sites, excluded, start, Scorer.load(file)))
+    return sorted(runs, key=lambda run: (run.began, (folder / RUNS / run.name / SCORER).stat().st_mtime_ns))
 
 
 def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> Forgetting:
@@ -83,10 +88,6 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
     run of the same configuration as an earlier one, `before`, that left out what site.toml lists, or another site; and
     `fast` is the last run that began from `before`. If `exact` is no run of this site and site.toml lists nothing, the
     whole site has left: all of its training examples are forgotten.
-
-    Raises:
-        UserError: there is no such run, it left out others than site.toml lists, or the site has columns from edges to
-            other sites' nodes.
     """
     about, _ = read_checked(folder / SITE_FILE)
     if about.external != REFUSE:
@@ -106,7 +107,14 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
     whole = rest if forgotten is None else training_graph(replace(about, forget=None), folder)
     gone = np.isin(names_of(whole), list(ids)) | site_leaves
     forgotten_training, remaining_rows = gone & np.asarray(whole.public)[TRAIN], ~gone | site_leaves
-    notes = [] if forgotten is None or not forgotten.absent else [_absent(forgotten.absent)]
+    notes, commitment = list[str](), None
+    if forgotten is not None:
+        if forgotten.absent:
+            notes.append(f"The data has no example with {forgotten.absent:,} of the ids in the list.")
+        # This hash binds the owner to the list, by whole hashes: of the short marks in journals, two lists with the
+        # same ones could be found.
+        whole_marks = forgotten.marks(forgotten.ids, folder, out.data, size=32)
+        commitment = hashlib.sha256(",".join(sorted(whole_marks)).encode()).hexdigest()
     if not forgotten_training.any():
         notes.append("None of them was a training example of this site, so that there is nothing to infer.")
     notes.extend(chosen.notes)
@@ -130,7 +138,7 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
             "training": int(forgotten_training.sum()),
             "of": whole.examples,
             "kind": whole.example,
-            "list": None if forgotten is None else _commitment(forgotten, folder, out.data),
+            "list": commitment,
         },
         "metric": metric,
         "models": compared(outcomes, metric, positive),
@@ -156,17 +164,16 @@ def _choose_models(folder: Path, here: Sequence[RunHere], marks: frozenset[str],
     runs = {name: known[word] for name, word in named.items() if word in known}
     files = {name: Scorer.load(scorer_file(Path(word))) for name, word in named.items() if word and word not in known}
 
-    def differs(one: RunHere, other: RunHere) -> bool:
-        """Whether they are the same run but for what they leave out."""
-        return one.scorer.run == other.scorer.run and (one.excluded != other.excluded or one.sites != other.sites)
-
-    if not named[EXACT]:
-        after = [run for run in here if run.excluded == marks and any(differs(run, one) for one in _earlier(here, run))]
-        runs |= {EXACT: after[-1]} if after else {}
+    if not named[EXACT]:  # the last run that left out what is listed, after a run like it that did not
+        for at, run in enumerate(here):
+            if run.excluded == marks and any(run.is_comparable(earlier) for earlier in here[:at]):
+                runs[EXACT] = run
     if not named[BEFORE]:
-        last = _earlier(here, runs[EXACT]) if EXACT in runs else list(here)
-        same = [run for run in last if EXACT not in runs or differs(runs[EXACT], run)]
-        runs |= {BEFORE: same[-1]} if same else {}
+        earlier = list(here)
+        if EXACT in runs:
+            end = here.index(runs[EXACT])
+            earlier = [run for run in here[:end] if run.is_comparable(runs[EXACT])]
+        runs |= {BEFORE: earlier[-1]} if earlier else {}
     if not named[FAST] and BEFORE in runs:
         on = [run for run in here if run.init_from == runs[BEFORE].name and run.excluded == marks]
         runs |= {FAST: on[-1]} if on else {}
@@ -191,21 +198,6 @@ def _choose_models(folder: Path, here: Sequence[RunHere], marks: frozenset[str],
     notes.extend(f"The {name} model is a file: no journal here shows what it was trained on." for name in files)
     ordered = {name: models[name] for name in (BEFORE, EXACT, FAST) if name in models}
     return _Chosen(ordered, {name: run.name for name, run in runs.items()}, tuple(notes))
-
-
-def _commitment(forgotten: Forgotten, folder: Path, data: str) -> str:
-    """A hash that binds the owner to the list, by whole hashes: of the short marks in journals, two lists with the same
-    ones could be found."""
-    whole = forgotten.marks(forgotten.ids, folder, data, size=32)
-    return hashlib.sha256(",".join(sorted(whole)).encode()).hexdigest()
-
-
-def _earlier(here: Sequence[RunHere], run: RunHere) -> list[RunHere]:
-    return list(here[: here.index(run)])
-
-
-def _absent(count: int) -> str:
-    return f"The data has no example with {count:,} of the ids in the list."
 
 
 def _graph(model: Scorer, data: Dataset) -> Graph:

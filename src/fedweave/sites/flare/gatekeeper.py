@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from nvflare.apis.fl_constant import SystemComponents
-from nvflare.apis.job_def import Job, JobMetaKey, RunStatus
+from nvflare.apis.job_def import JobMetaKey, RunStatus
 from nvflare.fuel.f3.cellnet import cell_cipher
 from nvflare.fuel.f3.drivers import net_utils
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
@@ -81,69 +81,39 @@ _COPIED = (
 )  # fmt: skip
 
 
-def take_up(folder: Path) -> None:
-    """Make the server in `folder` begin interrupted jobs again (`restart_jobs`) before it starts others."""
-
-    def run(self: JobRunner, fl_ctx: Any) -> None:
-        try:
-            restart_jobs(fl_ctx.get_engine().get_component(SystemComponents.JOB_MANAGER), fl_ctx, folder)
-        except Exception:  # the server has to serve other jobs
-            log = logging.getLogger("fedweave.server")
-            log.exception("jobs from before were not taken up", extra=fields("jobs-not-taken-up"))
-        _RUN(self, fl_ctx)
-
-    JobRunner.run = run
-
-
 def restart_jobs(manager: Any, fl_ctx: Any, folder: Path) -> None:
     """Mark the jobs that the last end of the server in `folder` has interrupted, and submit a copy of each whose run is
     to go on, unless an earlier start has done so. The copy waits until the sites of the interrupted job are connected.
-    A run goes on after its last saved round."""
+    A run goes on after its last saved round, within `engine.wait` of its last message."""
     log = logging.getLogger("fedweave.server")
     copied = {job.meta.get(JobMetaKey.CLONED_FROM.value) for job in manager.get_all_jobs(fl_ctx)}
     for job in manager.get_jobs_by_status([RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx):
         run = str(job.meta.get(JobMetaKey.JOB_NAME.value, "")).removeprefix(JOB)
-        why = why_over(folder, run)
-        if why:
-            more = fields("job-interrupted", run=run, reason=why)
-            log.info("run %s: its job is over, because the server was stopped; %s", run, why, extra=more)
+        config, journal = folder / "runs" / run / "config.toml", folder / "ledgers" / f"{run}.jsonl"
+        reason = ""  # why it does not go on by itself
+        try:
+            wait = float(tomllib.loads(config.read_text())["engine"].get("wait", 0.0))
+            away = time.time() - journal.stat().st_mtime
+            if away > wait:
+                reason = f"the server was away for {away:.0f} s, and engine.wait is {wait:g}"
+            if (config.parent / "summary.json").exists():
+                reason = "its training is done"
+        except (OSError, ValueError, KeyError):
+            reason = "it had not begun"
+        if reason:
+            more = fields("job-interrupted", run=run, reason=reason)
+            log.info("run %s: its job is over, because the server was stopped; %s", run, reason, extra=more)
         elif job.job_id not in copied:
+            sites = list[str]()
+            for line in job.meta.get(JobMetaKey.JOB_DEPLOY_DETAIL.value) or ():
+                name, _, what = str(line).rpartition(": ")
+                if what == "OK" and name != "server":
+                    sites.append(name)
             meta = {key: job.meta[key] for key in _COPIED if key in job.meta}
-            meta |= {JobMetaKey.MANDATORY_CLIENTS.value: sites_of_job(job), JobMetaKey.CLONED_FROM.value: job.job_id}
+            meta |= {JobMetaKey.MANDATORY_CLIENTS.value: sites, JobMetaKey.CLONED_FROM.value: job.job_id}
             manager.clone(job.job_id, meta, fl_ctx)
             log.info("run %s: goes on after the server was stopped", run, extra=fields("job-taken-up", run=run))
         manager.set_status(job.job_id, RunStatus.FINISHED_ABNORMAL, fl_ctx)
-
-
-def sites_of_job(job: Job) -> list[str]:
-    """The sites to which a job was deployed."""
-    details = [str(line).rpartition(": ") for line in job.meta.get(JobMetaKey.JOB_DEPLOY_DETAIL.value) or ()]
-    return [name for name, _, what in details if what == "OK" and name != "server"]
-
-
-def why_over(folder: Path, run: str) -> str:
-    """Why a run of the server in `folder` does not go on by itself; "" if it does. It goes on within `engine.wait` of
-    its last message."""
-    config, journal = folder / "runs" / run / "config.toml", folder / "ledgers" / f"{run}.jsonl"
-    try:
-        wait = float(tomllib.loads(config.read_text())["engine"].get("wait", 0.0))
-        away = time.time() - journal.stat().st_mtime
-    except (OSError, ValueError, KeyError):
-        return "it had not begun"
-    if (config.parent / "summary.json").exists():
-        return "its training is done"
-    return "" if away <= wait else f"the server was away for {away:.0f} s, and engine.wait is {wait:g}"
-
-
-def main(train: ModuleType = server_train) -> int:
-    """Run the server, or a site with NVFlare's `client_train`, until it is stopped. It takes the arguments of NVFlare's
-    module."""
-    version_check()
-    args = train.parse_arguments()
-    obey(Path(args.workspace) / STARTUP)
-    take_up(Path(args.workspace))
-    expose(Path(args.workspace))
-    return int(train.mpm.run(main_func=train.main, run_dir=args.workspace, args=args) or 0)
 
 
 def expose(folder: Path) -> None:
@@ -159,6 +129,27 @@ def expose(folder: Path) -> None:
     except (FedweaveError, OSError) as error:
         log = logging.getLogger("fedweave.gauges")
         log.error("no metrics (metrics_port): %s", error, extra=fields("no-metrics", reason=str(error)))
+
+
+def main(train: ModuleType = server_train) -> int:
+    """Run the server, or a site with NVFlare's `client_train`, until it is stopped. It takes the arguments of NVFlare's
+    module."""
+    version_check()
+    args = train.parse_arguments()
+    folder = Path(args.workspace)
+    obey(folder / STARTUP)
+
+    def run(self: JobRunner, fl_ctx: Any) -> None:
+        try:  # before it starts other jobs
+            restart_jobs(fl_ctx.get_engine().get_component(SystemComponents.JOB_MANAGER), fl_ctx, folder)
+        except Exception:  # the server has to serve other jobs
+            log = logging.getLogger("fedweave.server")
+            log.exception("jobs from before were not taken up", extra=fields("jobs-not-taken-up"))
+        _RUN(self, fl_ctx)
+
+    JobRunner.run = run
+    expose(folder)
+    return int(train.mpm.run(main_func=train.main, run_dir=args.workspace, args=args) or 0)
 
 
 if __name__ == "__main__":

@@ -40,22 +40,26 @@ class LabelVersion(NamedTuple):
         """The version of the labels of `data`, all that the site has. rows: int64 [m], the examples of a run. If
         examples have ids, their order in the file does not matter, and a mark depends on no other example. If not,
         other examples may have the same numbers in other data, and marks depend on all labels."""
-        order = sorted(range(data.examples), key=lambda row: data.ids[row]) if data.ids else [*range(data.examples)]
-        content = [[data.ids[row] for row in order] if data.ids else [], data.y[order].tolist(), data.classes]
+        ids = list(data.ids)
+        order = np.argsort(np.array(ids, object), kind="stable") if ids else np.arange(data.examples)
+        content = [[ids[row] for row in order] if ids else [], data.y[order].tolist(), data.classes]
         digest = hashlib.blake2b(json.dumps(content).encode()).digest()
-        names = [f"id {data.ids[row]}" if data.ids else f"{row} of {digest.hex()}" for row in rows]
-        return cls(digest, cls._marks(names, data.y[rows].tolist(), data.classes))
+        names = [f"id {ids[row]}" if ids else f"{row} of {digest.hex()}" for row in rows]
+        return cls(digest, _label_marks(names, data.y[rows].tolist(), data.classes))
 
     @classmethod
     def of_rows(cls, y: np.ndarray, classes: int) -> "LabelVersion":
         """The version of labels y int64 [n] of a run's examples, which have changed since they were loaded."""
         digest = hashlib.blake2b(y.tobytes()).digest()
-        return cls(digest, cls._marks([f"{row} of {digest.hex()}" for row in range(len(y))], y.tolist(), classes))
+        names = [f"{row} of {digest.hex()}" for row in range(len(y))]
+        return cls(digest, _label_marks(names, y.tolist(), classes))
 
-    @staticmethod
-    def _marks(names: Sequence[str], labels: Sequence[object], classes: int) -> np.ndarray:
-        each = (json.dumps([*one, classes]).encode() for one in zip(names, labels, strict=True))
-        return np.frombuffer(b"".join(hashlib.blake2b(one, digest_size=8).digest() for one in each), np.int64)
+
+def _label_marks(names: Sequence[str], labels: Sequence[object], classes: int) -> np.ndarray:
+    marks = bytearray()
+    for name, label in zip(names, labels, strict=True):
+        marks += hashlib.blake2b(json.dumps([name, label, classes]).encode(), digest_size=8).digest()
+    return np.frombuffer(bytes(marks), np.int64)
 
 
 @dataclass(frozen=True)
@@ -80,16 +84,6 @@ class Holdings:
     pairs: Path | None = None
     forgotten: "Forgotten | None" = None
 
-    @property
-    def features(self) -> int:
-        """The number of features."""
-        return self.data.features
-
-    @property
-    def classes(self) -> int:
-        """Number of classes of the whole federation."""
-        return self.data.classes
-
 
 class Forgotten(NamedTuple):
     """The examples that a site leaves out. ids: their ids, as far as the data has them. training: of those among them
@@ -104,11 +98,7 @@ class Forgotten(NamedTuple):
 
     @classmethod
     def of(cls, site: SiteData, folder: Path) -> "Forgotten | None":
-        """What `site.toml` lists to leave out; None without a list.
-
-        Raises:
-            DataError, ConfigError: the list or the data is absent or invalid.
-        """
+        """What `site.toml` lists to leave out; None without a list."""
         if site.forget is None:
             return None
         whole = training_graph(replace(site, forget=None), folder)
@@ -124,20 +114,13 @@ class Forgotten(NamedTuple):
         these rows alone: the same number names another row once rows are removed.
 
         data: see `accounts.Exclusion`. size: in bytes.
-
-        Raises:
-            ConfigError: see `data_marks.site_key`.
         """
         key, purpose = site_key(folder), b"forget" + (data.encode() if self.numbers else b"")
         return frozenset(mark(key, purpose, name, size) for name in ids)
 
 
 def exclusion_of(site: SiteData, folder: Path, forgotten: Forgotten | None, accounts: Accounts) -> Exclusion:
-    """What a run on the data that `site.toml` names leaves out. accounts: the site's, with the data of earlier runs.
-
-    Raises:
-        DataError: see `read_graph`. ConfigError: see `data_marks.site_key`.
-    """
+    """What a run on the data that `site.toml` names leaves out. accounts: the site's, with the data of earlier runs."""
     whole = _as_written(replace(site, forget=None), folder)
     data, digests = identify(whole, folder / site.path, accounts)
     if forgotten is None:
@@ -157,16 +140,14 @@ def identify(whole: Dataset, path: Path, accounts: Accounts) -> tuple[str, froze
 def hold(site: SiteData, folder: Path, config: Config, training_form: DataForm | None = None) -> Holdings:
     """Read the data that `site.toml` names.
 
-    noted: the form of the data on which a finished run was trained, if its models predict. Features are then scaled by
-    the numbers of that data.
-
-    Raises:
-        DataError: a file is absent or invalid, has no split, or the two graphs do not fit together.
+    training_form: the form of the data on which a finished run was trained, if its models predict. Features are then
+    scaled by the numbers of that data.
     """
-    dtype = DTYPES[config.engine.values["dtype"]]
+    dtype, model = DTYPES[config.engine.values["dtype"]], config.model.make()
     links = None if config.links is None else replace(config.links, seed=config.general.seed)
-    (data, unscaled), model = site_graph(site, folder, training_form, links), config.model.make()
-    data, unscaled = (with_node_columns(data), with_node_columns(unscaled)) if config.learned else (data, unscaled)
+    data, unscaled = site_graph(site, folder, training_form, links)
+    if config.learned:
+        data, unscaled = with_node_columns(data), with_node_columns(unscaled)
     form, whole = training_form or form_at(site, unscaled), unscaled if site.external == EXCHANGE else None
     data = add_ports(data, fit_to_edges(model, data.edge_attrs))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
@@ -179,32 +160,28 @@ def hold(site: SiteData, folder: Path, config: Config, training_form: DataForm |
 def marks(data: Dataset, scaling: str) -> Record:
     """Fingerprints of the data that must not change. For prediction: features, classes and how they are scaled. For a
     run that resumes: all of the data."""
+    edge_columns = () if data.edge_attrs is None else data.edge_attrs.columns
     return {
         "features": list(data.columns) or data.features,
-        "features of edges": list(data.edge_attrs.columns)
-        if data.edge_attrs is not None and data.edge_attrs.columns
-        else data.edge_features,
+        "features of edges": list(edge_columns) or data.edge_features,
         "classes": list(data.labels or data.targets) or data.outputs,
         "scaling": scaling,
         "data": content(data),
     }
 
 
-def fitting(marks: Record) -> Record:
-    """The `marks` (`holdings.marks`) that a run's models need unchanged since training: all except the data itself."""
-    return {what: mark for what, mark in marks.items() if what != "data"}
-
-
 def check_as_before(path: Path, run: str, marks: Record) -> None:
-    """Compare the `marks` of a site's data with the marks in the file `path`, written when the `run` began.
-
-    Raises:
-        FedweaveError: a mark differs, with the remedy; or the file is damaged.
-    """
-    before = _marks_before(path)
-    differing = [what for what in marks if what in before and marks[what] != before[what]]
-    if differing:
-        was = before[differing[0]]
+    """Compare the `marks` of a site's data with the marks in the file `path`, written when the `run` began."""
+    try:
+        before = json.loads(path.read_bytes())
+        if not isinstance(before, dict):
+            raise TypeError("it holds no table")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FedweaveError(f"{path} is damaged ({error}). Restore it, or start a new run.") from error
+    for what, value in marks.items():
+        if what not in before or value == before[what]:
+            continue
+        was = before[what]
         remedy = {
             "data": "Restore the data that the run began with, or start a new run.",
             "features": f"Give the columns {was}, in this order.",
@@ -213,14 +190,4 @@ def check_as_before(path: Path, run: str, marks: Record) -> None:
             "scaling": f"Write normalize = {was!r} into site.toml.",
             "scaled over nodes": "Scale the features yourself and train with normalize = 'none' in site.toml.",
         }
-        raise FedweaveError(f"{differing[0]}: not as in the run {run}. {remedy[differing[0]]}")
-
-
-def _marks_before(path: Path) -> Record:
-    try:
-        record = json.loads(path.read_bytes())
-        if not isinstance(record, dict):
-            raise TypeError("it holds no table")
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FedweaveError(f"{path} is damaged ({error}). Restore it, or start a new run.") from error
-    return record
+        raise FedweaveError(f"{what}: not as in the run {run}. {remedy[what]}")

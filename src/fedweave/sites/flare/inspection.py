@@ -15,9 +15,7 @@ from fedweave.ops.touched import Sparsified
 from fedweave.sites.flare.folder import fields
 
 Structure = tuple[tuple[str, str], ...]
-
-
-FAR = 1e6  # a factor between numbers of one site and of others beyond which a model is useless
+MAX_FACTOR = 1e6  # a factor between numbers of one site and of others beyond which a model is useless
 
 
 class Inspector:
@@ -29,12 +27,7 @@ class Inspector:
         self._typical: dict[tuple[str, str], float] = {}
 
     def accept(
-        self,
-        step: str,
-        info: StepInfo,
-        sent: Mapping[str, Tree],
-        blobs: Mapping[str, bytes],
-        like: Tree | None = None,
+        self, step: str, info: StepInfo, sent: Mapping[str, Tree], blobs: Mapping[str, bytes], like: Tree | None = None
     ) -> tuple[dict[str, Tree], dict[str, str]]:
         """The usable replies {site: tree}, and {site: reason} for the rejected ones.
 
@@ -44,31 +37,47 @@ class Inspector:
         the same form as in `like` or, without `like`, as at most other sites. The number of rows may differ if the step
         declares one row per node. If no reply has the message's shapes, the step changes them, and only the other sites
         count. Numbers without a declared range must not exceed the usual size at other sites (or in `like`) by more
-        than the factor `FAR`.
+        than the factor `MAX_FACTOR`.
         """
         good: dict[str, Tree] = {}
         refused: dict[str, str] = {}
         for site, blob in blobs.items():
             try:
                 tree = self._read(step, info, blob)
-                fault = _beyond(info, sent.get(site, {}), tree)
+                fault = _range_fault(info, sent.get(site, {}), tree)
                 if fault:
                     raise ReplyRefused(fault)
                 good[site] = tree
             except ReplyRefused as error:
                 refused[site] = f"its reply was refused: {error}"
-        changed = {} if info.ragged else {site: _changes(sent.get(site, {}), good[site]) for site in good}
-        if len(good) == 1 or not all(changed.values()):
-            for site in [site for site, what in changed.items() if what]:
+        changed = dict[str, str]()  # {site: a leaf with another form than in the message}
+        if not info.ragged:
+            for site, tree in good.items():
+                forms_sent = {
+                    path: _form(leaf) for path, leaf in leaves(sent.get(site, {})) if isinstance(leaf, Tensor)
+                }
+                for path, leaf in leaves(tree):
+                    if path in forms_sent and _form(leaf) != forms_sent[path]:
+                        changed.setdefault(site, f"{path} is {_form(leaf)}, not {forms_sent[path]}")
+        if len(good) == 1 or len(changed) < len(good):
+            for site, fault in changed.items():
                 del good[site]
-                refused[site] = f"its reply was refused: {changed[site]}"
+                refused[site] = f"its reply was refused: {fault}"
         forms = {site: _structure(tree, info) for site, tree in good.items()}
-        common = self._settle(step, forms) if like is None else _structure(like, info)
+        common = self._common_structure(step, forms) if like is None else _structure(like, info)
         for site, form in forms.items():
             if common is None or form != common:
+                fault = "the sites disagree on its structure, and no majority settles it"
+                if common is not None:
+                    here, elsewhere = dict(form), dict(common)
+                    names = [name for name in here | elsewhere if here.get(name) != elsewhere.get(name)][:3]
+                    parts = [
+                        f"{name} is {here.get(name, 'absent')}, not {elsewhere.get(name, 'absent')}" for name in names
+                    ]
+                    fault = "; ".join(parts) or "its keys are in another order"
                 del good[site]
-                refused[site] = f"its reply was refused: {_difference(form, common)}"
-        for site, fault in self._far(step, info, good, like).items():
+                refused[site] = f"its reply was refused: {fault}"
+        for site, fault in self._too_large(step, info, good, like).items():
             del good[site]
             refused[site] = f"its reply was refused: {fault}"
         return good, refused
@@ -83,7 +92,7 @@ class Inspector:
             raise ReplyRefused(f"{path} {NOT_FINITE}")
         return tree
 
-    def _settle(self, step: str, forms: Mapping[str, Structure]) -> Structure | None:
+    def _common_structure(self, step: str, forms: Mapping[str, Structure]) -> Structure | None:
         """The structure that replies of `step` must have; None if there is no majority.
 
         Several replies determine it by majority. A single reply is compared with the structure from before.
@@ -94,7 +103,7 @@ class Inspector:
                 self._known[step] = form
         return self._known.get(step)
 
-    def _far(self, step: str, info: StepInfo, trees: Mapping[str, Tree], like: Tree | None) -> dict[str, str]:
+    def _too_large(self, step: str, info: StepInfo, trees: Mapping[str, Tree], like: Tree | None) -> dict[str, str]:
         """{site: the fault} for the sites whose numbers are much larger than at other sites.
 
         The usual size is the lower median of all, at least 1. A single reply is compared with the last usual size.
@@ -106,22 +115,14 @@ class Inspector:
             typical = median_low([magnitudes.get(key, 0.0) for magnitudes in (*sizes.values(), *known)])
             if len(sizes) + len(known) == 1:
                 typical = self._typical.get((step, key), typical)
-            limit = FAR * max(1.0, typical)
+            limit = MAX_FACTOR * max(1.0, typical)
             far = {site: magnitudes[key] for site, magnitudes in sizes.items() if magnitudes.get(key, 0.0) > limit}
             faults |= {site: f"{key} reaches {high:g}, where {typical:g} is usual" for site, high in far.items()}
             self._typical[step, key] = typical
         return faults
 
 
-def _changes(message: Tree, reply: Tree) -> str:
-    """The first leaf of a reply with another shape or dtype than the message's leaf of the same name; "" if none
-    has."""
-    sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor)}
-    forms = ((path, _form(leaf), _form(sent[path])) for path, leaf in leaves(reply) if path in sent)
-    return next((f"{path} is {form}, not {like}" for path, form, like in forms if form != like), "")
-
-
-def _beyond(info: StepInfo, message: Tree, reply: Tree) -> str:
+def _range_fault(info: StepInfo, message: Tree, reply: Tree) -> str:
     """The first leaf of a reply outside its declared range, or not of its declared form; "" if there is none."""
     sent = {path: leaf for path, leaf in leaves(message) if isinstance(leaf, Tensor | Sparsified)}
     for path, leaf in leaves(reply):
@@ -161,15 +162,6 @@ def _form(leaf: object, ragged: bool = False, per_node: bool = False) -> str:
     if per_node and not ragged:
         shape = f"[nodes{''.join(f', {size}' for size in leaf.shape[1:])}]" if len(leaf.shape) else "0-d"
     return f"{shape} {str(leaf.dtype).removeprefix('torch.')}"
-
-
-def _difference(form: Structure, common: Structure | None) -> str:
-    if common is None:
-        return "the sites disagree on its structure, and no majority settles it"
-    ours, theirs = dict(form), dict(common)
-    names = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
-    parts = [f"{name} is {ours.get(name, 'absent')}, not {theirs.get(name, 'absent')}" for name in names[:3]]
-    return "; ".join(parts) or "its keys are in another order"
 
 
 class SiteFaults:

@@ -7,32 +7,22 @@ of a list leaves the site, and no site learns the length of another site's list.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import torch
 
 from fedweave.core import random
 from fedweave.core.federation import Declaration, Sends
-from fedweave.core.graph import Graph
 from fedweave.core.ranges import Whole
 from fedweave.core.replies import Replies
-from fedweave.core.sizes import common_lengths, padded_rows
+from fedweave.core.sizes import common_lengths
 from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, LABELS, NUMBER, Kind
-from fedweave.datasets.base import Dataset
-from fedweave.errors import CallRefused, UserError
+from fedweave.errors import UserError
 from fedweave.sites.flare.holdings import Holdings
 from fedweave.sites.flare.sitefile import Rules
 
 SIZES = "sizes"
-
-
 LENGTH = Whole(-1, 1 << 17)  # every site pads its list to that length. -1: kept back
-
-
-REVEALS_SIZES = Sends(
-    "how long its lists are that all sites pad alike, such as of motifs, in blocks of 32", within=LENGTH
-)
 
 
 def site_lengths(needed: Mapping[str, int]) -> Tree:
@@ -40,12 +30,8 @@ def site_lengths(needed: Mapping[str, int]) -> Tree:
     return {SIZES: common_lengths([needed])} if needed else {}
 
 
-def longest(replies: Replies) -> Tree:
-    """The server's message to the sites: for each list the largest length; {} if there are no lists.
-
-    Raises:
-        UserError: a site withholds the length of its list.
-    """
+def max_lengths(replies: Replies) -> Tree:
+    """The server's message to the sites: for each list the largest length; {} if there are no lists."""
     sizes = {site: replies[site].get(SIZES, {}) for site in replies.clients}
     silent = [site for site, lengths in sizes.items() if -1 in lengths.values()]
     if silent:
@@ -56,21 +42,6 @@ def longest(replies: Replies) -> Tree:
     return common_lengths(sizes.values())
 
 
-def read_lengths(message: Tree, needed: Mapping[str, int]) -> dict[str, int]:
-    """The lengths in the server's `message`, checked by a site.
-
-    Raises:
-        CallRefused: they are for other lists than the site's, too short for these, or longer than the limit.
-    """
-    if message.keys() != needed.keys():
-        raise CallRefused("the server sends the lengths of other lists than the site's algorithm has")
-    for name, length in needed.items():
-        size = message[name]
-        if type(size) is not int or not length <= size <= LENGTH.most or size != padded_rows(size):
-            raise CallRefused(f"the server sends {size!r} as the length of {name}, which is not valid")
-    return dict(message)
-
-
 def without(replies: Replies, faults: Mapping[str, str]) -> Replies:
     """The replies without the `faults` sites, which count as missing for the reasons in `faults`."""
     here = {site: replies[site] for site in replies.clients if site not in faults}
@@ -78,17 +49,9 @@ def without(replies: Replies, faults: Mapping[str, str]) -> Replies:
 
 
 TARGET = "target"  # sent only if the target is no class
-
-
 RELATIONS = "relations"  # sent only if links are predicted
-
-
 KINDS: tuple[Kind, ...] = (CLASS, NUMBER, LABELS)
-
-
 WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back
-
-
 JOINING: Declaration = {
     "features": Sends("how many features the data has", within=WIDTH),
     "classes": Sends("how many classes the data has", within=WIDTH),
@@ -106,24 +69,14 @@ JOINING: Declaration = {
     "edges": Sends("how many edges the site holds", within=Whole(-1)),
     "split": Sends("how many examples it trains, validates and tests on", within=Whole()),
     "labels": Sends("how many examples of each class it has", within=Whole()),
-    SIZES: REVEALS_SIZES,
+    SIZES: Sends("how long its lists are that all sites pad alike, such as of motifs, in blocks of 32", within=LENGTH),
 }
-
-
-OF_EDGES = {
-    "edge_features": "features",
-    "edge_weights": "weighted",
-    "of_edges": "examples",
-}  # key: of `Dataset.edge_form`
-
-
+OF_EDGES = {"edge_features": "features", "edge_weights": "weighted", "of_edges": "examples"}  # key: of `edge_form`
 # What the server sends if a finished run's models predict.
 FLAGS = {
     "positive": "which class is looked for",
     "threshold": "from which probability on an example is flagged, chosen on all members' validation examples",
 }
-
-
 # Fields that describe the form of the data and reveal no record.
 FORM = ("features", "classes", TARGET, RELATIONS, *OF_EDGES, "directed", "names", "columns", "kinds", "groups")
 
@@ -135,31 +88,31 @@ def fingerprint(labels: Sequence[str]) -> int:
 
 def describe(holdings: Holdings, deny: Sequence[str]) -> Tree:
     """The site's report of its data when it joins: counts (`JOINING`), -1 or empty for the counts that it withholds."""
-    data, masks = holdings.data, holdings.graph.masks
-    counts = {
-        "features": data.features,
-        "classes": data.outputs,
-        **({} if data.target == CLASS else {TARGET: KINDS.index(data.target)}),
-        **({} if data.links is None else {RELATIONS: data.edge_form["relations"]}),
-        **{key: int(data.edge_form[name]) for key, name in OF_EDGES.items()},
+    data, graph = holdings.data, holdings.graph
+    edge_columns = () if data.edge_attrs is None else data.edge_attrs.columns
+    counts: Tree = {"features": data.features, "classes": data.outputs}
+    if data.target != CLASS:
+        counts[TARGET] = KINDS.index(data.target)
+    if data.links is not None:
+        counts[RELATIONS] = data.edge_form["relations"]
+    counts |= {key: int(data.edge_form[name]) for key, name in OF_EDGES.items()}
+    masks = graph.masks if data.links is None else graph.masks & (graph.y == 1)  # [3, examples], without drawn pairs
+    if data.target == CLASS:  # of each class, with a 1 in each label, or with a value of each numeric target
+        labels = torch.bincount(graph.y[graph.y >= 0], minlength=data.classes)
+    else:
+        labels = (graph.y == 1).sum(0) if data.target == LABELS else (~graph.y.isnan()).sum(0)
+    counts |= {
         "directed": int(data.edge_form["directed"]),
         "names": fingerprint(data.labels or data.targets),
-        "columns": fingerprint((*data.columns, *(() if data.edge_attrs is None else data.edge_attrs.columns))),
+        "columns": fingerprint((*data.columns, *edge_columns)),
         "kinds": fingerprint(holdings.kinds),
         "groups": fingerprint(data.groups),
         "nodes": data.nodes,
         "edges": data.edges.shape[1] // 2,
-        "split": (masks if data.links is None else masks & (holdings.graph.y == 1)).sum(1),  # without drawn pairs
-        "labels": _label_counts(holdings.graph, data),
+        "split": masks.sum(1),  # [3]
+        "labels": labels,  # [classes]
     }
     return withhold(counts, deny)
-
-
-def _label_counts(graph: Graph, data: Dataset) -> torch.Tensor:
-    """The number of examples of each class, with a 1 in each label, or with a value of each numeric target."""
-    if data.target == CLASS:
-        return torch.bincount(graph.y[graph.y >= 0], minlength=data.classes)
-    return (graph.y == 1).sum(0) if data.target == LABELS else (~graph.y.isnan()).sum(0)
 
 
 def private_fields(rules: Rules) -> tuple[str, ...]:
@@ -173,12 +126,6 @@ def private_fields(rules: Rules) -> tuple[str, ...]:
 def withhold(reply: Tree, deny: Sequence[str]) -> Tree:
     """`reply` with -1 or an empty tensor for the fields that the site's policy denies."""
     return {key: _blank(leaf) if key in deny else leaf for key, leaf in reply.items()}
-
-
-def withhold_sends(sends: Declaration, deny: Sequence[str]) -> Declaration:
-    """The declaration of a reply of `withhold`, for ledgers: the fields in `deny` reveal nothing."""
-    whole = {key: spec if isinstance(spec, Sends) else Sends(spec) for key, spec in sends.items()}
-    return {key: replace(spec, reveals="nothing: kept back") if key in deny else spec for key, spec in whole.items()}
 
 
 def _blank(leaf: object) -> object:

@@ -19,7 +19,7 @@ from fedweave.experiment.runs.files import read as content
 from fedweave.sites.flare.chain import Chain, ChainEntry, Head
 from fedweave.sites.flare.folder import private_file, private_folder
 
-_ENTRY, _MOST = TypeAdapter(Entry), 2**53
+_ENTRY, _MAX_SIZE = TypeAdapter(Entry), 2**53
 _FIELDS = Line._fields.index("applied") + 1  # of a line, at least; later ones have defaults
 _NOTE_FIELDS: dict[str, dict[str, type]] = {  # required fields of notes, by kind
     "saved": {"round": int},
@@ -140,11 +140,9 @@ def read_journal(path: Path, start: int = 0) -> Records:
         try:
             fields = json.loads(text) if text else {"note": ""}
             if "note" in fields:
-                records.notes.append(_note(fields))
-                continue
-            entry, link = _entry(text, fields), _link(text, fields)
-            records.entries.append(entry)
-            records.links.extend(link)
+                records.notes.append(_check_note(fields))
+            else:
+                _read_entry(text, fields, records)
         except FedweaveError as error:
             raise FedweaveError(f"{path}, line {number}: {error}") from error
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -152,7 +150,7 @@ def read_journal(path: Path, start: int = 0) -> Records:
     return records
 
 
-def _note(fields: Record) -> Record:
+def _check_note(fields: Record) -> Record:
     if not all(isinstance(fields[key], str) for key in ("note", "at") if fields["note"]):
         raise TypeError("a note's kind and time are words")
     for key, kind in _NOTE_FIELDS.get(fields["note"], {}).items():
@@ -162,10 +160,11 @@ def _note(fields: Record) -> Record:
     return fields
 
 
-def _entry(text: bytes, fields: Record) -> Entry:
+def _read_entry(text: bytes, fields: Record, records: Records) -> None:
+    """Add the entry of a line, and its link in the chain, to `records`, or raise an error and add nothing."""
     entry = _ENTRY.validate_json(text, strict=True)
-    sizes, places = [entry.size, *(line.bytes for line in entry.keys)], (entry.round, entry.call)
-    if not all(0 <= size < _MOST for size in sizes) or not all(abs(place) < 2**31 for place in places):
+    sizes = [entry.size, *(line.bytes for line in entry.keys)]
+    if not all(0 <= size < _MAX_SIZE for size in sizes) or max(abs(entry.round), abs(entry.call)) >= 2**31:
         raise ValueError("sizes, rounds and calls are numbers that fit")
     if not (0 <= entry.at < LATEST and 0 <= entry.seconds < LATEST):
         raise ValueError("a time is a number of seconds")
@@ -177,16 +176,12 @@ def _entry(text: bytes, fields: Record) -> Entry:
     for line in entry.keys:
         if line.applied is not None:
             read_applied(line.applied)
-    return entry
-
-
-def _link(text: bytes, fields: Record) -> list[ChainEntry]:
-    if "number" not in fields:  # of a server, or of a version without
-        return []
-    number, before = fields["number"], fields["before"]
-    if type(number) is not int or not 0 < number < 10**15 or not isinstance(before, str):
-        raise ValueError("an entry's number counts, and what is before it is a hash")
-    return [ChainEntry(Head.of(number, text), before)]
+    if "number" in fields:  # not of a server, or of a version without
+        number, before = fields["number"], fields["before"]
+        if type(number) is not int or not 0 < number < 10**15 or not isinstance(before, str):
+            raise ValueError("an entry's number counts, and what is before it is a hash")
+        records.links.append(ChainEntry(Head.of(number, text), before))
+    records.entries.append(entry)
 
 
 def _end_last_line(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from nvflare.collab import collab
 from nvflare.fuel.utils import waiter_utils
@@ -31,22 +31,8 @@ _PROBE = 5.0  # seconds between two looks at whether sites that owe an answer ar
 _ALIVE = 10.0  # seconds that a living site has to say so
 # After this many consecutive looks at which a site owed an answer but was not at work on it, the link asks it again:
 # the request or the answer is lost. The numbers grow, since a large answer may still be on its way.
-_ASK_AGAIN = (2, 8, 32)
-
-
+_REPEAT_AT = (2, 8, 32)
 _Arrivals: TypeAlias = "queue.Queue[tuple[str, object]]"
-
-
-class _Failure(Protocol):
-    """Why NVFlare has no reply of a site."""
-
-    cause: object
-
-
-class _Results(Protocol):
-    """The result object of a call, which NVFlare returns at once and fills later."""
-
-    failures: Mapping[str, _Failure]
 
 
 @dataclass
@@ -57,7 +43,7 @@ class _Call:
 
     number: int
     content: tuple[str, bytes]
-    results: dict[str, _Results]
+    results: dict[str, Any]  # NVFlare's result object, which has the failures by site
     arrivals: _Arrivals
     waiting: set[str]
     idle: Counter[str] = field(default_factory=Counter)
@@ -120,7 +106,11 @@ class CollabLink:
         here = [site for site in blobs if site in self._sites]
         same_blob = len({blobs[site] for site in here}) == 1
         groups = [here] if same_blob else [[site] for site in here]
-        calls = [self._start(group, request, blobs[group[0]]) for group in groups]
+        calls = list[_Call]()
+        for group in groups:
+            self._numbers += 1
+            calls.append(_Call(self._numbers, (request, blobs[group[0]]), {}, queue.Queue(), set(group)))
+            self._ask(calls[-1], group)
         self._current, answers = calls, dict[str, Answer]()
         deadline = time.monotonic() + self._timeout
         probe = time.monotonic() + _PROBE
@@ -139,12 +129,6 @@ class CollabLink:
         missing = absent | lost | dict.fromkeys(overdue, f"no answer within {self._timeout:g} s")
         self._silent = self._silent | missing.keys()
         return answers, missing
-
-    def _start(self, sites: list[str], request: str, blob: bytes) -> _Call:
-        self._numbers += 1
-        call = _Call(self._numbers, (request, blob), {}, queue.Queue(), set(sites))
-        self._ask(call, sites)
-        return call
 
     def _ask(self, call: _Call, sites: list[str]) -> None:
         group = collab.get_clients(sites)(
@@ -166,23 +150,19 @@ class CollabLink:
         at_work = {name.split(".")[0]: number for name, number in replies}
         for call in calls:
             for site in sorted(call.waiting & at_work.keys()):
-                self._look(call, site, at_work[site] == call.number)
+                call.idle[site] = 0 if at_work[site] == call.number else call.idle[site] + 1
+                if call.idle[site] in _REPEAT_AT:  # the site does not repeat the work
+                    what = "the request or its answer is lost on the way; the server asks again"
+                    more = fields("asked-again", site=site)
+                    self._log.warning("%s lives and is at work on nothing: %s", site, what, extra=more)
+                    self._repeated = True
+                    self._ask(call, [site])
         for site, error in replies.failures.items():
             if isinstance(error.cause, TimeoutError):
                 continue
             self._lost[site] = f"it is gone ({error.cause})"
             for call in calls:
                 call.waiting.discard(site)
-
-    def _look(self, call: _Call, site: str, at_work: bool) -> None:
-        """Ask a living site again if it owes an answer but is not at work on it. The site does not repeat the work."""
-        call.idle[site] = 0 if at_work else call.idle[site] + 1
-        if call.idle[site] in _ASK_AGAIN:
-            what = "the request or its answer is lost on the way; the server asks again"
-            more = fields("asked-again", site=site)
-            self._log.warning("%s lives and is at work on nothing: %s", site, what, extra=more)
-            self._repeated = True
-            self._ask(call, [site])
 
     def _news(self, call: _Call, wait: float = 0.0) -> list[tuple[str, object]]:
         """The replies since the last look; waits up to `wait` seconds for the first. Also marks lost sites."""

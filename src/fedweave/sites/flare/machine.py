@@ -15,11 +15,7 @@ from fedweave.experiment.config.toml import check_keys
 from fedweave.sites.flare.folder import SERVER_FILE, SITE_FILE
 
 T = TypeVar("T")
-
-
 Port = Annotated[int, Field(ge=0, lt=65536)]
-
-
 _Word = Annotated[str, Field(max_length=500)]
 
 
@@ -52,11 +48,7 @@ class ServersMachine:
 
 
 def read_about(path: Path) -> About:
-    """The table [site], checked.
-
-    Raises:
-        ConfigError: see `sitefile.read_site_file`.
-    """
+    """The table [site], checked."""
     try:
         return table(load(path), "site", About)
     except ConfigError as error:
@@ -64,11 +56,7 @@ def read_about(path: Path) -> About:
 
 
 def metrics_port(folder: Path) -> int:
-    """The metrics port in the file of the site, or of the server, in `folder`; 0 if the file sets none.
-
-    Raises:
-        ConfigError: see `sitefile.read_site_file`.
-    """
+    """The metrics port in the file of the site, or of the server, in `folder`; 0 if the file sets none."""
     if (folder / SITE_FILE).exists():
         return read_about(folder / SITE_FILE).metrics_port
     path = folder / SERVER_FILE
@@ -83,11 +71,7 @@ def metrics_port(folder: Path) -> int:
 
 
 def table(document: Record, name: str, kind: type[T]) -> T:
-    """The table `name` of a document as the dataclass `kind`, checked; its defaults where there is none.
-
-    Raises:
-        ConfigError: it is no table, or a key or value is not valid.
-    """
+    """The table `name` of a document as the dataclass `kind`, checked; its defaults where there is none."""
     values, parameters = document.get(name, {}), field_parameters(kind)
     if not isinstance(values, dict):
         raise ConfigError(f"{name}: is a table, written [{name}] with its keys below, got {values!r}")

@@ -1,4 +1,4 @@
-"""A site's part in secure aggregation: `privacy.aggregation` on trees, requests and the site's journal."""
+"""A site's part in secure aggregation: `protocols.aggregation` on trees, requests and the site's journal."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -45,9 +45,6 @@ class Masking:
         """Advertise the keys of a new epoch, or deal shares to the sites that have advertised theirs.
 
         info: the declaration of the step whose replies the epoch adds up.
-
-        Raises:
-            CallRefused: the epoch is not new, or the request is out of turn.
         """
         if request.kind == "advertise":
             if request.epoch <= self._last:
@@ -66,12 +63,7 @@ class Masking:
 
     def mask_reply(self, request: StepRequest | Add, info: StepInfo, digest: str, reply: Tree) -> Tree:
         """The reply with its terms of sums masked. digest: the fingerprint of the messages on which it depends
-        (`Memory.message_digest`).
-
-        Raises:
-            CallRefused: the sum is not prepared, or would have too few terms. FedweaveError: a term has no integers of
-                the declared size.
-        """
+        (`Memory.message_digest`)."""
         paths = sorted(path for path, _ in leaves(reply) if info.covering(path) in info.sums)
         if not paths:
             return reply
@@ -90,18 +82,17 @@ class Masking:
             if has_diverged(flat[path]):
                 raise FedweaveError(diverged_message(path), code="diverged")
             flat[path] = flat[path].contiguous().clone()
-        self._note_cut(request, int(flat.get(BEYOND, 0)), _numbers(flat, paths, info))
+        cut = int(flat.get(BEYOND, 0))
+        if cut:  # noted for the site's owner only: how many of its numbers were cut to the bound of the sum
+            # integers without a fraction are counts
+            values = sum(flat[path].numel() for path in paths if info.sums[str(info.covering(path))].fraction)
+            about = {"round": request.round, "step": request.step, "cut": cut, "values": values}
+            self._ledger.note("cut", **about)
+            text = "round %d: %d of %d values of %s were cut to the bound of the secure sum"
+            self._log.warning(text, request.round, cut, values, request.step, extra=fields("cut", **about))
         use = Use(request.sum.slot, (request.round, request.step, request.again), tuple(request.sum.peers), digest)
         participant.mask(use, [as_unsigned(flat[path]) for path in paths])
         return nest(flat)
-
-    def _note_cut(self, request: StepRequest | Add, cut: int, values: int) -> None:
-        """Note for the site's owner only how many of its numbers were cut to the bound of the sum."""
-        if cut:
-            self._ledger.note("cut", round=request.round, step=request.step, cut=cut, values=values)
-            text = "round %d: %d of %d values of %s were cut to the bound of the secure sum"
-            more = fields("cut", round=request.round, step=request.step, cut=cut, values=values)
-            self._log.warning(text, request.round, cut, values, request.step, extra=more)
 
     def open(self, request: Open, message: Tree) -> Tree:
         """Sign the list of sites in a sum, or reveal the shares that open it."""
@@ -120,17 +111,8 @@ class Masking:
         return self._participant
 
 
-def _numbers(flat: Mapping[str, Tensor], paths: Sequence[str], info: StepInfo) -> int:
-    """The number of real numbers in a sum; integers without a fraction are counts."""
-    return sum(flat[path].numel() for path in paths if info.sums[str(info.covering(path))].fraction)
-
-
 def min_terms(info: StepInfo, step: str, sites: Sequence[str]) -> int:
-    """The minimum number of sites in the secure aggregations of a step. sites: all sites of the run.
-
-    Raises:
-        CallRefused: the step declares no sum.
-    """
+    """The minimum number of sites in the secure aggregations of a step. sites: all sites of the run."""
     if not info.sums:
         raise CallRefused(f"secure sum: nothing that {step} sends is in one")
     return max(sum_spec.needed(len(sites)) for sum_spec in info.sums.values())
@@ -155,16 +137,12 @@ def as_unsigned(words: Tensor) -> np.ndarray:
 
 def advert_tree(advert: Advert) -> Tree:
     """An advertisement as a tree for a message."""
-    keys = torch.stack([tensor(key) for key in advert.keys])
+    keys = torch.stack([tensor(key) for key in advert.keys])  # [slots + 1, 32]
     return {"certificate": tensor(advert.certificate), "keys": keys, "signature": tensor(advert.signature)}
 
 
 def read_advert(tree: Tree) -> Advert:
-    """Undo `advert_tree`.
-
-    Raises:
-        CallRefused: the tree is not of this form.
-    """
+    """Undo `advert_tree`."""
     try:
         keys = tuple(data(row) for row in tree["keys"])
         return Advert(data(tree["certificate"]), keys, data(tree["signature"]))

@@ -14,7 +14,7 @@ from fedweave.algorithms.parts.part import KEEP
 from fedweave.algorithms.scoring import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.federation import Declaration, StepInfo, step_info
+from fedweave.core.federation import Declaration, Sends, StepInfo, step_info
 from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
 from fedweave.engines.calls import carry_out, check_declared, check_way, find_step, of_client
@@ -22,34 +22,23 @@ from fedweave.engines.devices import CPU, choose_device
 from fedweave.engines.messages import INFO, fingerprint
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
 from fedweave.experiment.graphs import graph_of
+from fedweave.partition.external import columns_to_send
 from fedweave.sites.flare.accounts import CallLog
 from fedweave.sites.flare.admission import admit, check_exchange, check_forget, check_sites, check_task
 from fedweave.sites.flare.alignment import MEETING, PartyData, read_party_data
 from fedweave.sites.flare.chain import report_heads
 from fedweave.sites.flare.entities import COUNTING, ENTITIES, NUMBERED, Entities
 from fedweave.sites.flare.entities import INFO as UNITING
-from fedweave.sites.flare.exchange import CLAIMING, make_exchange
+from fedweave.sites.flare.exchange import CLAIMING, Exchange
 from fedweave.sites.flare.federation import JOIN
 from fedweave.sites.flare.folder import LOG, SITE_FILE, fields
 from fedweave.sites.flare.foresight import check_fields, check_target
 from fedweave.sites.flare.holdings import Holdings, exclusion_of, hold, marks
-from fedweave.sites.flare.joining import (
-    FORM,
-    JOINING,
-    describe,
-    private_fields,
-    site_lengths,
-    withhold,
-    withhold_sends,
-)
+from fedweave.sites.flare.joining import FORM, JOINING, describe, private_fields, site_lengths, withhold
 from fedweave.sites.flare.machine import read_about
-from fedweave.sites.flare.participation import BEFORE, Participation
-from fedweave.sites.flare.peers import HEARD, REPEATED, WRITTEN, Post, Receipt, resend_info
-from fedweave.sites.flare.policy import (
-    PolicyViolation,
-    check_calls,
-    check_reply,
-)
+from fedweave.sites.flare.participation import EARLY_SUMS, Participation
+from fedweave.sites.flare.peers import REPEATED, SUM_OF, WRITTEN, Post, Receipt, resend_info
+from fedweave.sites.flare.policy import PolicyViolation, check_calls, check_reply, min_exchange_nodes
 from fedweave.sites.flare.policy_changes import PolicyFile
 from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.predicted import (
@@ -77,12 +66,13 @@ from fedweave.sites.flare.requests import (
 )
 from fedweave.sites.flare.scores import models_scored, models_tried
 from fedweave.sites.flare.site_data import nodes_scaling
-from fedweave.sites.flare.sitefile import SECRET, Rules, SiteData
+from fedweave.sites.flare.sitefile import SECRET, Rules, SiteData, read_ids_key
 from fedweave.sites.flare.states import StateFile
 from fedweave.sites.flare.steps import client_on, is_noised, read_received, with_fingerprints
+from fedweave.sites.protocols.identity import read_identity
+from fedweave.sites.protocols.intersection import IntersectionParty
 
 _WAYS = {"step": "map", "send": "send", "replace": "replace_data"}  # {kind of a request: the way of its step}
-_OWNER = f"its owner finds the reason in {LOG} in the site's folder"
 
 
 class Member:
@@ -114,7 +104,10 @@ class Member:
                 task = read_request(request)
                 reply, note = self._reply(task, blob)
                 self._calls.log_answer(self._run_of(task), task)
-                return Answer(reply, time.perf_counter() - began, note=note, heads=self._heads(task))
+                job, heads = self._job, ""
+                if job is not None:
+                    heads = report_heads(self._folder, self._name, job.accounts.chain.head, task)
+                return Answer(reply, time.perf_counter() - began, note=note, heads=heads)
             except PolicyViolation as error:
                 self._stopped = f"{FORBIDDEN}: {error}"
                 return self._refuse(task, error)
@@ -124,24 +117,23 @@ class Member:
             except Exception as error:  # a fault here stops only this site, and its text may contain data
                 reason = error.__cause__ if isinstance(error, StepFailed) else error
                 known = isinstance(reason, FedweaveError) and not isinstance(reason, DiskFull)
-                self._stopped = f"{MISTAKEN if known else 'it failed'} ({type(reason).__name__}); {_OWNER}"
+                what = MISTAKEN if known else "it failed"
+                self._stopped = (
+                    f"{what} ({type(reason).__name__}); its owner finds the reason in {LOG} in the site's folder"
+                )
                 return self._refuse(task, error)
 
     def end(self) -> None:
         """Log that the job is over."""
         self._calls.log_end(self._run_of(None), self._stopped)
         if self._states is not None and not self._stopped:
-            whole = self._states.now.round >= self._states.now.rounds
-            self._states.end("done" if whole else "stopped")
+            is_complete = self._states.now.round >= self._states.now.rounds
+            self._states.end("done" if is_complete else "stopped")
 
     def _run_of(self, request: Request | None) -> str:
         if isinstance(request, Join):
             return request.run
         return "" if self._job is None else self._job.run
-
-    def _heads(self, request: Request) -> str:
-        job = self._job
-        return report_heads(self._folder, self._name, job.accounts.chain.head, request) if job else ""
 
     def accept(self, sender: str, label: str, blob: bytes) -> str:
         """Keep a parcel of the site `sender` until a step needs it; returns "", or why the site rejects it.
@@ -153,7 +145,7 @@ class Member:
             if job is None or job.run != call["run"]:
                 raise FedweaveError("the site takes no part in that run")
             find_step(job.algorithm, call["step"])
-            job.inbox.put(sender, call["step"], (int(call["round"]), int(call["again"])), blob)
+            job.inbox.accept(sender, call["step"], (int(call["round"]), int(call["again"])), blob)
         except Exception as error:  # a bad parcel must not stop this site
             self._log.error("refused what %s sent: %s", sender, error, extra=fields("parcel-refused", peer=sender))
             return "it was refused"
@@ -176,7 +168,7 @@ class Member:
         if isinstance(request, Add):
             return self._add(self._job, request, message)
         if not isinstance(request, StepRequest):
-            return self._tell(request.round, *prepare(self._job, request, message, self._log)), ""
+            return self._report(request.round, *prepare(self._job, request, message, self._log)), ""
         return self._step(request, message)
 
     def _refuse(self, request: Request | None, error: Exception) -> Answer:
@@ -214,16 +206,19 @@ class Member:
             holdings = hold(data, self._folder, config, form_of_run(request, self._folder))
         who = data.random_id or self._name, self._name, self._submitter
         job = self._job = Participation(self._folder, request, config, holdings, rules, policy, released, device, *who)
-        self._warn(job)
+        for ledger, lines in job.accounts.damaged.items():
+            more = fields("ledger-damaged", run=job.run, ledger=ledger, lines=lines)
+            text = "ledgers/%s: damaged lines: %d; the accounts do not count them"
+            self._log.warning(text, ledger, lines, extra=more)
         self._flags = read_flags(decode(blob, job.limit)) if request.predict and blob else None
         job.go_back()
-        job.check_version(request.data[self._name].version if self._name in request.data else 0)
         if isinstance(holdings, PartyData):  # it finds the common nodes before it describes its data
-            return self._tell(request.round, JOIN, withhold(holdings.greeting(), private_fields(rules)), MEETING)
+            return self._report(request.round, JOIN, withhold(holdings.greeting(), private_fields(rules)), MEETING)
         return self._join_with_data(job, request, data, holdings)
 
     def _join_with_data(self, job: Participation, request: Join, site: SiteData, holdings: Holdings) -> bytes:
         """Check the data against earlier runs, make the algorithm, and report the data's form to the server."""
+        # 1. Earlier runs on this data, and what it leaves out.
         forgotten, learned = holdings.forgotten, job.experiment.learned
         if forgotten is not None:
             count, more = len(forgotten.ids), fields("left-out", run=request.run, examples=len(forgotten.ids))
@@ -232,44 +227,34 @@ class Member:
         known = marks(holdings.data, site.normalize) | ({"features": "learned"} if learned else {})
         job.check_marks(known, partial(exclusion_of, site, self._folder, forgotten, job.accounts))
         note_form(request, self._folder, holdings.form)
+        # 2. Entities get their numbers from all sites together, once; a run that goes on has them in a file.
         if learned:
-            return self._join_learned(job, request, holdings)
-        if holdings.whole is not None:
-            scaling = nodes_scaling(site, form_of_run(request, self._folder))
-            job.exchange = make_exchange(self._folder, request, self._name, job.rules, holdings.whole, site, scaling)
-        job.begin(holdings, holdings.features, site.normalize)
+            entities = Entities.of(holdings.data, self._folder)
+            if request.round < 0 and not request.predict:
+                check_fields(job.rules, UNITING, len(request.sites))
+                job.join_crowd()
+                job.entities = entities
+                return self._report(request.round, JOIN, entities.greeting(), COUNTING)
+            data = entities.with_saved_numbers(job.run_folder / NUMBERED)
+            holdings = replace(holdings, graph=graph_of(data, data.features, job.dtype), data=data)
+            job.begin(holdings, data.features)
+        else:
+            if holdings.whole is not None:
+                identity, key = read_identity(self._folder, job.rules.members), read_ids_key(self._folder)
+                meeting = IntersectionParty(self._name, identity, request.run, tuple(request.sites), key)
+                scaling = nodes_scaling(site, form_of_run(request, self._folder))
+                min_nodes, columns = min_exchange_nodes(job.rules), columns_to_send(holdings.whole)
+                job.exchange = Exchange(holdings.whole, columns, meeting, min_nodes, site, scaling)
+            job.begin(holdings, holdings.data.features, site.normalize)
+        # 3. The report, without the number of new records if a finished run's models predict them.
         denied = private_fields(job.rules)
         reply = describe(holdings, denied) | withhold(site_lengths(job.list_lengths), denied)
-        if request.predict:  # the number of new records does not leave the site
-            reply = {key: reply[key] for key in FORM if key in reply}
-        if job.exchange is None:
-            return self._tell(request.round, JOIN, reply, JOINING)
-        reply |= withhold(job.exchange.greeting(), denied)
-        return self._tell(request.round, JOIN, reply, {**JOINING, **CLAIMING})
-
-    def _join_learned(self, job: Participation, request: Join, holdings: Holdings) -> bytes:
-        """Report the number of entities, which the sites then number together; or go on with the numbers from
-        before."""
-        entities = Entities.of(holdings.data, self._folder)
-        if request.round < 0 and not request.predict:
-            check_fields(job.rules, UNITING, len(request.sites))
-            job.join_crowd()
-            job.entities = entities
-            return self._tell(request.round, JOIN, entities.greeting(), COUNTING)
-        job.entities, listed = None, entities.with_saved_numbers(job.run_folder / NUMBERED)
-        graph = graph_of(listed, listed.features, job.dtype)
-        job.begin(replace(holdings, graph=graph, data=listed), listed.features)
-        reply = describe(job.holdings if isinstance(job.holdings, Holdings) else holdings, private_fields(job.rules))
-        reply |= withhold(site_lengths(job.list_lengths), private_fields(job.rules))
         if request.predict:
             reply = {key: reply[key] for key in FORM if key in reply}
-        return self._tell(request.round, JOIN, reply, JOINING)
-
-    def _warn(self, job: Participation) -> None:
-        """Log which journals have damaged lines."""
-        for name, lines in job.accounts.damaged.items():
-            more = fields("ledger-damaged", run=job.run, ledger=name, lines=lines)
-            self._log.warning("ledgers/%s: damaged lines: %d; the accounts do not count them", name, lines, extra=more)
+        if job.exchange is None:
+            return self._report(request.round, JOIN, reply, JOINING)
+        reply |= withhold(job.exchange.greeting(), denied)
+        return self._report(request.round, JOIN, reply, {**JOINING, **CLAIMING})
 
     def _prepare(self, job: Participation, request: Agree | Open, message: Tree) -> bytes:
         """Answer a request for keys, shares or signatures of a secure aggregation; no rule of the policy applies to
@@ -281,23 +266,29 @@ class Member:
 
     def _add(self, job: Participation, request: Add, message: Tree) -> tuple[bytes, str]:
         """Send the site's masked term of an exchange over edges (`exchange.Exchange`), or of the table of entities."""
-        if request.step not in BEFORE:
+        if request.step not in EARLY_SUMS:
             raise CallRefused(f"{request.step} is no sum before the first step")
-        info, reply, digest = BEFORE[request.step], sum_term(job, request, message), fingerprint(message)
+        info, reply, digest = EARLY_SUMS[request.step], sum_term(job, request, message), fingerprint(message)
         reply = job.masking.mask_reply(request, info, digest, reply)
-        return self._send(request.round, f"({request.step})", reply, info), json.dumps({HEARD: digest})
+        return self._send(request.round, f"({request.step})", reply, info), json.dumps({SUM_OF: digest})
 
-    def _tell(self, round: int, name: str, reply: Tree, sends: Declaration) -> bytes:
+    def _report(self, round: int, name: str, reply: Tree, sends: Declaration) -> bytes:
         """Send a report about the site's data, from which the caller has removed what the policy denies."""
         if self._job is None:
             raise CallRefused("nothing may leave before the site has joined a job")
         self._job.ledger.purpose = PREDICTION if self._job.request.predict else SETUP
-        denied_keys = private_fields(self._job.rules)
-        free = self._job.rules.exempt((*FORM, ENTITIES, "signed", "signature", *denied_keys))
-        return self._send(round, name, reply, StepInfo.of(withhold_sends(sends, denied_keys), ragged=True), free)
+        denied = private_fields(self._job.rules)
+        declaration = dict(sends)
+        for key in declaration.keys() & set(denied):
+            spec = declaration[key]
+            within = spec if isinstance(spec, Sends) else Sends(spec)
+            declaration[key] = replace(within, reveals="nothing: kept back")
+        free = self._job.rules.exempt((*FORM, ENTITIES, "signed", "signature", *denied))
+        return self._send(round, name, reply, StepInfo.of(declaration, ragged=True), free)
 
     def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:
         """Run a step; returns the reply to the server and the note with it."""
+        # 1. May the site answer this request now?
         job = self._job
         if job is None or not job.ready or not isinstance(job.holdings, Holdings):
             raise CallRefused(f"{describe_request(request)} was asked for before the site had joined the job")
@@ -310,15 +301,19 @@ class Member:
         job.ledger.purpose = job.order.purpose
         message = job.last.whole(payload)
         job.enter(request, message)
+        # 2. What the step gets: the client with its state and key, the messages of peers, and labels to score on.
         job.keys.begin(request.round)
         call = job.keys.step(request.step, request.again)
         key = of_client(call, "client", torch.tensor(random.word(job.random_id), device="cpu"))
         state = job.memory.state_for(info)
         client = client_on(job, state, key, self._folder / SECRET)
-        alone = replace(client, state=to(job.memory.state_for(info), job.device)) if job.ends_with(step) else None
+        local_client = None  # scores the run's last model for the owner
+        if job.ends_with(step):
+            local_client = replace(client, state=to(job.memory.state_for(info), job.device))
         received, faults = read_received(job, request, self._name, self._log)
         scoring = job.scoring_of(step)
         draws = scoring.show(client, job.classes)
+        # 3. Run it. A reply with noise that was made before is repeated: fresh noise would cost ε again.
         # The server gets the reason of a CallRefused, and that a step wrote into the data reveals nothing about it.
         run = partial(carry_out, step, request.step, info, whose="this site", known=FedweaveError, written=CallRefused)
         name = job.noised.name(request, message | received, state, job.data_mark) if is_noised(info) else ""
@@ -332,27 +327,33 @@ class Member:
             job.noised.keep(name, reply, client.state)
         if job.request.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{describe_request(request)}: where a finished run's models predict, nothing is sent")
+        # 4. The form in which the reply may leave, and what is noted with it.
         reply, info, facts = scoring.prepare(reply, info, job.classes)
         info = with_fingerprints(request.step, info, reply, client.state | draws)
         resent = before is not None and before.sent and request.kind != "send"  # peers' parcels count each time
-        info = resend_info(info) if resent else info
+        if resent:
+            info = resend_info(info)
+            facts |= {REPEATED: True}
         digest = job.message_digest(request, info, message)
-        facts |= {REPEATED: True} if resent else {}
-        facts |= faults | (job.replace(graph, request, info.columns) if info.replaces_data else {})
+        facts |= faults
+        if info.replaces_data:
+            facts |= job.replace(graph, request, info.columns)
         if info.sums:
-            facts[HEARD] = digest
+            facts[SUM_OF] = digest
             reply = job.masking.mask_reply(request, info, digest, reply)
+        # 5. Send it, and keep the state.
+        note = ""
         if request.kind == "send":
             sent, note = self._deliver(job, request, reply, info)
         else:
-            sent, note = self._send(request.round, request.step, reply, info, resent=resent), ""
+            sent = self._send(request.round, request.step, reply, info, resent=resent)
         if name:
             job.noised.mark_sent(name)
         if write_predictions(job, self._name, client.state, self._log, self._flags):
             facts[WRITTEN] = True
-        if alone is not None:  # the same step once more, for the site alone: nothing of it is sent
-            score_alone = partial(run, alone, to(message | received | {KEEP: 1}, job.device))
-            keep_model(job, self._name, score_alone, alone, self._log)
+        if local_client is not None:  # the same step once more, for the site alone: nothing of it is sent
+            score_alone = partial(run, local_client, to(message | received | {KEEP: 1}, job.device))
+            keep_model(job, self._name, score_alone, local_client, self._log)
         job.memory.keep(client.state, digest, info)
         return sent, note or json.dumps(facts)
 

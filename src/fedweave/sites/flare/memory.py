@@ -37,7 +37,13 @@ class Store:
         if not self._persistent:
             return
         if round != self._round:
-            self._link(self._before(round))
+            # A second name for the present state. `write` replaces the first file, so the second keeps its content.
+            path = self._before(round)
+            path.unlink(missing_ok=True)
+            if self._state.exists():
+                os.link(self._state, path)
+            else:
+                path.touch()
             self._round = round
         for number in self._rounds():
             if number <= saved:
@@ -61,15 +67,6 @@ class Store:
         for number in later if self._persistent else ():
             self._before(number).unlink()
         self._round = max(self._rounds(), default=-1)
-
-    def _link(self, path: Path) -> None:
-        """Give the current state a second name. `write` replaces the first file, so that the second keeps its
-        content."""
-        path.unlink(missing_ok=True)
-        if self._state.exists():
-            os.link(self._state, path)
-        else:
-            path.touch()
 
     def _before(self, round: int) -> Path:
         return self._folder / f"{self._prefix}{round}"
@@ -124,7 +121,13 @@ class Memory:
         store the fingerprint `message_digest`."""
         if info.apart:
             return
-        if self.chained and (info.replaces_data or not _same(dict(leaves(self._state.tree)), dict(leaves(state)))):
+        before, after = dict(leaves(self._state.tree)), dict(leaves(state))
+        changed = info.replaces_data or before.keys() != after.keys()
+        if self.chained and not changed:
+            for path, leaf in before.items():
+                # Equal tensors count as changed: comparing them would take as long as writing them.
+                changed |= leaf is not after[path] and (isinstance(leaf, Tensor) or leaf != after[path])
+        if self.chained and changed:
             past = torch.tensor(list(bytes.fromhex(message_digest)), dtype=torch.uint8, device="cpu")
             self._messages.keep({_PAST: past})  # before the state: after a crash no state is without its fingerprint
         self._state.keep(state)
@@ -138,16 +141,6 @@ class Memory:
         """Continue from the state after `round`."""
         for store in (self._state, self._messages):
             store.go_back(round)
-
-
-def _same(one: Tree, other: Tree) -> bool:
-    if one.keys() != other.keys():
-        return False
-    for path, leaf in one.items():
-        # Equal tensors count as changed: comparing them would take as long as writing them.
-        if leaf is not other[path] and (isinstance(leaf, Tensor) or leaf != other[path]):
-            return False
-    return True
 
 
 _SENT = ".left"

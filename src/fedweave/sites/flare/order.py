@@ -39,28 +39,24 @@ class Order:
         self._max_models, self._tried = max_models, (self._first, 0)
 
     def admit(self, step: str, round: int, occurrence: int) -> None:
-        """Note that a call of `step` in `round` has come, after `occurrence` earlier ones in this round.
-
-        Raises:
-            CallRefused: the call is out of order; names the calls that are due.
-        """
+        """Note that a call of `step` in `round` has come, after `occurrence` earlier ones in this round."""
         due = self._due(round)
         places = [place for place, name in enumerate(due) if name == step]
         here = (round, places[occurrence] if occurrence < len(places) else -1)
         if not self._first <= round <= self._last or here[1] < 0 or here <= self._reached:
+            reached, place = self._reached
+            rest = dict.fromkeys(self._due(reached)[place + 1 :])
+            expected = [f"{' or '.join(rest)} in round {reached}"] if rest else []
+            if reached < self._last:
+                expected.append(f"a later round, up to {self._last}")
+            what = f"expected is {', or '.join(expected)}" if expected else "nothing more is expected in this job"
             raise CallRefused(
-                f"{step}, occurrence {occurrence + 1} in round {round}, is out of the algorithm's order: "
-                f"{self._expectation()}"
+                f"{step}, occurrence {occurrence + 1} in round {round}, is out of the algorithm's order: {what}"
             )
         self._reached = here
 
     def count_tried(self, models: int) -> None:
-        """Note that the last admitted call tried this number of `models`.
-
-        Raises:
-            CallRefused: the number exceeds the limit of one message, or the round's total exceeds the number of models
-                that the algorithm tries.
-        """
+        """Note that the last admitted call tried this number of `models`."""
         round = self._reached[0]
         max_models, total = self._max_models([round]), models + (self._tried[1] if self._tried[0] == round else 0)
         if models > AT_ONCE or total > max_models:
@@ -89,14 +85,6 @@ class Order:
         if not round:
             return self._setup
         return self._round if evaluated(round, self._last, self._every) else self._round[: self._training]
-
-    def _expectation(self) -> str:
-        round, place = self._reached
-        rest = list(dict.fromkeys(self._due(round)[place + 1 :]))
-        words = [f"{' or '.join(rest)} in round {round}"] if rest else []
-        if round < self._last:
-            words.append(f"a later round, up to {self._last}")
-        return f"expected is {', or '.join(words)}" if words else "nothing more is expected in this job"
 
 
 def _names(steps: tuple[Step, ...]) -> tuple[str, ...]:

@@ -9,11 +9,13 @@ from types import MappingProxyType
 
 import torch
 
+from fedweave.algorithms.scoring import TRIED
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph
 from fedweave.core.graph_arrays import DTYPES
 from fedweave.core.operators import Precomputed
+from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, EVALUATION, Record
 from fedweave.engines.calls import Keys, find_step
@@ -41,8 +43,8 @@ from fedweave.sites.flare.foresight import (
     overspending,
     target_replies,
 )
-from fedweave.sites.flare.holdings import Holdings, LabelVersion, check_as_before, fitting
-from fedweave.sites.flare.joining import read_lengths
+from fedweave.sites.flare.holdings import Holdings, LabelVersion, check_as_before
+from fedweave.sites.flare.joining import LENGTH
 from fedweave.sites.flare.journal import Journal, journal_path
 from fedweave.sites.flare.masking import Masking
 from fedweave.sites.flare.memory import Memory, NoisedReplies, Store
@@ -51,14 +53,14 @@ from fedweave.sites.flare.peers import VERSION, Inbox
 from fedweave.sites.flare.policy import PolicyViolation, check_batches, check_crowd
 from fedweave.sites.flare.policy_changes import PolicyFile, rule_changes, stricter
 from fedweave.sites.flare.requests import Agree, Join, Open, StepRequest, pin, release, versions
-from fedweave.sites.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps, trying_steps
+from fedweave.sites.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps
 from fedweave.sites.flare.sitefile import Rules
 
 RUNS, MARKS = "runs", "marks.json"
-BEFORE = {ADD: SHARING, UNITE: UNITING}  # the secure aggregations before the first step
+EARLY_SUMS = {ADD: SHARING, UNITE: UNITING}  # the secure aggregations before the first step
 # The limit in bytes of a message with its sparse leaves filled in, even if the server's `engine.reply_mb` is larger.
-MOST_FILLED = 1 << 30
-MOST_RETURNS = 10  # how often a run goes back to one round
+MAX_FILLED = 1 << 30
+MAX_RETURNS = 10  # how often a run goes back to one round
 
 
 class Participation:
@@ -97,7 +99,7 @@ class Participation:
         engine = config.engine.values
         run_folder = folder / RUNS / request.run
         self.dtype = DTYPES[engine["dtype"]]
-        self.limit = min(int(engine["reply_mb"] * 1e6), MOST_FILLED)
+        self.limit = min(int(engine["reply_mb"] * 1e6), MAX_FILLED)
         self.request, self.run, self.inbox = request, request.run, Inbox(self.limit)
         # Half of the server's timeout, so that an unreachable peer does not make its senders late.
         self.patience = engine["timeout"] / 2
@@ -162,15 +164,10 @@ class Participation:
                 check_declared(self.rules, self._calls, labels, len(self.request.sites))
 
     def _check_history(self) -> int:
-        """The round of the last checkpoint that the server has reported to the site.
-
-        Raises:
-            CallRefused: the run began with another configuration, or the server wants to go on from a round whose state
-                the site does not keep any more.
-        """
+        """The round of the last checkpoint that the server has reported to the site."""
         joined = [note for note in self.ledger.notes if note["note"] == "joined"]
         repeats = [note for note in joined if not note.get("predict") and note.get("after") == self.request.round]
-        if len(repeats) > MOST_RETURNS and not self.request.predict:
+        if len(repeats) > MAX_RETURNS and not self.request.predict:
             raise CallRefused(
                 f"the run {self.run} has gone on from round {self.request.round} {len(repeats)} times and got no "
                 "further; start a new run"
@@ -203,38 +200,27 @@ class Participation:
             "the same files, whatever policy.releases allows"
         )
 
-    @property
-    def position(self) -> tuple[int, bool]:
-        """The round after which the job goes on, and whether it predicts, from the server's request to join."""
-        return self.request.round, self.request.predict
-
     def go_back(self) -> None:
-        """Continue from the state and the data after the round that the server names."""
+        """Continue from the state and the data after the round that the server names, unless the data is older than the
+        version that the server knows."""
         round = self.request.round
         self.memory.go_back(round)
         self._replaced.go_back(round)
-
-    def check_version(self, known: int) -> None:
-        """Refuse to go on with data older than the version that the server knows (`known`).
-
-        Raises:
-            FedweaveError: the data is older.
-        """
+        known = self.request.data[self._name].version if self._name in self.request.data else 0
         version = self._replaced.tree.get("version", 0)
         if version < known:
             raise FedweaveError(
                 f"the site's data in the run {self.run} is of version {version}, but was of "
-                f"version {known} after round {self.request.round}. Restore its folder {RUNS}/{self.run}, or start a "
-                "new run."
+                f"version {known} after round {round}. Restore its folder {RUNS}/{self.run}, or start a new run."
             )
 
     def check_marks(self, marks: Record, exclusion: Callable[[], Exclusion]) -> None:
         """Note the `marks` of the training data when a run begins. When a run resumes, check that the data is the same;
-        when its models predict, check that the data fits them. exclusion: computes what is left out of the data.
+        when its models predict, check that the data fits them.
 
-        Raises:
-            FedweaveError: the data does not fit, or the run has no models at this site; or see
-                `admission.check_exclusion`.
+        exclusion: computes what is left out of the data. The journal notes it with keyed hashes of ids, and it is
+        compared with what earlier runs left out. A run that begins again before its first checkpoint may leave out
+        others.
         """
         path, self.data_mark = self.run_folder / MARKS, json.dumps(marks, sort_keys=True)
         resumes = self.request.round >= 0 and path.exists()
@@ -243,91 +229,75 @@ class Participation:
                 raise FedweaveError(
                     f"{path.parent} holds no models of this site: the run {self.run} was not trained here."
                 )
-            check_as_before(path, self.run, marks if not self.request.predict else fitting(marks))
+            known = dict(marks)
+            if self.request.predict:  # a model fits other data of the same form
+                known.pop("data")
+            check_as_before(path, self.run, known)
         if self.request.predict:
             return
-        self._note_exclusion(exclusion())
-        if not resumes:
-            write(path, lambda file: file.write(json.dumps(marks).encode()))
-
-    def _note_exclusion(self, now: Exclusion) -> None:
-        """Note which examples the run leaves out, and compare them with those that earlier runs left out. The note has
-        keyed hashes of their ids. A run that begins again before its first checkpoint may leave out others."""
-        journal = self.ledger.path.name
+        now, journal = exclusion(), self.ledger.path.name
         with self.accounts.open(self.ledger):
             known, whole = self.accounts.exclusions, self.accounts.of_whole(now)
             check_exclusion(self.rules, whole, self.accounts.earlier(whole))
             self._digest = whole.data
             if now not in known[journal]:
                 known[journal].append(now)
-                marks = {"left_out": sorted(now.examples), "training": sorted(now.training)}
-                marks["seen"] = sorted(now.digests)
+                ids = {"left_out": sorted(now.examples), "training": sorted(now.training), "seen": sorted(now.digests)}
                 start_run = self.config.general.init_from or ""
-                self.ledger.note(DATA, data=now.data, rest=now.rest, init_from=start_run, key=now.key, **marks)
+                self.ledger.note(DATA, data=now.data, rest=now.rest, init_from=start_run, key=now.key, **ids)
+        if not resumes:
+            write(path, lambda file: file.write(json.dumps(marks).encode()))
 
     def begin(self, holdings: Holdings, width: int, scaling: str = "none") -> None:
         """Make the model and the algorithm, and precompute what the algorithm needs of the data. If the sites must
         still agree on lengths of lists (`list_lengths`), no step can run until `pad`.
 
         width: number of feature columns. scaling: how the features are scaled (`datasets.features`).
-
-        Raises:
-            ConfigError, DataError: algorithm or model does not fit the data. PolicyViolation: the policy would end the
-                run.
         """
-        sites, predicts = self.request.sites, bool(self.request.predict)
-        algorithm = make_algorithm(self.experiment, self._name, sites, holdings.data, width, scaling, predicts)
+        data, sites, predicts = holdings.data, self.request.sites, bool(self.request.predict)
+        done, labels = self.request.round, bool(data.has_label.any())
+        algorithm = make_algorithm(self.experiment, self._name, sites, data, width, scaling, predicts)
         self.algorithm = algorithm
-        calls = calls_of(algorithm, self.config.algorithm.name, len(self.request.sites))
-        if not self.request.predict:
-            self._foresee(algorithm, calls, bool(holdings.data.has_label.any()))
+        calls = calls_of(algorithm, self.config.algorithm.name, len(sites))
+        if not predicts:
+            # A run that the policy would stop before its end is refused before any data of it leaves. Replies up to the
+            # round `answered` are not noised again, and cost nothing more.
+            answered, spent = max(done, self.noised.last_round()), self.accounts.spent
+            check_declared(self.rules, calls, labels, len(sites))
+            self.target = target_replies(algorithm, calls)
+            replied = self.accounts.replies_under(self.counted)
+            more = len(sites), spent, replied, done, answered
+            for condition in conditions(self.rules, self.config, algorithm, calls, *more):
+                condition()
+            why = overspending(self.rules, spent, calls, self.config.general, answered, labels)
+            if why and needs_all(self.config, algorithm):
+                raise PolicyViolation(f"{why}, and could not end without it")
             if any(step_info(step).sums for step in calls.all):
                 self.join_crowd()
         self._calls = calls
-        self._scores = {step.__name__ for step in (*scoring_steps(calls), *trying_steps(calls))}
-        self._scoring = scoring_of(self.rules, calls, bool(holdings.data.has_label.any()))
-        if self._scoring.epsilon is not None and (holdings.data.target != CLASS or holdings.data.links is not None):
+        trying = [step for step in calls.round if TRIED in step_info(step).sends]
+        self._scores = {step.__name__ for step in (*scoring_steps(calls), *trying)}
+        self._scoring = scoring_of(self.rules, calls, labels)
+        if self._scoring.epsilon is not None and (data.target != CLASS or data.links is not None):
             raise PolicyViolation(
                 "policy.score_epsilon: supports only classes, and the site predicts links, numbers or several labels"
             )
         self.memory.chained = any(info.sums and not info.stateless for info in map(step_info, calls.all))
         self.memory.labelled = frozenset(map(step_name, calls.labelled))
         general = self.config.general
-        max_models = partial(models_tried, algorithm, len(self.request.sites))
-        after, predict = self.request.round, self.request.predict
-        self.order = Order(calls, after, general.rounds, predict, general.eval_every, max_models)
+        max_models = partial(models_tried, algorithm, len(sites))
+        self.order = Order(calls, done, general.rounds, self.request.predict, general.eval_every, max_models)
         self.holdings = holdings
-        finders = () if self.request.predict else algorithm.finders
+        finders = () if predicts else algorithm.finders
         if finders:
-            extra = Precomputed.merge([finder.alone(holdings.data, self.folder) for finder in finders])
+            extra = Precomputed.merge([finder.alone(data, self.folder) for finder in finders])
             self._waiting = holdings, extra
         else:
             self.take_up(holdings)
             self.ready = self.exchange is None
 
-    def _foresee(self, algorithm: Algorithm, calls: Calls, labels: bool) -> None:
-        """Refuse a run that the policy would stop before its end, before any data of it leaves.
-
-        Raises:
-            PolicyViolation: states the reason.
-        """
-        sites, done, spent = len(self.request.sites), self.request.round, self.accounts.spent
-        answered = max(done, self.noised.last_round())  # these replies are not noised again, and cost nothing more
-        check_declared(self.rules, calls, labels, sites)
-        self.target = target_replies(algorithm, calls)
-        replied = self.accounts.replies_under(self.counted)
-        for condition in conditions(self.rules, self.config, algorithm, calls, sites, spent, replied, done, answered):
-            condition()
-        why = overspending(self.rules, spent, calls, self.config.general, answered, labels)
-        if why and needs_all(self.config, algorithm):
-            raise PolicyViolation(f"{why}, and could not end without it")
-
     def join_crowd(self) -> None:
-        """Note the sites of the run's secure aggregations, and compare them with the sites of earlier runs.
-
-        Raises:
-            PolicyViolation: see `admission.check_difference`.
-        """
+        """Note the sites of the run's secure aggregations, and compare them with the sites of earlier runs."""
         journal, sites = self.ledger.path.name, tuple(sorted(self.request.sites))
         with self.accounts.open(self.ledger):
             known = self.accounts.crowds
@@ -343,33 +313,30 @@ class Participation:
         return {} if self._waiting is None else self._waiting[1].lists
 
     def pad(self, message: Tree) -> None:
-        """Pad the lists to the lengths in the server's `message`.
-
-        Raises:
-            CallRefused: the lengths are not valid, or there are no lists to pad, or they are padded already.
-        """
+        """Pad the lists to the lengths in the server's `message`."""
         if self._waiting is None:
             raise CallRefused("a site agrees on lengths once, right after it has joined, if its algorithm needs that")
         holdings, extra = self._waiting
-        sizes = read_lengths(message, self.list_lengths)
-        graph = graph_of(holdings.data, holdings.features, self.dtype, extra=extra.pad(sizes))
+        if message.keys() != self.list_lengths.keys():
+            raise CallRefused("the server sends the lengths of other lists than the site's algorithm has")
+        for name, length in self.list_lengths.items():
+            size = message[name]
+            if type(size) is not int or not length <= size <= LENGTH.most or size != padded_rows(size):
+                raise CallRefused(f"the server sends {size!r} as the length of {name}, which is not valid")
+        graph = graph_of(holdings.data, holdings.data.features, self.dtype, extra=extra.pad(dict(message)))
         self._waiting = None
         self.take_up(replace(holdings, graph=graph))
 
     def take_up(self, holdings: Holdings) -> None:
         """Use these data, or the data by which the run has replaced them; a prediction uses the loaded data."""
         self.holdings, self.ready = holdings, True
-        self._data = ClientData({self.random_id: holdings.graph}, holdings.classes, self.device)
+        self._data = ClientData({self.random_id: holdings.graph}, holdings.data.classes, self.device)
         if self._replaced.tree and not self.request.predict:
             self._data.load({self.random_id: self._replaced.tree})
         self._check_numbers({})
 
     def enter(self, call: StepRequest, message: Tree) -> None:
-        """Check that the site may answer a request with this `message`, and keep the state from before its round.
-
-        Raises:
-            CallRefused, PolicyViolation: it may not.
-        """
+        """Check that the site may answer a request with this `message`, and keep the state from before its round."""
         self._check_numbers(message)
         if not self._saved <= call.saved <= call.round:
             raise CallRefused(
@@ -392,11 +359,7 @@ class Participation:
             check_batches(self.rules, self.algorithm, self.graph, message)
 
     def message_digest(self, request: StepRequest, info: StepInfo, message: Tree) -> str:
-        """The fingerprint of all messages on which the step's reply depends (`Memory.message_digest`).
-
-        Raises:
-            CallRefused: the step is stateless, and an earlier step has changed the site's data.
-        """
+        """The fingerprint of all messages on which the step's reply depends (`Memory.message_digest`)."""
         if info.stateless and self._replaced.tree:
             raise CallRefused("secure sum: a step has changed the site's data; such a sum is of all clients alone")
         return self.memory.message_digest(request.step, message, info)
@@ -405,9 +368,9 @@ class Participation:
         """The reply to a request for keys, shares or signatures of a secure aggregation (`masking.Masking`)."""
         if isinstance(request, Open):
             return self.masking.open(request, message)
-        if self.algorithm is None and not (isinstance(request, Agree) and request.step in BEFORE):
+        if self.algorithm is None and not (isinstance(request, Agree) and request.step in EARLY_SUMS):
             raise CallRefused("secure sum: keys were asked for before the site knew the job's algorithm")
-        info = BEFORE[request.step] if request.step in BEFORE else step_info(find_step(self.algorithm, request.step))
+        info = EARLY_SUMS.get(request.step) or step_info(find_step(self.algorithm, request.step))
         with self.accounts.open(self.ledger):
             return self.masking.agree(request, info, message)
 

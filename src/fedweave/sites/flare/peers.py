@@ -17,23 +17,22 @@ from fedweave.engines.messages import peer_messages
 from fedweave.errors import FedweaveError
 from fedweave.sites.flare.inspection import Inspector
 
-_LONGEST = 1 << 20  # characters of a note
-_MOST = 1 << 53  # bytes, versions
+_MAX_NOTE = 1 << 20  # characters of a note
+_MAX_NUMBER = 1 << 53  # of bytes, and of versions
 # Keys of a note.
-VERSION, HEARD, SCORED, WRITTEN, REPEATED = "(data)", "(heard)", "(scores)", "(written)", "(again)"
+VERSION, SUM_OF, SCORED, WRITTEN, REPEATED = "(data)", "(heard)", "(scores)", "(written)", "(again)"
 
 
 def resend_info(info: StepInfo) -> StepInfo:
     """The declaration of a reply that leaves once more, with the noise that it had the first time."""
-
-    def mark_release(mechanism: Mechanism) -> Mechanism:
-        fresh = isinstance(mechanism, Gaussian | LDP) and not mechanism.release
-        return replace(mechanism, release=AGAIN) if fresh else mechanism  # type: ignore[arg-type]
-
     sends = dict(info.sends)
     for key, spec in info.sends.items():
-        if spec.mechanisms:
-            sends[key] = replace(spec, mechanism=tuple(map(mark_release, spec.mechanisms)))
+        mechanisms = list[Mechanism]()
+        for one in spec.mechanisms:
+            is_fresh = isinstance(one, Gaussian | LDP) and not one.release
+            mechanisms.append(replace(one, release=AGAIN) if is_fresh else one)  # type: ignore[arg-type]
+        if mechanisms:
+            sends[key] = replace(spec, mechanism=tuple(mechanisms))
     return replace(info, sends=sends)
 
 
@@ -75,11 +74,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def read(cls, note: str, info: StepInfo, peers: Sequence[str]) -> "Receipt":
-        """Undo `note`.
-
-        Raises:
-            FedweaveError: the note is not of this form, or names keys that the step does not declare.
-        """
+        """Undo `note`."""
         try:
             fields = _parse(note)
             keys = tuple((str(key), str(shape), int(size)) for key, shape, size in fields["keys"])
@@ -89,7 +84,8 @@ class Receipt(NamedTuple):
                 f"its receipt is not of fedweave's form ({type(error).__name__})", code="peer.receipt"
             ) from error
         sizes = [size for *_, size in receipt.keys]
-        if not sum(sizes) <= receipt.size < _MOST or min(sizes, default=0) < 0 or not set(receipt.lost) <= set(peers):
+        valid_sizes = min(sizes, default=0) >= 0 and sum(sizes) <= receipt.size < _MAX_NUMBER
+        if not valid_sizes or not set(receipt.lost) <= set(peers):
             raise FedweaveError("its receipt contradicts itself", code="peer.receipt")
         undeclared = [key for key, *_ in receipt.keys if info.covering(key) is None]
         if undeclared:
@@ -108,18 +104,14 @@ class Inbox:
     def __init__(self, limit: int) -> None:
         self._limit, self._inspector = limit, Inspector(limit)
         self._parcels: dict[tuple[str, str], tuple[tuple[int, int], bytes]] = {}
-        self._own: dict[str, tuple[tuple[int, int], Tree]] = {}
+        self._replies: dict[str, tuple[tuple[int, int], Tree]] = {}
 
     def note_reply(self, step: str, call: tuple[int, int], reply: Tree) -> None:
         """Remember what the site sends in `call` (round, occurrence) of `step`."""
-        self._own[step] = call, reply
+        self._replies[step] = call, reply
 
-    def put(self, sender: str, step: str, call: tuple[int, int], blob: bytes) -> None:
-        """Keep a parcel.
-
-        Raises:
-            FedweaveError: it exceeds the limit.
-        """
+    def accept(self, sender: str, step: str, call: tuple[int, int], blob: bytes) -> None:
+        """Keep a parcel."""
         if len(blob) > self._limit:
             raise FedweaveError(f"{len(blob)} bytes exceed the limit of {self._limit} (engine.reply_mb)")
         self._parcels[sender, step] = call, blob
@@ -131,17 +123,18 @@ class Inbox:
         without a usable parcel; and {peer: why} for the refused ones.
 
         The site compares a parcel with its own reply of the same call, as the server compares replies with each other.
-
-        Raises:
-            FedweaveError: the site did not send in that call.
         """
-        last_call, reply = self._own.get(step, (None, {}))
+        last_call, reply = self._replies.get(step, (None, {}))
         if last_call != call:
             raise FedweaveError(f"the site is to receive what {step} sent in a call in which it sent nothing itself")
-        parcels = {peer: self._parcels.get((peer, step)) for peer in sources if peer in here}
-        blobs = {peer: parcel[1] for peer, parcel in parcels.items() if parcel is not None and parcel[0] == call}
+        peers = [peer for peer in sources if peer in here]
+        blobs = dict[str, bytes]()
+        for peer in peers:
+            of_call, blob = self._parcels.get((peer, step), (None, b""))
+            if of_call == call:
+                blobs[peer] = blob
         trees, refused = self._inspector.accept(step, info, {}, blobs, like=reply)
-        faults = {peer: "refused" if peer in blobs else "missing" for peer in parcels if peer not in trees}
+        faults = {peer: "refused" if peer in blobs else "missing" for peer in peers if peer not in trees}
         return peer_messages(reply, sources, trees), faults, refused
 
 
@@ -161,11 +154,11 @@ def read_faults(note: str, peers: Sequence[str]) -> dict[str, str]:
 def read_version(note: str, before: int) -> int:
     """The version of a site's data in its note (`VERSION`), which can only rise; `before` for a note without one."""
     version = read_note(note).get(VERSION, before)
-    return version if isinstance(version, int) and before < version < _MOST else before
+    return version if isinstance(version, int) and before < version < _MAX_NUMBER else before
 
 
 def _parse(note: str) -> Record:
-    if len(note) > _LONGEST:
+    if len(note) > _MAX_NOTE:
         raise ValueError(f"{len(note)} characters")
     try:
         record = json.loads(note)

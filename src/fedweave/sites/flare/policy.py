@@ -87,14 +87,10 @@ def replies_of(spent: Spent, name: str) -> int:
 
 def check_calls(rules: Rules, spent: Spent, step: str, scores: int = 0) -> None:
     """Refuse a call of a step that has used up its replies, under its name with or without the algorithm, or its
-    evaluations. scores: number of models whose scores the reply has.
-
-    Raises:
-        PolicyViolation: names the step and its number of replies.
-    """
+    evaluations. scores: number of models whose scores the reply has."""
     check_evaluations(rules, spent, scores)
     for name, limit in rules.calls.items():
-        done = replies_of(spent, name) if is_of(step, name) else 0
+        done = replies_of(spent, name)
         if is_of(step, name) and done >= limit:
             raise PolicyViolation(
                 f"policy.calls: {name} has replied {counted(done, 'time')}, and may {counted(limit, 'time')}"
@@ -102,11 +98,7 @@ def check_calls(rules: Rules, spent: Spent, step: str, scores: int = 0) -> None:
 
 
 def check_evaluations(rules: Rules, spent: Spent, more: int = 1) -> None:
-    """Refuse this number of `more` evaluations if fewer are left.
-
-    Raises:
-        PolicyViolation: states the numbers and the setting to change.
-    """
+    """Refuse this number of `more` evaluations if fewer are left."""
     limit = rules.evaluations
     if limit is not None and more and spent.evaluations + more > limit:
         raise PolicyViolation(
@@ -117,11 +109,7 @@ def check_evaluations(rules: Rules, spent: Spent, more: int = 1) -> None:
 
 
 def check_aligned(rules: Rules, nodes: int) -> None:
-    """Refuse an alignment to fewer `nodes` than the policy allows.
-
-    Raises:
-        PolicyViolation: states the minimum.
-    """
+    """Refuse an alignment to fewer `nodes` than the policy allows."""
     if nodes < rules.min_nodes:
         raise PolicyViolation(f"policy.min_nodes: fewer than {rules.min_nodes} nodes are named as common to all")
 
@@ -130,9 +118,6 @@ def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
     """Refuse to blind lists of more ids than the policy allows: a party with a long list can try out many ids.
 
     counts: {party: ids on its list}.
-
-    Raises:
-        PolicyViolation: names the party.
     """
     for site, count in counts.items():
         if rules.max_ids is not None and count > rules.max_ids:
@@ -142,11 +127,7 @@ def check_lists(rules: Rules, counts: Mapping[str, int]) -> None:
 
 
 def min_exchange_nodes(rules: Rules) -> int:
-    """The minimum number of the site's nodes in a sum of features that it sends over edges to other sites' nodes.
-
-    Raises:
-        PolicyViolation: the policy allows no such sum.
-    """
+    """The minimum number of the site's nodes in a sum of features that it sends over edges to other sites' nodes."""
     if not rules.exchange:
         raise PolicyViolation(
             "policy.exchange: no features may leave over edges to nodes of other sites; the site's owner can allow it "
@@ -156,14 +137,12 @@ def min_exchange_nodes(rules: Rules) -> int:
 
 
 def check_crowd(rules: Rules, graph: Graph) -> None:
-    """Refuse data with so few examples that replies reveal single ones. A split without any example reveals nothing.
-
-    Raises:
-        PolicyViolation: names the split with too few examples, not their number.
-    """
-    everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
+    """Refuse data with so few examples that replies reveal single ones. A split without any example reveals nothing."""
     attributes = graph.whole_edges.members[0].edge_attrs
-    everyone = attributes.total if attributes is not None and attributes.examples else everyone
+    if attributes is not None and attributes.examples:
+        everyone = attributes.total
+    else:
+        everyone = int(graph.real.sum()) if graph.graph_of is None else int(graph.graph_of.max()) + 1
     # a split by a hash contains examples without a label; a site without any label cannot reveal one
     known = ~graph.y.isnan() if graph.target == NUMBER else graph.y >= 0
     if graph.pairs is not None:  # only links count: all other pairs are drawn at random
@@ -182,11 +161,7 @@ def check_crowd(rules: Rules, graph: Graph) -> None:
 
 def check_batches(rules: Rules, algorithm: Algorithm, graph: Graph, message: Tree) -> None:
     """Refuse an algorithm that, with this `message`, trains on fewer of the site's examples at once than the policy
-    allows. A step on no example reveals nothing.
-
-    Raises:
-        PolicyViolation: names the settings, not the number of examples.
-    """
+    allows. A step on no example reveals nothing."""
     for what, minimum in algorithm.min_examples(graph, message).items():
         if 0 < minimum < rules.min_nodes:
             raise PolicyViolation(
@@ -211,17 +186,39 @@ def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepIn
     after = spent.after(size, info.applied(reply))
     if rules.bytes is not None and after.bytes > rules.bytes:
         raise PolicyViolation(f"policy.bytes: {spent.bytes} have left and {size} more would exceed {rules.bytes}")
-    if rules.epsilon is not None:
-        _check_epsilon(rules.epsilon, rules, spent, after, info.applied(reply))
+    if rules.epsilon is None:
+        return
+    sent = list(info.applied(reply))
+    for release in sent:
+        allowed = any(covers(key, release.key) for key in rules.unbounded)
+        if PrivacyAccount().after(release).cost.unbounded and not allowed:
+            raise PolicyViolation(
+                f"policy.epsilon: nothing bounds what {release.key} reveals (mechanism: {release}), so no ε holds; run "
+                f'an algorithm that bounds it, or let it leave without a bound: policy.unbounded = ["{release.key}"]'
+            )
+    before, now = spent.epsilon(rules.delta), after.epsilon(rules.delta)
+    if now <= rules.epsilon:
+        return
+    cost, fitting = sum((PrivacyAccount().after(release).cost for release in sent), Cost()), ""
+    if cost.epsilon or cost.squared_mu:  # how many messages of that cost fit under the cap together, by bisection
+        low, high = 0, 1
+        while total_epsilon(cost * high, rules.delta) <= rules.epsilon:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = total_epsilon(cost * middle, rules.delta) <= rules.epsilon
+            low, high = (middle, high) if fits else (low, middle)
+        fitting = f"; {low} such messages fit under it in all"
+    raise PolicyViolation(
+        f"policy.epsilon: ε = {before:g} is spent, {now - before:g} more exceed {rules.epsilon:g} at δ = "
+        f"{rules.delta:g}{fitting}"
+    )
 
 
 def check_summed(rules: Rules, key: str, info: StepInfo, sites: int) -> None:
     """Refuse a secure aggregation of `key` that could have terms of fewer sites than the policy requires.
 
     sites: number of sites in the run.
-
-    Raises:
-        PolicyViolation: states the numbers.
     """
     sum_spec = info.sums.get(key)
     if sum_spec is None:
@@ -232,36 +229,6 @@ def check_summed(rules: Rules, key: str, info: StepInfo, sites: int) -> None:
             f"policy.min_summed: the secure sum of {key} may be of {minimum} of {sites} sites, and {rules.min_summed} "
             "are needed"
         )
-
-
-def _check_epsilon(cap: float, rules: Rules, spent: Spent, after: Spent, sent: Iterable[Applied]) -> None:
-    for release in sent:
-        allowed = any(covers(key, release.key) for key in rules.unbounded)
-        if PrivacyAccount().after(release).cost.unbounded and not allowed:
-            raise PolicyViolation(
-                f"policy.epsilon: nothing bounds what {release.key} reveals (mechanism: {release}), so no ε holds; run "
-                f'an algorithm that bounds it, or let it leave without a bound: policy.unbounded = ["{release.key}"]'
-            )
-    before, now = spent.epsilon(rules.delta), after.epsilon(rules.delta)
-    if now > cap:
-        cost = sum((PrivacyAccount().after(release).cost for release in sent), Cost())
-        raise PolicyViolation(
-            f"policy.epsilon: ε = {before:g} is spent, {now - before:g} more exceed {cap:g} at δ = {rules.delta:g}"
-            f"{_fitting(cost, cap, rules.delta)}"
-        )
-
-
-def _fitting(cost: Cost, cap: float, delta: float) -> str:
-    """The end of a sentence: how many messages of that `cost` fit under the cap together."""
-    if not cost.epsilon and not cost.squared_mu:
-        return ""
-    low, high = 0, 1
-    while total_epsilon(cost * high, delta) <= cap:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if total_epsilon(cost * middle, delta) <= cap else (low, middle)
-    return f"; {low} such messages fit under it in all"
 
 
 def _check_leaf(rules: Rules, path: str, mechanisms: tuple[Mechanism, ...]) -> None:

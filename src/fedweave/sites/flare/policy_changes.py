@@ -7,18 +7,13 @@ import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
-from fedweave.sites.flare.policy import (
-    covers,
-)
+from fedweave.sites.flare.policy import covers
 from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.sitefile import SITE_FILE, Rules
 
 T = TypeVar("T")
-
-
-_Bounds: TypeAlias = Mapping[str, float]
 
 
 class PolicyFile:
@@ -29,11 +24,7 @@ class PolicyFile:
         self._seen = self._mark()
 
     def news(self) -> Rules | None:
-        """The present rules, if the file has changed since the last call; else None.
-
-        Raises:
-            ConfigError: the file is gone, or is not valid any more, so that the owner's rules are unknown.
-        """
+        """The present rules, if the file has changed since the last call; else None."""
         mark = self._mark()
         if mark == self._seen:
             return None
@@ -69,37 +60,38 @@ def _both(before: Iterable[T], now: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys((*before, *now)))
 
 
-def _common(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+def _common(before: Iterable[str], now: Iterable[str]) -> tuple[str, ...]:
     """The keys that both lists cover."""
-
-    def keys_below(keys: Iterable[str], prefixes: Iterable[str]) -> list[str]:
-        return [key for key in keys if any(covers(prefix, key) for prefix in prefixes)]
-
-    return _both(keys_below(now, before), keys_below(before, now))
+    in_before = [key for key in now if any(covers(prefix, key) for prefix in before)]
+    in_now = [key for key in before if any(covers(prefix, key) for prefix in now)]
+    return _both(in_before, in_now)
 
 
 def _min(before: float | None, now: float | None) -> float | None:
-    return min((value for value in (before, now) if value is not None), default=None)
+    if before is None or now is None:
+        return now if before is None else before
+    return min(before, now)
 
 
-def _of_each(choose: Callable[[float, float], float]) -> Callable[[_Bounds, _Bounds], _Bounds]:
-    def combine(before: _Bounds, now: _Bounds) -> _Bounds:
-        return {**before, **now} | {key: choose(before[key], now[key]) for key in before.keys() & now.keys()}
-
-    return combine
+def _max_of_each(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    return {**before, **now} | {key: max(before[key], now[key]) for key in before.keys() & now.keys()}
 
 
-def _fewest(before: bool | int, now: bool | int) -> bool | int:
-    """The stricter `exchange`: False, or the larger minimum number of nodes in a sum."""
+def _min_of_each(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
+    return {**before, **now} | {key: min(before[key], now[key]) for key in before.keys() & now.keys()}
+
+
+def _stricter_exchange(before: bool | int, now: bool | int) -> bool | int:
+    """False, or the larger minimum number of nodes in a sum."""
     return max(before, now) if before and now else False
 
 
 _STRICTER: dict[str, Callable[..., Any]] = (
     dict.fromkeys(("deny", "secure_sum"), _both)
     | dict.fromkeys(("unbounded", "measures"), _common)
-    | dict.fromkeys(("mixup", "noise"), _of_each(max))
+    | dict.fromkeys(("mixup", "noise"), _max_of_each)
     | dict.fromkeys(("partial_sums", "repeats", "true_labels"), operator.and_)
     | dict.fromkeys(("epsilon", "delta", "bytes", "max_ids", "max_change", "score_epsilon", "evaluations"), _min)
     | dict.fromkeys(("min_nodes", "min_sites", "min_summed", "min_difference", "round_scores"), max)
-    | {"calls": _of_each(min), "exchange": _fewest}
+    | {"calls": _min_of_each, "exchange": _stricter_exchange}
 )

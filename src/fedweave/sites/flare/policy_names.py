@@ -10,7 +10,6 @@ from pathlib import Path
 from fedweave.algorithms.declarations import BELOW_SCORES, all_fields, all_steps
 from fedweave.core import plugins
 from fedweave.core.federation import step_name
-from fedweave.core.plugins import is_file
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import registry
 from fedweave.experiment.config.toml import check_name, nearest
@@ -19,47 +18,33 @@ from fedweave.sites.flare.alignment import MEETING
 from fedweave.sites.flare.entities import COUNTING, UNITING
 from fedweave.sites.flare.exchange import CLAIMING
 from fedweave.sites.flare.joining import JOINING
+from fedweave.sites.flare.policy import covers
 from fedweave.sites.flare.scores import COUNTED
 from fedweave.sites.flare.sitefile import Rules, SiteData, read_site_file
 
 
 def names_in(files: Iterable[Path]) -> frozenset[str]:
     """All texts and the names of functions, keywords and classes in these Python files, and "Class.function" for every
-    class with every function of the same file, because a class may inherit a step.
-
-    Raises:
-        ConfigError: a file cannot be read as Python.
-    """
-    names: set[str] = set()
+    class with every function of the same file, because a class may inherit a step."""
+    names = set[str]()
     for file in files:
         try:
             tree = ast.parse(file.read_bytes())
         except (OSError, SyntaxError, ValueError) as error:
             raise ConfigError(f"{file} cannot be read as Python: {error}; correct or remove it") from error
-        names |= _names(tree)
+        functions, classes = set[str](), set[str]()
+        for node in ast.walk(tree):
+            match node:
+                case ast.Constant(value=str(text)):
+                    names.add(text)
+                case ast.keyword(arg=str(name)):
+                    names.add(name)
+                case ast.FunctionDef(name=name):
+                    functions.add(name)
+                case ast.ClassDef(name=name):
+                    classes.add(name)
+        names |= functions | classes | {f"{kind}.{name}" for kind, name in product(classes, functions)}
     return frozenset(names)
-
-
-def plugin_files() -> tuple[Path, ...]:
-    """The files of all algorithms and parts that installed packages announce."""
-    kinds = (*plugins.entry_point_plugins("algorithm").values(), *plugins.entry_point_plugins("part").values())
-    return tuple(Path(inspect.getfile(kind)) for kind in kinds)
-
-
-def _names(tree: ast.Module) -> set[str]:
-    texts, functions, classes = set[str](), set[str](), set[str]()
-    for node in ast.walk(tree):
-        match node:
-            case ast.Constant(value=str(text)):
-                texts.add(text)
-            case ast.keyword(arg=str(name)):
-                texts.add(name)
-            case ast.FunctionDef(name=name):
-                functions.add(name)
-            case ast.ClassDef(name=name):
-                classes.add(name)
-    steps = {f"{kind}.{name}" for kind, name in product(classes, functions)}
-    return texts | functions | classes | steps
 
 
 def read_checked(path: Path) -> tuple[SiteData, Rules]:
@@ -70,10 +55,33 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
         ConfigError: the file cannot be read, or a key is not valid; names the key and the valid ones.
     """
     data, rules = read_site_file(path)
-    _check_listed(path, rules)
-    plugin_names = _plugin_names(path, rules)
+    # 1. Algorithms and parts. A plug-in in a file is not looked up, because that would run the file.
+    if rules.parts and not rules.algorithms:
+        raise ConfigError(
+            f"{path}: policy.parts: without policy.algorithms any part may run; list both, or leave this out"
+        )
+    for rule, kind, names in (("algorithms", "algorithm", rules.algorithms), ("parts", "part", rules.parts)):
+        for name in names:
+            if not plugins.is_file(name):
+                check_name(f"{path}: policy.{rule}", name, registry(kind))
+    # 2. The names that plug-ins in the policy's files and in installed packages may give to fields and steps.
+    files = [Path(file).expanduser() for file in rules.files]
+    for file in files:
+        if not file.is_file():
+            raise ConfigError(
+                f"{path}: policy.files: there is no file {file}; correct its path, or remove the entry",
+                code="config.no-file",
+            )
+    announced = (*plugins.entry_point_plugins("algorithm").values(), *plugins.entry_point_plugins("part").values())
+    try:
+        plugin_names = names_in([*files, *(Path(inspect.getfile(kind)) for kind in announced)])
+    except ConfigError as error:
+        raise ConfigError(f"{path}: policy.files: {error}", code="config.code") from error
+    # 3. Steps, which a plug-in's class may inherit, and fields.
     for step in rules.calls:
-        if not _is_plugin_step(step, plugin_names):
+        owner, dot, name = step.rpartition(".")
+        inherits = dot and owner in plugin_names and name in step_names()
+        if step not in plugin_names and not inherits:
             check_name(f"{path}: policy.calls", step, step_names())
     named = {"deny": rules.deny, "mixup": rules.mixup, "noise": rules.noise, "secure_sum": rules.secure_sum}
     for rule, keys in (named | {"unbounded": rules.unbounded}).items():
@@ -84,43 +92,9 @@ def read_checked(path: Path) -> tuple[SiteData, Rules]:
     return data, rules
 
 
-def _plugin_names(path: Path, rules: Rules) -> frozenset[str]:
-    """The names that plug-ins in the policy's files and in installed packages may give to fields and steps."""
-    listed = [Path(file).expanduser() for file in rules.files]
-    for file in listed:
-        if not file.is_file():
-            raise ConfigError(
-                f"{path}: policy.files: there is no file {file}; correct its path, or remove the entry",
-                code="config.no-file",
-            )
-    try:
-        return names_in([*listed, *plugin_files()])
-    except ConfigError as error:
-        raise ConfigError(f"{path}: policy.files: {error}", code="config.code") from error
-
-
-def _is_plugin_step(step: str, plugin_names: frozenset[str]) -> bool:
-    """Whether a plug-in file has the `step`, or the class that inherits it."""
-    kind, dot, name = step.rpartition(".")
-    return step in plugin_names or (bool(dot) and kind in plugin_names and name in step_names())
-
-
-def _check_listed(path: Path, rules: Rules) -> None:
-    """Check the algorithms and parts that the policy lists. A plug-in in a file is not looked up, because that would
-    run the file."""
-    if rules.parts and not rules.algorithms:
-        raise ConfigError(
-            f"{path}: policy.parts: without policy.algorithms any part may run; list both, or leave this out"
-        )
-    for rule, kind, names in (("algorithms", "algorithm", rules.algorithms), ("parts", "part", rules.parts)):
-        for name in names:
-            if not is_file(name):
-                check_name(f"{path}: policy.{rule}", name, registry(kind))
-
-
 def _unknown(key: str) -> str:
     """Why no message has that field; "" if one has."""
-    if not any(_within(key, sent) or _within(sent, key) for sent in reply_fields()):
+    if not any(covers(sent, key) or covers(key, sent) for sent in reply_fields()):
         heads = sorted({sent.split("/")[0] for sent in reply_fields()})
         return f"no algorithm sends {key!r}; they send {', '.join(heads)}.{nearest(key, heads)}"
     head, below, name = key.partition("/")
@@ -143,7 +117,3 @@ def step_names() -> tuple[str, ...]:
 def reply_fields() -> frozenset[str]:
     """All reply fields that algorithms and parts with default settings declare, or that sites send before a run."""
     return all_fields() | {*JOINING, *MEETING, *CLAIMING, *ADDING, *COUNTING, *UNITING}
-
-
-def _within(path: str, key: str) -> bool:
-    return f"{path}/".startswith(f"{key}/")

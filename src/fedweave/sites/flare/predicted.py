@@ -4,7 +4,7 @@ and the predictions of a finished run's models. Also checks that all sites have 
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,10 +13,10 @@ import pyarrow as pa
 from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
-from fedweave.apply.drift import Values, columns_of, reference
+from fedweave.apply.drift import columns_of, reference
 from fedweave.apply.link_predictions import read_pairs, scored
 from fedweave.apply.predictions import Predicted, ends_of, links_table, predictions_table, probabilities
-from fedweave.apply.scorer import Scorer, scorer_of
+from fedweave.apply.scorer import scorer_of
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client
 from fedweave.core.graph import TEST, VAL
@@ -36,7 +36,7 @@ from fedweave.sites.flare.participation import RUNS, Participation
 from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.requests import Join, mendable
 from fedweave.sites.flare.site_data import form_at, load_tables, load_unscaled
-from fedweave.sites.flare.sitefile import SITE_FILE, SiteData
+from fedweave.sites.flare.sitefile import SITE_FILE
 
 _MAX_THRESHOLD = math.nextafter(1, 2)  # a threshold that flags nothing
 
@@ -63,19 +63,16 @@ def before_of(site: Path, run: str = "") -> Before:
     """
     about, _ = read_checked(site / SITE_FILE)
     form = read_form(site / RUNS / run) if run else None
-    return _before(about, form or form_at(about, load_unscaled(about, site)))
-
-
-def _before(site: SiteData, form: DataForm, ports: bool = False) -> Before:
-    return Before.noted(asdict(site), site.external, form, ports)
+    return Before.noted(asdict(about), about.external, form or form_at(about, load_unscaled(about, site)), False)
 
 
 def rename_predictions(folder: Path, run: str) -> None:
     """Rename earlier predictions of the `run` at the site in `folder`. The model or the data is about to change, and
     the owner must not mistake the old file for a new one if the job fails."""
-    for path in (folder / RUNS / run / name for name in (PREDICTIONS, PAIRS_SCORED)):
+    for name in (PREDICTIONS, PAIRS_SCORED):
+        path = folder / RUNS / run / name
         if path.exists():
-            path.replace(path.with_name(EARLIER.replace(PREDICTIONS, path.name)))
+            path.replace(path.with_name(EARLIER.replace(PREDICTIONS, name)))
 
 
 def write_predictions(
@@ -89,15 +86,29 @@ def write_predictions(
         probs = probabilities(deployable(job.algorithm).net, model, job.graph)
     if probs is None:
         return False
-    path, data = job.folder / RUNS / job.run / PREDICTIONS, job.holdings.data
-    used = None if data.public is None else np.asarray(data.public) & data.has_label  # only labeled examples
+    path, data, holdings = job.run_folder / PREDICTIONS, job.holdings.data, job.holdings
     if data.links is not None:
-        return _write_link_predictions(job, site, probs, model, log)
+        names = np.array(data.node_ids)
+        table = links_table(site, probs, job.graph, names, data.links.relations)
+        write_table(path, table)
+        more = fields("predictions", run=job.run, rows=table.num_rows)
+        log.info("%d predictions: %s", table.num_rows, path, extra=more)
+        if model is not None and isinstance(holdings, Holdings) and holdings.pairs is not None:  # the owner's table
+            pairs = read_pairs(holdings.pairs, data.links)
+            at, numbers = pairs.among(names)
+            scores = scored(site, deployable(job.algorithm).net, model, job.graph, names, data.links, numbers)
+            absent = np.isin(np.arange(len(pairs.relation)), at, invert=True)
+            table = pa.concat_tables([scores, pairs.unscored(absent, data.links, scores.schema)])
+            path = job.run_folder / PAIRS_SCORED
+            write_table(path, table)
+            log.info("%d pairs: %s", table.num_rows, path, extra=fields("pairs", run=job.run))
+        return True
+    used = None if data.public is None else np.asarray(data.public) & data.has_label  # only labeled examples
     result = Predicted(site, probs, np.arange(data.examples), used)
     flagging = flags or local_flagging(job.config.evaluation, data, probs)
     named = data.ids, data.labels, data.example
     write_table(path, predictions_table([result], *named, data.y, flagging, ends_of(data), data.targets))
-    unaligned = job.holdings.unaligned if isinstance(job.holdings, Holdings) else 0
+    unaligned = holdings.unaligned if isinstance(holdings, Holdings) else 0
     without = f"; {note_unscored(unaligned, data.examples + unaligned)}" if unaligned else ""
     more = fields("predictions", run=job.run, rows=data.examples)
     log.info("%d predictions: %s%s", data.examples, path, without, extra=more)
@@ -130,50 +141,23 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
         if form is None:
             raise UserError("the site noted no form of its data for this run", code="score.alone")
         named = site, max(job.order.round, 0), job.request.document, flags
-        scorer = scorer_of(job.config, deployable(job.algorithm), w, _before(about, form), *named)
+        before = Before.noted(asdict(about), about.external, form, False)
+        scorer = scorer_of(job.config, deployable(job.algorithm), w, before, *named)
         scorer.save(job.run_folder / SCORER)
     except FedweaveError as error:
         log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
         return
     if job.request.predict:  # perhaps of other data than the model was trained on
         return
-    try:
-        _keep_histograms(job, scorer, columns_of(load_tables(about, job.folder), scorer.form))
+    try:  # histograms of the columns of the site's tables, and of its scores, for `fedweave drift`
+        data, columns = job.holdings.data, columns_of(load_tables(about, job.folder), scorer.form)
+        used = None if data.public is None else np.asarray(data.public)  # [3, e]
+        unseen = None if used is None else used[VAL] | used[TEST]
+        histograms = reference(scorer.name, [*columns], scorer.predicted(data), unseen, data.examples)
+        histograms.save(job.run_folder / HISTOGRAMS)
     except Exception as error:  # the run goes on without them
         more = fields("no-histograms", run=job.run, error=type(error).__name__)
         log.info("no %s is written: %s: %s", HISTOGRAMS, type(error).__name__, error, extra=more)
-
-
-def _keep_histograms(job: Participation, scorer: Scorer, columns: Iterable[Values]) -> None:
-    """Write histograms of the columns of the site's tables, and of its scores, next to the scorer, for `fedweave
-    drift`."""
-    data = job.holdings.data
-    table = scorer.predicted(data)
-    used = None if data.public is None else np.asarray(data.public)
-    unseen = None if used is None else used[VAL] | used[TEST]
-    reference(scorer.name, [*columns], table, unseen, data.examples).save(job.run_folder / HISTOGRAMS)
-
-
-def _write_link_predictions(
-    job: Participation, site: str, probability: Tensor, w: Tree | None, log: logging.Logger
-) -> bool:
-    """Write the predictions for a site's links, and for its owner's table of pairs."""
-    folder, data = job.folder / RUNS / job.run, job.holdings.data
-    called = np.array(data.node_ids)
-    table = links_table(site, probability, job.graph, called, data.links.relations if data.links is not None else ())
-    write_table(folder / PREDICTIONS, table)
-    more = fields("predictions", run=job.run, rows=table.num_rows)
-    log.info("%d predictions: %s", table.num_rows, folder / PREDICTIONS, extra=more)
-    if w is None or data.links is None or not isinstance(job.holdings, Holdings) or job.holdings.pairs is None:
-        return True
-    pairs = read_pairs(job.holdings.pairs, data.links)
-    at, numbers = pairs.among(called)
-    scores = scored(site, deployable(job.algorithm).net, w, job.graph, called, data.links, numbers)
-    absent = np.isin(np.arange(len(pairs.relation)), at, invert=True)
-    table = pa.concat_tables([scores, pairs.unscored(absent, data.links, scores.schema)])
-    write_table(folder / PAIRS_SCORED, table)
-    log.info("%d pairs: %s", table.num_rows, folder / PAIRS_SCORED, extra=fields("pairs", run=job.run))
-    return True
 
 
 def note_unscored(unaligned: int, nodes: int, of: str = "") -> str:
@@ -182,11 +166,7 @@ def note_unscored(unaligned: int, nodes: int, of: str = "") -> str:
 
 
 def read_flags(message: Tree) -> Flagging | None:
-    """The class and threshold of all sites in the server's `message`; None if it has none.
-
-    Raises:
-        CallRefused: the class is not one of two, or the threshold is no probability.
-    """
+    """The class and threshold of all sites in the server's `message`; None if it has none."""
     if isinstance(message, dict) and not message:
         return None
     if not isinstance(message, dict) or not message.keys() >= FLAGS.keys():
@@ -220,9 +200,6 @@ def check_written(sites: Sequence[str], lacking: Mapping[str, str]) -> None:
     """Raise an error unless all `sites` have written their predictions.
 
     lacking: {site: why} for the sites that have not (`Flare.unwritten`).
-
-    Raises:
-        UserError: the user who started the job, or a site's owner, can correct it. FedweaveError: they cannot.
     """
     if not lacking:
         return

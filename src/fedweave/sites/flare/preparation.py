@@ -24,54 +24,43 @@ from fedweave.sites.flare.foresight import check_fields
 from fedweave.sites.flare.holdings import Holdings
 from fedweave.sites.flare.joining import JOINING, describe, private_fields, site_lengths, withhold
 from fedweave.sites.flare.masking import data, tensor
-from fedweave.sites.flare.participation import BEFORE, Participation
-from fedweave.sites.flare.policy import (
-    check_aligned,
-    check_lists,
-    min_exchange_nodes,
-)
+from fedweave.sites.flare.participation import EARLY_SUMS, Participation
+from fedweave.sites.flare.policy import check_aligned, check_lists, min_exchange_nodes
 from fedweave.sites.flare.predicted import note_form
-from fedweave.sites.flare.requests import (
-    Add,
-    Blind,
-    Settle,
-    describe_request,
-)
+from fedweave.sites.flare.requests import Add, Blind, Settle, describe_request
 from fedweave.sites.flare.site_data import form_at
 
 
 def prepare(
     job: Participation, request: Blind | Settle, message: Tree, log: logging.Logger
 ) -> tuple[str, Tree, Declaration]:
-    """The name of the call, the site's reply, and the reply's declaration.
-
-    Raises:
-        CallRefused: the request is out of turn, or `message` is not valid. PolicyViolation: the policy does not allow
-            it.
-    """
+    """The name of the call, the site's reply, and the reply's declaration."""
     check_begun(job, request)
     if isinstance(request, Blind):
         return BLIND, _blind(job, request.turn, message), BLINDING.sends
     if request.kind == "align":
-        align = _align if job.entities is None else _number_entities
-        return ALIGN, align(job, message, log), JOINING
+        reply = _align(job, message, log) if job.entities is None else _number_entities(job, message, log)
+        return ALIGN, reply, JOINING
     if request.kind == "pad":
         job.pad(message)
     elif request.kind == "match":
         _exchange(job).match(message)
-    else:
-        _take(job, message)
+    else:  # take the columns that other sites sent for the site's nodes into its data
+        holdings, exchange = job.holdings, _exchange(job)
+        if not isinstance(holdings, Holdings):
+            raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
+        raw = replace(holdings.data, x=exchange.take(message, len(job.request.sites)))
+        note_form(job.request, job.folder, form_at(exchange.site, raw))
+        dataset = with_scaled_nodes(raw, exchange.scaling)
+        job.exchange = None
+        job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, job.dtype), data=dataset, whole=None))
     return f"({request.kind})", {}, {}
 
 
 def sum_term(job: Participation, request: Add, message: Tree) -> Tree:
-    """The site's term of an exchange over edges or of the table of entities, not masked yet.
-
-    Raises:
-        CallRefused, PolicyViolation: see `prepare`.
-    """
+    """The site's term of an exchange over edges or of the table of entities, not masked yet."""
     check_begun(job, request)
-    check_fields(job.rules, BEFORE[request.step], len(job.request.sites))
+    check_fields(job.rules, EARLY_SUMS[request.step], len(job.request.sites))
     if request.step == UNITE:
         if job.entities is None:
             raise CallRefused("entities: sites number them once, right after they have joined")
@@ -79,22 +68,9 @@ def sum_term(job: Participation, request: Add, message: Tree) -> Tree:
     return _exchange(job).add(message, len(job.request.sites))
 
 
-def _number_entities(job: Participation, message: Tree, log: logging.Logger) -> Tree:
-    """Take the common numbers of the entities (`entities.Entities`) into the site's data."""
-    holdings = job.holdings
-    if job.entities is None or not isinstance(holdings, Holdings):
-        raise CallRefused("entities: sites number them once, right after they have joined")
-    data = job.entities.assign_numbers(message, job.run_folder / NUMBERED, log)
-    job.entities = None
-    graph = graph_of(data, data.features, job.dtype)
-    job.begin(replace(holdings, graph=graph, data=data), data.features)
-    reply = withhold(site_lengths(job.list_lengths), private_fields(job.rules))
-    return describe(job.holdings if isinstance(job.holdings, Holdings) else holdings, private_fields(job.rules)) | reply
-
-
 def check_begun(job: Participation, request: Add | Blind | Settle) -> None:
     """Raise CallRefused unless the request is for the job that the site has joined."""
-    if (request.round, request.predict) != job.position:
+    if (request.round, request.predict) != (job.request.round, job.request.predict):
         what = describe_request(request)
         raise CallRefused(f"{what} is allowed once, right after a site has joined, and only for that job")
 
@@ -108,21 +84,9 @@ def _exchange(job: Participation) -> Exchange:
     return job.exchange
 
 
-def _take(job: Participation, message: Tree) -> None:
-    """Take the columns that other sites sent for the site's nodes into its data."""
-    holdings, exchange = job.holdings, _exchange(job)
-    if not isinstance(holdings, Holdings):
-        raise CallRefused("exchange: a party of a vertical federation has no edges to others' nodes")
-    raw = replace(holdings.data, x=exchange.take(message, len(job.request.sites)))
-    note_form(job.request, job.folder, form_at(exchange.site, raw))
-    dataset = with_scaled_nodes(raw, exchange.scaling)
-    job.exchange = None
-    job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, job.dtype), data=dataset, whole=None))
-
-
 def _blind(job: Participation, turn: int, message: Tree) -> Tree:
-    """Blind another site's ids (`privacy.intersection`). The journal notes the lengths of all lists, and the policy may
-    bound them."""
+    """Blind another site's ids (`protocols.intersection`). The journal notes the lengths of all lists, and the policy
+    may bound them."""
     owner = job.holdings if isinstance(job.holdings, PartyData) else job.exchange
     meeting = None if owner is None else owner.meeting
     if meeting is None or "ids" in job.rules.deny:
@@ -155,3 +119,16 @@ def _align(job: Participation, message: Tree, log: logging.Logger) -> Tree:
     job.check_marks(party.marks(holdings.data), partial(party.exclusion, holdings.data, job.folder, job.accounts))
     job.begin(holdings, message["width"])
     return describe(holdings, private_fields(job.rules))
+
+
+def _number_entities(job: Participation, message: Tree, log: logging.Logger) -> Tree:
+    """Take the common numbers of the entities (`entities.Entities`) into the site's data."""
+    holdings = job.holdings
+    if job.entities is None or not isinstance(holdings, Holdings):
+        raise CallRefused("entities: sites number them once, right after they have joined")
+    data = job.entities.assign_numbers(message, job.run_folder / NUMBERED, log)
+    job.entities = None
+    holdings = replace(holdings, graph=graph_of(data, data.features, job.dtype), data=data)
+    job.begin(holdings, data.features)
+    denied = private_fields(job.rules)
+    return describe(holdings, denied) | withhold(site_lengths(job.list_lengths), denied)

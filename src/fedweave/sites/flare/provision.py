@@ -37,7 +37,7 @@ PROJECT = "fedweave"
 USER, ROLE = "admin@fedweave.org", "project_admin"  # the administrator and its role, as its certificate has them
 STATE = "cert.json"  # in the authority's folder: its key and certificate
 ISSUED = "issued.json"  # in the same folder: its record of each certificate that it has signed (`note_issued`)
-BEFORE = timedelta(days=1)  # a certificate is valid from this much before its making: other clocks may be slow
+BACKDATED = timedelta(days=1)  # a certificate is valid from this much before its making: other clocks may be slow
 
 _WORD = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"{_WORD}(\.{_WORD})*")  # what NVFlare takes
@@ -65,11 +65,7 @@ _INSIDE = {"internal": {"scheme": "tcp", "resources": {"host": "localhost", "con
 
 
 def check_names(sites: Sequence[str], where: str = "--sites") -> None:
-    """Refuse names that sites cannot have. where: the option or file that lists them.
-
-    Raises:
-        UserError: a name is reserved, repeated or not of the right form; or there is no name.
-    """
+    """Refuse names that sites cannot have. where: the option or file that lists them."""
     bad = [name for name in sites if not is_name(name)]
     if bad or not sites or len(set(sites)) < len(sites):
         raise UserError(
@@ -84,11 +80,7 @@ def is_name(name: object) -> bool:
 
 
 def check_host(host: str, where: str = "--host") -> None:
-    """Refuse a `host` that is no address of a machine. where: the option or file that has it.
-
-    Raises:
-        UserError: it is neither a host's name nor an IPv4 address.
-    """
+    """Refuse a `host` that is no address of a machine. where: the option or file that has it."""
     if not _HOST.fullmatch(host):
         raise UserError(
             f"{where} {host}: give the name of the server's machine, such as fl.example.org, or its IPv4 address: "
@@ -108,87 +100,6 @@ Put it and project.json, which came with it, into a directory {directory}. Insta
 
 docs/deployment.md of fedweave describes the rest, including site.toml and policies.
 """
-
-
-def provision(directory: Path, sites: Sequence[str], host: str, port: int, ca: bytes = b"") -> None:
-    """Write `directory`/{server, admin, authority, one folder per site}. Each folder is for one host or person.
-
-    host, port: the server's address. The folder authority holds the key of the certificate authority; keep it offline.
-    ca: the certificate of a company's own authority in PEM. There is then no folder authority; members' certificates
-    are placeholders until `issuing.accept` installs those that the company has signed.
-
-    Raises:
-        UserError: the directory is not empty, or a name or the host is not allowed.
-        FedweaveError: NVFlare's provisioning failed.
-    """
-    check_names(sites)
-    check_host(host)
-    if host in sites and host != "localhost":
-        raise UserError(
-            f"--host {host} is a site's name, too: the site's certificate would also be valid for the server's "
-            "machine. Rename the site, or give the machine's full name or address.",
-            code="certificate.name",
-        )
-    if directory.exists() and any(directory.iterdir()):
-        raise UserError(f"{directory} is not empty. Choose another directory; a project is provisioned once.")
-    with tempfile.TemporaryDirectory() as scratch:
-        output = _run_provisioner(Path(scratch), _project(sites, host, port))
-        _make(directory)
-        for name in (SERVER, *sites):
-            _place(output / name, directory / name)
-        shutil.move(output / USER, directory / ADMIN)
-        (directory / ADMIN).chmod(0o700)
-        _allow_storage(directory / SERVER)
-        if ca:
-            for name in (SERVER, ADMIN, *sites):
-                replace_private(directory / name / "startup/rootCA.pem", ca)
-        else:
-            shutil.move(output.parent / "state", directory / AUTHORITY)
-            _keep_authority(directory / AUTHORITY)
-    common = secrets.token_hex(32)
-    for name in sites:
-        _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
-        _write_secret(directory / name / IDS_KEY, common)  # see `alignment`
-
-
-def provision_site(directory: Path, name: str, host: str, port: int, kit: Mapping[str, bytes], ids_key: str) -> None:
-    """Write `directory`/`name`, the folder of a site that joins a project later.
-
-    host, port: the server's address. kit: {file in startup: its content}, with the site's certificate and key and the
-    authority's certificate. ids_key: the sites' common key of ids in hexadecimal digits; "" if it is not known here.
-
-    Raises:
-        FedweaveError: NVFlare's provisioning failed.
-    """
-    with tempfile.TemporaryDirectory() as scratch:  # of a project with an authority of its own, which `kit` replaces
-        output = _run_provisioner(Path(scratch), _project([name], host, port))
-        _place(output / name, directory / name)
-    for file, content in kit.items():
-        replace_private(directory / name / "startup" / file, content)
-    _write_secret(directory / name / SECRET, secrets.token_hex(32))
-    if ids_key:
-        _write_secret(directory / name / IDS_KEY, ids_key)
-
-
-def _place(source: Path, folder: Path) -> None:
-    """Move a member's folder that NVFlare has made to its place, and restrict what it allows."""
-    shutil.move(source, folder)
-    _restrict(folder)
-    for script in (folder / "startup").glob("*.sh"):
-        script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
-    (folder / README).write_text(_ABOUT.format(name=folder.name, directory=folder.parent.name))
-
-
-def _keep_authority(folder: Path) -> None:
-    """Keep only the authority's own key and certificate in its folder, and restrict the folder to its owner: the
-    authority does not keep members' keys."""
-    state = json.loads((folder / STATE).read_text())
-    (folder / STATE).unlink()
-    keep(folder / STATE, {name: state[name] for name in ("root_cert", "root_pri_key")})
-    folder.chmod(0o700)
-    for path in sorted(folder.parent.glob("*/startup/*.crt")):
-        cert = load_crt(path)
-        note_issued(folder, get_cn_from_cert(cert), cert)
 
 
 def keep(path: Path, content: object) -> None:
@@ -213,17 +124,6 @@ def note_issued(authority: Path, name: str, cert: x509.Certificate) -> None:
         "key": sha256(public).digest().hex(":").upper(),
     }
     keep(path, [*before, note])
-
-
-def _make(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / ADMIN).mkdir()
-        (directory / ADMIN).rmdir()
-    except OSError as error:
-        raise UserError(
-            f"{directory} cannot be written ({error.strerror}). Choose another directory.", code="user.unwritable"
-        ) from error
 
 
 def _write_secret(path: Path, digits: str) -> None:
@@ -251,7 +151,7 @@ class _Certificates(CertBuilder):
     def _generate_cert(
         name: str, *about: object, not_valid_before: datetime | None = None, ca: bool = False, **more: object
     ) -> object:
-        first = (not_valid_before or datetime.now(UTC)) - BEFORE
+        first = (not_valid_before or datetime.now(UTC)) - BACKDATED
         extra = None if ca else uses(name)
         return CertBuilder._generate_cert(name, *about, not_valid_before=first, ca=ca, extra_extensions=extra, **more)
 
@@ -263,18 +163,12 @@ def uses(name: str) -> list[tuple[x509.ExtensionType, bool]]:
     a connection may present it, since the processes of one member connect to each other with their only certificate.
     The administrator's certificate is only for clients.
     """
-    false = dict.fromkeys(
-        ("content_commitment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"), False
-    )
-    key = x509.KeyUsage(
-        digital_signature=True, key_encipherment=True, encipher_only=False, decipher_only=False, **false
-    )
+    unused = ["content_commitment", "data_encipherment", "key_agreement", "key_cert_sign", "crl_sign"]
+    unused += ["encipher_only", "decipher_only"]
+    key = x509.KeyUsage(digital_signature=True, key_encipherment=True, **dict.fromkeys(unused, False))
     ends = [ExtendedKeyUsageOID.CLIENT_AUTH, *([] if name == USER else [ExtendedKeyUsageOID.SERVER_AUTH])]
-    return [
-        (x509.BasicConstraints(ca=False, path_length=None), True),
-        (key, True),
-        (x509.ExtendedKeyUsage(ends), False),
-    ]
+    no_authority = x509.BasicConstraints(ca=False, path_length=None)
+    return [(no_authority, True), (key, True), (x509.ExtendedKeyUsage(ends), False)]
 
 
 def issue(name: str, root: object, key: object, hosts: Sequence[str] = ()) -> Any:
@@ -292,39 +186,14 @@ def organization(name: str) -> str:
 
 
 def _run_provisioner(scratch: Path, project: Project) -> Path:
-    template = ["master_template.yml"]
-    builders = [
-        WorkspaceBuilder(template),
-        StaticFileBuilder(config_folder="config"),
-        _Certificates(),
-        SignatureBuilder(),
-    ]
-    log = io.StringIO()
+    template, log = ["master_template.yml"], io.StringIO()
+    static = StaticFileBuilder(config_folder="config")
+    builders = [WorkspaceBuilder(template), static, _Certificates(), SignatureBuilder()]
     with contextlib.redirect_stdout(log):
         ctx = Provisioner(str(scratch), builders).provision(project)
     if ctx.get(CtxKey.BUILD_ERROR):
         raise FedweaveError(f"NVFlare could not provision the project: {log.getvalue().strip()}")
     return Path(ctx[CtxKey.CURRENT_PROD_DIR])
-
-
-def _restrict(folder: Path) -> None:
-    """Allow jobs only the classes that they need, and no code of their own."""
-    rights = {"format_version": "1.0", "permissions": dict.fromkeys(("project_admin", "org_admin", "lead"), _RIGHTS)}
-    _write(folder / "local/authorization.json", rights)
-    resources = json.loads((folder / "local/resources.json.default").read_text())
-    resources["class_list_enforcement_mode"] = "enforce"
-    if "allow_log_streaming" in resources:  # only sites have this: their logs could reveal data, and stay private
-        resources["allow_log_streaming"] = False
-        resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
-        for component in resources["components"]:
-            if component["id"] == "process_launcher":
-                component["path"] = _LAUNCHER
-    paths = [component["path"] for component in resources["components"]]
-    resources["class_allow_list"] = [*_OF_JOBS[kind(folder)], *paths]
-    _write(folder / "local/resources.json", resources)
-    close_inside(folder)
-    (folder / "startup").chmod(0o700)
-    folder.chmod(0o700)
 
 
 def kind(folder: Path) -> str:
@@ -351,14 +220,108 @@ def settle(server: Path) -> None:
     _write(path, resources)
 
 
-def _allow_storage(server: Path) -> None:
-    path = server / "local/resources.json"
-    resources = json.loads(path.read_text())
-    persistor = resources["snapshot_persistor"]
-    resources["class_allow_list"] += [persistor["path"], persistor["args"]["storage"]["path"]]
-    resources["servers"][0]["heart_beat_timeout"] = 30
-    _write(path, resources)
-
-
 def _write(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
+
+
+def provision(directory: Path, sites: Sequence[str], host: str, port: int, ca: bytes = b"") -> None:
+    """Write `directory`/{server, admin, authority, one folder per site}. Each folder is for one host or person.
+
+    host, port: the server's address. The folder authority holds the key of the certificate authority; keep it offline.
+    ca: the certificate of a company's own authority in PEM. There is then no folder authority; members' certificates
+    are placeholders until `issuing.accept` installs those that the company has signed.
+
+    Raises:
+        UserError: the directory is not empty, or a name or the host is not allowed.
+        FedweaveError: NVFlare's provisioning failed.
+    """
+    check_names(sites)
+    check_host(host)
+    if host in sites and host != "localhost":
+        raise UserError(
+            f"--host {host} is a site's name, too: the site's certificate would also be valid for the server's "
+            "machine. Rename the site, or give the machine's full name or address.",
+            code="certificate.name",
+        )
+    if directory.exists() and any(directory.iterdir()):
+        raise UserError(f"{directory} is not empty. Choose another directory; a project is provisioned once.")
+    with tempfile.TemporaryDirectory() as scratch:
+        output = _run_provisioner(Path(scratch), _project(sites, host, port))
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / ADMIN).mkdir()
+            (directory / ADMIN).rmdir()
+        except OSError as error:
+            raise UserError(
+                f"{directory} cannot be written ({error.strerror}). Choose another directory.", code="user.unwritable"
+            ) from error
+        for name in (SERVER, *sites):
+            _move_and_restrict(output / name, directory / name)
+        shutil.move(output / USER, directory / ADMIN)
+        (directory / ADMIN).chmod(0o700)
+        path = directory / SERVER / "local/resources.json"
+        resources = json.loads(path.read_text())
+        persistor = resources["snapshot_persistor"]
+        resources["class_allow_list"] += [persistor["path"], persistor["args"]["storage"]["path"]]
+        resources["servers"][0]["heart_beat_timeout"] = 30
+        _write(path, resources)
+        if ca:
+            for name in (SERVER, ADMIN, *sites):
+                replace_private(directory / name / "startup/rootCA.pem", ca)
+        else:
+            # Only the authority's own key and certificate stay in its folder, which only its owner can open: the
+            # authority does not keep members' keys.
+            authority = directory / AUTHORITY
+            shutil.move(output.parent / "state", authority)
+            state = json.loads((authority / STATE).read_text())
+            (authority / STATE).unlink()
+            keep(authority / STATE, {name: state[name] for name in ("root_cert", "root_pri_key")})
+            authority.chmod(0o700)
+            for path in sorted(directory.glob("*/startup/*.crt")):
+                cert = load_crt(path)
+                note_issued(authority, get_cn_from_cert(cert), cert)
+    ids_key = secrets.token_hex(32)  # common to all sites, see `alignment`
+    for name in sites:
+        _write_secret(directory / name / SECRET, secrets.token_hex(32))  # the site's entropy for its privacy noise
+        _write_secret(directory / name / IDS_KEY, ids_key)
+
+
+def provision_site(directory: Path, name: str, host: str, port: int, kit: Mapping[str, bytes], ids_key: str) -> None:
+    """Write `directory`/`name`, the folder of a site that joins a project later.
+
+    host, port: the server's address. kit: {file in startup: its content}, with the site's certificate and key and the
+    authority's certificate. ids_key: the sites' common key of ids in hexadecimal digits; "" if it is not known here.
+    """
+    with tempfile.TemporaryDirectory() as scratch:  # of a project with an authority of its own, which `kit` replaces
+        output = _run_provisioner(Path(scratch), _project([name], host, port))
+        _move_and_restrict(output / name, directory / name)
+    for file, content in kit.items():
+        replace_private(directory / name / "startup" / file, content)
+    _write_secret(directory / name / SECRET, secrets.token_hex(32))
+    if ids_key:
+        _write_secret(directory / name / IDS_KEY, ids_key)
+
+
+def _move_and_restrict(source: Path, folder: Path) -> None:
+    """Move a member's folder that NVFlare has made to its place. Jobs may then use only the classes that they need,
+    and no code of their own."""
+    shutil.move(source, folder)
+    rights = {"format_version": "1.0", "permissions": dict.fromkeys(("project_admin", "org_admin", "lead"), _RIGHTS)}
+    _write(folder / "local/authorization.json", rights)
+    resources = json.loads((folder / "local/resources.json.default").read_text())
+    resources["class_list_enforcement_mode"] = "enforce"
+    if "allow_log_streaming" in resources:  # only sites have this: their logs could reveal data, and stay private
+        resources["allow_log_streaming"] = False
+        resources["components"] = [c for c in resources["components"] if c["id"] != "site_log_streamer"]
+        for component in resources["components"]:
+            if component["id"] == "process_launcher":
+                component["path"] = _LAUNCHER
+    paths = [component["path"] for component in resources["components"]]
+    resources["class_allow_list"] = [*_OF_JOBS[kind(folder)], *paths]
+    _write(folder / "local/resources.json", resources)
+    close_inside(folder)
+    (folder / "startup").chmod(0o700)
+    folder.chmod(0o700)
+    for script in (folder / "startup").glob("*.sh"):
+        script.unlink()  # they start NVFlare's own client, which does more for others than `doorkeeper`
+    (folder / README).write_text(_ABOUT.format(name=folder.name, directory=folder.parent.name))

@@ -107,7 +107,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Blind:
-    """Blind the ids of the party that is `turn` places before this one (`privacy.intersection`)."""
+    """Blind the ids of the party that is `turn` places before this one (`protocols.intersection`)."""
 
     kind: Literal["blind"]
     pin: str
@@ -140,7 +140,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Sum:
-    """The sites whose replies are added up, and their keys (`privacy.aggregation`)."""
+    """The sites whose replies are added up, and their keys (`protocols.aggregation`)."""
 
     epoch: _Epoch
     slot: _Count
@@ -207,11 +207,7 @@ _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discrimina
 
 
 def read_request(text: str) -> Request:
-    """A server's request, with every field checked. Unknown fields are ignored.
-
-    Raises:
-        CallRefused: the text is no such request; names the field.
-    """
+    """A server's request, with every field checked. Unknown fields are ignored."""
     try:
         return _REQUEST.validate_json(text, strict=True)
     except ValidationError as error:
@@ -242,9 +238,9 @@ def release() -> str:
 def digest_of(package: Path) -> str:
     """A digest of a package's modules. Other files depend on the way of installation and are left out."""
     digest = hashlib.sha256()
-    files = {path.relative_to(package).as_posix(): path for path in package.rglob("*.py")}
-    for name in sorted(files):
-        digest.update(json.dumps([name, hashlib.sha256(files[name].read_bytes()).hexdigest()]).encode())
+    for path in sorted(package.rglob("*.py"), key=lambda path: path.relative_to(package).as_posix()):
+        name, content = path.relative_to(package).as_posix(), hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(json.dumps([name, content]).encode())
     return digest.hexdigest()[:16]
 
 
@@ -255,7 +251,7 @@ def versions(document: Document) -> dict[str, str]:
     return releases | digests(document)
 
 
-_LONGEST = 200  # characters of a release
+_MAX_RELEASE = 200  # characters
 
 
 def check_versions(request: Join, document: Document, releases: Releases) -> dict[str, str]:
@@ -264,12 +260,9 @@ def check_versions(request: Join, document: Document, releases: Releases) -> dic
 
     releases: the site's policy. With "same-protocol" the server's files of fedweave may be others if its protocol has
     the same number.
-
-    Raises:
-        CallRefused: names both.
     """
     here, theirs = versions(document), request.versions
-    short = len(theirs.get("fedweave", "")) <= _LONGEST  # the site's journal keeps it
+    short = len(theirs.get("fedweave", "")) <= _MAX_RELEASE  # the site's journal keeps it
     patched = releases == "same-protocol" and request.protocol == PROTOCOL and short
     differing = [name for name in here if theirs.get(name) != here[name] and not (patched and name == "fedweave")]
     if differing:

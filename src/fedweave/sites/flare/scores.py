@@ -1,9 +1,7 @@
 """The form in which a site lets scores leave: which measures, how much they are rounded, and from which labels."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from types import MethodType
 
 import torch
@@ -72,16 +70,38 @@ class Scoring:
         """A scoring step's reply in the form in which it may leave, the declaration of this form, and the site's
         note."""
         scoring = replace(self, measures=self.in_sum) if info.sums else self
-        if not scoring.changes:
+        if not scoring.coarse and {*scoring.measures} == {*FINE}:  # all leaves as it is
             return reply, info, {}
-        shown = scoring.redact(reply, classes, info)
-        return shown, scoring.declaration(info, [path for path, _ in leaves(shown)]), {SCORED: asdict(scoring)}
+        redacted = scoring.redact(reply, classes, info)
+        paths = [path for path, _ in leaves(redacted)]
+        return redacted, scoring.declaration(info, paths), {SCORED: asdict(scoring)}
 
     def redact(self, reply: Tree, classes: int, info: StepInfo | None = None) -> Tree:
         """A scoring step's reply with zeros instead of the measures that do not leave; a pair of zeros stands for no
         examples. info: the step's declaration, if its reply may be masked integers of a secure aggregation."""
-        ones = {path: 1 if info is None else _one(info, path) for path, _ in leaves(reply)}
-        return nest({path: self._redact_leaf(path, leaf, classes, ones[path]) for path, leaf in leaves(reply)})
+        redacted = dict[str, Tensor]()
+        for path, leaf in leaves(reply):  # a leaf of pairs is [S, 2], hits and examples
+            if not self._is_sent(path):
+                redacted[path] = torch.zeros_like(leaf)
+                continue
+            if self.epsilon is not None and not path.startswith(_PUBLIC):  # the global test has public labels
+                # An unbiased estimate of hits on true labels from hits on drawn ones: a draw keeps a label with
+                # probability p, and changes it into each other one with probability q.
+                p, (hits, examples) = keep_probability(self.epsilon, classes), leaf.unbind(1)
+                q = (1 - p) / (classes - 1) if classes > 1 else 0.0
+                true_hits = hits if p <= q else (hits - q * examples) / (p - q)
+                estimates = torch.stack([true_hits.clamp(min=0).minimum(examples), examples], 1)
+                leaf = estimates if leaf.is_floating_point() else estimates.round().to(leaf.dtype)
+            if self.step > 1:
+                one = 1  # the integer that stands for 1: terms of a sum are fixed-point numbers
+                if info is not None:
+                    spec = info.sends[info.covering(path) or path.split("/")[0]]
+                    one = max((1 << m.fraction for m in spec.mechanisms if isinstance(m, SecureSum)), default=1)
+                step = self.step * one
+                rounded = (leaf.double() / step).round() * step
+                leaf = (rounded * (rounded[:, 1:] > 0)).to(leaf.dtype)  # no examples have no hits
+            redacted[path] = leaf
+        return nest(redacted)
 
     def declaration(self, info: StepInfo, paths: list[str]) -> StepInfo:
         """`info` with what the `paths` of a reply after `redact` reveal, and the mechanisms that protect them."""
@@ -121,11 +141,6 @@ class Scoring:
         """The measures of `FINE` that leave, in `sums` or not; () if only hits leave."""
         return () if self.coarse else self.in_sum if sums else self.measures
 
-    @property
-    def changes(self) -> bool:
-        """Whether it changes an algorithm's replies."""
-        return self.coarse or {*self.measures} != {*FINE}
-
     def _is_sent(self, path: str) -> bool:
         key = path.partition("/")[0]
         if self.coarse:
@@ -136,19 +151,24 @@ class Scoring:
         name = rest if first == MEAN else first
         return key not in COUNTED or _LIKE.get(name, name) in {_PLAIN, *self.measures}
 
-    def _redact_leaf(self, path: str, leaf: Tensor, classes: int, one: int) -> Tensor:
-        if not self._is_sent(path):
-            return torch.zeros_like(leaf)
-        if self.epsilon is not None and not path.startswith(_PUBLIC):  # the global test has public labels
-            leaf = _debias(leaf, keep_probability(self.epsilon, classes), classes)
-        if self.step == 1:
-            return leaf
-        step = self.step * one
-        coarse = (leaf.double() / step).round() * step
-        return (coarse * (coarse[:, 1:] > 0)).to(leaf.dtype)  # no examples have no hits
-
 
 AS_THEY_ARE = Scoring(measures=FINE, in_sum=FINE)
+
+
+def read_scoring(note: str) -> Scoring | None:
+    """The form of scores in a site's note; None if the note has none or it is not valid."""
+    record = read_note(note).get(SCORED)
+    try:
+        if not isinstance(record, dict):
+            return None
+        step, measures, epsilon = record["step"], record["measures"], record["epsilon"]
+        bounded = record.get("bounded", COUNTED)
+    except (KeyError, TypeError):
+        return None
+    valid = isinstance(step, int) and 1 <= step < 1 << 53
+    valid &= isinstance(measures, list) and isinstance(bounded, list | tuple)
+    valid &= epsilon is None or (isinstance(epsilon, float | int) and 0 < epsilon < math.inf)
+    return Scoring(step, tuple(map(str, measures)), epsilon, tuple(map(str, bounded))) if valid else None
 
 
 def is_scoring(info: StepInfo) -> bool:
@@ -158,9 +178,7 @@ def is_scoring(info: StepInfo) -> bool:
 
 def models_scored(info: StepInfo, reply: Tree) -> int:
     """The number of models whose scores a reply has. Each counts as one evaluation."""
-    if TRIED in reply:
-        return models_tried(reply)
-    return int(is_scoring(info) and bool(reply))
+    return models_tried(reply) if TRIED in reply else int(is_scoring(info) and bool(reply))
 
 
 def models_tried(reply: Tree) -> int:
@@ -171,11 +189,6 @@ def models_tried(reply: Tree) -> int:
 def scoring_steps(calls: Calls) -> tuple[Step, ...]:
     """The steps of an evaluation that declare scores."""
     return tuple(step for step in calls.evaluation if is_scoring(step_info(step)))
-
-
-def trying_steps(calls: Calls) -> tuple[Step, ...]:
-    """The steps of a round in which clients try models."""
-    return tuple(step for step in calls.round if TRIED in step_info(step).sends)
 
 
 def as_arrived(info: StepInfo, reply: Tree, scoring: Scoring | None) -> StepInfo:
@@ -199,64 +212,23 @@ def _is_hits(path: str) -> bool:
     return key in COUNTED and name == [_PLAIN]
 
 
-def _one(info: StepInfo, path: str) -> int:
-    """The integer that stands for 1 in a leaf of a reply: terms of a sum are fixed-point numbers."""
-    declaration = info.sends[info.covering(path) or path.split("/")[0]]
-    sums = [mechanism for mechanism in declaration.mechanisms if isinstance(mechanism, SecureSum)]
-    return max((1 << mechanism.fraction for mechanism in sums), default=1)
-
-
-def _label_draws(calls: Calls) -> list[LDP]:
-    """The mechanisms that bound what an algorithm's replies reveal about labels."""
-    specs = chain.from_iterable(step_info(step).sends.values() for step in calls.all)
-    mechanisms = chain.from_iterable(spec.mechanisms for spec in specs)
-    return [one for one in mechanisms if isinstance(one, LDP) and one.per == "label"]
-
-
-def _debias(pairs: Tensor, keep_probability: float, classes: int) -> Tensor:
-    """An unbiased estimate of hits on true labels from hits on drawn ones, clipped to 0 and the number of examples.
-
-    pairs: float64 [S, 2], hits and examples. keep_probability: the probability that a draw does not change a label.
-    """
-    hits, examples = pairs.unbind(1)
-    other = (1 - keep_probability) / (classes - 1) if classes > 1 else 0.0
-    true = hits if keep_probability <= other else (hits - other * examples) / (keep_probability - other)
-    estimates = torch.stack([true.clamp(min=0).minimum(examples), examples], 1)
-    return estimates if pairs.is_floating_point() else estimates.round().to(pairs.dtype)
-
-
 def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
-    """How a site's policy lets scores of an algorithm with these `calls` leave. labels: whether the site has labels.
-
-    If the algorithm trains on drawn labels, scores of the same labels cost no more privacy.
-    """
-    drawn = [] if rules.true_labels else [mechanism.epsilon for mechanism in _label_draws(calls)]
-    score_epsilons = [] if rules.score_epsilon is None else [rules.score_epsilon]
-    epsilon = min((*drawn, *score_epsilons), default=None) if labels else None
-    bounded = COUNTED if _label_draws(calls) else (_OF_CLIENT, _PUBLIC) if _of_received(scoring_steps(calls)) else ()
-    named, in_sum = {*rules.measures}, {*rules.measures, _CLASSES}
+    """How a site's policy lets scores of an algorithm with these `calls` leave. labels: whether the site has labels."""
+    # If the algorithm trains on drawn labels, scores of the same labels cost no more privacy.
+    draws = list[float]()
+    for step in calls.all:
+        for spec in step_info(step).sends.values():
+            draws += [one.epsilon for one in spec.mechanisms if isinstance(one, LDP) and one.per == "label"]
+    epsilons = [] if rules.true_labels else list(draws)
+    if rules.score_epsilon is not None:
+        epsilons.append(rules.score_epsilon)
+    epsilon = min(epsilons, default=None) if labels else None
+    # Whose hits does that draw bound? Of models that the server sent, by the algorithm's declaration, also without
+    # draws in training.
+    owners = [step.__self__ if isinstance(step, MethodType) else None for step in scoring_steps(calls)]
+    of_received = all(isinstance(owner, Algorithm) and owner.evaluates_received for owner in owners)
+    bounded = COUNTED if draws else (_OF_CLIENT, _PUBLIC) if of_received else ()
+    measures, in_sum = {*rules.measures}, {*rules.measures, _CLASSES}
     if LABELS in rules.deny:  # all other measures reveal how many labels there are
-        named, in_sum = named & {"loss"}, in_sum & {"loss"}
-    return Scoring(rules.round_scores, tuple(sorted(named)), epsilon, bounded, tuple(sorted(in_sum)))
-
-
-def _of_received(steps: Iterable[Step]) -> bool:
-    """Whether these steps score only models that the server sent, by the algorithm's declaration."""
-    owners = [step.__self__ if isinstance(step, MethodType) else None for step in steps]
-    return all(isinstance(owner, Algorithm) and owner.evaluates_received for owner in owners)
-
-
-def read_scoring(note: str) -> Scoring | None:
-    """The form of scores in a site's note; None if the note has none or it is not valid."""
-    record = read_note(note).get(SCORED)
-    try:
-        if not isinstance(record, dict):
-            return None
-        step, measures, epsilon = record["step"], record["measures"], record["epsilon"]
-        right = isinstance(step, int) and 1 <= step < 1 << 53 and isinstance(measures, list)
-        right &= epsilon is None or (isinstance(epsilon, float | int) and 0 < epsilon < math.inf)
-        bounded = record.get("bounded", COUNTED)
-        right &= isinstance(bounded, list | tuple)
-        return Scoring(step, tuple(map(str, measures)), epsilon, tuple(map(str, bounded))) if right else None
-    except (KeyError, TypeError):
-        return None
+        measures, in_sum = measures & {"loss"}, in_sum & {"loss"}
+    return Scoring(rules.round_scores, tuple(sorted(measures)), epsilon, bounded, tuple(sorted(in_sum)))

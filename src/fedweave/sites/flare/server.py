@@ -45,9 +45,8 @@ from fedweave.sites.flare.agreement import (
     confirm_names,
     note_unnamed_columns,
     server_graphs,
-    server_test,
 )
-from fedweave.sites.flare.alignment import widest
+from fedweave.sites.flare.alignment import max_features
 from fedweave.sites.flare.chain import HEADS, Heads
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.folder import LOG, fields, log_to
@@ -61,10 +60,7 @@ from fedweave.sites.protocols.identity import STARTUP, Authority, read_root
 
 RESULT, TOPIC = "fedweave", "fedweave"  # the folder of a job's results, and of messages to a running job
 
-_WHEN: dict[str, When] = {"last": "last", "best": "best"}
-_MODELS: dict[str, Which] = {"global": "global", "personal": "personal", "trained": "trained"}
 RECENT = 20  # rounds in one progress report
-_ENDED: dict[str, State] = {"done": "done", "stopped": "stopped", "failed": "failed"}
 
 
 @dataclass
@@ -77,7 +73,7 @@ class Progress:
     round, seconds, summary and bytes so far by direction, because rounds may end faster than the watcher asks.
     """
 
-    status: str = "starting"  # then "running", "done", "stopped" or "failed"
+    status: State = "starting"  # then "running", "done", "stopped" or "failed"
     round: int = 0
     rounds: int = 0
     seconds: float = 0.0
@@ -109,12 +105,8 @@ class Progress:
         self.round, self.seconds, self.summary = reached.round, reached.seconds, dict(reached.summary)
         self.lost = {} if self.link is None else self.link.lost
         self._state(round=self.round, missing=tuple(sorted(self.lost)), **({"seconds": took} if took else {}))
-        entry = {
-            "round": self.round,
-            "seconds": self.seconds,
-            "summary": self.summary,
-            "bytes": {} if self.ledger is None else self.ledger.sizes(),
-        }
+        sizes = {} if self.ledger is None else self.ledger.sizes()
+        entry = {"round": self.round, "seconds": self.seconds, "summary": self.summary, "bytes": sizes}
         self.recent = [*self.recent, entry][-RECENT:]
 
     def stopping(self, number: int) -> None:
@@ -193,7 +185,10 @@ class Server:
                 else:
                     run(config, folder, progress, True, backend(build, stop, root))
         finally:
-            _collect(folder, results / RESULT, progress)
+            if folder.is_dir():
+                shutil.copytree(folder, results / RESULT, ignore=shutil.ignore_patterns(".lock", "*.tmp"))
+            (results / RESULT).mkdir(parents=True, exist_ok=True)
+            (results / RESULT / "progress.json").write_text(json.dumps(progress.plain()))
             if progress.link is not None:
                 progress.link.close()
 
@@ -213,7 +208,7 @@ class Server:
         flags = flagging_known(config, folder / SUMMARY, _which_models(self.predict)[1]) if self.predict else None
         after = reached.round
         replies = fed.join(config.plain(), self.run, after, needs.vertical, bool(self.predict), reached.data, flags)
-        features = widest(replies) if needs.vertical else common_number(replies, "features")
+        features = max_features(replies) if needs.vertical else common_number(replies, "features")
         outputs, kind = common_number(replies, "classes"), common_target(replies)
         fed.classes = outputs if kind == CLASS else 0
         form = {} if needs.vertical else common_form(replies)
@@ -259,7 +254,7 @@ def record_job(what: str, progress: Progress) -> Iterator[None]:
     level = logging.ERROR if progress.status == "failed" else logging.INFO
     if states is not None:
         missing = progress.away or tuple(sorted(progress.lost or ()))
-        states.end("paused" if progress.away else _ENDED[progress.status], missing)
+        states.end("paused" if progress.away else progress.status, missing)
     about = {"run": run, "round": progress.round, "rounds": progress.rounds, "missing": list(progress.away)}
     log.log(
         level,
@@ -278,27 +273,12 @@ def federation(
     authority: Authority | None = None,
     heads: Heads | None = None,
 ) -> Flare:
-    """The federation of these sites at the server, with the graphs in the server's folder `root`; see `Flare`.
-
-    Raises:
-        DataError: a file of a graph is invalid.
-    """
-    values, ports = config.engine.values, has_ports(config.model.make())
-    dtype = DTYPES[values["dtype"]]
-    return Flare(
-        link,
-        sites,
-        ledger=ledger,
-        seed=config.general.seed,
-        dtype=dtype,
-        test=server_test(root, dtype, ports),
-        held=server_graphs(root, dtype, ports),
-        quorum=quorum,
-        limit=int(values["reply_mb"] * 1e6),
-        root=authority,
-        resend=values["resend"],
-        heads=heads,
-    )
+    """The federation of these sites at the server, with the graphs in the server's folder `root`; see `Flare`."""
+    values = config.engine.values
+    dtype, limit = DTYPES[values["dtype"]], int(values["reply_mb"] * 1e6)
+    graphs = server_graphs(root, dtype, has_ports(config.model.make()))
+    more: Record = {"ledger": ledger, "seed": config.general.seed, "dtype": dtype, "quorum": quorum, "limit": limit}
+    return Flare(link, sites, graphs=graphs, root=authority, resend=values["resend"], heads=heads, **more)
 
 
 def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) -> RunBackend:
@@ -325,9 +305,6 @@ def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
     messages of this job, too. Returns a note on parties' nodes without a score.
 
     models: which models, see `Server`.
-
-    Raises:
-        UserError: the run is not finished. FedweaveError: a site did not predict; names the sites that did and did not.
     """
     if not (folder / SUMMARY).exists():
         raise UserError("the server has no finished run of that number. Finish it with `fedweave sites run --resume`.")
@@ -352,7 +329,8 @@ def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
 def _which_models(predict: str) -> tuple[Which, When]:
     """The models that predict, and the round after which they were saved (`Server`)."""
     which, _, when = predict.partition("@")
-    return _MODELS.get(which, "personal"), _WHEN.get(when, "last")
+    models: dict[str, Which] = {"global": "global", "personal": "personal", "trained": "trained"}
+    return models.get(which, "personal"), "best" if when == "best" else "last"
 
 
 def flagging_known(config: Config, path: Path, when: When) -> Flagging | None:
@@ -390,8 +368,8 @@ def _partition_columns(built: Joined) -> Record:
     rows = [replies[site] for site in replies.clients]
     columns: Record = {
         "client": list(replies.clients),
-        "nodes": [_count_or_none(reply["nodes"]) for reply in rows],
-        "edges_kept": [_count_or_none(reply["edges"]) for reply in rows],
+        "nodes": [None if reply["nodes"] < 0 else reply["nodes"] for reply in rows],
+        "edges_kept": [None if reply["edges"] < 0 else reply["edges"] for reply in rows],
         "edges_cut": pa.nulls(len(rows), pa.int64()),
     }
     for at, name in enumerate(("train", "val", "test")):
@@ -399,10 +377,6 @@ def _partition_columns(built: Joined) -> Record:
     columns["labels"] = [reply["labels"].tolist() or None for reply in rows]
     parties = capabilities(built.algorithm).vertical
     return columns | ({"features": [reply["features"] for reply in rows]} if parties else {})
-
-
-def _count_or_none(count: int) -> int | None:
-    return None if count < 0 else count
 
 
 def _fault_table(fed: Flare, round: int) -> pa.Table | None:
@@ -413,10 +387,3 @@ def _fault_table(fed: Flare, round: int) -> pa.Table | None:
     rows = [(round, site, "train", what, float(times)) for (site, what), times in sorted(faults.items())]
     columns = [list(column) for column in zip(*rows, strict=True)]
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA)
-
-
-def _collect(folder: Path, results: Path, progress: Progress) -> None:
-    if folder.is_dir():
-        shutil.copytree(folder, results, ignore=shutil.ignore_patterns(".lock", "*.tmp"))
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "progress.json").write_text(json.dumps(progress.plain()))

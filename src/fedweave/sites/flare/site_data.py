@@ -36,8 +36,6 @@ from fedweave.partition.scaling import target_scale_of
 from fedweave.sites.flare.sitefile import SiteData, read_ids_key
 
 HASH = "hash"  # a value of `SiteData.split`
-
-
 Source = TypeVar("Source", bound=CommonSettings | Triples)
 
 
@@ -58,11 +56,7 @@ def site_graph(
 ) -> SiteGraph:
     """The graph, or the small graphs, that a site trains on, before and after the scaling of nodes' features.
 
-    noted: see `hold`. links: the experiment's settings of link prediction, if links are predicted.
-
-    Raises:
-        DataError: the data is absent or invalid, or has no split. ConfigError: a setting in `site.toml` does not apply
-            to this data.
+    training_form: see `hold`. links: the experiment's settings of link prediction, if links are predicted.
     """
     path = folder / site.path
     check_meant(path, site)
@@ -77,21 +71,13 @@ def site_graph(
 
 
 def load_unscaled(site: SiteData, folder: Path) -> Dataset:
-    """A site's data in the columns that models read, without the scaling of nodes' features.
-
-    Raises:
-        DataError, ConfigError: see `read_graph`.
-    """
+    """A site's data in the columns that models read, without the scaling of nodes' features."""
     path = folder / site.path
     return with_local_units(path, _graph(path, site, folder).unscaled)
 
 
 def load_tables(site: SiteData, folder: Path) -> Dataset:
-    """A site's data in the columns that models read, with the numbers of its tables.
-
-    Raises:
-        DataError, ConfigError: see `read_graph`.
-    """
+    """A site's data in the columns that models read, with the numbers of its tables."""
     unscaled = load_unscaled(site, folder)
     if site.edge_normalize == "none":
         return unscaled
@@ -112,11 +98,7 @@ def form_at(site: SiteData, unscaled: Dataset) -> DataForm:
 
 def with_local_units(path: Path, data: Dataset) -> Dataset:
     """The data with the scale of its numeric targets from the site's own training examples, if target_normalize =
-    "own".
-
-    Raises:
-        DataError: no training example has a value of one of the targets.
-    """
+    "own"."""
     if data.target != NUMBER or data.target_scaling != "own":
         return data
     part = Part.of(data, np.arange(data.examples), np.asarray(data.public))
@@ -148,11 +130,7 @@ _ADDITIONAL: dict[type, set[str]] = {
 
 
 def check_meant(path: Path, site: SiteData) -> None:
-    """Refuse settings of `site.toml` that do not apply to the kind of data at `path`.
-
-    Raises:
-        ConfigError: names the first such setting.
-    """
+    """Refuse settings of `site.toml` that do not apply to the kind of data at `path`."""
     source, kind = _source_at(path)
     known = {field.name for field in fields(source)} | _ADDITIONAL.get(source, set())
     inapplicable = {field.name for field in fields(DataSettings)} - known
@@ -167,6 +145,8 @@ def check_meant(path: Path, site: SiteData) -> None:
 
 def _source_at(path: Path) -> tuple[type[Archive | Folder | GraphFolder | Triples], str]:
     """The source class that reads the data at `path`, and the name of its kind."""
+    if not path.exists():
+        raise DataError(f"{path} does not exist. Name the site's data as [data] path in site.toml.")
     if not path.is_dir():
         return Archive, "npz"
     if holds_triples(path):
@@ -183,16 +163,9 @@ def source_of(kind: type[Source], site: SiteData) -> Source:
     return kind(**{field.name: values[field.name] for field in fields(kind) if field.name in values})
 
 
-def read_graph(path: Path, site: SiteData, folder: Path | None = None, links: Links | None = None) -> Dataset:
-    """The graph, or the small graphs, in an .npz file or a folder of tables.
-
-    folder: the site's folder. links: see `site_graph`.
-
-    Raises:
-        DataError: the data is absent or invalid, or has a label beyond `site.class_count`.
-        ConfigError: labels of small graphs are names, and `site.toml` gives no order of these.
-    """
-    return _graph(path, site, folder, links).data
+def read_graph(path: Path, site: SiteData) -> Dataset:
+    """The graph, or the small graphs, in an .npz file or a folder of tables."""
+    return _graph(path, site).data
 
 
 def _graph(
@@ -202,7 +175,7 @@ def _graph(
     links: Links | None = None,
     training_form: DataForm | None = None,
 ) -> SiteGraph:
-    """The data at `path`, by the steps of `partition.preparation`; noted: see `hold`."""
+    """The data at `path`, by the steps of `partition.preparation`; training_form: see `hold`."""
     edges: Record = {"how": site.edge_normalize} if training_form is None else training_form.edge_scaling
     data = _with_scaled_edges(path, site, folder or path.parent, links or Links(), edges)
     if site.external == REFUSE:
@@ -224,10 +197,36 @@ def _with_scaled_edges(path: Path, site: SiteData, folder: Path, links: Links, e
     """The data in the file or folder with scaled features of edges, and its links as examples if `site` says so. If
     `site` divides by time, this division replaces the split in the data, and training edges alone count in the scaling.
     Rows of what `site` forgets are gone before anything is scaled."""
-    data, late = _load(path, site), site.splits_by_time or site.forget is not None
+    # 1. Read the data, with nothing scaled.
+    source, _ = _source_at(path)
+    reader = source_of(source, replace(site, normalize="none", edge_normalize="none"))
+    if isinstance(reader, Archive):
+
+        def add_classes(data: Dataset) -> Dataset:
+            if site.task == LINKS and data.example != "edge":  # their relations are the classes
+                return data
+            return npz.without_gaps(path, data) if site.class_count is None else with_classes(path, data, site)
+
+        data = reader.from_file(path, add_classes)
+    else:
+        if isinstance(reader, GraphFolder):
+            check_name_settings(path, reader)
+        data = reader.load(path, 0)
+    late = site.splits_by_time or site.forget is not None
     data = data if late else with_scaled_edges(data, edges)
+    # 2. Links as examples. If the data has no split, a hash of both ends' names, keyed with `ids.key`, makes one. So a
+    # link that two sites know is in the same split at both. The server cannot influence the split, and all runs have
+    # the same one: two runs whose splits differed in a link would reveal that link.
     if site.task == LINKS:
-        data = links_as_examples(path, data, site, folder, links)
+        if site.split == HASH and has_split(data):
+            problem = f"its edges have a split, and site.toml says data.split = {HASH!r}"
+            refuse(path, problem, "Leave out the column split, or data.split.", "split-twice")
+        key = b"" if site.splits_by_time or has_split(data) else read_ids_key(folder)
+        kinds = {"users": site.users, "items": site.items, "relation": site.relation}
+        settings = replace(links, ratios=site.ratios, seed=0, **kinds)  # type: ignore[arg-type]
+        data = as_links(data, settings, key)
+        data = replace(data, links=replace(data.links or settings, seed=links.seed))
+    # 3. A split by time, and what the site forgets.
     if site.splits_by_time:
         by_time = Divided(split="time", train_until=site.train_until, val_until=site.val_until)
         [part] = by_time.divide_nodes(data, [np.arange(data.nodes)], 0)
@@ -242,59 +241,8 @@ def _with_scaled_edges(path: Path, site: SiteData, folder: Path, links: Links, e
     return with_scaled_edges(data, edges, math.inf if times is None else times[0]) if late else data
 
 
-def links_as_examples(path: Path, data: Dataset, site: SiteData, folder: Path, links: Links) -> Dataset:
-    """The `data` of `path` with its links as examples.
-
-    If the data has no split, a hash of both ends' names, keyed with `ids.key`, makes one. So a link that two sites know
-    is in the same split at both. The server cannot influence the split, and all runs have the same one: two runs whose
-    splits differed in a link would reveal that link.
-
-    Raises:
-        DataError, ConfigError: the data cannot have links as examples, or has a split and `site` asks for another; or
-            there is no key.
-    """
-    if site.split == HASH and has_split(data):
-        problem = f"its edges have a split, and site.toml says data.split = {HASH!r}"
-        refuse(path, problem, "Leave out the column split, or data.split.", "split-twice")
-    key = b"" if site.splits_by_time or has_split(data) else read_ids_key(folder)
-    settings = replace(links, ratios=site.ratios, users=site.users, items=site.items, relation=site.relation, seed=0)
-    data = as_links(data, settings, key)
-    return replace(data, links=replace(data.links or settings, seed=links.seed))
-
-
-def _load(path: Path, site: SiteData) -> Dataset:
-    """The data in the file or folder, with nothing scaled."""
-    site = replace(site, normalize="none", edge_normalize="none")
-    if require(path).is_dir():
-        if holds_triples(path):
-            return source_of(Triples, site).load(path, 0)
-        if not is_of_graphs(path):
-            return source_of(Folder, site).load(path, 0)
-        of_graphs = source_of(GraphFolder, site)
-        check_name_settings(path, of_graphs)
-        return of_graphs.load(path, 0)
-
-    def add_classes(data: Dataset) -> Dataset:
-        if site.task == LINKS and data.example != "edge":  # their relations are the classes
-            return data
-        return npz.without_gaps(path, data) if site.class_count is None else with_classes(path, data, site)
-
-    return source_of(Archive, site).from_file(path, add_classes)
-
-
-def require(path: Path) -> Path:
-    """Return `path` if it exists, else raise DataError."""
-    if not path.exists():
-        raise DataError(f"{path} does not exist. Name the site's data as [data] path in site.toml.")
-    return path
-
-
 def with_classes(path: Path, data: Dataset, site: SiteData) -> Dataset:
-    """The data of `path` with the number and names of the whole federation's classes, if `site.toml` gives them.
-
-    Raises:
-        DataError: a label is not below this number, or the file has other names.
-    """
+    """The data of `path` with the number and names of the whole federation's classes, if `site.toml` gives them."""
     classes = site.class_count
     if data.labels and (classes or len(data.labels), site.labels or data.labels) != (len(data.labels), data.labels):
         problem = f"label_names are {', '.join(data.labels)}, and site.toml says other labels or classes"
@@ -321,9 +269,6 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
 
     use: the mask of every labeled example if the data has no split. ports: whether models read ports of its edges.
     If the sites compute columns from edges between sites, the test data must have these columns already, scaled.
-
-    Raises:
-        DataError: see `read_graph`.
     """
     site = replace(site, train_until=None, val_until=None, forget=None)
     data = read_graph(path, site if site.external == REFUSE else replace(site, external="refuse", normalize="none"))
@@ -336,12 +281,7 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
 
 
 def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:
-    """The global test graph that `site.toml` names, or None. features: number of features of the site's own data.
-
-    Raises:
-        DataError: see `global_test`; or the test graph has another number of features. ConfigError: the site scales
-            numeric targets by its own data.
-    """
+    """The global test graph that `site.toml` names, or None. features: number of features of the site's own data."""
     if site.test is None:
         return None
     if site.target == NUMBER and site.target_normalize == "own":

@@ -37,8 +37,6 @@ Releases: TypeAlias = Literal["same-files", "same-protocol"]
 HEAD = r"^(0|[1-9][0-9]{0,14}):([0-9a-f]{32}|)$"  # an entry of a site's accounts, see `chain.Head`
 # As openssl prints it, or without colons.
 _Fingerprint = Annotated[str, Field(pattern=r"^([0-9A-Fa-f]{2}:?){31}[0-9A-Fa-f]{2}$")]
-
-
 _OF_LINKS = Beside("task", LINKS)
 
 
@@ -106,12 +104,36 @@ class SiteData(DataSettings):
                     f'every site.toml: {column} = ["…", "…"].',
                     code="config.categories-listed",
                 )
-        self._check_until()
-        self._check_shares()
-        self._check_links()
-        self._check_forget()
-
-    def _check_forget(self) -> None:
+        # Splits by time, and by a hash.
+        bounds = {"train_until": self.train_until, "val_until": self.val_until}
+        for name, end in bounds.items():
+            if end is None and self.splits_by_time:
+                raise ConfigError(f"data.{name}: is missing; a split by time needs both train_until and val_until.")
+            if not isinstance(end, str) and end is not None and 0 < end < 1:
+                raise ConfigError(
+                    f"data.{name} = {end}: a share would be of each site's own examples. Give one time or date for "
+                    "all sites."
+                )
+        if self.split == "hash":
+            if self.splits_by_time:
+                raise ConfigError("data.split = 'hash' with train_until and val_until: set one of them.")
+            train, val, test = self.ratios
+            if not (train > 0 <= min(val, test) and train + val + test <= 1 + 1e-9):
+                raise ConfigError(
+                    f"data.shares = {list(self.ratios)}: these are the shares of train, val and test. Make train "
+                    "positive, none negative and their sum at most 1.",
+                    code="config.value",
+                )
+        # Links, and what the site leaves out.
+        if self.task == LINKS:
+            Links(self.ratios, users=self.users, items=self.items)  # refuses one kind of nodes without the other
+            for name, default in (("test", None), ("external", REFUSE), ("target", CLASS)):
+                if getattr(self, name) != default:
+                    raise ConfigError(
+                        f'data.{name}: does not apply to task = "links", where each site tests on its own links. '
+                        "Remove it.",
+                        code="config.links",
+                    )
         if self.forget is None:
             return
         if self.task == LINKS or self.features == "learned":
@@ -127,43 +149,6 @@ class SiteData(DataSettings):
                 "edges to these nodes stay until they remove these edges.",
                 code="forget.scaling",
             )
-
-    def _check_links(self) -> None:
-        if self.task != LINKS:
-            return
-        Links(self.ratios, users=self.users, items=self.items)  # refuses one kind of nodes without the other
-        for name, default in (("test", None), ("external", REFUSE), ("target", CLASS)):
-            if getattr(self, name) != default:
-                raise ConfigError(
-                    f'data.{name}: does not apply to task = "links", where each site tests on its own links. Remove '
-                    "it.",
-                    code="config.links",
-                )
-
-    def _check_shares(self) -> None:
-        if self.split != "hash":
-            return
-        if self.splits_by_time:
-            raise ConfigError("data.split = 'hash' with train_until and val_until: set one of them.")
-        train, val, test = self.ratios
-        if not (train > 0 <= min(val, test) and train + val + test <= 1 + 1e-9):
-            raise ConfigError(
-                f"data.shares = {list(self.ratios)}: these are the shares of train, val and test. Make train positive, "
-                "none negative and their sum at most 1.",
-                code="config.value",
-            )
-
-    def _check_until(self) -> None:
-        bounds = {"train_until": self.train_until, "val_until": self.val_until}
-        absent = [name for name, end in bounds.items() if end is None and self.splits_by_time]
-        if absent:
-            raise ConfigError(f"data.{absent[0]}: is missing; a split by time needs both train_until and val_until.")
-        for name, end in bounds.items():
-            if not isinstance(end, str) and end is not None and 0 < end < 1:
-                raise ConfigError(
-                    f"data.{name} = {end}: a share would be of each site's own examples. Give one time or date for "
-                    "all sites."
-                )
 
     @property
     def splits_by_time(self) -> bool:
@@ -197,7 +182,7 @@ class Rules:
     mixup:      {key: smallest mixup batch}.
     noise:      {key: least Gaussian noise}, its standard deviation divided by the most that one record changes, where
                 the algorithm bounds that.
-    secure_sum: keys that may leave only in a secure aggregation (`privacy.aggregation`) of all sites.
+    secure_sum: keys that may leave only in a secure aggregation (`protocols.aggregation`) of all sites.
     partial_sums: whether a secure aggregation may lack sites; two sums that differ in one site nearly reveal what that
                 site sent.
     epsilon:    cap on the ε of all that ever left the site; with a cap, no field without a bound may leave.
@@ -276,11 +261,7 @@ class Rules:
 
     @classmethod
     def read(cls, plain: object) -> "Rules":
-        """Undo `plain`.
-
-        Raises:
-            ConfigError: the record is not of that form.
-        """
+        """Undo `plain`."""
         return table({"policy": plain}, "policy", cls)
 
     def exempt(self, keys: Iterable[str]) -> "Rules":
@@ -290,11 +271,7 @@ class Rules:
 
 
 def read_site_file(path: Path) -> tuple[SiteData, Rules]:
-    """The tables [data] and [policy], checked.
-
-    Raises:
-        ConfigError: the file cannot be read, or a key or value is not valid; names it and the valid ones.
-    """
+    """The tables [data] and [policy], checked."""
     document = load(path)
     try:
         check_keys("", document, ["data", "policy", "site"])
@@ -305,11 +282,7 @@ def read_site_file(path: Path) -> tuple[SiteData, Rules]:
 
 
 def read_secret(path: Path) -> bytes:
-    """The bytes of a site's secret file.
-
-    Raises:
-        ConfigError: there is none, or others can read it.
-    """
+    """The bytes of a site's secret file."""
     try:
         check_private(path)
         secret = bytes.fromhex(path.read_text().strip())
@@ -320,17 +293,10 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-_VARIED = 16  # minimum number of different bytes among 32; in a billion random keys, one has fewer than 22
-
-
 def read_ids_key(folder: Path) -> bytes:
-    """The key that blinds ids, in a site's folder.
-
-    Raises:
-        ConfigError: see `read_secret`; or the key is easy to guess, such as zeros.
-    """
+    """The key that blinds ids, in a site's folder."""
     key = read_secret(folder / IDS_KEY)
-    if len(set(key[:32])) < _VARIED:
+    if len(set(key[:32])) < 16:  # in a billion random keys, one has fewer than 22 different bytes among 32
         raise ConfigError(
             f"{folder / IDS_KEY} is a weak key: it repeats few bytes, and an attacker who guesses it can try out ids. "
             "Draw one for all sites with `openssl rand -hex 32`.",

@@ -18,9 +18,7 @@ from fedweave.sites.flare.data_marks import site_key
 from fedweave.sites.flare.folder import fields
 from fedweave.sites.flare.holdings import Holdings, LabelVersion
 from fedweave.sites.flare.participation import Participation
-from fedweave.sites.flare.requests import (
-    StepRequest,
-)
+from fedweave.sites.flare.requests import StepRequest
 from fedweave.sites.flare.sitefile import read_secret
 
 
@@ -32,8 +30,29 @@ def client_on(job: Participation, state: Tree, key: Tensor, secret_file: Path) -
     secrets = label_secrets(job.folder, job.labels)
     if secrets is not None:
         secrets = LabelNoise(*(one.to(job.device) for one in secrets))
-    tensors = to(state, job.device), key.to(job.device), noise_key(secret_file).to(job.device)
-    return Client(job.graph_on_device, *tensors, test, label_noise=secrets)
+    noise = noise_key(secret_file).to(job.device)
+    return Client(job.graph_on_device, to(state, job.device), key.to(job.device), noise, test, label_noise=secrets)
+
+
+def noise_key(path: Path) -> Tensor:
+    """A secret key for privacy noise (`ops.hashing`), from the site's own secret and fresh entropy. Others cannot
+    compute it, not even from noise that left the site, and every call has another key."""
+    key = read_secret(path)
+    return hashing.from_bytes(hashlib.blake2b(os.urandom(32), key=key, digest_size=64).digest())
+
+
+def label_secrets(folder: Path, version: LabelVersion | None) -> LabelNoise | None:
+    """The secrets for noise on labels, which are the same in every run of the site in `folder`. None if the labels have
+    no `version`."""
+    if version is None:
+        return None
+    secret = site_key(folder)
+
+    def derive(purpose: bytes) -> Tensor:
+        return hashing.from_bytes(hashlib.blake2b(purpose, key=secret, digest_size=64).digest())
+
+    marks = torch.from_numpy(version.marks.copy())  # [m]
+    return LabelNoise(derive(b"draws of labels"), derive(b"labels" + version.fingerprint), marks)
 
 
 def read_received(
@@ -55,23 +74,19 @@ def with_fingerprints(step: str, info: StepInfo, reply: Tree, state: Tree) -> St
     """`info`, where every release id has a fingerprint of the entry of `state` that it names.
 
     So a new draw, after the site went back to an earlier state or in another run, counts as another release.
-
-    Raises:
-        FedweaveError: the state has no such entry.
     """
     check_permanent(step, info, reply, state)
-
-    def add_fingerprint(mechanism: Mechanism) -> Mechanism:
-        name = release_of(mechanism)
-        if not name or name not in state:
-            return mechanism
-        mark = hashlib.blake2b(encode({name: state[name]}), digest_size=16).hexdigest()
-        return dataclasses.replace(mechanism, release=f"{name}:{mark}")  # type: ignore[arg-type]
-
     sends = dict(info.sends)
     for key, spec in info.sends.items():
-        if any(map(release_of, spec.mechanisms)):
-            sends[key] = dataclasses.replace(spec, mechanism=tuple(map(add_fingerprint, spec.mechanisms)))
+        mechanisms = list[Mechanism]()
+        for one in spec.mechanisms:
+            name = release_of(one)
+            if name and name in state:
+                mark = hashlib.blake2b(encode({name: state[name]}), digest_size=16).hexdigest()
+                one = dataclasses.replace(one, release=f"{name}:{mark}")  # type: ignore[arg-type]
+            mechanisms.append(one)
+        if mechanisms != list(spec.mechanisms):
+            sends[key] = dataclasses.replace(spec, mechanism=tuple(mechanisms))
     return dataclasses.replace(info, sends=sends)
 
 
@@ -83,32 +98,3 @@ def is_noised(info: StepInfo) -> bool:
         if any(isinstance(one, Gaussian | LDP) and not release_of(one) for one in spec.mechanisms):
             return True
     return False
-
-
-def noise_key(path: Path) -> Tensor:
-    """A secret key for privacy noise (`ops.hashing`), from the site's own secret and fresh entropy. Others cannot
-    compute it, not even from noise that left the site, and every call has another key.
-
-    Raises:
-        ConfigError: there is no secret, or others can read it.
-    """
-    key = read_secret(path)
-    return hashing.from_bytes(hashlib.blake2b(os.urandom(32), key=key, digest_size=64).digest())
-
-
-def label_secrets(folder: Path, version: LabelVersion | None) -> LabelNoise | None:
-    """The secrets for noise on labels, which are the same in every run of the site in `folder`. None if the labels have
-    no `version`.
-
-    Raises:
-        ConfigError: see `data_marks.site_key`.
-    """
-    if version is None:
-        return None
-    secret = site_key(folder)
-
-    def derive(purpose: bytes) -> Tensor:
-        return hashing.from_bytes(hashlib.blake2b(purpose, key=secret, digest_size=64).digest())
-
-    marks = torch.from_numpy(version.marks.copy())  # [m]
-    return LabelNoise(derive(b"draws of labels"), derive(b"labels" + version.fingerprint), marks)

@@ -17,7 +17,7 @@ from fedweave.engines.messages import INFO, SEED, SHARE, fingerprint
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.sites.flare.journal import Journal, last_epoch
 from fedweave.sites.flare.masking import as_unsigned, data, min_terms, read_advert
-from fedweave.sites.flare.peers import HEARD, read_note
+from fedweave.sites.flare.peers import SUM_OF, read_note
 from fedweave.sites.protocols.aggregation import (
     Advert,
     Answers,
@@ -150,7 +150,7 @@ class Sums:
             minimum = min_terms(info, step, self.sites)
             raise ClientsMissing(step, dict(replies.missing), minimum, len(replies) + len(replies.missing))
         survivors = list(replies.clients)
-        fingerprints = {site: str(read_note(notes[site]).get(HEARD, "")) for site in survivors}
+        fingerprints = {site: str(read_note(notes[site]).get(SUM_OF, "")) for site in survivors}
         made_of = fingerprint(broadcast) if info.stateless else _common_fingerprint(step, fingerprints)
         sum, where = request["sum"], (request["round"], step, request["again"])
         about = {key: sum[key] for key in ("epoch", "slot", "peers")} | {"survivors": survivors}

@@ -8,28 +8,17 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256, Hash
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    PublicFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
-from fedweave.sites.flare.provision import (
-    USER,
-    kind,
-)
+from fedweave.sites.flare.provision import USER, kind
 from fedweave.sites.flare.requests import SERVER
 from fedweave.sites.protocols.identity import REFUSED, REVOKED, STARTUP, common_names, read_root
 
 
 def certificate(path: Path) -> x509.Certificate:
-    """The certificate in a file.
-
-    Raises:
-        UserError: the file holds no certificate.
-    """
+    """The certificate in a file."""
     try:
         return x509.load_pem_x509_certificate(read(path))
     except (UserError, ValueError) as error:
@@ -40,11 +29,7 @@ def certificate(path: Path) -> x509.Certificate:
 
 def lasts(folder: Path) -> timedelta | None:
     """How long the certificates of a member and of the authority in a member's folder are both still valid, negative
-    after that; None for a folder without a certificate.
-
-    Raises:
-        UserError: a file holds no certificate.
-    """
+    after that; None for a folder without a certificate."""
     kit = folder / STARTUP
     files = [path for path in (kit / "client.crt", kit / "server.crt") if path.exists()]
     if not files:
@@ -60,11 +45,7 @@ def fingerprint(key: CertificatePublicKeyTypes) -> str:
 
 
 def check_revoked(path: Path) -> None:
-    """Refuse a certificate that is on the revocation list in its folder.
-
-    Raises:
-        UserError: names the file.
-    """
+    """Refuse a certificate that is on the revocation list in its folder."""
     cert = certificate(path)
     if cert.serial_number in read_root(path.parent).revoked:
         raise UserError(
@@ -75,11 +56,7 @@ def check_revoked(path: Path) -> None:
 
 
 def check_issuer(path: Path, root: Path) -> None:
-    """Refuse a certificate that the authority of `root` did not sign.
-
-    Raises:
-        UserError: names both files.
-    """
+    """Refuse a certificate that the authority of `root` did not sign."""
     try:
         certificate(path).verify_directly_issued_by(certificate(root))
     except (InvalidSignature, ValueError, TypeError) as error:
@@ -90,11 +67,7 @@ def check_issuer(path: Path, root: Path) -> None:
 
 
 def check_name(path: Path, name: str) -> None:
-    """Refuse a certificate that was not issued for `name`.
-
-    Raises:
-        UserError: names the file and the certificate's owner.
-    """
+    """Refuse a certificate that was not issued for `name`."""
     owners = common_names(certificate(path))
     if owners != [name]:
         raise UserError(
@@ -104,11 +77,7 @@ def check_name(path: Path, name: str) -> None:
 
 
 def check_certificate(path: Path) -> None:
-    """Refuse a certificate that is not valid now.
-
-    Raises:
-        UserError: names the file, its times and the clock's.
-    """
+    """Refuse a certificate that is not valid now."""
     cert, now = certificate(path), datetime.now(UTC)
     first, last = cert.not_valid_before_utc, cert.not_valid_after_utc
     if not first <= now <= last:
@@ -121,8 +90,6 @@ def check_certificate(path: Path) -> None:
 
 
 ROOT = "rootCA.pem"  # the authority's certificate, in the folder of a member's certificate
-
-
 AGAIN = "Ask the project's operator for the folder again"
 
 
@@ -152,11 +119,7 @@ def member_name(folder: Path) -> str:
 
 
 def check_key(path: Path, cert_path: Path) -> None:
-    """Refuse a file that is no private key, or that does not fit the certificate in `cert_path`.
-
-    Raises:
-        UserError: names both files.
-    """
+    """Refuse a file that is no private key, or that does not fit the certificate in `cert_path`."""
     try:
         key = load_pem_private_key(read(path), None)
     except (UserError, ValueError, TypeError) as error:
@@ -167,11 +130,7 @@ def check_key(path: Path, cert_path: Path) -> None:
 
 
 def check_settings(folder: Path) -> None:
-    """Refuse damaged files of settings of the process in `folder`.
-
-    Raises:
-        UserError: names the file.
-    """
+    """Refuse damaged files of settings of the process in `folder`."""
     for path in sorted([*folder.glob("startup/*.json"), *folder.glob("local/*.json")]):
         try:
             json.loads(read(path))

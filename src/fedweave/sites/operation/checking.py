@@ -98,11 +98,7 @@ def _check_member(member: SiteProcess, project: Project, config: Config | None, 
 
 def _start_algorithm(folder: Path, project: Project, config: Config, findings: Findings) -> None:
     """Start the algorithm as the server does, with the graphs in the server's `folder`, unless its start calls sites.
-    If no site is on this machine, the model has an arbitrary width.
-
-    Raises:
-        FedweaveError: a file is invalid, or the algorithm cannot start.
-    """
+    If no site is on this machine, the model has an arbitrary width."""
     fed = federation(config, folder, _Uncalled(), project.sites, Ledger())
     form = next((form for form in findings.forms.values() if form.get("features") and form.get("classes")), {})
     features, classes = form.get("features", ANY_FEATURES), form.get("classes", ANY_CLASSES)
@@ -161,11 +157,7 @@ def _certificate(folder: Path, findings: Findings) -> None:
 
 
 def _reach(project: Project, findings: Findings) -> bool:
-    """Whether something listens at the server's address.
-
-    Raises:
-        NoHost: the address is no name of a machine.
-    """
+    """Whether something listens at the server's address."""
     try:
         reach(project).close()
     except NoHost:

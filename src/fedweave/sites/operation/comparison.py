@@ -1,27 +1,23 @@
 """Values that must be the same at all sites, and measures that a run will lack because no site's policy allows them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedweave.core.text import counted
-from fedweave.core.types import CLASS, Record
+from fedweave.core.types import CLASS
 from fedweave.experiment.config import Config
 from fedweave.metrics.selection import METRICS, OF_SCORES, RARE_OF_TWO, title_of
 from fedweave.sites.flare.sitefile import FINE, Measure
 from fedweave.sites.operation.findings import Findings
 
 _BY_CLASS = ", ".join(one.title for one in METRICS.values() if one.measure == "classes" and CLASS in one.of)
-
-
 _WORDS: dict[Measure, str] = {
     "classes": f"whether a class is rare, {_BY_CLASS} and gaps between groups",
     "group_auc": "AUC of each group",
     "histogram": "AUC, average precision and calibration of all sites' examples together",
     "ranks": "MRR, hits and lists of items",
 }
-
-
 # The measures that each entry of `FINE` lets leave, as text.
 NUMBERS: dict[Measure, str] = {name: _WORDS[name] if name in _WORDS else METRICS[name].title for name in FINE}
 
@@ -51,24 +47,20 @@ def compare_measures(findings: Findings, config: Config, sites: Sequence[str]) -
         what = "; ".join(NUMBERS[one] for one in measures)
         ends = "will be missing" if everywhere else "will be of other sites only, if these measure them"
         note = [f"policy.measures lets no {', '.join(measures)} leave, so that these numbers {ends}: {what}"]
-        note += _missing_choices(config, two, sums, measures) if everywhere else []
+        if everywhere:  # the best round and the threshold, which the run cannot choose without them
+            metric, threshold = config.evaluation.metric, config.evaluation.threshold
+            by = (RARE_OF_TWO if two else "macro_f1") if metric == "auto" else metric
+            if (METRICS[by].measure or by) in measures:
+                where = (
+                    "the selection metric of a run with a rare class" if metric == "auto" else "the selection metric"
+                )
+                note.append(f"No round will be the best by {title_of(by)}, {where}")
+            if two and sums and "histogram" in measures and not isinstance(threshold, float | int):
+                note.append("No threshold will be chosen on all sites' validation examples: each site chooses its own")
         findings.notes.append((", ".join(without), ". ".join(note)))
 
 
-def _missing_choices(config: Config, two: bool, sums: bool, measures: Sequence[Measure]) -> Iterator[str]:
-    """Sentences on the best round and the threshold, if the run cannot choose them without the `measures`."""
-    metric, threshold = config.evaluation.metric, config.evaluation.threshold
-    by = (RARE_OF_TWO if two else "macro_f1") if metric == "auto" else metric
-    if (METRICS[by].measure or by) in measures:
-        where = ", the selection metric of a run with a rare class" if metric == "auto" else ", the selection metric"
-        yield f"No round will be the best by {title_of(by)}{where}"
-    if two and sums and "histogram" in measures and not isinstance(threshold, float | int):
-        yield "No threshold will be chosen on all sites' validation examples: each site chooses its own"
-
-
 MAX_RATIO = 30  # factor between columns at two sites that usual units and samples do not explain
-
-
 SHOWN = 5  # number of columns in notes
 
 
@@ -88,13 +80,30 @@ def compare(findings: Findings, vertical: bool) -> None:
     if vertical:
         remedies["key of ids"] = "Copy one ids.key to all sites"
     for key, remedy in remedies.items():
-        values = {name: str(form[key]) for name, form in findings.forms.items() if form.get(key) is not None}
-        common = max(values.values(), key=list(values.values()).count, default="")
-        same = next((name for name, value in values.items() if value == common), "")
-        for name, value in values.items():
-            differ_in_number = key == "columns" and _count(findings, name) != _count(findings, same)  # see "features"
-            if value != common and not differ_in_number:
-                findings.faults.append((name, f"{key}: {_differ(findings.forms, key, name, same)}. {remedy}."))
+        values = {name: form[key] for name, form in findings.forms.items() if form.get(key) is not None}
+        texts = {name: str(value) for name, value in values.items()}
+        common = max(texts.values(), key=list(texts.values()).count, default="")
+        for name, mine in values.items():
+            if texts[name] == common:
+                continue
+            same = next(other for other in texts if texts[other] == common)
+            theirs, what = values[same], f"{mine}, and {values[same]} at {same}"
+            if key == "columns":
+                if len(mine) != len(theirs):  # "features" differ, too
+                    continue
+                at = next(at for at, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other)
+                what = f"column {at + 1} is {mine[at]!r}, and {theirs[at]!r} at {same}"
+            elif key in ("class names", "group names", "key of ids", "authority"):
+                what = f"not the same as at {same}"
+            elif key == "features":
+                my_columns, their_columns = (findings.forms[one].get("columns") or () for one in (name, same))
+                if my_columns and their_columns:
+                    missing = [one for one in their_columns if one not in my_columns][:5]
+                    additional = [one for one in my_columns if one not in their_columns][:5]
+                    parts = [f"lacks {', '.join(missing)}"] if missing else []
+                    parts += [f"also has {', '.join(additional)}"] if additional else []
+                    what = f"{what}; it {' and '.join(parts)}"
+            findings.faults.append((name, f"{key}: {what}. {remedy}."))
 
 
 def compare_scales(findings: Findings) -> None:
@@ -105,17 +114,17 @@ def compare_scales(findings: Findings) -> None:
         return
     names, table = list(scales), np.stack(list(scales.values()))
     low, high = np.where(table > 0, table, np.inf).min(0), table.max(0)  # [columns]
-    unlike = np.flatnonzero((high > 0) & (low < np.inf) & (high > MAX_RATIO * low))
+    differing = np.flatnonzero((high > 0) & (low < np.inf) & (high > MAX_RATIO * low))
     columns = next((form["columns"] for form in findings.forms.values() if form.get("columns")), None)
-    for at in unlike[:SHOWN].tolist():
+    for at in differing[:SHOWN].tolist():
         what = f"column {columns[at]!r}" if columns else f"column {at + 1}"
         smallest = names[int(np.flatnonzero(table[:, at] == low[at])[0])]
         times = high[at] / low[at]
         remedy = "Give it the same unit at all sites, or scale it"
         note = f"{what} is {times:,.0f} times as large as at {smallest}. {remedy}"
         findings.notes.append((names[int(table[:, at].argmax())], note))
-    if len(unlike) > SHOWN:
-        findings.notes.append((", ".join(names), f"{len(unlike) - SHOWN:,} more columns are of such unlike scales"))
+    if len(differing) > SHOWN:
+        findings.notes.append((", ".join(names), f"{len(differing) - SHOWN:,} more columns are of such unlike scales"))
 
 
 def compare_splits(findings: Findings) -> None:
@@ -134,25 +143,3 @@ def compare_splits(findings: Findings) -> None:
         shown = "; ".join(nodes[:3]) + (f"; and {len(nodes) - 3:,} more" if len(nodes) > 3 else "")
         what = f"the split of {len(nodes):,} of {counted(len(common), 'common node')} differs from the other parties"
         findings.faults.append((name, f"{what}: {shown}. Give all parties the same split."))
-
-
-def _differ(forms: dict[str, Record], key: str, name: str, same: str) -> str:
-    mine, theirs = forms[name][key], forms[same][key]
-    if key == "columns":
-        at = next(at for at, (one, other) in enumerate(zip(mine, theirs, strict=True)) if one != other)
-        return f"column {at + 1} is {mine[at]!r}, and {theirs[at]!r} at {same}"
-    counts = f"{mine}, and {theirs} at {same}"
-    mine, theirs = forms[name].get("columns"), forms[same].get("columns")
-    if key == "features" and mine and theirs:
-        missing = [one for one in theirs if one not in mine][:5]
-        additional = [one for one in mine if one not in theirs][:5]
-        parts = [f"lacks {', '.join(missing)}"] if missing else []
-        parts += [f"also has {', '.join(additional)}"] if additional else []
-        return f"{counts}; it {' and '.join(parts)}"
-    if key in ("class names", "group names", "key of ids", "authority"):
-        return f"not the same as at {same}"
-    return counts
-
-
-def _count(findings: Findings, name: str) -> int:
-    return len(findings.forms[name]["columns"])

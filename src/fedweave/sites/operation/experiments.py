@@ -181,11 +181,7 @@ class Observed:
         return self._sizes
 
     def table(self) -> pa.Table:
-        """See `core.ledger.Ledger`; without rows if the job left no files.
-
-        Raises:
-            FedweaveError: the ledger is damaged.
-        """
+        """See `core.ledger.Ledger`; without rows if the job left no files."""
         return read_table(self._directory, LEDGER) if (self._directory / LEDGER).exists() else Ledger().table()
 
 

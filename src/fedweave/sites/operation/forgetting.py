@@ -8,7 +8,7 @@ from typing import NamedTuple
 from fedweave.apply.forgetting import BEFORE, EXACT, FAST, SHARE, new_folder
 from fedweave.core.types import Record
 from fedweave.errors import UserError, listed
-from fedweave.experiment.config import Config
+from fedweave.experiment.config import Choice
 from fedweave.experiment.config.choices import MemberModels
 from fedweave.experiment.runs.files import RUN, SUMMARY, read_summary
 from fedweave.experiment.runs.trained import finished
@@ -59,7 +59,15 @@ def rerun(
     rest = [name for name in sites if name in present and name not in clients]
     if not rest:
         raise UserError("--client: no site is left. Leave one or more.", code="forget.empty")
-    exact, folder = _without(config, sites, rest), new_folder(directory, out)
+    exact, folder = config, new_folder(directory, out)
+    if len(rest) < len(sites):  # the models and names of the sites that stay
+        models = dict[str, Choice]()
+        for at, name in enumerate(sites):
+            model = config.member_models.of(name, at) if config.member_models else None
+            if name in rest and model is not None:
+                models[name] = model
+        names = {name: label for name, label in config.pay.names.items() if name in rest}
+        exact = replace(config, member_models=MemberModels((), models), pay=replace(config.pay, names=names))
     summaries, notes = {BEFORE: read_summary(directory / SUMMARY)}, list[str]()
     configs, count = {EXACT: exact}, max(1, config.general.rounds // SHARE) if rounds is None else rounds
     if count:
@@ -74,13 +82,3 @@ def rerun(
                 raise
             notes.append(f"There is no fast model: {error}")
     return Rerun(folder, summaries, tuple(notes))
-
-
-def _without(config: Config, sites: Sequence[str], rest: Sequence[str]) -> Config:
-    """The configuration with the models and names of the sites that stay."""
-    if len(rest) == len(sites):
-        return config
-    chosen = {name: config.member_models.of(name, at) for at, name in enumerate(sites) if config.member_models}
-    models = {name: model for name, model in chosen.items() if model is not None and name in rest}
-    names = {name: label for name, label in config.pay.names.items() if name in rest}
-    return replace(config, member_models=MemberModels((), models), pay=replace(config.pay, names=names))

@@ -10,9 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from wsgiref.simple_server import WSGIRequestHandler, make_server
-from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -44,7 +45,18 @@ class Gauges(Collector):
         self._bytes, self._last = Counter[tuple[str, str]](), dict[str, float]()
 
     def collect(self) -> Iterator[Metric]:
-        damaged = self._damaged + sum(map(self._unreadable, journals(self._folder)))
+        unreadable = 0
+        for path in journals(self._folder):
+            try:
+                records = read_journal(path, self._read.get(path, 0))
+            except (FedweaveError, OSError):
+                unreadable += 1
+                continue
+            self._read[path] = records.end
+            self._damaged += len(records.damaged)
+            for entry in records.entries:
+                self._count(entry)
+            self._refused.update(str(note.get("code")) for note in records.notes if note["note"] == "refused")
         calls = CounterMetricFamily("fedweave_calls", "Replies of steps and of jobs' other calls.", labels=["step"])
         sent = CounterMetricFamily("fedweave_bytes", "Bytes of messages by key and way.", labels=["key", "direction"])
         for step, times in sorted(self._calls.items()):
@@ -54,10 +66,36 @@ class Gauges(Collector):
         last = GaugeMetricFamily("fedweave_last_reply_seconds", "When it replied last, since 1970.", labels=["client"])
         for client, at in sorted(self._last.items()):
             last.add_metric([client], at)
-        yield from (calls, sent, last, *self._runs(), *self._certificate())
+        yield from (calls, sent, last, *self._runs())
+        with suppress(FedweaveError):
+            remaining = lasts(self._folder)
+            if remaining is not None:
+                days, what = (
+                    round(remaining / timedelta(days=1), 2),
+                    "Days until its certificate or the authority's ends.",
+                )
+                yield GaugeMetricFamily("fedweave_certificate_days", what, days)
+        damaged = self._damaged + unreadable
         yield GaugeMetricFamily("fedweave_ledger_damaged_lines", "Unreadable lines and files.", damaged)
-        if self._site:
-            yield from self._privacy()
+        if not self._site:
+            return
+        refused = CounterMetricFamily("fedweave_refusals", "Calls that were refused, by error.", labels=["code"])
+        for code, times in sorted(self._refused.items()):
+            refused.add_metric([code], times)
+        yield refused
+        rules = Rules()
+        with suppress(FedweaveError):  # the log has the error of an invalid file
+            rules = read_site_file(self._folder / SITE_FILE)[1]
+        spent = self._spent.epsilon(rules.delta)
+        yield GaugeMetricFamily("fedweave_epsilon_spent", "ε of all that left with a bound.", spent)
+        bare = float(self._spent.account.cost.unbounded)
+        yield GaugeMetricFamily("fedweave_left_unbounded", "1 once something left that no ε bounds.", bare)
+        if rules.epsilon is not None:
+            rest = max(0.0, rules.epsilon - spent)
+            yield GaugeMetricFamily("fedweave_epsilon_left", "What policy.epsilon leaves of it.", rest)
+        if rules.bytes is not None:
+            rest = max(0, rules.bytes - self._spent.bytes)
+            yield GaugeMetricFamily("fedweave_bytes_left", "What policy.bytes leaves.", rest)
 
     def _runs(self) -> Iterator[Metric]:
         """Of each run that goes on, or changed within `RECENT` seconds."""
@@ -85,19 +123,6 @@ class Gauges(Collector):
         if not self._site:
             yield missing
 
-    def _unreadable(self, path: Path) -> int:
-        """Count the new entries of a journal; returns 1 if the journal cannot be read, else 0."""
-        try:
-            records = read_journal(path, self._read.get(path, 0))
-        except (FedweaveError, OSError):
-            return 1
-        self._read[path] = records.end
-        self._damaged += len(records.damaged)
-        for entry in records.entries:
-            self._count(entry)
-        self._refused.update(str(note.get("code")) for note in records.notes if note["note"] == "refused")
-        return 0
-
     def _count(self, entry: Entry) -> None:
         if self._site:
             self._spent = self._spent.after_entry(entry)
@@ -108,47 +133,6 @@ class Gauges(Collector):
         if entry.direction == "up":
             self._calls[entry.step] += len(entry.clients)
             self._last |= dict.fromkeys(entry.clients, entry.at)
-
-    def _certificate(self) -> Iterator[Metric]:
-        with suppress(FedweaveError):
-            remaining = lasts(self._folder)
-            if remaining is not None:
-                days, what = (
-                    round(remaining.total_seconds() / 86_400, 2),
-                    "Days until its certificate or the authority's ends.",
-                )
-                yield GaugeMetricFamily("fedweave_certificate_days", what, days)
-
-    def _privacy(self) -> Iterator[Metric]:
-        refused = CounterMetricFamily("fedweave_refusals", "Calls that were refused, by error.", labels=["code"])
-        for code, times in sorted(self._refused.items()):
-            refused.add_metric([code], times)
-        yield refused
-        rules = Rules()
-        with suppress(FedweaveError):  # the log has the error of an invalid file
-            rules = read_site_file(self._folder / SITE_FILE)[1]
-        spent = self._spent.epsilon(rules.delta)
-        yield GaugeMetricFamily("fedweave_epsilon_spent", "ε of all that left with a bound.", spent)
-        bare = float(self._spent.account.cost.unbounded)
-        yield GaugeMetricFamily("fedweave_left_unbounded", "1 once something left that no ε bounds.", bare)
-        if rules.epsilon is not None:
-            remaining = max(0.0, rules.epsilon - spent)
-            yield GaugeMetricFamily("fedweave_epsilon_left", "What policy.epsilon leaves of it.", remaining)
-        if rules.bytes is not None:
-            remaining_bytes = max(0, rules.bytes - self._spent.bytes)
-            yield GaugeMetricFamily("fedweave_bytes_left", "What policy.bytes leaves.", remaining_bytes)
-
-
-def loopback_only(app: WSGIApplication) -> WSGIApplication:
-    """`app`, which rejects requests under another host name than the loopback's."""
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        if names_loopback(environ.get("HTTP_HOST", "")):
-            return app(environ, start_response)
-        start_response("403 Forbidden", [("Content-Type", "text/plain")])
-        return [f"the metrics are for {LOOPBACK} and localhost; ask under one of these names\n".encode()]
-
-    return answer
 
 
 class _Silent(WSGIRequestHandler):
@@ -164,7 +148,16 @@ def serve(folder: Path, port: int) -> None:
     """
     registry = CollectorRegistry()
     registry.register(Gauges(folder))
-    server = make_server(LOOPBACK, port, loopback_only(make_wsgi_app(registry)), ThreadingWSGIServer, _Silent)
+    metrics = make_wsgi_app(registry)
+
+    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        if names_loopback(environ.get("HTTP_HOST", "")):
+            page: Iterable[bytes] = metrics(environ, start_response)
+            return page
+        start_response("403 Forbidden", [("Content-Type", "text/plain")])
+        return [f"the metrics are for {LOOPBACK} and localhost; ask under one of these names\n".encode()]
+
+    server = make_server(LOOPBACK, port, answer, ThreadingWSGIServer, _Silent)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     more = fields("metrics", port=port)
     logging.getLogger("fedweave.gauges").info("metrics on http://%s:%d/metrics", LOOPBACK, port, extra=more)

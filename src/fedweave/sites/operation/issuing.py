@@ -29,7 +29,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.runs.files import read
 from fedweave.sites.flare.folder import check_private, replace_private
 from fedweave.sites.flare.provision import (
-    BEFORE,
+    BACKDATED,
     ISSUED,
     ROLE,
     STATE,
@@ -54,8 +54,6 @@ from fedweave.sites.operation.certificates import (
 from fedweave.sites.protocols.identity import REVOKED, STARTUP, common_names, read_revoked
 
 REQUEST = "startup/request.pem"
-
-
 BITS = 2048  # as NVFlare's keys
 
 
@@ -164,11 +162,7 @@ def _check_certificate(folder: Path, file: Path, certified: Sequence[x509.Certif
 
 def _check_uses(path: Path, name: str) -> None:
     """Refuse a certificate of the member `name` that its connections could not use. A company's own authority may have
-    changed what the request asks for.
-
-    Raises:
-        UserError: states what is absent.
-    """
+    changed what the request asks for."""
     cert = certificate(path)
     roles = [role.value for role in cert.subject.get_attributes_for_oid(NameOID.UNSTRUCTURED_NAME)]
     lacking = [f"the role {ROLE} in its subject"] if name == USER and ROLE not in roles else []
@@ -224,8 +218,6 @@ def _pem(cert: x509.Certificate) -> bytes:
 
 
 SHORTEST = 12  # bytes of a passphrase
-
-
 Ask: TypeAlias = Callable[[Path], bytes]  # the passphrase of the key in an authority's folder
 
 
@@ -366,7 +358,7 @@ def revoke(authority: Path, name: str, shown: Path | None = None, ask: Ask = pro
             f"{name}: {known}; show another: `fedweave sites revoke … --certificate {name}.crt`.", code=code
         )
     now, cert = datetime.now(UTC), root(authority)
-    builder = x509.CertificateRevocationListBuilder(cert.subject, now - BEFORE, now + _LONG)
+    builder = x509.CertificateRevocationListBuilder(cert.subject, now - BACKDATED, now + _LONG)
     builder = builder.add_extension(x509.CRLNumber(len(before) + len(new)), critical=False)
     for each in before:
         builder = builder.add_revoked_certificate(each)
@@ -386,7 +378,7 @@ def renew(authority: Path, ask: Ask = prompt) -> tuple[bytes, datetime]:
     Raises:
         UserError: `authority` is no authority's folder.
     """
-    cert, first = root(authority), datetime.now(UTC) - BEFORE
+    cert, first = root(authority), datetime.now(UTC) - BACKDATED
     builder = x509.CertificateBuilder(cert.subject, cert.subject, cert.public_key(), x509.random_serial_number())
     builder = builder.not_valid_before(first).not_valid_after(
         first + (cert.not_valid_after_utc - cert.not_valid_before_utc)
@@ -400,11 +392,7 @@ def renew(authority: Path, ask: Ask = prompt) -> tuple[bytes, datetime]:
 
 
 def _hosts(csr: x509.CertificateSigningRequest) -> list[str]:
-    """The names of the server's machine in its request.
-
-    Raises:
-        ValueError: the request has none.
-    """
+    """The names of the server's machine in its request."""
     try:
         hosts = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound as error:
@@ -440,11 +428,7 @@ def _members(authority: Path) -> set[str]:
 
 
 def root(authority: Path) -> x509.Certificate:
-    """The authority's own certificate.
-
-    Raises:
-        UserError: the folder is no authority's.
-    """
+    """The authority's own certificate."""
     try:
         return x509.load_pem_x509_certificate(json.loads(read(authority / STATE))["root_cert"].encode())
     except (UserError, ValueError, KeyError, TypeError, AttributeError) as error:

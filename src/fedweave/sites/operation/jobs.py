@@ -8,7 +8,7 @@ from fedweave.core.text import printable
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.runs.files import RUN
-from fedweave.sites.flare.admin import Admin, JobEntry
+from fedweave.sites.flare.admin import JobEntry
 from fedweave.sites.operation.project import administer
 from fedweave.sites.operation.running import number_of
 
@@ -52,14 +52,16 @@ def jobs(project: Path, results: bool = False, last: int = LAST) -> list[Job]:
     Raises:
         UserError, FedweaveError: the server cannot be reached; see `administer`.
     """
+    entries = list[Job]()
     with administer(project) as admin:
-        return [Job(each, _progress(admin, each, results)) for each in admin.jobs(last)]
-
-
-def _progress(admin: Admin, job: JobEntry, results: bool) -> Record | None:
-    if not job.over:
-        return admin.progress(job.job)
-    return admin.fetch(job.job, lambda folder: None) if results else None
+        for entry in admin.jobs(last):
+            reached = None
+            if not entry.over:
+                reached = admin.progress(entry.job)
+            elif results:
+                reached = admin.fetch(entry.job, lambda folder: None)
+            entries.append(Job(entry, reached))
+    return entries
 
 
 def abort(project: Path, named: str, seconds: float = 30.0) -> list[JobEntry]:
@@ -85,7 +87,10 @@ def abort(project: Path, named: str, seconds: float = 30.0) -> list[JobEntry]:
         deadline = time.monotonic() + seconds
         for job in alive:
             admin.abort(job.job)
-        while unfinished := [each.job for each in alive if admin.over(each.job) is None]:
+        while True:
+            unfinished = [job.job for job in alive if admin.over(job.job) is None]
+            if not unfinished:
+                return alive
             if time.monotonic() >= deadline:
                 raise FedweaveError(
                     f"the server has not ended {', '.join(unfinished)} within {seconds:g} s. Look at its fedweave.log, "
@@ -93,4 +98,3 @@ def abort(project: Path, named: str, seconds: float = 30.0) -> list[JobEntry]:
                     code="job.alive",
                 )
             time.sleep(_POLL)
-    return alive

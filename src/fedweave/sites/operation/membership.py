@@ -141,11 +141,7 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
 
 def _check_no_job(directory: Path) -> str:
     """Refuse to go on while the server has a job that is not over. Returns why the server could not be asked; "" if it
-    has answered.
-
-    Raises:
-        UserError: names the runs.
-    """
+    has answered."""
     if not (directory / ADMIN / STARTUP).is_dir():
         return f"{ADMIN} is not on this machine"
     try:
@@ -176,11 +172,7 @@ def _set_aside(directory: Path, name: str) -> Path | None:
 
 
 def _check_authority(directory: Path, authority: Path) -> None:
-    """Refuse an authority whose key is not the one that members on this machine trust.
-
-    Raises:
-        UserError: names both.
-    """
+    """Refuse an authority whose key is not the one that members on this machine trust."""
     key = root(authority).public_key()
     for path in (kit / ROOT for kit in _kits(directory)):
         if certificate(path).public_key() != key:

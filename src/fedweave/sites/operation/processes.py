@@ -26,11 +26,7 @@ from fedweave.sites.operation.alive import PID, chosen, folders, process
 from fedweave.sites.operation.certificates import check_startup
 
 _BEGINS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:UTC )?", re.MULTILINE)
-
-
 _DONE, _LEVEL = "INFO ", re.compile(r"^[A-Z]+ ")
-
-
 _ERROR = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Refused)\b|\b(ERROR|CRITICAL|FATAL)\b")
 
 
@@ -38,21 +34,17 @@ def last_record(text: str) -> str:
     """The last error or warning in a log of `flare.folder.log_to`, without time and level; for a traceback, its last
     line. "" if the log has no errors. Of a log in JSON, its reason or error, and code."""
     if text.startswith("{"):
-        return _last_of_json(text)
+        for line in reversed(text.splitlines()):
+            with suppress(ValueError, KeyError, TypeError):
+                record = json.loads(line)
+                if record["level"] != "INFO":
+                    what = record.get("reason") or record.get("error") or record["event"]
+                    return f"{what} [{record['code']}]" if "code" in record else str(what)
+        return ""
     records = [record.strip() for record in _BEGINS.split(text) if not record.startswith(_DONE)]
     last = next((record for record in reversed(records) if record), "")
     last = _LEVEL.sub("", last)
     return last_error(last) if "Traceback (most recent call last)" in last else last.replace("\n", "\n    ")
-
-
-def _last_of_json(text: str) -> str:
-    for line in reversed(text.splitlines()):
-        with suppress(ValueError, KeyError, TypeError):
-            record = json.loads(line)
-            if record["level"] != "INFO":
-                what = record.get("reason") or record.get("error") or record["event"]
-                return f"{what} [{record['code']}]" if "code" in record else str(what)
-    return ""
 
 
 def last_error(text: str) -> str:
@@ -62,21 +54,10 @@ def last_error(text: str) -> str:
 
 
 OUTPUT, BEGAN = "process.log", "process.began"  # BEGAN: the byte of OUTPUT at which the last start begins
-
-
 _TAIL = 100_000  # bytes of a log that are searched
-
-
 _LOOK = 0.5  # seconds between two looks at processes in `attend`
-
-
 _GRACE = 10.0  # seconds that processes have to end after a signal
-
-
-_MODULES = {
-    "server": "fedweave.sites.flare.gatekeeper",
-    "client": "fedweave.sites.flare.doorkeeper",
-}
+_MODULES = {"server": "fedweave.sites.flare.gatekeeper", "client": "fedweave.sites.flare.doorkeeper"}
 
 
 @dataclass(frozen=True)
@@ -95,11 +76,7 @@ class SiteProcess:
         return process(self.folder)
 
     def start(self, threads: int = 0, log_format: str = "text") -> int:
-        """Start the process, unless it runs already; returns its number. log_format: of `LOG`, also of its jobs.
-
-        Raises:
-            UserError: see `check_startup`.
-        """
+        """Start the process, unless it runs already; returns its number. log_format: of `LOG`, also of its jobs."""
         pid = self.pid()
         if pid is not None:
             return pid
@@ -140,28 +117,27 @@ class SiteProcess:
 
     def cause(self) -> str:
         """The last error in the process's output since its last start; "nothing" if there is no output."""
+        try:
+            began = int((self.folder / BEGAN).read_text())
+        except (OSError, ValueError):
+            began = 0
         with open(self.folder / OUTPUT, "rb") as output:
-            end, began = output.seek(0, os.SEEK_END), self._began()
+            end = output.seek(0, os.SEEK_END)
             output.seek(max(began if began <= end else 0, end - _TAIL))  # a rotation of logs may have shortened it
             return printable(last_error(output.read().decode(errors="replace")))
-
-    def _began(self) -> int:
-        try:
-            return int((self.folder / BEGAN).read_text())
-        except (OSError, ValueError):
-            return 0
 
     def stop(self) -> bool:
         """End the process and its descendants; returns False if it did not run."""
         pid = self.pid()
         if pid is None:
             return False
-        everyone = [pid, *descendants(pid)]
+        pids = [pid, *descendants(pid)]
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for each in everyone:
-                _send(each, number)
+            for each in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(each, number)
             deadline = time.monotonic() + _GRACE
-            while any(_alive(each) for each in everyone) and time.monotonic() < deadline:
+            while any(map(_is_alive, pids)) and time.monotonic() < deadline:
                 time.sleep(0.1)
         (self.folder / PID).unlink(missing_ok=True)
         return True
@@ -233,23 +209,13 @@ def descendants(pid: int) -> list[int]:
     return pids
 
 
-def _send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        return
-
-
-def _alive(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     """Whether one of its threads runs: the first one may have ended while others still hold ports."""
-    return any(map(_runs, Path(f"/proc/{pid}/task").glob("*/stat")))
-
-
-def _runs(stat: Path) -> bool:
-    try:
-        return stat.read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):
+            if stat.read_text().rpartition(")")[2].split()[0] not in ("Z", "X"):
+                return True
+    return False
 
 
 @contextmanager
@@ -261,18 +227,17 @@ def local_reasons(project: Path) -> Iterator[None]:
     try:
         yield
     except FedweaveError as error:
-        reasons = {name: last_record(_since(log, began[name])) for name, log in logs.items() if log.exists()}
-        lines = "".join(f"\n  {name}: {what}" for name, what in reasons.items() if what)
+        lines = ""
+        for name, log in logs.items():
+            if log.exists():
+                with open(log, "rb") as file:
+                    file.seek(began[name] if began[name] <= log.stat().st_size else 0)  # a full one was replaced
+                    what = last_record(file.read().decode(errors="replace"))
+                lines += f"\n  {name}: {what}" if what else ""
         if not lines:
             raise
         kind = UserError if isinstance(error, UserError) else FedweaveError
         raise kind(f"{error}\nNoted at the sites on this machine ({LOG}):{lines}") from error
-
-
-def _since(path: Path, start: int) -> str:
-    with open(path, "rb") as file:
-        file.seek(start if start <= path.stat().st_size else 0)  # a new log has replaced a full one
-        return file.read().decode(errors="replace")
 
 
 _PORTS = range(20_000, 32_000)  # below the ports that Linux and others use for outgoing connections, from 32,768 up

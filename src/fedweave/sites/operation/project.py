@@ -86,11 +86,7 @@ class NoHost(Closed):
 
 
 def reach(project: Project, seconds: float = SECONDS) -> socket.socket:
-    """A connection to the project's server.
-
-    Raises:
-        NoHost: the host is no name of a machine here. Closed: no process accepts connections there.
-    """
+    """A connection to the project's server."""
     try:
         return socket.create_connection((project.host, project.port), seconds)
     except (socket.gaierror, UnicodeError) as error:
@@ -121,7 +117,22 @@ def greet(certificate: Path, project: Project, seconds: float = SECONDS) -> None
             secure.sendall(_ASK)
             accepted = secure.recv(1) != b""
     except ssl.SSLCertVerificationError as error:
-        raise _unknown(certificate, where, error) from error
+        if error.verify_code == _REVOKED:
+            raise UserError(
+                f"the authority has revoked the certificate of the server on {where}. Have the server's owner make a "
+                "new key, and have that signed.",
+                code=REFUSED,
+            ) from error
+        if error.verify_code in _DATES:
+            raise UserError(
+                f"the certificate of the server on {where} is not valid by this machine's clock, {_now()} "
+                f"({error.verify_message}). Correct the clock, or ask the project's operator for new certificates.",
+                code="certificate.not-valid",
+            ) from error
+        raise UserError(
+            f"the server on {where} is of another project than {certificate.parent}: {ROOT} there did not sign its "
+            f"certificate ({error.verify_message}). {_KIT}, or correct the address in {FILE}."
+        ) from error
     except TimeoutError:
         return  # no answer in time: the certificates' state is unknown
     except (ssl.SSLError, ConnectionError) as error:
@@ -161,39 +172,13 @@ def rejection(folder: Path, project: Project) -> str:
     return ""
 
 
-def _unknown(certificate: Path, where: str, error: ssl.SSLCertVerificationError) -> UserError:
-    """The error for a server's certificate that this machine rejects."""
-    if error.verify_code == _REVOKED:
-        return UserError(
-            f"the authority has revoked the certificate of the server on {where}. Have the server's owner make a new "
-            "key, and have that signed.",
-            code=REFUSED,
-        )
-    if error.verify_code in _DATES:
-        return UserError(
-            f"the certificate of the server on {where} is not valid by this machine's clock, {_now()} "
-            f"({error.verify_message}). Correct the clock, or ask the project's operator for new certificates.",
-            code="certificate.not-valid",
-        )
-    root = certificate.with_name(ROOT)
-    return UserError(
-        f"the server on {where} is of another project than {certificate.parent}: {root.name} there did not sign its "
-        f"certificate ({error.verify_message}). {_KIT}, or correct the address in {FILE}."
-    )
-
-
 def _now() -> str:
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 @contextmanager
 def administer(project: Path, seconds: float = 15.0) -> Iterator[Admin]:
-    """A session with the project's server, after both sides have accepted each other's certificates.
-
-    Raises:
-        UserError: `project` holds no administrator's folder, the certificate there is not valid, or the server rejects
-            it. FedweaveError: the server does not accept connections, or does not answer.
-    """
+    """A session with the project's server, after both sides have accepted each other's certificates."""
     if not (project / ADMIN / "startup").is_dir():
         raise UserError(f"{project} is not a project: it has no {ADMIN}/startup. Make one with `fedweave sites init`.")
     try:

@@ -66,9 +66,6 @@ def run(
     notify: called with every report of progress, of missing sites, and of a job's end. patience: seconds to wait for
     sites. overwrite: replace the run in `directory`; if the new run ends before it has saved a round, the old one is
     restored. without: sites that take no part.
-
-    Raises:
-        UserError: `directory` holds something else. FedweaveError: no site is connected, or the run failed.
     """
     now = read_project(project)
     earlier = tuple(sites_of(directory)) if resume else ()
@@ -163,12 +160,7 @@ class Outage:
         return max(0.0, self._end - time.monotonic()) if self._seconds else 0.0
 
     def check_lost(self, away: Sequence[str]) -> None:
-        """Note which sites are lost now.
-
-        Raises:
-            FedweaveError: one of them was lost before in the same round. The other sites would answer this round again
-                and again.
-        """
+        """Note which sites are lost now."""
         self._look()
         twice = [site for site in away if site in self._away]
         if twice:
@@ -199,11 +191,7 @@ def _jobs(
     follow: str = "",
 ) -> Record:
     """Run one job after the other until the run is done; returns its summary. follow: the number of a job of the run
-    that the server has already, to begin with.
-
-    Raises:
-        UserError, FedweaveError: no site is connected, or the run failed.
-    """
+    that the server has already, to begin with."""
     lost = set[str]()
     write(directory / CONFIG, lambda file: file.write(to_toml(config.plain()).encode()))
     if follow and not _begins(admin, follow, patience):
@@ -253,11 +241,7 @@ def _wait_for_sites(
     admin: Admin, about: Project, project: Path, notify: Notify, patience: float, outage: Outage, lost: Collection[str]
 ) -> list[str]:
     """The sites that are connected before a job; waits `patience` seconds at most for the others. lost: sites that an
-    earlier job has lost.
-
-    Raises:
-        FedweaveError: no site is connected.
-    """
+    earlier job has lost."""
     listed = admin.site_names()
     required = [site for site in about.sites if site not in outage.removed]
     missing = [site for site in required if site not in listed]
@@ -370,12 +354,7 @@ def predict(
     """Predict with the models of the finished run in `directory` at the sites of `project`. The parties of a vertical
     run predict jointly. In all other runs, each site predicts on its own with the `model` that it has or gets,
     "personal" by default. The run's ledger gets the messages, too. Returns the paths of the sites' predictions,
-    relative to the project's folder; parties without labels have none.
-
-    Raises:
-        UserError: `directory` holds no finished run of sites, or has no such model. FedweaveError: a site is not
-            connected, or the job failed.
-    """
+    relative to the project's folder; parties without labels have none."""
     about, config = read_project(project), finished(directory)
     about = replace(about, sites=tuple(sites_of(directory)) or about.sites)
     joint = capabilities(config.algorithm.kind).predicts

@@ -246,9 +246,6 @@ def _rehearse(
 
     An evaluation sends only "own" on all data; a refusal of another field of an evaluation is a note. A cap that the
     run would reach is a note, too, unless the run needs all sites. What refuses a run at its begin is a fault.
-
-    Raises:
-        ConfigError, DataError: the algorithm does not fit. FedweaveError: it does not declare its steps.
     """
     name, labels = folder.name, bool((dataset.y >= 0).any())
     algorithm = make_algorithm(config, name, sites, dataset, dataset.features, scaling)
@@ -285,13 +282,7 @@ def _rehearse(
 
 
 def _differences(
-    folder: Path,
-    dataset: Dataset,
-    rules: Rules,
-    config: Config,
-    sites: Sequence[str],
-    calls: Calls,
-    accounts: Accounts,
+    folder: Path, dataset: Dataset, rules: Rules, config: Config, sites: Sequence[str], calls: Calls, accounts: Accounts
 ) -> Iterator[Callable[[], None]]:
     """Checks whether a run differs enough from the runs in the site's own journals; none where the run's data is known
     only after the sites have aligned or numbered their nodes."""

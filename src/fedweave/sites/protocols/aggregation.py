@@ -131,11 +131,7 @@ class Participant:
         self._letters = private_key(os.urandom(_SEED))
 
     def advertise(self) -> Advert:
-        """Round 0 of figure 4.
-
-        Raises:
-            CallRefused: the keys were advertised before.
-        """
+        """Round 0 of figure 4."""
         _once(not self._seeds, f"the keys of epoch {self.group.epoch} are advertised")
         self._seeds = [(os.urandom(_SEED), os.urandom(_SEED)) for _ in range(self.group.slots)]
         private_keys = [self._letters] + [private_key(seed) for seed, _ in self._seeds]
