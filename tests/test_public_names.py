@@ -297,7 +297,7 @@ def test_check_names_faults_and_what_is_odd(tmp_path: Path) -> None:
 
 
 def test_the_package_carries_the_experiments() -> None:
-    assert starter.included_experiments().keys() == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
+    assert starter.example_experiments().keys() == {path.stem for path in (ROOT / "experiments").glob("*.toml")}
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fedweave"]
     edge_attrs = {path.name for pattern in data for path in (ROOT / "src/fedweave").glob(pattern)}
     templates = {path.name for path in (ROOT / "src/fedweave/reports/templates").iterdir()}

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from sklearn.preprocessing import StandardScaler
 
-from fedweave.accounts.compliance import sent_section
+from fedweave.accounts.compliance import messages_section
 from fedweave.accounts.ledger import flows, of_member, period, show_ledger
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
@@ -172,7 +172,7 @@ def test_a_compliance_report_says_all_that_is_learnt_of_each_key_a_line_for_each
     for purpose, keys in ((TRAINING, {"update": tells}), (SETUP, {"names": "a fingerprint; 0 if none", "labels": "n"})):
         kept.purpose = purpose
         kept.record(1, 0, "A.x", ["a", "b"], "up", dict.fromkeys(keys, 1), 0.0, StepInfo.of(keys))
-    found = sent_section(flows(kept.table()), 2).grid
+    found = messages_section(flows(kept.table()), 2).grid
     assert found is not None
     rows = [dict(zip(found.head, row, strict=True)) for row in found.rows]
     told = {row["key"]: row["what the receiver learns"] for row in rows if row["key"]}

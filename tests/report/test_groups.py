@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedweave.experiment.runs.reading import grouped, read_run, read_runs
 from fedweave.reports import terminal
-from fedweave.reports.cells import signed
+from fedweave.reports.cells import with_sign
 from fedweave.reports.group_fairness import fairness_table, names_of_people
 from fedweave.reports.html import render
 from fedweave.reports.notes import fairest_notes, people_sentence
@@ -67,7 +67,7 @@ def test_the_page_has_a_section_with_the_noise_floor_beside_every_gap(runs: list
             shares = [found[f"{family}/{key}"] for key in ("predicted", "favorable")]
             beside = "noise floor {:.4f}, predicted favorable {:.4f}, favorable {:.4f}".format(floor, *shares)
             assert rows[title, words] == f"{gap:.4f} | {beside}"
-    assert rows["SP, signed", "global"] == signed(found["groups/global/sp_signed"])
+    assert rows["SP, signed", "global"] == with_sign(found["groups/global/sp_signed"])
     assert "undefined at 0" in rows["SP, statistical parity", "median of clients"]
     assert "Global/sp" not in str(page.tables["summary"])
     both = Page(render(read_runs(runs)))

@@ -33,7 +33,7 @@ from fedweave.privacy.accountant import bounds, over_rounds, states_bound
 from fedweave.privacy.gaussian import epsilon
 from fedweave.python.comparing import paired_rows
 from fedweave.reports import drawing, figures, gains, tables
-from fedweave.reports.cells import Cell, count_text, mark_best, mean_cell, number, signed
+from fedweave.reports.cells import Cell, count_text, mark_best, mean_cell, number, with_sign
 from fedweave.reports.compare import comparison_table as compared_groups
 from fedweave.reports.compare import tradeoff
 from fedweave.reports.effects import UNDECIDED, comparison_sentence, effect, ranking, three_digits
@@ -880,7 +880,7 @@ def test_numbers_are_written_so_that_they_can_be_compared() -> None:
     wanted = ["0.0760", "0.440", "-0.288", "1.00", "12.3", "123", "12,346", "0", "0.000123", "0"]
     assert [*map(three_digits, values)] == wanted
     assert spread([1.0, None, 3.0, math.nan]) == (2.0, math.sqrt(2), 2)
-    assert signed(4.07e-4) == "+0.00041"
+    assert with_sign(4.07e-4) == "+0.00041"
     assert mean_cell([0.5, None], number).note == "in 1 of 2 runs"
 
 

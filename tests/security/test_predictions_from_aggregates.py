@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.vertical.aggregation import PREDICTIONS
-from fedweave.cli.init import included_experiments
+from fedweave.cli.init import example_experiments
 from fedweave.core.federation import Step, step_info
 from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.replies import Replies
@@ -25,7 +25,7 @@ from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from tests.refusals import refusal
 
-TEMPLATE = tomllib.loads(included_experiments()["own-parties"])
+TEMPLATE = tomllib.loads(example_experiments()["own-parties"])
 ENDS_THERE = {"name": "gcn", "hidden": 16, "layers": 2}
 TRIED = {"gcn": ENDS_THERE, "template": TEMPLATE["model"]}
 CUT = {"name": "vertical", "clients": 2, "labels": "first", "train": 0.6, "val": 0.2, "test": 0.2}

@@ -18,7 +18,7 @@ from scipy.sparse import csr_matrix
 from typer.testing import CliRunner
 
 from fedweave.cli import app
-from fedweave.cli.init import included_experiments
+from fedweave.cli.init import example_experiments
 from fedweave.cli.sites import Teller
 from fedweave.core.algorithm import calls_of
 from fedweave.core.ledger_columns import Entry
@@ -504,7 +504,7 @@ def test_a_vertical_project_starts_with_policies_that_the_template_can_run(tmp_p
     """And that refuse a model whose last aggregate is the predictions, and of three sites one without secure sums."""
     words = ["sites", "init", str(tmp_path / "p"), "--sites", names, "--vertical"]
     assert CliRunner().invoke(app, words).exit_code == 0
-    template, sites = tomllib.loads(included_experiments()["own-parties"]), names.split(",")
+    template, sites = tomllib.loads(example_experiments()["own-parties"]), names.split(",")
     for site in sites:
         about, rules = read_site_file(tmp_path / "p" / site / SITE_FILE)
         assert (about.split, about.normalize) == ("hash", "standard")
@@ -709,7 +709,7 @@ def test_check_finds_a_positive_class_that_no_site_has(project: Path, positive: 
 
 
 def test_a_split_says_what_the_experiment_for_sites_is_to_say() -> None:
-    config = resolve(tomllib.loads(included_experiments()["fraud"]))
+    config = resolve(tomllib.loads(example_experiments()["fraud"]))
     data = load("transfers", accounts=1000, transfers=4000)
     assert unknown_to_server(config, data) == ["[evaluation] positive = 1"]
 

@@ -18,10 +18,10 @@ from fedweave.accounts.ledger import (
     flows,
     meaning,
     members,
+    no_epsilon_sentence,
     parts,
     period,
     pooling_sentences,
-    unbounded_sentence,
     who,
 )
 from fedweave.algorithms import ALGORITHMS
@@ -127,7 +127,7 @@ def disclose(run: Run) -> Disclosure:
     calls = f", {decimal(framing)} of it calls without content" if 2 * framing > total["down"] else ""
     subject = _clients_text(receivers, client_count)
     sentences.append(f"{subject} received {contents}; together {decimal(total['down'])}{calls}.")
-    repeated = _repeated_rounds(run.ledger)
+    repeated = _rounds_run_twice(run.ledger)
     if repeated:
         rounds = f"round{'s' * (len(repeated) > 1)} {', '.join(map(str, repeated))}"
         why = "because the run was continued; all of it is counted"
@@ -172,7 +172,7 @@ def _by_message(ledger: pa.Table, direction: str) -> list[Record]:
     return sorted(rows, key=lambda row: (-row["all"][1], row["step"], row["key"]))
 
 
-def _repeated_rounds(ledger: pa.Table) -> list[int]:
+def _rounds_run_twice(ledger: pa.Table) -> list[int]:
     """The rounds in which a message left more than once; predictions belong to no round and do not count."""
     framing = ledger.filter((pc.field("direction") == "up") & (pc.field("key") == FRAMING))
     framing = framing.filter(pc.not_equal(pc.fill_null(pc.cast(framing["purpose"], pa.string()), ""), PREDICTION))
@@ -185,13 +185,13 @@ def _sending_sentence(row: Record, client_count: int, to: str = "") -> str:
     """What clients sent, how often and how much; row: see `_by_message`."""
     contents = f"“{row['reveals']}”" if row["reveals"] else "data without a description"
     subject = _clients_text(row["clients"], client_count)
-    fewest, most = row["times"]
-    often = "once" if fewest == most == 1 else f"{_range_text(f'{fewest:,}', f'{most:,}')} times"
+    low, high = row["times"]
+    often = "once" if low == high == 1 else f"{_range_text(f'{low:,}', f'{high:,}')} times"
     if row["all"] == (0, 0):
         return f"{subject} kept {contents} back ({row['call']} is empty, {often})."
     mechanism = "" if row["mechanism"] == "none" else f", {row['mechanism']}"
     size = _range_text(*map(decimal, row["each"]))
-    if most > 1:
+    if high > 1:
         size += f" each time, {_range_text(*map(decimal, row['all']))} per client in all"
     return f"{subject} sent {contents}{to} ({row['call']}) {often}{mechanism}: {size}."
 
@@ -222,8 +222,8 @@ def of_run(run: Run) -> Document:
         "configuration": f"SHA-256 {config_hash(run.config)}",
     }
     lead = pooling_sentences(run.config, at_one_place=len(names) == 1 < int(run.summary["clients"]))
-    size = sent_bytes(entries)
-    from_peers = sent_bytes([flow for flow in entries if flow.direction == "peer"])
+    size = upload_size(entries)
+    from_peers = upload_size([flow for flow in entries if flow.direction == "peer"])
     ways = f"{from_peers} of it from member to member" if from_peers else "all of it to the server"
     lead.append(f"{size} left the members, {ways}; the ledger shows nothing else." if size else "Nothing has left.")
     policies = "What may leave is each site's own decision, and no part of a run; the report of the site shows it."
@@ -232,7 +232,7 @@ def of_run(run: Run) -> Document:
         facts=tuple(facts.items()),
         lead=tuple(lead),
         sections=(
-            sent_section(entries, len(names)),
+            messages_section(entries, len(names)),
             _cost_section(run, entries, len(names)),
             Section("Policies", (policies,)),
         ),
@@ -240,7 +240,7 @@ def of_run(run: Run) -> Document:
     )
 
 
-def sent_section(entries: Sequence[Flow], member_count: int, titles: dict[str, str] | None = None) -> Section:
+def messages_section(entries: Sequence[Flow], member_count: int, titles: dict[str, str] | None = None) -> Section:
     """What left, a line for each thing that a receiver learns; titles: {receiver: word for it}."""
     sent = [flow for flow in entries if flow.direction != "down"]
     groups = defaultdict[tuple[str, ...], list[Flow]](list)
@@ -278,7 +278,7 @@ def lesson(flow: Flow) -> str:
     return f"{words} ({call_text(flow)})" if words == UNTOLD else words
 
 
-def sent_bytes(entries: Sequence[Flow]) -> str:
+def upload_size(entries: Sequence[Flow]) -> str:
     """How many bytes left members, as text; "" if none did."""
     size = sum(flow.bytes for flow in entries if flow.direction != "down")
     return decimal(size) if size else ""
@@ -295,7 +295,7 @@ def _cost_section(run: Run, entries: Sequence[Flow], member_count: int) -> Secti
     rows = []
     for (per, epsilon, messages), names in sorted(names_by_cost.items(), key=lambda item: sorted(item[1])):
         rows.append({"member": who(sorted(names), member_count), "ε": epsilon, "per": per, "of": messages})
-    text = [unbounded_sentence(entries)]
+    text = [no_epsilon_sentence(entries)]
     if not rows:
         text = ["No ε follows from any message: nothing limits what the messages reveal."]
     if len(rows) > _MAX_ROWS:

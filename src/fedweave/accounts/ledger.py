@@ -174,7 +174,7 @@ def _purpose_order(purpose: str) -> int:
     return PURPOSES.index(purpose) if purpose in PURPOSES else len(PURPOSES)
 
 
-def unbounded_sentence(kinds: Iterable[Flow]) -> str:
+def no_epsilon_sentence(kinds: Iterable[Flow]) -> str:
     """A sentence on messages of members without ε; "" where no message has an ε, or all have."""
     sent = [flow for flow in kinds if flow.direction != "down" and flow.key != FRAMING]
     without = [flow for flow in sent if flow.account.cost.epsilon == 0 and flow.account.cost.squared_mu == 0]
@@ -277,7 +277,7 @@ def show_ledger(console: Console, ledger: pa.Table, member: str = "") -> None:
         lines.append(f"{who(sorted(names), len(known))}: {cost}")
     if not lines:
         lines = ["no ε follows from anything that was sent"]
-    for line in (*sorted(lines), *remarks(names_by_cost), unbounded_sentence(kinds)):
+    for line in (*sorted(lines), *remarks(names_by_cost), no_epsilon_sentence(kinds)):
         if line:
             print_line(console, line)
 

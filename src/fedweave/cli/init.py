@@ -30,7 +30,7 @@ def init(
     """Write the configuration of an experiment, to be changed and run."""
     from fedweave.experiment.runs.files import write
 
-    experiments = included_experiments()
+    experiments = example_experiments()
     check_name("--from", origin, experiments)
     if path.suffix != SUFFIX:
         raise UserError(f"{path}: name a file that ends in {SUFFIX}.")
@@ -55,7 +55,7 @@ def init(
     typer.echo(f"{path}: try it with `fedweave check {path}`, then `fedweave run {path}`")
 
 
-def included_experiments() -> dict[str, str]:
+def example_experiments() -> dict[str, str]:
     """{name: TOML} of the experiments that come with fedweave."""
     files_by_name = {file.name: file for file in (files("fedweave") / "experiments").iterdir()}
     texts = {}

@@ -104,14 +104,14 @@ def bytes_text(value: float) -> str:
     return decimal(round(value))
 
 
-def signed(value: float, form: Callable[[float], str] = number) -> str:
+def with_sign(value: float, form: Callable[[float], str] = number) -> str:
     """A difference with its sign."""
     return ("+" if value >= 0 else "\N{MINUS SIGN}") + form(abs(value))
 
 
 def interval_text(low: float | None, high: float | None, unknown: str = "") -> str:
     """ "+0.0100 to +0.0200"; `unknown` where there is no interval."""
-    return unknown if low is None or high is None else f"{signed(low)} to {signed(high)}"
+    return unknown if low is None or high is None else f"{with_sign(low)} to {with_sign(high)}"
 
 
 def direction(name: str, selection_metric: str) -> int:

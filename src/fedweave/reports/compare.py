@@ -6,7 +6,7 @@ The tables show which run is fairer, between members and between groups of peopl
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.experiment.runs.reading import Group, common_selection_metric, spread
 from fedweave.metrics.selection import OF_POSITIVE, POSITIVES, lower, of_members, title_of
-from fedweave.reports.cells import NONE, Cell, ResultTable, direction, interval_text, number_cell, row_of, signed
+from fedweave.reports.cells import NONE, Cell, ResultTable, direction, interval_text, number_cell, row_of, with_sign
 from fedweave.reports.conditions import MARKS, Condition, incomparability, overview
 from fedweave.reports.effects import comparison_sentence
 from fedweave.reports.gains import Gain, gain_headline, gain_sentences, member_gains
@@ -24,7 +24,6 @@ from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences, pai
 from fedweave.reports.ranks import ranks
 from fedweave.reports.result_names import readable
 
-_GAPS = ("groups/global/sp", "groups/global/eo")
 _BYTES = ("bytes_up", "bytes_down", "bytes_peer")
 _COMPARED = (
     *("global/accuracy", "local/accuracy", "trained/accuracy", "global/loss", "global/auc"),
@@ -63,7 +62,6 @@ EXAMPLES_NOTE = (
 Example = tuple[str, object]  # (client, id)
 Score = tuple[float, float]  # (1 where the prediction is right, else 0; log loss)
 Pair = tuple[float, float, float]  # (right in the first run, right in the other, difference of log losses)
-BySeed = Mapping[object, float]  # {seed: value}
 
 
 def tradeoff(groups: Sequence[Group]) -> ResultTable:
@@ -88,71 +86,52 @@ def tradeoff(groups: Sequence[Group]) -> ResultTable:
 
 def _tradeoff_row(first: Group, other: Group, metric: str) -> dict[str, Cell]:
     """{column: cell}; {} where no fairness was measured."""
-    lowest = f"fairness/worst_{of_members(metric)}"
-    lowest_of_other, lowest_of_first = other.by_seed(lowest), first.by_seed(lowest)
-    gaps_of_other, gaps_of_first = _gaps(other), _gaps(first)
-    constant = [group.label for group in (other, first) if predicts_one_class(group)]
-    void = ""
-    if constant:
-        names = listed(constant, " and ")
-        void = f"none: the model predicts one class for almost everyone, so its gaps mean nothing ({names})"
-    of_members_verdict = _verdict(lowest_of_other, lowest_of_first, better=-1 if lower(metric) else 1)
-    of_people_verdict = _verdict(gaps_of_other, gaps_of_first, better=-1, void=void)
-    if not of_members_verdict and not of_people_verdict:
+    # 1. Differences by the worst member, and by SP + EO between groups of people.
+    of_worst, gaps = f"fairness/worst_{of_members(metric)}", []
+    for group in (other, first):
+        sp, eo = group.by_seed("groups/global/sp"), group.by_seed("groups/global/eo")
+        gaps.append({seed: sp[seed] + eo[seed] for seed in sp if seed in eo})
+    between_members = paired_differences(other.by_seed(of_worst), first.by_seed(of_worst))
+    between_people = paired_differences(*gaps)
+    if not between_members and not between_people:
         return {}
-    title, test = title_of(metric), RunFacts.of_summary(first.first.summary).test
+    people = _verdict(between_people, better=-1)
+    constant = [group.label for group in (other, first) if predicts_one_class(group)]
+    if people and constant:
+        names = listed(constant, " and ")
+        people = f"none: the model predicts one class for almost everyone, so its gaps mean nothing ({names})"
     row = {
         "run": Cell(other.label),
-        "between members": Cell(of_members_verdict),
-        "between groups of people": Cell(of_people_verdict),
-        f"worst-off member's {title_of(of_members(metric))}": _difference(lowest_of_other, lowest_of_first),
-        "SP + EO": _difference(gaps_of_other, gaps_of_first),
+        "between members": Cell(_verdict(between_members, better=-1 if lower(metric) else 1)),
+        "between groups of people": Cell(people),
+        f"worst-off member's {title_of(of_members(metric))}": difference_cell(between_members),
+        "SP + EO": difference_cell(between_people),
     }
+
+    # 2. The price, in the metric and in bytes.
+    title, test = title_of(metric), RunFacts.of_summary(first.first.summary).test
     prices = {f"{title}, {test}": f"global/{metric}", f"{title}, mean of members": f"local/{metric}"}
     for column, name in prices.items():
-        row[column] = _difference(other.by_seed(name), first.by_seed(name))
-    return row | {"bytes": Cell(_bytes_ratio(other, first))}
+        row[column] = difference_cell(paired_differences(other.by_seed(name), first.by_seed(name)))
+    sizes = []  # bytes of a group's mean run
+    for group in (other, first):
+        sizes.append(sum(sum(group.by_seed(name).values()) for name in _BYTES) / len(group.runs))
+    ratio = sizes[0] / sizes[1] if sizes[1] else math.nan
+    text = f"{ratio:.2f} times" if sizes[1] else ""
+    if ratio < 0.001:
+        text = "less than a thousandth"
+    elif 0.99 < ratio < 1.01:
+        text = "the same"
+    return row | {"bytes": Cell(text)}
 
 
-def _verdict(one: BySeed, other: BySeed, better: int, void: str = "") -> str:
-    """The result of a paired test in words; "" where nothing was measured.
-
-    better: the sign of a better difference. void: a sentence instead of the verdict, where no verdict is possible.
-    """
-    differences = paired_differences(one, other)
+def _verdict(differences: Sequence[float], better: int) -> str:
+    """The result of a paired test in words; "" where nothing was measured. better: the sign of a better difference."""
     if not differences:
         return ""
-    if void:
-        return void
     if len(differences) < MIN_SEEDS:
         return f"not known: {counted(len(differences), 'seed')}"
     return {0: "no significant difference", better: "fairer", -better: "less fair"}[paired_test(differences)]
-
-
-def _difference(one: BySeed, other: BySeed) -> Cell:
-    differences = paired_differences(one, other)
-    return difference_cell(differences) if differences else Cell("")
-
-
-def _gaps(group: Group) -> BySeed:
-    """SP + EO."""
-    sp, eo = map(group.by_seed, _GAPS)
-    return {seed: sp[seed] + eo[seed] for seed in sp if seed in eo}
-
-
-def _bytes_ratio(one: Group, other: Group) -> str:
-    """The bytes of one group's mean run, as a multiple of the other's."""
-    bytes_of_one, bytes_of_other = _mean_bytes(one), _mean_bytes(other)
-    if not bytes_of_other:
-        return ""
-    ratio = bytes_of_one / bytes_of_other
-    if ratio < 0.001:
-        return "less than a thousandth"
-    return "the same" if 0.99 < ratio < 1.01 else f"{ratio:.2f} times"
-
-
-def _mean_bytes(group: Group) -> float:
-    return sum(sum(group.by_seed(name).values()) for name in _BYTES) / len(group.runs)
 
 
 def alerts_sentence(groups: Sequence[Group]) -> str:
@@ -192,7 +171,7 @@ def comparison_table(groups: Sequence[Group], names: Sequence[str] | None = None
     for name in metrics_compared(groups) if names is None else names:
         for group, differences, verdict in verdicts(groups, name):
             mean = statistics.fmean(differences)
-            difference = Cell(f"{MARKS[verdict]}{signed(mean)}", repr(mean))
+            difference = Cell(f"{MARKS[verdict]}{with_sign(mean)}", repr(mean))
             low, high = interval(differences)
             between = interval_text(low, high, unknown=NONE)
             rows.append(row_of(readable(name), group.label, difference, between, str(len(differences))))
@@ -301,5 +280,7 @@ def _example_scores(table: pa.Table | None) -> dict[Example, Score]:
 
 
 def difference_cell(differences: Sequence[float]) -> Cell:
-    """The mean of differences, with its 95 % interval as small print."""
-    return number_cell(statistics.fmean(differences), interval_text(*interval(differences)), signed)
+    """The mean of differences, with its 95 % interval as small print; empty without differences."""
+    if not differences:
+        return Cell("")
+    return number_cell(statistics.fmean(differences), interval_text(*interval(differences)), with_sign)

@@ -10,7 +10,7 @@ from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
 from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, grouped, spread
 from fedweave.metrics.selection import BEST, rank, title_of
-from fedweave.reports.cells import NONE, Cell, ResultTable, mean_cell, number, row_of, signed
+from fedweave.reports.cells import NONE, Cell, ResultTable, mean_cell, number, row_of, with_sign
 from fedweave.reports.colors import run_tone
 from fedweave.reports.effects import effect, three_digits
 from fedweave.reports.paired import paired_differences, paired_tests
@@ -173,7 +173,7 @@ def overview(condition: Condition) -> ResultTable:
         if group.label in differences:
             change = effect(differences[group.label])
             mark = MARKS[int(rank(metric, signs[group.label]))]
-            difference = Cell(f"{mark}{signed(change.mean, three_digits)}", repr(change.mean))
+            difference = Cell(f"{mark}{with_sign(change.mean, three_digits)}", repr(change.mean))
             uncertainty = change.uncertainty
         rows.append(row_of(group.label, str(len(group.runs)), *cells, difference, uncertainty))
     head = ("run", "seeds", *(titles[column] for column in columns), f"less {first.label}", "uncertainty")

@@ -9,7 +9,7 @@ from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.experiment.runs.reading import Group, spread
 from fedweave.metrics.selection import BEST, PLAIN, rank, title_of
-from fedweave.reports.cells import signed
+from fedweave.reports.cells import with_sign
 from fedweave.reports.paired import MIN_SEEDS, interval, paired_differences
 
 UNDECIDED = "No significant difference"
@@ -50,7 +50,7 @@ class Effect:
         seeds = counted(self.seeds, "seed")
         if not self.tested:
             return f"{seeds}, not tested: {MIN_SEEDS_TEXT}"
-        return f"95 % interval {signed(self.low, three_digits)} to {signed(self.high, three_digits)}, {seeds}"
+        return f"95 % interval {with_sign(self.low, three_digits)} to {with_sign(self.high, three_digits)}, {seeds}"
 
 
 def effect(differences: Sequence[float]) -> Effect:
@@ -123,7 +123,7 @@ def comparison_sentence(groups: Sequence[Group], name: str, metric: str) -> str:
     if undecided:
         names = []
         for label, change in [*undecided.items()][:MAX_COMPARED]:
-            names.append(f"{label} ({signed(change.mean, three_digits)}; {change.uncertainty})")
+            names.append(f"{label} ({with_sign(change.mean, three_digits)}; {change.uncertainty})")
         more = f" and {len(undecided) - MAX_COMPARED} more" if len(undecided) > MAX_COMPARED else ""
         return f"{UNDECIDED} between {best.label} and {', '.join(names)}{more}: {ranks}."
     label, change = next(iter(tested.items()))

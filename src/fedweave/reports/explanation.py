@@ -50,7 +50,7 @@ def show(explanation: Explanation, top: int) -> None:
         row = {"": reason.kind, "reason": reason.name, "value": reason.value, "typical": reason.typical}
         if reason.without is not None:
             row["without it"] = f"{explanation.written(explanation.score)} → {explanation.written(reason.without)}"
-        rows.append(row | {"effect": signed_effect(explanation, reason.effect)})
+        rows.append(row | {"effect": effect_text(explanation, reason.effect)})
     if rows:
         show_rows(console, rows, ("", "reason", "value", "typical"))
     rest = len(explanation.reasons) - top
@@ -60,7 +60,7 @@ def show(explanation: Explanation, top: int) -> None:
         print_line(console, line)
 
 
-def signed_effect(explanation: Explanation, effect: float) -> str:
+def effect_text(explanation: Explanation, effect: float) -> str:
     """An effect with its sign."""
     return f"{'+' if effect >= 0 else '−'}{explanation.written(abs(effect))}"  # noqa: RUF001
 
@@ -76,7 +76,7 @@ def _row(explanation: Explanation, reason: Reason, max_effect: float) -> Record:
         'height="8"/></svg>'
     )
     without = "" if reason.without is None else explanation.written(reason.without)
-    return {"reason": reason, "without": without, "effect": signed_effect(explanation, reason.effect), "bar": bar}
+    return {"reason": reason, "without": without, "effect": effect_text(explanation, reason.effect), "bar": bar}
 
 
 def _tone(effect: float) -> str:

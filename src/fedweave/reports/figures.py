@@ -264,7 +264,7 @@ def split(run: Run) -> Figure | None:
     if len(clients) > MAX_BARS:
         shares = labels / np.maximum(labels.sum(axis=1, keepdims=True), 1)  # [clients, classes]
         order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
-        columns = order[_spaced_indices(len(order))]
+        columns = order[_even_indices(len(order))]
         some = "" if len(columns) == len(order) else f", some of {len(order):,}"
         title = f"Share of each class at clients{some}"
         return Figure((Heat(title, shares[columns].T, 1.0, class_names, below="clients, by frequent class"),))
@@ -288,7 +288,7 @@ def split(run: Run) -> Figure | None:
     return Figure(panels, (legend_of(bars) if len(bars) <= MAX_NAMES else ()) + legend_of(edges))
 
 
-def _spaced_indices(count: int) -> np.ndarray:
+def _even_indices(count: int) -> np.ndarray:
     """At most `MAX_COLUMNS` indices below `count`, evenly spaced."""
     return np.linspace(0, count - 1, min(count, MAX_COLUMNS)).round().astype(int)
 
@@ -303,7 +303,7 @@ def pairs(run: Run) -> Figure | None:
     top = max(float(np.nan_to_num(matrix).max()) for matrix in run.pairs.values())
     panels = []
     for name in sorted(run.pairs, key=lambda name: (name.removesuffix(_ESTIMATED), name)):
-        clients = _spaced_indices(len(run.pairs[name]))
+        clients = _even_indices(len(run.pairs[name]))
         title = f"{name.removesuffix(_ESTIMATED)}, {'estimated' if name.endswith(_ESTIMATED) else 'true'}"
         matrix = run.pairs[name][np.ix_(clients, clients)]
         panels.append(Heat(title, matrix, top, below="of the other", beside="clients"))
@@ -332,13 +332,7 @@ def confusions(run: Run) -> Figure | None:
             true, predicted = (map(str, rows[column].to_pylist()) for column in ("true", "predicted"))
             counts = np.zeros((len(labels), len(labels)), np.int64)  # [true, predicted]
             np.add.at(counts, ([*map(labels.index, true)], [*map(labels.index, predicted)]), 1)
-            panels.append(confusion(title, counts, labels))
+            shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)  # of a row
+            texts = tuple(tuple(map("{:,}".format, row)) for row in counts.tolist())
+            panels.append(Heat(title, shares, 1.0, tuple(labels), tuple(labels), "predicted", "true", texts))
     return Figure(tuple(panels)) if panels else None
-
-
-def confusion(title: str, counts: np.ndarray, labels: Sequence[str]) -> Heat:
-    """How often examples of each class (row) were predicted as each class (column): [c, c]; colors are shares of a
-    row."""
-    shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    texts = tuple(tuple(f"{count:,}" for count in row) for row in counts.tolist())
-    return Heat(title, shares, 1.0, tuple(labels), tuple(labels), "predicted", "true", texts)

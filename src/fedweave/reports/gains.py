@@ -11,7 +11,7 @@ from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.experiment.runs.reading import BY_FEATURES, Group, Run, distinct, spread
 from fedweave.metrics.selection import PLAIN, lower, rank, title_of
-from fedweave.reports.cells import MAX_ROWS, NONE, Cell, ResultTable, number, number_cell, row_of, signed
+from fedweave.reports.cells import MAX_ROWS, NONE, Cell, ResultTable, number, number_cell, row_of, with_sign
 from fedweave.reports.colors import DASHES, run_tone
 from fedweave.reports.effects import MIN_SEEDS_TEXT, UNDECIDED, Effect, effect, orient, ranking, three_digits
 from fedweave.reports.figures import MAX_NAMES
@@ -151,7 +151,7 @@ def _gain_sentence(group_gains: Sequence[Gain]) -> str:
         words = f"With {label}, joining {verb} {size} {metric} on average"
     else:
         begin = f"{UNDECIDED} with" if change.tested else "With"
-        size = signed(direction * change.mean, three_digits)
+        size = with_sign(direction * change.mean, three_digits)
         words = f"{begin} {label}: joining changes {metric} by {size} on average"
     alone = [f"alone: {text}" for text in (first.baseline, first.baseline_settings) if text]
     words += f" ({'; '.join([orient(change, direction).uncertainty, *alone])})"
@@ -200,7 +200,7 @@ def gain_headline(all_gains: Sequence[Gain]) -> str:
     words = []
     for beginning, means in effects.items():
         if means:
-            order = ranking(means, lambda value: signed(direction * value, three_digits))  # the highest gain first
+            order = ranking(means, lambda value: with_sign(direction * value, three_digits))  # the highest gain first
             words.append(f"{beginning} joining changes members' mean {metrics} by {order}.")
     return " ".join(words)
 
@@ -213,9 +213,9 @@ def gain_table(all_gains: Sequence[Gain]) -> ResultTable:
         worst, best = min(changes, key=changes.__getitem__), max(changes, key=changes.__getitem__)
         mean = spread(changes.values())[0]
         count = sum(value > 0 for value in changes.values())
-        lowest, highest = (number_cell(changes[name], name, signed) for name in (worst, best))
+        lowest, highest = (number_cell(changes[name], name, with_sign) for name in (worst, best))
         counts = f"{count} of {len(changes)}"
-        rows.append(row_of(gain.group.label, gain.seed, counts, lowest, number_cell(mean, form=signed), highest))
+        rows.append(row_of(gain.group.label, gain.seed, counts, lowest, number_cell(mean, form=with_sign), highest))
     return ResultTable(("run", "seed", "members helped", "least", "mean", "most"), tuple(rows), words=2)
 
 
@@ -281,7 +281,7 @@ def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Pane
 
 def percentile_cells(values: Sequence[float], differences: bool = False) -> tuple[Cell, ...]:
     """Cells of the percentiles `PERCENTS` of values; differences: with a sign."""
-    form = signed if differences else number
+    form = with_sign if differences else number
     return tuple(number_cell(value, form=form) for value in np.percentile(np.array(values), PERCENTS).tolist())
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from fedweave.experiment.runs.reading import Group, spread
 from fedweave.metrics.selection import near_constant
-from fedweave.reports.cells import Cell, ResultTable, mark_best, mean_cell, number, signed
+from fedweave.reports.cells import Cell, ResultTable, mark_best, mean_cell, number, with_sign
 from fedweave.reports.result_names import GAPS, GROUPS, note
 from fedweave.reports.tables import comparable, heads
 
@@ -68,7 +68,7 @@ def _cells(groups: Sequence[Group], family: str, metric: str) -> list[Cell]:
     values = [group.values(name) for group in groups]
     if all(value is None for of_group in values for value in of_group):
         return []
-    form = signed if metric.endswith("_signed") else number
+    form = with_sign if metric.endswith("_signed") else number
     cells = [mean_cell(of_group, form) for of_group in values]
     void = metric in _CONSTANT_WINS and any(predicts_one_class(group, family) for group in groups)
     if comparable(groups) and not void:

@@ -78,12 +78,6 @@ MAX_AUC_GAP = 0.02  # of an AUC: a model may be below a regression by this much 
 MAX_MEANS_GAP = 0.25  # of the typical deviation: members' means may differ by this much without a note
 
 
-def global_test_title(summary: Values) -> str:
-    """The examples of a run's "global" metrics, as a heading: those of all members, or the global test set."""
-    count = summary.get(GLOBAL_TEST)
-    return f"global test set ({count:,})" if count else "all examples"
-
-
 class RunFacts(NamedTuple):
     """What remedies depend on.
 

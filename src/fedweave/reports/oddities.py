@@ -131,12 +131,12 @@ def oddities(config: Config, built: Built) -> Iterator[str]:
 
     # 2. Groups of people.
     if data.sensitive is not None:
-        others = int((data.sensitive > 1).sum())
-        if others:
+        without_gap = int((data.sensitive > 1).sum())
+        if without_gap:
             groups = data.groups or tuple(map(str, range(int(data.sensitive.max()) + 1)))
             yield (
-                f"gaps compare only {groups[0]} and {groups[1]}; {others:,} people of {', '.join(groups[2:])} are in "
-                "no gap. Correct the names, or make two groups of them"
+                f"gaps compare only {groups[0]} and {groups[1]}; {without_gap:,} people of {', '.join(groups[2:])} are "
+                "in no gap. Correct the names, or make two groups of them"
             )
         if vertical and not any(part.groups and part.labels for part in parts):
             yield (

@@ -43,22 +43,18 @@ def paired_tests(differences: Sequence[Sequence[float]]) -> list[int]:
 
     differences: of each group, one for each seed; groups of fewer than `MIN_SEEDS` are not tested.
     """
+    from scipy.stats import t  # slow to import
+
     results = [paired_test(of_group) for of_group in differences]
-    candidates = [(_p_value(values), index) for index, values in enumerate(differences) if len(values) >= MIN_SEEDS]
-    order = sorted(candidates)
+    order = list[tuple[float, int]]()  # (p of the two-sided t-test that the mean is 0, group)
+    for index, values in enumerate(differences):
+        if len(values) >= MIN_SEEDS:
+            mean, error = statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+            p = 2 * float(t.sf(abs(mean) / error, len(values) - 1)) if error else float(not mean)
+            order.append((p, index))
+    order.sort()
     while order and order[0][0] <= LEVEL / len(order):
         order.pop(0)
     for _, index in order:  # from the first that is not significant on, none is
         results[index] = 0
     return results
-
-
-def _p_value(values: Sequence[float]) -> float:
-    """The p-value of the two-sided t-test that the mean of independent normal values is 0."""
-    from scipy.stats import t  # slow to import
-
-    mean = statistics.fmean(values)
-    error = statistics.stdev(values) / math.sqrt(len(values))
-    if not error:
-        return float(not mean)
-    return 2 * float(t.sf(abs(mean) / error, len(values) - 1))

@@ -60,7 +60,7 @@ def pdf(document: Document) -> bytes:
     foot = f"{document.foot} Written by fedweave {version('fedweave')}.".strip()
     story.append(_paragraph(foot, _style(7, after=0, color="#555555")))
     title = ". ".join(filter(None, (document.number, document.title)))
-    layout.build(story, canvasmaker=_numbered_canvas(title))
+    layout.build(story, canvasmaker=_canvas_with_numbers(title))
     return file.getvalue()
 
 
@@ -145,7 +145,7 @@ def _style(
     )
 
 
-def _numbered_canvas(title: str) -> type[Canvas]:
+def _canvas_with_numbers(title: str) -> type[Canvas]:
     """A kind of canvas that writes below each page the document's name, the page's number and the number of pages."""
 
     class Numbered(Canvas):  # type: ignore[misc]

@@ -298,13 +298,13 @@ def splits(partitions: Iterable[tuple[str, pa.Table]]) -> ResultTable:
     rows = []
     for whose, table in partitions:
         nodes = sorted(size for size in table["nodes"].to_pylist() if size is not None)
-        fewest, most = (nodes[0], nodes[-1]) if nodes else (None, None)
+        smallest, largest = (nodes[0], nodes[-1]) if nodes else (None, None)
         median = f"{statistics.median(nodes):,.1f}".removesuffix(".0") if nodes else NONE
         inside = _total(table["edges_kept"].to_pylist())
         cut_ends = _total(table["edges_cut"].to_pylist())
         ends = 0 if inside is None or cut_ends is None else 2 * inside + cut_ends
         share = f"{(cut_ends or 0) / ends:.1%}" if ends else NONE
-        counts = (_count(fewest), median, _count(most), _count(inside), _count(cut_ends))
+        counts = (_count(smallest), median, _count(largest), _count(inside), _count(cut_ends))
         rows.append(row_of(whose, f"{len(table):,}", *counts, share))
     head = ("split of", "clients", "fewest nodes", "median", "most", "edges kept", "edge ends cut", "share cut")
     return ResultTable(head, tuple(rows))

@@ -37,12 +37,12 @@ from fedweave.metrics.selection import (
 )
 from fedweave.reports.absences import absence_sentence, long_absence_sentence
 from fedweave.reports.notes import (
+    GLOBAL_TEST,
     RunFacts,
     alerts_clause,
     fairest_notes,
     fallback_reason,
     gap_notes,
-    global_test_title,
     hits,
     intervals,
     members_clause,
@@ -231,7 +231,8 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
     rows: of metrics.parquet, which name the member that the model serves worst.
     """
     metrics, metric = summary["metrics"], selection_metric_of(summary["metrics"])
-    heads = (global_test_title(summary), "member mean", "worst member")
+    size = summary.get(GLOBAL_TEST)
+    heads = (f"global test set ({size:,})" if size else "all examples", "member mean", "worst member")
     table = _table(f"test after {counted(summary['rounds'], 'round')}", heads)
 
     def add(head: str, keys: str, worst: str = "") -> None:

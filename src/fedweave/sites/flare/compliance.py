@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
-from fedweave.accounts.compliance import FOOT, sent_bytes, sent_section
+from fedweave.accounts.compliance import FOOT, messages_section, upload_size
 from fedweave.accounts.document import Document, Section, grid
 from fedweave.accounts.ledger import SERVER, flows, period
 from fedweave.core.settings import meanings
@@ -204,7 +204,7 @@ def of_site(folder: Path, run: str = "") -> Document:
     sites = chain.from_iterable(note.get("sites", ()) for note in notes)
     peers = sorted({str(site) for site in sites} - {name})
     called = {who: about.parties[who] for who in (*peers, SERVER) if who in about.parties}
-    size = sent_bytes(kinds)
+    size = upload_size(kinds)
     readers = set[str]()
     for kind in kinds:
         if kind.direction != "down":
@@ -241,7 +241,7 @@ def of_site(folder: Path, run: str = "") -> Document:
             else "Nothing has left the site.",
         ),
         sections=(
-            sent_section(kinds, len(peers) + 1, called),
+            messages_section(kinds, len(peers) + 1, called),
             asked,
             _spent(summary),
             _policy(summary.rules),
