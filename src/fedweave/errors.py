@@ -1,7 +1,9 @@
 """Every error that fedweave raises on purpose: each says what is wrong, where, and what to do."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
 MANY = 10  # names that a message writes out
 _NO_MEMORY = ("can't allocate memory", "out of memory")  # how PyTorch says it, which raises a RuntimeError
@@ -38,12 +40,15 @@ class UserError(FedweaveError):
     """
 
     code = "user"
-    MOST = 20
+    SHOWN = 20
     omitted = 0
 
     def __str__(self) -> str:
-        more = len(self.args) - self.MOST + self.omitted
-        return "\n".join([*map(str, self.args[: self.MOST]), *([f"and {more} more faults"] if more > 0 else [])])
+        lines = [str(fault) for fault in self.args[: self.SHOWN]]
+        more = len(self.args) - self.SHOWN + self.omitted
+        if more > 0:
+            lines.append(f"and {more} more faults")
+        return "\n".join(lines)
 
 
 class ConfigError(UserError):
@@ -79,27 +84,34 @@ class Fault(str):
     @classmethod
     def of(cls, examples: Sequence[tuple[str, str, int]], remedy: str, rest: int = 0) -> "Fault":
         """The line; it names a file only if the example before it is in another file."""
-        files = ["", *(where for where, _, _ in examples)]
-        texts = [f"{where}: {what}" if where != files[at] else what for at, (where, what, _) in enumerate(examples)]
-        fault = cls(f"{'; '.join([*texts, *([f'and {rest:,} more'] if rest else [])])}. {remedy}")
+        texts, last_file = list[str](), ""
+        for where, what, _ in examples:
+            texts.append(what if where == last_file else f"{where}: {what}")
+            last_file = where
+        if rest:
+            texts.append(f"and {rest:,} more")
+        fault = cls(f"{'; '.join(texts)}. {remedy}")
         fault.examples, fault.remedy, fault.rest = tuple(examples), remedy, rest
         return fault
 
 
-def _together(faults: Sequence[object]) -> list[object]:
+def _merge_by_remedy(faults: Sequence[object]) -> list[object]:
     """The faults; more than three with one remedy become a single fault with three examples."""
-    alike = dict[object, list[object]]()
+    groups = dict[object, list[Any]]()
     for at, fault in enumerate(faults):
-        alike.setdefault(fault.remedy if isinstance(fault, Fault) and fault.remedy else at, []).append(fault)
+        remedy = fault.remedy if isinstance(fault, Fault) else ""
+        groups.setdefault(remedy or at, []).append(fault)
     merged = list[object]()
-    for remedy, same in alike.items():
-        of_one = [fault for fault in same if isinstance(fault, Fault)]
-        examples = [example for fault in of_one for example in fault.examples]
-        if len(same) == 1 or len(examples) <= Fault.SHOWN:
-            merged += same
+    for key, group in groups.items():
+        if len(group) == 1:
+            merged += group
             continue
-        rest = sum(fault.rest for fault in of_one) + sum(count for _, _, count in examples[Fault.SHOWN :])
-        merged.append(Fault.of(examples[: Fault.SHOWN], str(remedy), rest))
+        examples = list(chain.from_iterable(fault.examples for fault in group))
+        if len(examples) <= Fault.SHOWN:
+            merged += group
+            continue
+        rest = sum(fault.rest for fault in group) + sum(count for _, _, count in examples[Fault.SHOWN :])
+        merged.append(Fault.of(examples[: Fault.SHOWN], str(key), rest))
     return merged
 
 
@@ -124,7 +136,8 @@ class Faults:
         """Raise one error for all faults, if there are any, with their code if they share one. More than three faults
         with one remedy become one. `omitted` counts faults that were not examined."""
         if self._messages:
-            error = self._kind(*_together(self._messages), code=self._codes.pop() if len(self._codes) == 1 else "")
+            code = self._codes.pop() if len(self._codes) == 1 else ""
+            error = self._kind(*_merge_by_remedy(self._messages), code=code)
             error.omitted = self._omitted + omitted
             raise error
 
@@ -171,29 +184,29 @@ class ClientsMissing(FedweaveError):
 
     code = "clients-missing"
 
-    def __init__(self, step: str, missing: dict[str, str], wanted: int, called: int, fixed: bool = False) -> None:
+    def __init__(self, step: str, missing: dict[str, str], needed: int, called: int, fixed: bool = False) -> None:
         self.step, self.missing = step, dict(missing)
-        named = _reasons({client: reason.removesuffix(".") for client, reason in missing.items()})
+        if len(missing) <= MANY:
+            reasons = "; ".join(f"{client}: {reason.removesuffix('.')}" for client, reason in missing.items())
+        else:  # the clients with the same reason together
+            clients_by_reason: dict[str, list[str]] = {}
+            for client, reason in missing.items():
+                clients_by_reason.setdefault(reason.removesuffix("."), []).append(client)
+            texts = [f"{listed(them)} ({len(them):,}): {reason}" for reason, them in clients_by_reason.items()]
+            reasons = listed(texts, "; ")
         if len(missing) == called and all(NOT_FINITE in reason for reason in missing.values()):
             summary = "training diverged at every client, or what a part computes is no number"
-            super().__init__(f"step {step!r}: {summary}. {named}. {_CALMER}")
+            super().__init__(f"step {step!r}: {summary}. {reasons}. {_CALMER}")
             return
-        lower = "them back, put right what they refuse or, if the algorithm can do without them, lower [engine] quorum."
-        remedy = "them back, or put right what they refuse; no setting lowers how many are needed." if fixed else lower
-        super().__init__(
-            f"step {step!r}: {called - len(missing)} of {called} clients replied, {wanted} are needed. "
-            f"Missing: {named}. Bring {remedy}"
+        remedy = (
+            "them back, put right what they refuse or, if the algorithm can do without them, lower [engine] quorum."
         )
-
-
-def _reasons(missing: Mapping[str, str]) -> str:
-    """The missing clients with their reasons; if there are many, clients with the same reason are grouped."""
-    if len(missing) <= MANY:
-        return "; ".join(f"{client}: {reason}" for client, reason in missing.items())
-    alike: dict[str, list[str]] = {}
-    for client, reason in missing.items():
-        alike.setdefault(reason, []).append(client)
-    return listed([f"{listed(clients)} ({len(clients):,}): {reason}" for reason, clients in alike.items()], "; ")
+        if fixed:
+            remedy = "them back, or put right what they refuse; no setting lowers how many are needed."
+        super().__init__(
+            f"step {step!r}: {called - len(missing)} of {called} clients replied, {needed} are needed. "
+            f"Missing: {reasons}. Bring {remedy}"
+        )
 
 
 def error_place(error: BaseException) -> str:
@@ -201,14 +214,14 @@ def error_place(error: BaseException) -> str:
     import sysconfig  # with the next one takes as long as the rest of this module, which every command imports
     import traceback
 
-    here, libraries = Path(__file__).parent, [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
+    package, libraries = Path(__file__).parent, [sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
-        if path.is_relative_to(here):
-            theirs = path.relative_to(here).parts[0] not in _CARRIERS
+        if path.is_relative_to(package):
+            is_users = path.relative_to(package).parts[0] not in _CARRIERS
         else:
-            theirs = path.is_file() and not any(path.is_relative_to(folder) for folder in libraries)
-        if theirs:
+            is_users = path.is_file() and not any(path.is_relative_to(folder) for folder in libraries)
+        if is_users:
             return f" ({path.name}, line {frame.lineno})"
     return ""
 

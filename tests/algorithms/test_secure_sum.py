@@ -149,7 +149,7 @@ def test_a_cap_on_epsilon_counts_every_release_of_noised_rows() -> None:
     info = declared(RowRelease(noised, masked=False))
     for releases in range(1, 5):
         check_reply(rules, spent, reply, 8, info)
-        spent = spent.after(8, info.applied(reply))
+        spent = spent.after(8, info.mechanisms_of(reply))
         assert spent.epsilon(1e-5) == pytest.approx(noised.epsilon(releases))
     with refusal("call-refused", "policy.epsilon: ε ="):
         check_reply(rules, spent, reply, 8, info)

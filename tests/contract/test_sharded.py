@@ -81,7 +81,7 @@ def test_a_sum_over_many_clients_comes_back_as_one_from_each_executor() -> None:
     [
         pytest.param("fedavg", {}, [], id="everybody"),
         pytest.param("fedavg", {"parts": (parts.SecureSum(),)}, [], id="a secure sum"),
-        pytest.param("fedavg", {"participation": 0.4}, ["weighted"], id="a sample"),  # whose weights differ each time
+        pytest.param("fedavg", {"participation": 0.4}, ["weighted_sum"], id="a sample"),  # other weights each time
         pytest.param("dfedgnn", {}, [], id="peers"),
     ],
 )

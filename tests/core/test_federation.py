@@ -214,7 +214,7 @@ def test_the_nearest_declaration_speaks_for_a_leaf() -> None:
         "egos/x", "egos", "egos", "n", "a/b", None, None,
     ]  # fmt: skip
     reply = {"egos": {"x": {"0": 1, "1": 2}, "y": 3, "z": 4}, "n": 5}
-    assert info.applied(reply) == [("egos/x", (mixed, noised)), ("egos", (mixed,)), ("n", ())]
+    assert info.mechanisms_of(reply) == [("egos/x", (mixed, noised)), ("egos", (mixed,)), ("n", ())]
 
 
 def test_a_mechanism_is_a_value_and_no_prose() -> None:

@@ -181,9 +181,9 @@ def test_impossible_values_are_refused(kind: type, fields: dict[str, Any], said:
 
 def test_a_sum_is_of_all_or_of_more_than_half() -> None:
     """With half of them a server could open two sums, each of other clients."""
-    assert [SecureSum(everyone=True).needed(clients) for clients in (2, 3, 7)] == [2, 3, 7]
-    assert [SecureSum().needed(clients) for clients in (2, 3, 4, 5, 8)] == [2, 2, 3, 3, 5]
-    assert [SecureSum(4).needed(clients) for clients in (5, 7, 8)] == [4, 4, 5]
+    assert [SecureSum(everyone=True).min_terms(clients) for clients in (2, 3, 7)] == [2, 3, 7]
+    assert [SecureSum().min_terms(clients) for clients in (2, 3, 4, 5, 8)] == [2, 2, 3, 3, 5]
+    assert [SecureSum(4).min_terms(clients) for clients in (5, 7, 8)] == [4, 4, 5]
 
 
 def test_they_are_frozen() -> None:

@@ -29,15 +29,15 @@ def test_a_name_is_looked_up_and_what_is_absent_is_imported_only_then(registry: 
 
 
 def test_the_name_of_a_plug_in_is_found_without_an_import(registry: Registry) -> None:
-    assert registry.imported() == {"one": registry["one"]}
+    assert [name for name in registry if registry.is_imported(name)] == ["one"]
     assert name_of(registry, registry["one"]) == "one"
     assert name_of(registry, int) is None
     assert (registry.of_class("Two"), registry.of_class("Three")) == ("two", None)
-    assert registry.extended({"two": int}).of_class("int") == "two"
+    assert registry.with_plugins({"two": int}).of_class("int") == "two"
 
 
 def test_plug_ins_are_set_replaced_and_removed(registry: Registry) -> None:
-    more = registry.extended({"two": int, "three": str})
+    more = registry.with_plugins({"two": int, "three": str})
     assert (more["two"], more["three"], list(registry)) == (int, str, ["one", "two"])
     more["one"] = float
     assert name_of(more, float) == "one"

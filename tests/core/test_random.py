@@ -213,8 +213,8 @@ def test_numpy_generators_depend_on_seed_and_purpose_alone() -> None:
 @pytest.mark.parametrize("seed", [0, 1, -5, 2**70 + 3])
 def test_keys_known_by_their_bits_are_those_of_tensors(seed: int) -> None:
     purposes = ("step", "FedAvg.train", 3)
-    assert random.placed(random.root(seed), "cpu").equal(random.key(seed))
-    assert random.placed(random.folded(random.root(seed), *purposes), "cpu").equal(
+    assert random.key_of(random.root(seed), "cpu").equal(random.key(seed))
+    assert random.key_of(random.fold_bits(random.root(seed), *purposes), "cpu").equal(
         random.fold(random.key(seed), *purposes)
     )
 

@@ -12,7 +12,7 @@ import torch
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg, FedProx
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import Preset
-from fedweave.core.settings import Settings, check_given
+from fedweave.core.settings import Settings, check_settings
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import field_parameters, resolve
 from fedweave.metrics.stopping import Stopping
@@ -119,7 +119,7 @@ def test_copies_are_not_checked_again() -> None:
 
 def test_a_name_that_is_like_none_has_no_suggestion() -> None:
     with pytest.raises(ConfigError) as told:
-        check_given("Odd", {"zzzzzz": 1}, ["kind"], {})
+        check_settings("Odd", {"zzzzzz": 1}, ["kind"], {})
     assert "Did you mean" not in str(told.value)
 
 

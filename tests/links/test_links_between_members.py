@@ -151,7 +151,9 @@ def test_a_round_is_that_of_plain_torch_and_no_gradient_goes_back() -> None:
     state = begun(algorithm, fed)
     before = state["w"]
     fed.begin(1)
-    call = random.placed(random.folded(random.folded(random.root(0), "round", 1), "step", "FedAvg.train", 0), "cpu")
+    call = random.key_of(
+        random.fold_bits(random.fold_bits(random.root(0), "round", 1), "step", "FedAvg.train", 0), "cpu"
+    )
     after = algorithm.round(state, fed)["w"]
     moves = {detached: [] for detached in (True, False)}
     for detached, each in moves.items():

@@ -409,7 +409,7 @@ def test_a_long_word_that_is_stored_as_the_one_before_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thousand times the same word, of which every one but the first takes no room."""
-    monkeypatch.setattr(decompression, "OF_TABLES", decompression.OF_TABLES._replace(floor=1 << 24))
+    monkeypatch.setattr(table_files, "OF_TABLES", table_files.OF_TABLES._replace(floor=1 << 24))
     often = pa.table({"id": ["x" * 100_000] * 1000})
     path = tmp_path / "nodes.parquet"
     pq.write_table(often, path, compression="zstd", use_dictionary=False, column_encoding={"id": "DELTA_BYTE_ARRAY"})

@@ -142,7 +142,7 @@ def test_epsilon_is_spent_up_to_the_cap_and_at_the_sites_delta() -> None:
     spent, rules = Spent(), Rules(epsilon=2.0)
     for _ in range(2):
         check_reply(rules, spent, codes, 8, once)
-        spent = spent.after(8, once.applied(codes))
+        spent = spent.after(8, once.mechanisms_of(codes))
     held(False, "ε = 2 is spent, 1 more exceed 2 at .*; 2 such messages fit", check_reply, rules, spent, codes, 8, once)
     noisy = StepInfo.of({"c": Sends("rows", (Clipped(1.0), Gaussian(1.0, 0.5)))})
     for delta, fits in ((1e-3, True), (1e-7, False)):

@@ -12,7 +12,7 @@ from fedweave.algorithms.parts.names import parse_parts
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.model import Model
 from fedweave.core.plugins import Maker, maker_of, note
-from fedweave.core.settings import check_given, hints_of, meanings, with_ranges
+from fedweave.core.settings import check_settings, hints_of, meanings, with_ranges
 from fedweave.core.shown import default_of, line
 from fedweave.core.types import Record, Values
 from fedweave.errors import SettingError
@@ -74,7 +74,7 @@ class Preset:
         """
         paper_fields, family = _fields(self.paper), _fields(FedAvg)
         defaults = {name: default_of(field) for name, field in self.fields.items()}
-        check_given(self.paper.__name__, values, defaults, self.hints)
+        check_settings(self.paper.__name__, values, defaults, self.hints)
         self._check_model(model, values)
         values |= {"parts": parse_parts(values["parts"])} if "parts" in values else {}
         paper = self._paper(values)

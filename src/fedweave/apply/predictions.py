@@ -646,7 +646,7 @@ def _name(metric: Metric) -> str:
 
 def _called(metric: Metric, y: np.ndarray, p: np.ndarray) -> float:
     name = _name(metric)
-    value = plugins.called(f"metric {name!r}", lambda: metric(y, p), UserError)
+    value = plugins.call_plugin(f"metric {name!r}", lambda: metric(y, p), UserError)
     try:
         return float(value)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,7 @@
-"""What an algorithm is: a frozen value with three functions, and defaults for everything that it may declare."""
+"""What an algorithm is: a frozen value with three functions, and defaults for everything that it may declare.
+
+Also what the hooks of its parts see in a round (`Round`), and what a run uses of an engine (`Engine`).
+"""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -121,7 +124,8 @@ def calls_of(algorithm: "Algorithm", name: str, clients: int) -> Calls:
     Raises:
         FedweaveError: the algorithm declares none.
     """
-    if (calls := algorithm.calls(clients)) is None:
+    calls = algorithm.calls(clients)
+    if calls is None:
         raise FedweaveError(
             f"{name} does not say in which order it calls its steps: give it a method `calls` "
             "(fedweave.core.algorithm.Calls)."
@@ -300,7 +304,8 @@ def recording_obstacle(method: Callable[..., object]) -> str:
     silent = [type(part).__name__ for part in parts if not is_recorded(part)]
     varying = [type(part).__name__ for part in parts if part.rounds_vary]
     if silent:
-        return f"{listed(silent)} do{'es' * (len(silent) == 1)} not declare `recorded = True`"
+        do = "does" if len(silent) == 1 else "do"
+        return f"{listed(silent)} {do} not declare `recorded = True`"
     if varying and method.__name__ == "round":
         return f"with these settings the rounds of {listed(varying)} vary"
     return ""
@@ -324,7 +329,8 @@ def give_defaults(kind: type) -> None:
     """
     if issubclass(kind, Algorithm):
         return
-    if missing := [name for name in sorted(Algorithm.__abstractmethods__) if not hasattr(kind, name)]:
+    missing = [name for name in sorted(Algorithm.__abstractmethods__) if not hasattr(kind, name)]
+    if missing:
         raise UserError(
             f"{kind.__name__} is no algorithm: it has no {', '.join(missing)}. Derive a frozen dataclass from "
             "fedweave.core.algorithm.Algorithm, and give an object of it.",
@@ -337,11 +343,8 @@ def give_defaults(kind: type) -> None:
     Algorithm.register(kind)
 
 
-# ----------------------------------------------------------------------------------------------------
-# What a part's hooks see at the server once the clients replied.
-
-
 Thing = TypeVar("Thing")
+Result = TypeVar("Result")
 COUNTED = "(counted)"  # among what secure aggregation opens: the sum of the weights of clients' updates
 
 
@@ -418,22 +421,15 @@ class Round:
         """The number of clients whose updates count: int64 scalar. If secure aggregation hides their weights, it is the
         number of replies, unless weights are only 1 or 0."""
         if COUNTED in self.opened:
-            counted: Tensor = self.opened[COUNTED]
-            return counted.clamp(max=len(self.at))
+            count: Tensor = self.opened[COUNTED]
+            return count.clamp(max=len(self.at))
         return torch.ones_like(self.at).sum() if self.weights is None else (self.weights > 0).sum()
 
     def mean(self, key: str) -> float:
         """The mean over clients of what they report as `key`, with the weights of their updates."""
-        alike = self.weights is None or self.weights.dim() > 1
-        share = torch.ones_like(self.at) if alike else self.weights
-        return float(share.double() @ self.replies.stack(key).double() / share.double().sum())
-
-
-# ----------------------------------------------------------------------------------------------------
-# What the loop over rounds and a run's files use of an engine, in addition to what algorithms do.
-
-
-Result = TypeVar("Result")
+        equal = self.weights is None or self.weights.dim() > 1
+        share = (torch.ones_like(self.at) if equal else self.weights).double()  # [P]
+        return float(share @ self.replies.stack(key).double() / share.sum())
 
 
 class Engine(Federation):
@@ -498,6 +494,7 @@ def graphs_of(fed: Engine) -> Mapping[str, Graph]:
     Raises:
         UserError: the clients' data are elsewhere.
     """
-    if (graphs := fed.graphs) is None:
+    graphs = fed.graphs
+    if graphs is None:
         raise UserError("the clients' data are not in this process; set engine.name = 'simulation'.")
     return graphs

@@ -37,20 +37,20 @@ ClipNorm: TypeAlias = Annotated[float, Field(ge=1e-100, le=1e100)]  # a norm who
 def limits(hint: Any) -> str:
     """The range of a number or a text by its annotated type, such as "above 0 and at most 1"; "" without one. It does
     not say that a number has to be finite."""
-    facts = [fact for one in getattr(hint, "__metadata__", ()) for fact in getattr(one, "metadata", [one])]
-    bounds = {
-        name: value
-        for fact in facts
-        for name in ("ge", "gt", "le", "lt", "multiple_of", "max_length")
-        if (value := getattr(fact, name, None)) not in (None, math.inf, 2**63)  # no whole number of TOML is larger
-    }
+    bounds = dict[str, Any]()
+    for annotation in getattr(hint, "__metadata__", ()):
+        for fact in getattr(annotation, "metadata", [annotation]):
+            for name in ("ge", "gt", "le", "lt", "multiple_of", "max_length"):
+                value = getattr(fact, name, None)
+                if value not in (None, math.inf, 2**63):  # no whole number of TOML is larger
+                    bounds[name] = f"{value:,}" if isinstance(value, int) else f"{value:g}"
     if {"ge", "le"} <= bounds.keys():
-        return f"from {_number(bounds['ge'])} to {_number(bounds['le'])}"
-    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below", "max_length": "of at most"}
-    words["multiple_of"] = "a multiple of"
-    texts = [f"{words[name]} {_number(bounds[name])}" for name in words if name in bounds]
-    texts = [f"{text} characters" for text in texts] if "max_length" in bounds else texts
-    return " and ".join([*texts[:1], *(text.removeprefix("of ") for text in texts[1:])])
+        return f"from {bounds['ge']} to {bounds['le']}"
+    if "max_length" in bounds:
+        return f"of at most {bounds['max_length']} characters"
+    words = {"ge": "of at least", "gt": "above", "le": "of at most", "lt": "below", "multiple_of": "a multiple of"}
+    texts = [f"{word} {bounds[name]}" for name, word in words.items() if name in bounds]
+    return " and ".join(texts).replace("and of ", "and ")
 
 
 def in_words(hint: Any, value: object = None) -> str:
@@ -60,36 +60,34 @@ def in_words(hint: Any, value: object = None) -> str:
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        if text := next((one.description for one in hint.__metadata__ if getattr(one, "description", None)), None):
-            return str(text)
-        return " ".join(filter(None, [in_words(inner[0], value), limits(hint)]))
+        for annotation in hint.__metadata__:
+            if getattr(annotation, "description", None):
+                return str(annotation.description)
+        return f"{in_words(inner[0], value)} {limits(hint)}".rstrip()
     if origin is Literal:
         return either([repr(word) for word in inner])
     if origin in (types.UnionType, Union):
         return ", or ".join(in_words(one, value) for one in inner if one is not types.NoneType)
     if origin in (tuple, list):
-        items = [one for one in inner if one is not Ellipsis]
+        items = [kind for kind in inner if kind is not Ellipsis]
         length = f" of {len(items)}" if origin is tuple and Ellipsis not in inner else ""
-        infinite = next((one for one in value if _is_infinite(one)), None) if isinstance(value, Sequence) else None
-        return f"a list{length}, each {either(list(dict.fromkeys(in_words(one, infinite) for one in items)))}"
+        infinite = [entry for entry in value if _is_infinite(entry)] if isinstance(value, Sequence) else []
+        words = dict.fromkeys(in_words(kind, infinite[0] if infinite else None) for kind in items)
+        return f"a list{length}, each {either(list(words))}"
     if origin is dict:
         return f"a table, each value {in_words(inner[1])}"
-    if isinstance(hint, type) and (keys := getattr(hint, "__annotations__", {})):
-        return f"a table of {', '.join(keys)}"
-    nouns = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    if isinstance(hint, type) and getattr(hint, "__annotations__", {}):
+        return f"a table of {', '.join(hint.__annotations__)}"
     if hint is float and _is_infinite(value):
         return "a finite number"
+    nouns = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
     return nouns.get(hint) or inspect.formatannotation(hint)
 
 
 def either(words: Sequence[str]) -> str:
     """Words with commas and an "or" between them."""
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return " or ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else words[0]
 
 
 def _is_infinite(value: object) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"

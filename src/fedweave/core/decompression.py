@@ -7,6 +7,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from fedweave.core.arrow_types import plain, plain_type
+from fedweave.core.arrow_types import plain_type
 
 
 class Limit(NamedTuple):
@@ -67,20 +68,6 @@ class Nested(Exception):
         super().__init__(f"column {column!r} holds {kind}")
 
 
-def read_parquet(source: object, size: int) -> pa.Table:
-    """A user's table in a Parquet file of `size` bytes, in one piece; see `parquet_groups`."""
-    return plain(pa.concat_tables(parquet_groups(source, size, OF_TABLES)))
-
-
-def parquet_cost(path: Path) -> int:
-    """Bytes of memory that reading a user's table takes, by its file's metadata.
-
-    Raises:
-        One of `TABLE_FAULTS`: the file is damaged.
-    """
-    return _cost(pq.ParquetFile(path).metadata, OF_TABLES)
-
-
 def parquet_groups(source: object, size: int, limit: Limit = OF_RUNS) -> Iterator[pa.Table]:
     """The row groups of a Parquet file of `size` bytes; of a file without rows, one empty table.
 
@@ -94,48 +81,64 @@ def parquet_groups(source: object, size: int, limit: Limit = OF_RUNS) -> Iterato
     """
     # One thread reads: another one that still has `source` open when Python ends would abort the process.
     first = pq.ParquetFile(source, pre_buffer=False)
-    metadata = first.metadata
-    schema = first.schema_arrow
-    _check_metadata(metadata, size, limit)
-    for column in schema:
-        if pa.types.is_nested(column.type) and any(word in str(column.type) for word in ("string", "binary", "struct")):
-            raise Nested(column.name, str(column.type))
-    # Each word once, as a dictionary, if its encoding allows it; words stored by their differences are counted here.
-    no_dictionary = _columns_with(metadata, NO_DICTIONARY)
-    words = [column.name for column in schema if _is_text(column.type) and column.name not in no_dictionary]
-    _check_prefixed(first, sorted(_columns_with(metadata, (PREFIXED,))), size, limit)
+    metadata, schema = first.metadata, first.schema_arrow
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
 
-    result = pa.schema([column.with_type(plain_type(column.type)) for column in schema], schema.metadata)
-    file = pq.ParquetFile(source, pre_buffer=False, read_dictionary=words)
-    needed = _cost(metadata, limit)
-    if not file.num_row_groups:
-        yield result.empty_table()
-    for group in range(file.num_row_groups):
-        table = file.read_row_group(group, use_threads=False)
-        table.validate(full=True)
-        needed += sum(_text_size(column, limit.long) for column in table.columns)
-        if not limit.allows(needed, size):
-            raise DecompressionBomb(f"its {size:,} bytes would take {needed:,} bytes of memory, most of it for text")
-        yield table.cast(result)
-
-
-def _check_metadata(metadata: pq.FileMetaData, size: int, limit: Limit) -> None:
-    """Raise DecompressionBomb if a Parquet file of `size` bytes would fill the memory, by its metadata."""
-    needed = _cost(metadata, limit)
+    # 1. What the metadata states: cells, and values in lists.
+    needed = parquet_cost(metadata, limit)
     if not limit.allows(needed, size):
         raise DecompressionBomb(
             f"its {size:,} bytes hold {metadata.num_rows:,} rows of {metadata.num_columns:,} columns, which would take "
             f"{needed:,} bytes of memory"
         )
-    values = 0
-    for at in range(metadata.num_columns):
-        if metadata.schema.column(at).max_repetition_level > 0:  # a column of lists
-            values += sum(metadata.row_group(group).column(at).num_values for group in range(metadata.num_row_groups))
-    if 8 * values > MAX_IN_LISTS and 8 * values > MAX_RATIO * size:
+    lists = [at for at in range(metadata.num_columns) if metadata.schema.column(at).max_repetition_level > 0]
+    values = sum(group.column(at).num_values for group, at in product(groups, lists))
+    if 8 * values > max(MAX_IN_LISTS, MAX_RATIO * size):
         raise DecompressionBomb(f"its {size:,} bytes hold {metadata.num_rows:,} rows with {values:,} values in lists")
+    for column in schema:
+        if pa.types.is_nested(column.type) and any(word in str(column.type) for word in ("string", "binary", "struct")):
+            raise Nested(column.name, str(column.type))
+
+    # 2. Words that are stored as their difference from the one before, so that none is longer than the stored bytes.
+    # They are counted a few rows at a time.
+    no_dictionary, prefixed = set[str](), set[str]()
+    for group, at in product(groups, range(metadata.num_columns)):
+        chunk = group.column(at)
+        if not set(NO_DICTIONARY).isdisjoint(chunk.encodings):
+            no_dictionary.add(chunk.path_in_schema)
+        if PREFIXED in chunk.encodings:
+            prefixed.add(chunk.path_in_schema)
+    text = 0
+    for number, group in enumerate(groups if prefixed else []):
+        rows = max(1, min(MAX_BATCH, OF_RUNS.floor // max(1, group.total_byte_size)))
+        for batch in first.iter_batches(rows, [number], sorted(prefixed), use_threads=False):
+            text += batch.nbytes
+            if not limit.allows(text, size):
+                raise DecompressionBomb(f"its {size:,} bytes hold more than {limit.floor:,} bytes of text")
+
+    # 3. Other words, each once, as a dictionary.
+    words = [column.name for column in schema if _is_text(column.type) and column.name not in no_dictionary]
+    result = pa.schema([column.with_type(plain_type(column.type)) for column in schema], schema.metadata)
+    file = pq.ParquetFile(source, pre_buffer=False, read_dictionary=words)
+    if not groups:
+        yield result.empty_table()
+    for number in range(len(groups)):
+        table = file.read_row_group(number, use_threads=False)
+        table.validate(full=True)
+        for column in table.columns:
+            if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
+                continue
+            # the words of the column if each row stored its word, where one is long
+            lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
+            longest = max((pc.max(each).as_py() or 0 for each in lengths), default=0)
+            if longest > limit.long:
+                needed += sum(pc.sum(each).as_py() or 0 for each in lengths)
+        if not limit.allows(needed, size):
+            raise DecompressionBomb(f"its {size:,} bytes would take {needed:,} bytes of memory, most of it for text")
+        yield table.cast(result)
 
 
-def _cost(metadata: pq.FileMetaData, limit: Limit) -> int:
+def parquet_cost(metadata: pq.FileMetaData, limit: Limit = OF_TABLES) -> int:
     """Bytes of memory that reading a Parquet file takes by its metadata, without words that rows share."""
     kinds = [metadata.schema.column(at).physical_type for at in range(metadata.num_columns)]
     words = kinds.count("BYTE_ARRAY")
@@ -159,42 +162,5 @@ def max_unpacked(size: int) -> int:
     return max(MAX_UNPACKED, MAX_RATIO * size)
 
 
-def _columns_with(metadata: pq.FileMetaData, encodings: tuple[str, ...]) -> set[str]:
-    """The columns of a Parquet file that use one of the encodings."""
-    columns = set()
-    for group in range(metadata.num_row_groups):
-        for at in range(metadata.num_columns):
-            chunk = metadata.row_group(group).column(at)
-            if not set(encodings).isdisjoint(chunk.encodings):
-                columns.add(chunk.path_in_schema)
-    return columns
-
-
-def _check_prefixed(file: pq.ParquetFile, columns: list[str], size: int, limit: Limit) -> None:
-    """Raise DecompressionBomb if the words of `columns` would fill the memory.
-
-    Each word is stored as its difference from the one before, so no word is longer than the stored bytes. They are
-    counted a few rows at a time.
-    """
-    if not columns:
-        return
-    needed = 0
-    for group in range(file.num_row_groups):
-        rows = max(1, min(MAX_BATCH, OF_RUNS.floor // max(1, file.metadata.row_group(group).total_byte_size)))
-        for batch in file.iter_batches(rows, [group], columns, use_threads=False):
-            needed += batch.nbytes
-            if not limit.allows(needed, size):
-                raise DecompressionBomb(f"its {size:,} bytes hold more than {limit.floor:,} bytes of text")
-
-
 def _is_text(kind: pa.DataType) -> bool:
     return kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view())
-
-
-def _text_size(column: pa.ChunkedArray, long: int) -> int:
-    """Bytes of the words of a column if each row stored its word; 0 where none is longer than `long` bytes."""
-    if not pa.types.is_dictionary(column.type) or not _is_text(column.type.value_type):
-        return 0
-    lengths = [pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in column.chunks]
-    longest = max((pc.max(each).as_py() or 0 for each in lengths), default=0)
-    return sum(pc.sum(each).as_py() or 0 for each in lengths) if longest > long else 0

@@ -90,14 +90,16 @@ class Sends:
     mean: bool = False
 
     def __post_init__(self) -> None:
-        if odd := [mechanism for mechanism in self.mechanisms if type(mechanism) not in KINDS.values()]:
-            raise TypeError(f"{odd[0]!r} is no mechanism; take one of fedweave.core.mechanism")
+        for mechanism in self.mechanisms:
+            if type(mechanism) not in KINDS.values():
+                raise TypeError(f"{mechanism!r} is no mechanism; take one of fedweave.core.mechanism")
 
     @property
     def mechanisms(self) -> tuple[Mechanism, ...]:
         """All mechanisms, as a tuple."""
-        mechanism = self.mechanism
-        return mechanism if isinstance(mechanism, tuple) else () if mechanism is None else (mechanism,)
+        if self.mechanism is None:
+            return ()
+        return self.mechanism if isinstance(self.mechanism, tuple) else (self.mechanism,)
 
 
 Declaration: TypeAlias = Mapping[str, Sends | str]
@@ -125,7 +127,9 @@ class StepInfo:
     @property
     def way(self) -> "Way":
         """The function of a `Federation` that runs the step."""
-        return "send" if self.peers else "replace_data" if self.replaces_data else "map"
+        if self.peers:
+            return "send"
+        return "replace_data" if self.replaces_data else "map"
 
     @classmethod
     def of(
@@ -145,8 +149,12 @@ class StepInfo:
     @cached_property
     def sums(self) -> dict[str, SecureSum]:
         """{key: its secure sum} of the declared keys whose sum is all that the server learns."""
-        pairs = ((key, mechanism) for key, declared in self.sends.items() for mechanism in declared.mechanisms)
-        return {key: mechanism for key, mechanism in pairs if isinstance(mechanism, SecureSum)}
+        sums = dict[str, SecureSum]()
+        for key, declared in self.sends.items():
+            for mechanism in declared.mechanisms:
+                if isinstance(mechanism, SecureSum):
+                    sums[key] = mechanism
+        return sums
 
     @cached_property
     def stateless(self) -> bool:
@@ -157,7 +165,7 @@ class StepInfo:
         only on the present message to all and the client's own data."""
         return self.apart or any(not secure_sum.everyone for secure_sum in self.sums.values())
 
-    def applied(self, reply: Tree) -> list[Applied]:
+    def mechanisms_of(self, reply: Tree) -> list[Applied]:
         """The mechanisms applied to `reply`: one entry for each declared key that covers a leaf of it."""
         keys = dict.fromkeys(self.covering(path) for path, _ in leaves(reply))
         return [Applied(key, self.sends[key].mechanisms) for key in keys if key is not None]
@@ -178,11 +186,6 @@ class _Mark(NamedTuple):
 def _mark_of(step: object) -> _Mark | None:
     mark = getattr(step, "on_client", None)
     return mark if isinstance(mark, _Mark) else None
-
-
-def _owner_of(step: object) -> object:
-    """The algorithm or part whose method a step is, or what stands for one; None for a plain function."""
-    return getattr(step, "__self__", None)
 
 
 def on_client(
@@ -234,7 +237,7 @@ def on_client(
 
 def step_name(step: Step) -> str:
     """ "FedAvg.train" for a bound method, "function" for a plain one."""
-    owner = _owner_of(step)
+    owner = getattr(step, "__self__", None)
     return step.__name__ if owner is None else f"{type(owner).__name__}.{step.__name__}"
 
 
@@ -250,16 +253,17 @@ def step_info(step: Step) -> StepInfo:
     Raises:
         FedweaveError: the function is not marked with `on_client`.
     """
-    if (declared := _mark_of(step)) is None:
+    mark = _mark_of(step)
+    if mark is None:
         raise FedweaveError(
             f"{step_name(step)} is not marked @on_client, so it may not run on clients. "
             "Decorate it and declare what it sends.",
             code="step.unmarked",
         )
-    sends, hears, rest = declared
-    owner = _owner_of(step)
-    declared_sends, heard = sends(owner) if callable(sends) else sends, hears(owner) if callable(hears) else hears
-    return replace(rest, sends=StepInfo.of(declared_sends).sends, hears=heard)
+    owner = getattr(step, "__self__", None)  # the algorithm or part whose method it is; None for a plain function
+    sends = mark.sends(owner) if callable(mark.sends) else mark.sends
+    hears = mark.hears(owner) if callable(mark.hears) else mark.hears
+    return replace(mark.rest, sends=StepInfo.of(sends).sends, hears=hears)
 
 
 @dataclass(frozen=True)

@@ -251,6 +251,14 @@ def make_graph(
         features: Tensor | Sparse = Sparse.of(csr._replace(starts=starts, rows=rows, values=csr.values.to(dtype)))
     else:
         features = _pad(torch.from_numpy(np.asarray(x)).to(dtype), rows, 0)
+    if kind_of(y) == NUMBER:
+        target = _pad(torch.as_tensor(y, dtype=torch.float64, device="cpu"), examples, float("nan"))
+    else:
+        target = _pad(_int64(y), examples, -1)
+    padded_pairs = None
+    if pairs is not None:  # at padding node 0 twice, with relation -1
+        padded_pairs = _pad(_int64(pairs), examples, 0, dim=1)
+        padded_pairs[RELATION, pairs.shape[1] :] = -1
     weight = None if dtype == torch.float32 else np.ones(edges.shape[1])
     has_label = is_labeled(y)
     compared_features = None if graph_of is None else x
@@ -258,23 +266,16 @@ def make_graph(
     return Graph(
         x=features,
         edges=Edges.of([EdgeList(edges, rows, weight, graph_of, examples, extra, compared_features, edge_attrs)]),
-        y=_pad(*_target_padding(y, examples)),
+        y=target,
         masks=_pad(torch.from_numpy(np.asarray(masks, bool) & (has_label | ~has_label.any())), examples, False, dim=1),
         real=torch.arange(rows, device="cpu") < n,
         sensitive=None if sensitive is None else _pad(_int64(sensitive), examples, -1),
         graph_of=None if graph_of is None else _pad(_int64(graph_of), rows, -1),
         extra={name: torch.from_numpy(array) for name, array in {**extra.arrays, **(lists or {})}.items()},
         scale=None if scale is None else torch.from_numpy(np.asarray(scale, np.float64)),
-        pairs=None if pairs is None else _pad_pairs(pairs, examples),
+        pairs=padded_pairs,
         ranks=None if ranks is None else _pad(_int64(ranks), examples, -1, dim=1),
     )
-
-
-def _pad_pairs(pairs: np.ndarray, examples: int) -> Tensor:
-    """int64 [3, examples]: at padding node 0 twice, with relation -1."""
-    padded = _pad(_int64(pairs), examples, 0, dim=1)
-    padded[RELATION, pairs.shape[1] :] = -1
-    return padded
 
 
 def stack(graphs: Sequence[Graph]) -> Graph:
@@ -285,12 +286,12 @@ def stack(graphs: Sequence[Graph]) -> Graph:
     Raises:
         ValueError: the graphs have different numbers of nodes or examples, with padding.
     """
-    rows = graphs[0].nodes
-    for name, sizes in (("", [graph.nodes for graph in graphs]), (" of y", [len(graph.y) for graph in graphs])):
-        different = set(sizes) - {sizes[0]}
-        if different:
+    rows, examples = graphs[0].nodes, len(graphs[0].y)
+    for graph in graphs:
+        if (graph.nodes, len(graph.y)) != (rows, examples):
             raise ValueError(
-                f"graphs of {sizes[0]} and {min(different)} rows{name} cannot be stacked; pad them alike (core.sizes)"
+                f"graphs of {rows} and {graph.nodes} rows, {examples} and {len(graph.y)} rows of y, cannot be stacked; "
+                "pad them alike (core.sizes)"
             )
     members = list(chain.from_iterable(graph.whole_edges.members for graph in graphs))
     device = graphs[0].device
@@ -305,7 +306,10 @@ def stack(graphs: Sequence[Graph]) -> Graph:
         parts = [getattr(graph, name) for graph in graphs]
         return None if parts[0] is None else torch.stack(parts)
 
-    names = [name for name in graphs[0].extra if all(name in graph.extra for graph in graphs)]
+    extra = dict[str, Tensor]()
+    for name in graphs[0].extra:
+        if all(name in graph.extra for graph in graphs):
+            extra[name] = torch.stack([graph.extra[name] for graph in graphs])
     return Graph(
         x=x,
         edges=Edges(BatchCache(members, rows, device), client_index),
@@ -314,7 +318,7 @@ def stack(graphs: Sequence[Graph]) -> Graph:
         real=stack_field("real"),  # type: ignore[arg-type]
         sensitive=stack_field("sensitive"),
         graph_of=stack_field("graph_of"),
-        extra={name: torch.stack([graph.extra[name] for graph in graphs]) for name in names},
+        extra=extra,
         scale=stack_field("scale"),
         pairs=stack_field("pairs"),
         ranks=stack_field("ranks"),
@@ -323,13 +327,6 @@ def stack(graphs: Sequence[Graph]) -> Graph:
 
 def _int64(numbers: np.ndarray) -> Tensor:
     return torch.as_tensor(numbers, dtype=torch.int64, device="cpu")
-
-
-def _target_padding(y: np.ndarray, examples: int) -> tuple[Tensor, int, float]:
-    """The arguments of `_pad` for `y`."""
-    if kind_of(y) == NUMBER:
-        return torch.as_tensor(y, dtype=torch.float64, device="cpu"), examples, float("nan")
-    return _int64(y), examples, -1
 
 
 def _pad(tensor: Tensor, size: int, value: float, dim: int = 0) -> Tensor:

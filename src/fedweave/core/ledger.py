@@ -33,39 +33,35 @@ class MessageForm(NamedTuple):
         return tuple(path for path, _, _ in self.parts)
 
 
-def measured(tree: Tree) -> MessageForm:
+def message_form(tree: Tree) -> MessageForm:
     """The form of a tree."""
     flat = dict(leaves(tree))
     if all(type(leaf) is Tensor for leaf in flat.values()):
-        return _measured_as(tuple((path, leaf.shape, leaf.dtype) for path, leaf in flat.items()))
-    return MessageForm(encoded_size(tree), tuple((path, *_form(leaf)) for path, leaf in flat.items()))
+        return _form_of_tensors(tuple((path, leaf.shape, leaf.dtype) for path, leaf in flat.items()))
+    return MessageForm(encoded_size(tree), tuple((path, *_leaf_form(leaf)) for path, leaf in flat.items()))
 
 
 def batch_form(replies: ReplyBatch) -> MessageForm:
     """The form of each tree of a batch, equal for all."""
     if all(type(leaf) is Tensor for leaf in replies.flat.values()):
-        return _measured_as(tuple((path, leaf.shape[1:], leaf.dtype) for path, leaf in replies.flat.items()))
-    return measured(replies.one(0))
+        return _form_of_tensors(tuple((path, leaf.shape[1:], leaf.dtype) for path, leaf in replies.flat.items()))
+    return message_form(replies.one(0))
 
 
 @lru_cache(maxsize=1024)
-def _measured_as(tensors: tuple[tuple[str, torch.Size, torch.dtype], ...]) -> MessageForm:
+def _form_of_tensors(tensors: tuple[tuple[str, torch.Size, torch.dtype], ...]) -> MessageForm:
     like = {path: torch.empty(shape, dtype=dtype, device="cpu") for path, shape, dtype in tensors}
-    return MessageForm(encoded_size(nest(like)), tuple((path, *_form(leaf)) for path, leaf in like.items()))
+    return MessageForm(encoded_size(nest(like)), tuple((path, *_leaf_form(leaf)) for path, leaf in like.items()))
 
 
-def _form(leaf: Leaf, count: int | None = None) -> tuple[str, int]:
-    if isinstance(leaf, Sparsified):
-        kind = str(leaf.dtype).removeprefix("torch.")
-        return f"{list(leaf.shape)} {kind}, sparse", leaf.nbytes if count is None else count * leaf.bytes_each
-    if isinstance(leaf, Tensor | TouchedRows):
-        return _form_of(leaf.shape, leaf.dtype)
+def _leaf_form(leaf: Leaf) -> tuple[str, int]:
+    """Shape and dtype in words, and bytes."""
+    if isinstance(leaf, Sparsified | Tensor | TouchedRows):
+        form = f"{list(leaf.shape)} {str(leaf.dtype).removeprefix('torch.')}"
+        if isinstance(leaf, Sparsified):
+            return f"{form}, sparse", leaf.nbytes
+        return form, leaf.shape.numel() * leaf.dtype.itemsize
     return type(leaf).__name__, len(leaf.encode()) if isinstance(leaf, str) else 8
-
-
-@lru_cache(maxsize=4096)
-def _form_of(shape: torch.Size, dtype: torch.dtype) -> tuple[str, int]:
-    return f"{list(shape)} {str(dtype).removeprefix('torch.')}", shape.numel() * dtype.itemsize
 
 
 REPEATED = "which parts of its message have not changed since the last one, and are not sent again"
@@ -97,18 +93,22 @@ class Counts(NamedTuple):
         return [known[at] for at in self.at]
 
 
-class Varied:
+class SparseForm:
     """The form of trees of one kind, which differ in how many entries of their sparse leaves travel."""
 
     def __init__(self, tree: Tree, paths: Sequence[str], info: StepInfo) -> None:
         flat = dict(leaves(tree))
-        self._encoding, self._each = encoding(tree), {path: flat[path].bytes_each for path in paths}
-        self._lines = tuple(line(path, *_form(leaf, 0), info) for path, leaf in flat.items())
+        self._encoding, self._bytes_each = encoding(tree), {path: flat[path].bytes_each for path in paths}
+        self._lines = list[Line]()
+        for path, leaf in flat.items():
+            # without the entries of a sparse leaf, which lie on a device
+            known = Sparsified(leaf.dense, 0) if isinstance(leaf, Sparsified) else leaf
+            self._lines.append(line(path, *_leaf_form(known), info))
 
-    def of(self, counts: Sequence[int]) -> tuple[int, tuple[Line, ...]]:
+    def with_counts(self, counts: Sequence[int]) -> tuple[int, tuple[Line, ...]]:
         """The serialized size of one such tree, and the lines of its leaves."""
-        sizes = {path: leaf * count for (path, leaf), count in zip(self._each.items(), counts, strict=True)}
-        lines = (leaf._replace(bytes=sizes[leaf.key]) if leaf.key in sizes else leaf for leaf in self._lines)
+        sizes = {path: each * count for (path, each), count in zip(self._bytes_each.items(), counts, strict=True)}
+        lines = (leaf._replace(bytes=sizes.get(leaf.key, leaf.bytes)) for leaf in self._lines)
         return self._encoding.size(sizes), tuple(lines)
 
 
@@ -119,17 +119,17 @@ class Uncounted(NamedTuple):
     """Becomes an entry for each client of `entry`, once it is read how many entries of sparse leaves travel."""
 
     entry: Entry
-    form: Varied
+    form: SparseForm
     counts: Counts
 
-    def again(self, round: int, counts: Tensor) -> "Uncounted":
+    def repeat(self, round: int, counts: Tensor) -> "Uncounted":
         """The same in another round, with other numbers of entries."""
         return self._replace(entry=replace(self.entry, round=round), counts=self.counts._replace(all=counts))
 
     def entries(self) -> Iterator[Entry]:
         """These entries; waits for the device."""
         for client, counts in zip(self.entry.clients, self.counts.read(), strict=True):
-            size, keys = self.form.of(counts)
+            size, keys = self.form.with_counts(counts)
             yield replace(self.entry, clients=(client,), keys=keys, size=size)
 
 
@@ -148,13 +148,10 @@ class Ledger(Shown):
     _entries: list[Entry | Uncounted] = field(default_factory=list)
     _open: bool = False  # whether some of them are uncounted
     _written: list[pa.Table] = field(default_factory=list)
-    _filed: tuple[int, Callable[[], Iterable[pa.Table]]] = (
-        0,
-        tuple,
-    )  # the first rows that are in files: number, tables
+    _rows_in_files: int = 0  # the first rows
+    _tables_in_files: Callable[[], Iterable[pa.Table]] = tuple
 
     def facts(self) -> dict[str, object]:
-        """The bytes that went each way."""
         return {f"bytes_{way}": size for way, size in self.sizes().items()}
 
     @property
@@ -190,7 +187,7 @@ class Ledger(Shown):
         to: Sequence[str] = (),
         counts: Counts | None = None,
     ) -> None:
-        """Note that each of `clients` exchanged a tree of the structure of `message`, with its peer in `to` if any.
+        """Record that each of `clients` exchanged a tree of the structure of `message`, with its peer in `to` if any.
 
         info: the declaration of the tree. counts: the numbers of entries in which clients' messages differ; reading the
         ledger waits for the device that holds them.
@@ -198,22 +195,22 @@ class Ledger(Shown):
         where, when = (round, call, step, tuple(clients), direction), (time.time(), self.purpose)
         if counts is not None and not isinstance(message, MessageForm):
             entry = Entry(*where, (), 0, seconds, (), *when)
-            self._entries.append(Uncounted(entry, Varied(message, counts.paths, info), counts))
+            self._entries.append(Uncounted(entry, SparseForm(message, counts.paths, info), counts))
             self._open = True
             return
-        form = message if isinstance(message, MessageForm) else measured(message)
+        form = message if isinstance(message, MessageForm) else message_form(message)
         keys = tuple(line(*part, info) for part in form.parts)
         self.add(Entry(*where, keys, form.size, seconds, tuple(to), *when))
 
     @contextmanager
     def new_entries(self) -> "Iterator[list[Entry | Uncounted]]":
-        """A list that gets the entries that are noted inside, at its end."""
+        """A list that gets the entries that are recorded inside, at its end."""
         entries, before = list[Entry | Uncounted](), len(self._entries)
         yield entries
         entries += self._entries[before:]
 
-    def enter(self, entry: Entry | Uncounted) -> None:
-        """Note messages that were measured elsewhere and are sent now, for the present purpose."""
+    def add_now(self, entry: Entry | Uncounted) -> None:
+        """Record messages that were measured elsewhere and are sent now, for the present purpose."""
         if isinstance(entry, Uncounted):
             now = replace(entry.entry, at=time.time(), purpose=self.purpose)
             self._entries.append(entry._replace(entry=now))
@@ -222,7 +219,7 @@ class Ledger(Shown):
             self.add(replace(entry, at=time.time(), purpose=self.purpose))
 
     def add(self, entry: Entry) -> None:
-        """Note messages that were measured elsewhere."""
+        """Record messages that were measured elsewhere."""
         self._entries.append(entry)
         self._count(entry.direction, entry.purpose, entry.size * len(entry.clients))
 
@@ -230,11 +227,11 @@ class Ledger(Shown):
         self._bytes[direction] += size
         self._bytes[EVALUATION] += size if purpose == EVALUATION else 0
 
-    def _counted(self) -> list[Entry]:
-        """The entries that are not written out yet."""
+    def _count_open(self) -> list[Entry]:
+        """The entries that are not written out yet, all of them counted."""
         if self._open:
-            noted, self._entries, self._open = self._entries, [], False
-            for item in noted:
+            entries, self._entries, self._open = self._entries, [], False
+            for item in entries:
                 if isinstance(item, Entry):
                     self._entries.append(item)
                 else:
@@ -244,53 +241,51 @@ class Ledger(Shown):
 
     def sizes(self) -> dict[str, int]:
         """Bytes so far by direction, and all bytes for evaluation in any direction."""
-        self._counted()
+        self._count_open()
         return dict(self._bytes)
 
     @property
     def rows(self) -> int:
         """The number of rows."""
-        if entries := self._counted():
+        entries = self._count_open()
+        if entries:
             self._written.append(table_of(entries))
             self._entries = []
-        return self._filed[0] + sum(map(len, self._written))
+        return self._rows_in_files + sum(map(len, self._written))
 
     def tables(self) -> Iterator[pa.Table]:
         """All rows, in tables of moderate size."""
-        new = self.since(self._filed[0])
-        yield from self._filed[1]()
+        new = self.since(self._rows_in_files)
+        yield from self._tables_in_files()
         yield new
 
     def table(self) -> pa.Table:
         """All rows, columns as `SCHEMA`."""
-        if self._filed[0]:
+        if self._rows_in_files:
             return pa.concat_tables(self.tables()).unify_dictionaries().combine_chunks()
         self._written = [self.since(0)]
         return self._written[0]
 
     def since(self, row: int) -> pa.Table:
         """The rows from that number on, in time that depends on how many these are."""
-        new, left = [SCHEMA.empty_table()], self.rows - row
-        if row < self._filed[0]:
+        new, remaining = [SCHEMA.empty_table()], self.rows - row
+        if row < self._rows_in_files:
             return self.table().slice(row)
         for table in reversed(self._written):
-            if left > 0:
-                new.append(table.slice(max(0, len(table) - left)))
-                left -= len(table)
+            if remaining > 0:
+                new.append(table.slice(max(0, len(table) - remaining)))
+                remaining -= len(table)
         return pa.concat_tables(new[::-1]).unify_dictionaries().combine_chunks()
 
     def file(self, tables: Callable[[], Iterable[pa.Table]]) -> None:
         """Keep no row in memory; `tables` reads all rows up to now, which are in files."""
-        self._filed, self._written = (self.rows, tables), []
+        self._rows_in_files, self._tables_in_files, self._written = self.rows, tables, []
 
     def restore(self, table: pa.Table) -> None:
         """Continue after the rows of `table`."""
-        self._filed, self._entries, self._open, self._written = (
-            (0, tuple),
-            [],
-            False,
-            [with_absent(table).select(SCHEMA.names).cast(SCHEMA)],
-        )
+        self._rows_in_files, self._tables_in_files = 0, tuple
+        self._entries, self._open = [], False
+        self._written = [with_absent(table).select(SCHEMA.names).cast(SCHEMA)]
         self._bytes = dict.fromkeys(WAYS, 0)
         for row in table.group_by(["direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
             self._count(row["direction"], row["purpose"], row["bytes_sum"])

@@ -44,7 +44,8 @@ AGAIN = "again"  # a release, see `LDP`
 
 @dataclass(frozen=True)
 class Mixup:
-    """Every row that leaves is the mean of at least `least` records. Bounds no ε."""
+    """Every row that leaves is the mean of at least `least` records. Bounds no ε. (As in all mechanisms, `cost` is that
+    of one release.)"""
 
     least: int
 
@@ -55,7 +56,6 @@ class Mixup:
         return f"mixup of {self.least} or more"
 
     def cost(self) -> Cost:
-        """The cost of one release."""
         return UNBOUNDED
 
 
@@ -72,7 +72,6 @@ class Clipped:
         return f"clipped to L2 norm {self.norm:g}"
 
     def cost(self) -> Cost:
-        """The cost of one release."""
         return UNBOUNDED
 
 
@@ -112,7 +111,6 @@ class Gaussian:
         return None if self.sensitivity is None else self.sensitivity / self.sigma
 
     def cost(self) -> Cost:
-        """The cost of one release."""
         return UNBOUNDED if self.mu is None else Cost(squared_mu=self.mu * self.mu)
 
 
@@ -144,7 +142,6 @@ class LDP:
         return f"local differential privacy, ε = {self.epsilon:g} per {self.per}{_once(self.release)}"
 
     def cost(self) -> Cost:
-        """The cost of one release."""
         return Cost(epsilon=self.epsilon)
 
 
@@ -180,13 +177,13 @@ class SecureSum:
         of = "all clients" if self.everyone else f"{self.least} clients or more{against}"
         return f"secure sum of {of}, so the receiver learns only the sum"
 
-    def needed(self, clients: int) -> int:
+    def min_terms(self, clients: int) -> int:
         """The fewest terms that a sum may have in a federation of this many clients."""
-        enough = min(clients, (clients + self.accomplices) // 2 + 1)
-        return clients if self.everyone else max(self.least, enough)
+        if self.everyone:
+            return clients
+        return max(self.least, min(clients, (clients + self.accomplices) // 2 + 1))
 
     def cost(self) -> Cost:
-        """The cost of one release."""
         return UNBOUNDED
 
 
@@ -278,18 +275,17 @@ class PrivacyAccount:
             return dataclasses.replace(self, cost=self.cost + UNBOUNDED * times)
         cost, released = self.cost, self.released
         for mechanism in bounding:
-            if not release_of(mechanism):
-                cost += mechanism.cost() * times
-            elif release_of(mechanism) == AGAIN:
+            release = release_of(mechanism)
+            if release == AGAIN:
                 continue
-            elif (at := (_drawn_at(applied.key, mechanism), mechanism)) not in released:
+            if not release:
+                cost += mechanism.cost() * times
+                continue
+            one_draw = isinstance(mechanism, LDP) and mechanism.one_draw  # of all keys
+            at = ("" if one_draw else applied.key, mechanism)
+            if at not in released:
                 cost, released = cost + mechanism.cost(), released | {at}
         return PrivacyAccount(cost, released)
-
-
-def _drawn_at(key: str, mechanism: Mechanism) -> str:
-    """The key of a release; "" where several keys share one draw."""
-    return "" if isinstance(mechanism, LDP) and mechanism.one_draw else key
 
 
 def release_of(mechanism: Mechanism) -> str:
@@ -307,12 +303,12 @@ def _mechanism(record: object) -> Mechanism:
     return KINDS[kind](**fields)
 
 
-def _check(name: str, value: float, least: int | None = None) -> None:
-    """Raise ValueError unless `value` is finite and positive or, with `least`, a whole number of at least that."""
+def _check(name: str, value: float, minimum: int | None = None) -> None:
+    """Raise ValueError unless `value` is finite and positive or, with `minimum`, a whole number of at least that."""
     whole = isinstance(value, int) and not isinstance(value, bool)
-    if least is not None:
-        if not whole or value < least:
-            raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {least}")
+    if minimum is not None:
+        if not whole or value < minimum:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number of at least {minimum}")
     elif not (whole or isinstance(value, float)) or not 0 < value <= sys.float_info.max:
         raise ValueError(f"{name} is {value!r}; it must be a positive number")
 

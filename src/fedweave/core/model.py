@@ -221,10 +221,7 @@ def matches(model: Model, path: str, patterns: Iterable[str]) -> bool:
 
 def statistics(model: Model) -> tuple[str, ...]:
     """Paths of the model's running statistics (`core.tree.is_statistic`)."""
-    paths = list[str]()
-    for i, layer in enumerate(model):
-        paths += [f"{i}/{name}" for name in layer.norms if is_statistic(name)]
-    return tuple(paths)
+    return tuple(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.norms if is_statistic(name))
 
 
 def fan_in(layer: Layer) -> int:
@@ -239,7 +236,4 @@ def feature_rows(model: Model) -> frozenset[str]:
 
 def relation_rows(model: Model) -> frozenset[str]:
     """Paths of the weights whose rows are indexed by relations (`Layer.by_relation`)."""
-    paths = set[str]()
-    for i, layer in enumerate(model):
-        paths.update(f"{i}/{name}" for name in layer.by_relation)
-    return frozenset(paths)
+    return frozenset(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.by_relation)

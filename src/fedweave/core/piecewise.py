@@ -2,16 +2,16 @@
 graph: piece by piece, by the nodes that messages reach, and by the examples where these are edges. Without gradients.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedweave.core import edge_attributes
 from fedweave.core.edge_attributes import EXAMPLE_FEATURES, EXAMPLE_SOURCE, EXAMPLE_TARGET, OF_EXAMPLES
-from fedweave.core.edges import Edges, Incoming
+from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
 from fedweave.core.operators import Operator
 from fedweave.core.tensor_operators import (
@@ -34,25 +34,12 @@ def is_large(graph: Graph) -> bool:
     return len(members) == 1 and members[0].edge_attrs is not None and members[0].edge_attrs.total > MAX_WHOLE
 
 
-class PiecewiseLayer(Protocol):
-    """What evaluation needs of `core.model.Layer`. Between layers there may be a tree, at the ends a tensor."""
-
-    @property
-    def operator(self) -> str | None: ...
-
-    @property
-    def along(self) -> tuple[str, ...]: ...
-
-    @property
-    def apply(self) -> Callable[[Tree, Graph, object, None], Tensor]: ...
-
-
-def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> Tensor | Sparse:
-    """`core.model.apply` on a whole graph, without dropout."""
+def apply_piecewise(model: Sequence[Any], w: Tree, graph: Graph) -> Tensor | Sparse:
+    """`core.model.apply` of these layers (`core.model.Layer`) on a whole graph, without dropout."""
     h = graph.x
     for i, layer in enumerate(model):
-        if layer.operator in OF_EXAMPLES:
-            return _apply_to_examples(model, w, graph, h, i)
+        if layer.operator in OF_EXAMPLES:  # it reads both ends of edges, which are the examples
+            return _apply_to_examples(model[i:], w, graph, h, i)
         weights = w.get(str(i), {})
         what, _ = edge_attributes.kinds().get(str(layer.operator), ("", ""))
         if what == "sum" and isinstance(h, Tensor):  # messages along single edges
@@ -62,35 +49,30 @@ def apply_piecewise(model: Sequence[PiecewiseLayer], w: Tree, graph: Graph) -> T
     return h
 
 
-def _apply_to_nodes(layer: PiecewiseLayer, w: Tree, graph: Graph, h: Tensor) -> Tensor:
+def _apply_to_nodes(layer: Any, w: Tree, graph: Graph, h: Tensor) -> Tensor:
     """The layer's rows of all nodes, piece by piece; the rows of a piece come first in the layer's input."""
     tables = {way: graph.whole_edges.incoming(way) for way in layer.along}
     before = torch.stack([table.first for table in tables.values()]).sum(0)  # [n], messages that reach earlier nodes
-    features = graph.whole_edges.of_edges().features
+    features = graph.whole_edges.of_edges().features.to(h.dtype)  # [M, k]
     outputs, first = [], 0
     while first < len(h):
         end = max(first + 1, int(torch.searchsorted(before, int(before[first]) + AT_ONCE)))
-        ways = {way: _piece_messages(table, features.to(h.dtype), first, end) for way, table in tables.items()}
+        ways = dict[str, PieceMessages]()
+        for way, table in tables.items():
+            degree = table.degree[first:end]  # [t]
+            start = int(table.first[first])
+            span = slice(start, start + int(degree.sum()))
+            target = torch.repeat_interleave(torch.arange(end - first, device=degree.device), degree)  # [m]
+            source, edge = table.source[span].long() + (end - first), table.edge[span].long()  # [m]
+            ways[way] = PieceMessages(source, target, features.index_select(0, edge), degree)
         piece = graph._replace(edges=PieceEdges(ways))
         outputs.append(layer.apply(w, piece, torch.cat([h[first:end], h]), None))
         first = end
     return torch.cat(outputs)
 
 
-def _piece_messages(table: Incoming, features: Tensor, first: int, end: int) -> "PieceMessages":
-    degree = table.degree[first:end]
-    start = int(table.first[first])
-    span = slice(start, start + int(degree.sum()))
-    target = torch.repeat_interleave(torch.arange(end - first, device=degree.device), degree)
-    source, edge = table.source[span].long() + (end - first), table.edge[span].long()
-    return PieceMessages(source, target, features.index_select(0, edge), degree)
-
-
-def _apply_to_examples(
-    model: Sequence[PiecewiseLayer], w: Tree, graph: Graph, h: Tensor | Sparse, readout: int
-) -> Tensor:
-    """The logits of edges as examples from nodes' rows h, by the layers from number `readout` on, which reads both
-    ends."""
+def _apply_to_examples(layers: Sequence[Any], w: Tree, graph: Graph, h: Tensor | Sparse, number: int) -> Tensor:
+    """The logits of edges as examples from nodes' rows h; `number` is that of the first of these layers."""
     tables, count = graph.whole_edges.of_edges(examples=True), len(graph.y)
     outputs = list[Tensor]()
     for first in range(0, count, AT_ONCE):
@@ -99,8 +81,8 @@ def _apply_to_examples(
         features = DenseMatrix(tables.features.index_select(0, at))
         ends = {EXAMPLE_SOURCE: RowSelection(source), EXAMPLE_TARGET: RowSelection(target)}
         piece = graph._replace(edges=PrecomputedEdges(ends | {EXAMPLE_FEATURES: features}))
-        out = model[readout].apply(w.get(str(readout), {}), piece, h, None)
-        for i, layer in enumerate(model[readout + 1 :], readout + 1):
+        out: Any = h
+        for i, layer in enumerate(layers, number):
             out = layer.apply(w.get(str(i), {}), piece, out, None)
         outputs.append(out)
     return torch.cat(outputs)

@@ -14,7 +14,7 @@ from functools import cache, wraps
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar, cast
 
 from fedweave.core.shown import page
 from fedweave.core.types import Record, Values
@@ -50,16 +50,10 @@ def file_of(kind: object) -> str | None:
     in the script that is run, which would run again."""
     target: Any = kind if isinstance(kind, type) else getattr(kind, "paper", getattr(kind, "module", kind))
     module = sys.modules.get(target.__module__)
-    file = getattr(module, "__file__", None)
-    named = f"{file}:{target.__qualname__}"
-    if (
-        target.__module__ == "__main__"
-        or file is None
-        or not is_file(named)
-        or not hasattr(module, target.__qualname__)
-    ):
+    name = f"{getattr(module, '__file__', None)}:{target.__qualname__}"
+    if target.__module__ == "__main__" or not is_file(name) or not hasattr(module, target.__qualname__):
         return None
-    return absolute(named)
+    return absolute(name)
 
 
 def absolute(name: str) -> str:
@@ -122,17 +116,15 @@ def load(name: str) -> Any:
     file, _, attribute = absolute(name).rpartition(":")
     module = _module(Path(file))
     if not hasattr(module, attribute):
-        there = [key for key, value in vars(module).items() if _origin(value) == module.__name__]
-        raise ConfigError(f"{name}: {file} has no {attribute}; it defines {', '.join(there) or 'nothing'}.")
+        names = list[str]()
+        for key, value in vars(module).items():
+            if getattr(getattr(value, "paper", value), "__module__", "") == module.__name__:
+                names.append(key)
+        raise ConfigError(f"{name}: {file} has no {attribute}; it defines {', '.join(names) or 'nothing'}.")
     return getattr(module, attribute)
 
 
-def _origin(value: object) -> str:
-    """The module that a class, a function or the class behind a preset is from."""
-    return getattr(getattr(value, "paper", value), "__module__", "")
-
-
-def called(plugin: str, call: Callable[[], T], refusal: type[UserError]) -> T:
+def call_plugin(plugin: str, call: Callable[[], T], refusal: type[UserError]) -> T:
     """The result of `call` of a plug-in.
 
     Raises:
@@ -160,8 +152,10 @@ class Registry(MutableMapping[str, Any]):
     """
 
     def __init__(self, package: str, places: Mapping[str, str]) -> None:
-        split = {name: place.rpartition(".") for name, place in places.items()}
-        self._entries: Record = {name: Place(f"{package}.{module}", kind) for name, (module, _, kind) in split.items()}
+        self._entries: Record = {}  # {name: its place, or the plug-in itself}
+        for name, place in places.items():
+            module, _, kind = place.rpartition(".")
+            self._entries[name] = Place(f"{package}.{module}", kind)
 
     def places(self) -> dict[str, Place]:
         """{name: place} of the plug-ins that are not here as objects."""
@@ -169,16 +163,17 @@ class Registry(MutableMapping[str, Any]):
 
     def of_class(self, kind: str) -> str | None:
         """The name of the plug-in whose class is called `kind`; nothing is imported."""
-        classes = {name: place.kind for name, place in self.places().items()}
-        others = {name: entry.__name__ for name, entry in self._entries.items() if name not in classes}
-        return next((name for name, one in (classes | others).items() if one == kind), None)
+        for name, entry in self._entries.items():
+            if kind == (entry.kind if isinstance(entry, Place) else entry.__name__):
+                return name
+        return None
 
-    def imported(self) -> Record:
-        """{name: plug-in} of those whose module is imported."""
-        absent = {name for name, place in self.places().items() if place.module not in sys.modules}
-        return {name: self[name] for name in self._entries if name not in absent}
+    def is_imported(self, name: str) -> bool:
+        """Whether the module of a plug-in is imported."""
+        entry = self._entries[name]
+        return not isinstance(entry, Place) or entry.module in sys.modules
 
-    def extended(self, more: Values) -> "Registry":
+    def with_plugins(self, more: Values) -> "Registry":
         """A registry that also has the plug-ins `more`."""
         both = Registry("", {})
         both._entries = {**self._entries, **more}
@@ -204,8 +199,11 @@ class Registry(MutableMapping[str, Any]):
 def name_of(kinds: Mapping[str, Any], kind: object) -> str | None:
     """The name of a plug-in among others; None if it is not there. A `Registry` imports nothing for it: a plug-in that
     one can ask about is there."""
-    imported = kinds.imported() if isinstance(kinds, Registry) else kinds
-    return next((name for name, one in imported.items() if one is kind), None)
+    for name in kinds:
+        is_imported = not isinstance(kinds, Registry) or kinds.is_imported(name)
+        if is_imported and kinds[name] is kind:
+            return name
+    return None
 
 
 @cache
@@ -244,31 +242,23 @@ def _module(file: Path) -> ModuleType:
     return module
 
 
-# ----------------------------------------------------------------------------------------------------
-# Which plug-in made something, and from what: a run from Python names itself by it, and a partition knows its data.
-
-
 P = ParamSpec("P")
 S = TypeVar("S")
 
 
 @dataclass(frozen=True)
 class Maker:
-    """plugin: the plug-in. arguments: the arguments it was called with, such as data and a seed, in order."""
+    """The plug-in that made a value, and from what: a run from Python names itself by it, a partition knows its data.
+
+    plugin: the plug-in. arguments: the arguments it was called with, such as data and a seed, in order.
+    """
 
     plugin: object
     arguments: tuple[Any, ...]
 
 
-@runtime_checkable
-class Noted(Protocol):
-    """A value that may know its maker."""
-
-    maker: Maker | None
-
-
-class NotedTuple(tuple[object, ...]):
-    """A tuple that knows its maker; a slice of it does not."""
+class ModelTuple(tuple[object, ...]):
+    """The layers of a model, with its maker; a slice of it has none."""
 
     maker: Maker | None = None
 
@@ -278,8 +268,11 @@ class NotedTuple(tuple[object, ...]):
         return f"{self.maker.plugin!r}.build({', '.join(map(repr, self.maker.arguments))})"
 
     def _repr_html_(self) -> str:
-        facts = ((str(getattr(layer, name, "") or "") for name in ("operator", "reads")) for layer in self)
-        return page(repr(self), ((at, *words) for at, words in enumerate(facts)), ("layer", "", ""))
+        rows = list[tuple[object, ...]]()
+        for number, layer in enumerate(self):
+            operator, reads = getattr(layer, "operator", None), getattr(layer, "reads", None)
+            rows.append((number, str(operator or ""), str(reads or "")))
+        return page(repr(self), rows, ("layer", "", ""))
 
 
 def remember_maker(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
@@ -297,11 +290,12 @@ def remember_maker(method: Callable[Concatenate[S, P], T]) -> Callable[Concatena
 
 def note(value: T, maker: Maker) -> T:
     """The same value, which now knows its maker."""
-    result = cast(T, NotedTuple(value)) if isinstance(value, tuple) else value
+    result = cast(T, ModelTuple(value)) if isinstance(value, tuple) else value
     object.__setattr__(result, "maker", maker)
     return result
 
 
 def maker_of(value: object) -> Maker | None:
     """The maker of a value; None if unknown, as for a copy with other values."""
-    return value.maker if isinstance(value, Noted) else None
+    maker: Maker | None = getattr(value, "maker", None)
+    return maker

@@ -69,15 +69,15 @@ class _Mask(Constant):
 def key(seed: int, device: torch.device | str = "cpu") -> Tensor:
     """The root key of a run, from any integer. Keys folded from it, and their random numbers, lie on its device; the
     bits are the same everywhere."""
-    return placed(root(seed), device)
+    return key_of(root(seed), device)
 
 
 def root(seed: int) -> int:
-    """The bits of the root key of a run, for work without a device (`folded`, `placed`)."""
-    return _mixed((seed ^ 0x6A09E667F3BCC909) & _ALL)
+    """The bits of the root key of a run, for work without a device (`fold_bits`, `key_of`)."""
+    return _mix((seed ^ 0x6A09E667F3BCC909) & _ALL)
 
 
-def folded(parent: int, *purpose: int | str) -> int:
+def fold_bits(parent: int, *purpose: int | str) -> int:
     """`fold` for a key's bits and fixed purposes. A server derives its keys without a device, which would need five
     kernels for each."""
     for part in purpose:
@@ -86,14 +86,14 @@ def folded(parent: int, *purpose: int | str) -> int:
     return parent
 
 
-def placed(bits: int, device: torch.device | str) -> Tensor:
+def key_of(bits: int, device: torch.device | str) -> Tensor:
     """A key with these bits on a device, without waiting for the device."""
-    return torch.full((), _signed(bits), dtype=torch.int64, device=device)
+    return torch.full((), _to_signed(bits), dtype=torch.int64, device=device)
 
 
-def place_keys(bits: Sequence[int], device: torch.device | str) -> Tensor:
+def keys_of(bits: Sequence[int], device: torch.device | str) -> Tensor:
     """Keys with these bits on a device, int64 [keys]."""
-    return torch.tensor([_signed(word) for word in bits], dtype=torch.int64, device=device)
+    return torch.tensor([_to_signed(word) for word in bits], dtype=torch.int64, device=device)
 
 
 def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
@@ -117,10 +117,10 @@ def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
 
 @lru_cache(maxsize=4096)
 def _fixed(part: int | str) -> int:
-    return _signed(_mixed(word(part) * GOLDEN + 1 & _ALL))
+    return _to_signed(_mix(word(part) * GOLDEN + 1 & _ALL))
 
 
-def _mixed(z: int) -> int:
+def _mix(z: int) -> int:
     """`ops.hashing.finalize` of 64 bits."""
     z = (z ^ z >> 30) * MIX1 & _ALL
     z = (z ^ z >> 27) * MIX2 & _ALL
@@ -169,5 +169,5 @@ def dropout(source: Tensor, h: Tensor, rate: float) -> Tensor:
     return h * mask(source, tuple(h.shape), threshold - 32768, 65536 / threshold, h.dtype)
 
 
-def _signed(word: int) -> int:
+def _to_signed(word: int) -> int:
     return (word + (1 << 63)) % (1 << 64) - (1 << 63)

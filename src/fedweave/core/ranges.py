@@ -13,30 +13,31 @@ LARGEST_COUNT = 1 << 32  # examples of one client
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole numbers from `least` to `most`, by default counts of a client's examples."""
+    """Whole numbers from `minimum` to `maximum`, by default counts of a client's examples."""
 
-    least: int = 0
-    most: int = LARGEST_COUNT
+    minimum: int = 0
+    maximum: int = LARGEST_COUNT
 
     def fault(self, path: str, leaf: object) -> str:
         """What is wrong with the `leaf` at `path`; empty if nothing is."""
         values = _values(leaf)
         if values is None or not bool((values == values.round()).all()):
             return f"{path} is not of whole numbers"
-        return _outside(path, values, float(self.least), float(self.most))
+        return _limit_fault(path, values, float(self.minimum), float(self.maximum))
 
 
 @dataclass(frozen=True)
 class Real:
-    """Numbers from `least` to `most`, by default all non-negative ones, such as losses and norms."""
+    """Numbers from `minimum` to `maximum`, by default all non-negative ones, such as losses and norms."""
 
-    least: float = 0.0
-    most: float = math.inf
+    minimum: float = 0.0
+    maximum: float = math.inf
 
     def fault(self, path: str, leaf: object) -> str:
-        """What is wrong with the `leaf` at `path`; empty if nothing is."""
         values = _values(leaf)
-        return f"{path} is not of numbers" if values is None else _outside(path, values, self.least, self.most)
+        if values is None:
+            return f"{path} is not of numbers"
+        return _limit_fault(path, values, self.minimum, self.maximum)
 
 
 ANY = Real(-math.inf)
@@ -54,13 +55,14 @@ class Pairs:
     pairs: tuple[str, ...] = ("auc", "group_auc")
 
     def fault(self, path: str, leaf: object) -> str:
-        """What is wrong with the `leaf` at `path`; empty if nothing is."""
         values, name = _values(leaf), path.rpartition("/")[2]
         if values is None or values.dim() < 2 or values.shape[1] != 2:
             return f"{path} is not of pairs of a sum and a count"
-        total, count = values.unbind(1)
-        most = LARGEST_COUNT**2 if name in self.pairs else 2 * LARGEST_COUNT
-        if fault := Whole(0, most).fault(f"the count of {path}", count) or _outside(f"the sum of {path}", total, 0.0):
+        total, count = values.unbind(1)  # [S, …] each
+        max_count = LARGEST_COUNT**2 if name in self.pairs else 2 * LARGEST_COUNT
+        fault = Whole(0, max_count).fault(f"the count of {path}", count)
+        fault = fault or Real().fault(f"the sum of {path}", total)
+        if fault:
             return fault
         allowed = torch.where(count > 0, math.inf, 0.0) if name in self.mean else count
         return f"{path} counts more than there is" if bool((total > allowed).any()) else ""
@@ -74,10 +76,10 @@ def _values(leaf: object) -> Tensor | None:
     return None if isinstance(leaf, str) else torch.as_tensor(leaf, device="cpu").double()
 
 
-def _outside(path: str, values: Tensor, least: float, most: float = math.inf) -> str:
+def _limit_fault(path: str, values: Tensor, minimum: float, maximum: float) -> str:
     """A sentence on `values` beyond the limits; "" if there are none. Infinite values are always beyond."""
-    inside = (values >= least) & (values <= most) & values.isfinite()
+    inside = (values >= minimum) & (values <= maximum) & values.isfinite()
     if bool(inside.all()):
         return ""
-    worst, limits = float(values[~inside][0]), f"at least {least:g}" if most == math.inf else f"{least:g} to {most:g}"
-    return f"{path} is {worst:g}, which is not {limits}"
+    limits = f"at least {minimum:g}" if maximum == math.inf else f"{minimum:g} to {maximum:g}"
+    return f"{path} is {float(values[~inside][0]):g}, which is not {limits}"

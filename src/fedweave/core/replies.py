@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -46,7 +47,7 @@ class Portion(Protocol):
     def stack(self, path: str) -> Tensor:
         """A leaf of all its clients, [P, …]."""
 
-    def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
+    def weighted_sum(self, paths: Sequence[str], weights: Tensor) -> Sums:
         """Begin to compute Σ_i weights[i] · leaf_i in float64 at each path; weights: float64 [P]."""
 
     def total(self, paths: Sequence[str]) -> Sums:
@@ -68,19 +69,33 @@ class ReplyBatch:
         self.at, self.flat, self.device = at, dict(leaves(tree)), device_of(tree)
         self.paths = tuple(self.flat)
 
+    @classmethod
+    def of(cls, at: int, reply: Tree) -> Self:
+        """One client's reply."""
+        return cls((at,), map_leaves(as_row, reply))
+
     def one(self, row: int) -> Tree:
         return nest({path: row_of(leaf, row) for path, leaf in self.flat.items()})
 
     def stack(self, path: str) -> Tensor:
         return _stack(self.flat[path], len(self.at), self.device)
 
-    def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
+    def weighted_sum(self, paths: Sequence[str], weights: Tensor) -> Sums:
         sums: dict[str, Tensor] = {}
-        if self.device.type != "cpu":  # there many launches take longer than the sums
-            sums = _weighted_at_once({path: self.flat[path] for path in paths}, weights)
+        if self.device.type != "cpu":  # one product of all plain tensors, as many launches take longer than the sums
+            plain = dict[str, Tensor]()
+            for path in paths:
+                leaf = self.flat[path]
+                if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point:
+                    plain[path] = leaf.reshape(len(weights), -1)
+            sizes = [rows.shape[1] for rows in plain.values()]
+            if 0 < sum(sizes) * len(weights) <= _MAX_AT_ONCE:
+                totals = weights @ torch.cat([*plain.values()], 1).double()  # [n]
+                for path, total in zip(plain, totals.split(sizes), strict=True):
+                    sums[path] = total.view(self.flat[path].shape[1:])
         for path in paths:
             if path not in sums:
-                sums[path] = _weighted(self.flat[path], weights, self.device)
+                sums[path] = _weighted_sum(self.flat[path], weights, self.device)
         return lambda: sums
 
     def total(self, paths: Sequence[str]) -> Sums:
@@ -132,10 +147,9 @@ class Joint:
             )
         return torch.cat(parts)
 
-    def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
-        weight_parts = weights.split([len(portion.at) for portion in self._portions])
-        pairs = zip(self._portions, weight_parts, strict=True)
-        return _add([portion.weighted(paths, part) for portion, part in pairs])
+    def weighted_sum(self, paths: Sequence[str], weights: Tensor) -> Sums:
+        parts = weights.split([len(portion.at) for portion in self._portions])
+        return _add([portion.weighted_sum(paths, part) for portion, part in zip(self._portions, parts, strict=True)])
 
     def total(self, paths: Sequence[str]) -> Sums:
         return _add([portion.total(paths) for portion in self._portions])
@@ -167,12 +181,21 @@ def _chunk_size(device: torch.device) -> int:
     return 1 << 20 if device.type == "cpu" else 1 << 26
 
 
-def _weighted(leaf: Leaf, weights: Tensor, device: torch.device) -> Tensor:
+def _weighted_sum(leaf: Leaf, weights: Tensor, device: torch.device) -> Tensor:
     """Σ_i w_i · leaf_i in float64."""
-    if isinstance(leaf, TouchedRows):
+    if isinstance(leaf, TouchedRows):  # client i's row where it touched it, else the shared row
         total = torch.zeros(leaf.shape, dtype=torch.float64, device=device)
-        _add_touched(total, leaf, weights)
-        return total
+        touched = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
+        covered = total.new_zeros(len(total) + 1)
+        clients = max(1, _chunk_size(leaf.device) // max(1, leaf.values[0].numel()))  # at a time
+        for start in range(0, len(weights), clients):
+            chunk = slice(start, start + clients)
+            w, rows = weights[chunk], leaf.rows[chunk]
+            values = leaf.values[chunk].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
+            touched.index_add_(0, rows.reshape(-1), values.flatten(0, 1))
+            covered.index_add_(0, rows.reshape(-1), w.repeat_interleave(rows.shape[1]))
+        untouched = (weights.sum() - covered[:-1]).view(-1, *[1] * (total.dim() - 1))
+        return total + touched[:-1] + untouched * leaf.rest.double()
     leaf = _stack(leaf, len(weights), device)
     total = torch.zeros(leaf.shape[1:], dtype=torch.float64, device=device)
     flat = leaf.reshape(len(weights), -1)  # [P, n]
@@ -181,32 +204,6 @@ def _weighted(leaf: Leaf, weights: Tensor, device: torch.device) -> Tensor:
     for start in range(0, flat.shape[1], width):
         out[start : start + width] = weights @ flat[:, start : start + width].double()
     return total
-
-
-def _weighted_at_once(leaves: dict[str, Any], weights: Tensor) -> dict[str, Tensor]:
-    """Σ_i w_i · leaf_i in float64 for the plain tensors among `leaves`, by one product; {} if they are large."""
-    plain = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Tensor) and leaf.dtype.is_floating_point}
-    if not plain or sum(leaf.numel() for leaf in plain.values()) > _MAX_AT_ONCE:
-        return {}
-    flat = torch.cat([leaf.reshape(len(weights), -1) for leaf in plain.values()], 1)  # [P, n]
-    totals = (weights @ flat.double()).split([leaf.numel() // len(weights) for leaf in plain.values()])
-    return {path: total.view(leaf.shape[1:]) for (path, leaf), total in zip(plain.items(), totals, strict=True)}
-
-
-def _add_touched(total: Tensor, leaf: TouchedRows, weights: Tensor) -> None:
-    """Add Σ_i w_i · (client i's row where it touched it, else the shared row)."""
-    touched = total.new_zeros(len(total) + 1, *total.shape[1:])  # the last row collects padding
-    covered = total.new_zeros(len(total) + 1)
-    clients = max(1, _chunk_size(leaf.device) // max(1, leaf.values[0].numel()))  # at a time
-    for start in range(0, len(weights), clients):
-        chunk = slice(start, start + clients)
-        w = weights[chunk]
-        rows = leaf.rows[chunk]
-        values = leaf.values[chunk].double() * w.view(-1, *[1] * (leaf.values.dim() - 1))
-        touched.index_add_(0, rows.reshape(-1), values.flatten(0, 1))
-        covered.index_add_(0, rows.reshape(-1), w.repeat_interleave(rows.shape[1]))
-    untouched = (weights.sum() - covered[:-1]).view(-1, *[1] * (total.dim() - 1))
-    total += touched[:-1] + untouched * leaf.rest.double()
 
 
 def row_of(leaf: Leaf, row: int | Tensor) -> Leaf:
@@ -284,7 +281,7 @@ class Replies:
     @classmethod
     def of(cls, replies: Mapping[str, Tree], missing: Mapping[str, str], sums: Collection[str] = ()) -> Self:
         """{client: its reply}, in client order, as replies."""
-        batches = [ReplyBatch((at,), map_leaves(as_row, tree)) for at, tree in enumerate(replies.values())]
+        batches = [ReplyBatch.of(at, tree) for at, tree in enumerate(replies.values())]
         return cls(list(replies), batches, missing, sums)
 
     @cached_property
@@ -292,9 +289,9 @@ class Replies:
         return {self.clients[at]: row for row, at in enumerate(self._all.at)}
 
     @cached_property
-    def _places(self) -> tuple[Tensor, Tensor] | None:
+    def _order(self) -> tuple[Tensor, Tensor] | None:
         """The client of each reply, int64 [P], and the reply of each client; None where replies are in client order."""
-        return _places(self._all.at, self._all.device)
+        return _client_order(self._all.at, self._all.device)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -304,7 +301,7 @@ class Replies:
     @property
     def readable(self) -> list[str]:
         """The paths that the server may read for each client."""
-        return [path for path in self.paths if not self._hidden(path)]
+        return [path for path in self.paths if not self._in_secure_sum(path)]
 
     @property
     def device(self) -> torch.device:
@@ -331,7 +328,7 @@ class Replies:
         tree = self._all.one(self._row[client])
         if not self._sums:
             return tree
-        return nest({path: leaf for path, leaf in leaves(tree) if not self._hidden(path)})
+        return nest({path: leaf for path, leaf in leaves(tree) if not self._in_secure_sum(path)})
 
     def as_tree(self) -> Tree | None:
         """All replies as a tree of tensors, so that what the server computes from them can be traced (`from_tree`).
@@ -339,10 +336,12 @@ class Replies:
         None if a reply is in another process or in a secure sum, or a leaf is a number or a string.
         """
         batches = self.batches()
-        if not batches or not all(isinstance(leaf, Tensor) for batch in batches for leaf in batch.flat.values()):
+        if not batches:
             return None
-        places = {} if self._places is None else dict(zip(("at", "order"), self._places, strict=True))
-        return {"replied": {str(at): nest(batch.flat) for at, batch in enumerate(batches)}, "places": places}
+        if not all(isinstance(leaf, Tensor) for leaf in chain.from_iterable(batch.flat.values() for batch in batches)):
+            return None
+        order = {} if self._order is None else {"at": self._order[0], "order": self._order[1]}
+        return {"replied": {str(at): nest(batch.flat) for at, batch in enumerate(batches)}, "places": order}
 
     def batches(self) -> list[ReplyBatch] | None:
         """The replies as batches of this process; None where some are in another process, or in a secure sum."""
@@ -359,7 +358,7 @@ class Replies:
             portions.append(ReplyBatch(tuple(range(count, count + size)), replied))
             count += size
         replies = cls([""] * count, portions, {})
-        replies._places = tuple(tree["places"].values()) or None
+        replies._order = tuple(tree["places"].values()) or None
         return replies
 
     def stack(self, path: str, padding: float | None = None) -> Tensor:
@@ -375,7 +374,7 @@ class Replies:
                 f"`weighted_sum({path!r}, weights)`."
             )
         stacked = self._all.stack(path, padding)
-        return stacked.clone() if self._places is None else stacked[self._places[1]]
+        return stacked.clone() if self._order is None else stacked[self._order[1]]
 
     def total(self, key: str) -> Any:
         """Σ_i reply_i[key] of masked integers, int32 or int64, modulo their size: a subtree or leaf, in the shapes of
@@ -404,18 +403,25 @@ class Replies:
         weights = weights.to(self.device, torch.float64)
         if weights.shape != (len(self),):
             raise FedweaveError(f"{len(self)} clients replied, but the weights have the shape {list(weights.shape)}.")
-        if self._places is not None:
-            weights = weights[self._places[0]]
-        totals = self._all.weighted(self._paths(key), weights)()
-        return _below(key, {path: _round(total, self._all.dtype(path)) for path, total in totals.items()})
+        if self._order is not None:
+            weights = weights[self._order[0]]
+        totals = self._all.weighted_sum(self._paths(key), weights)()
+        for path, total in totals.items():
+            dtype = self._all.dtype(path)
+            # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where
+            # the last bit of the sum, hence the grouping, would decide. A nudge far below float32's resolution decides.
+            if dtype == torch.float32:
+                total = total * (1 + 2.0**-40)
+            totals[path] = total.to(dtype) if dtype.is_floating_point else total
+        return _below(key, totals)
 
-    def _hidden(self, path: str) -> bool:
+    def _in_secure_sum(self, path: str) -> bool:
         return any(f"{path}/".startswith(f"{key}/") for key in self._sums)
 
     def _paths(self, key: str, secret: bool = False) -> list[str]:
         """The leaves at or under `key`. secret: also those whose sum alone the server learns."""
         paths = [path for path in self.paths if path == key or path.startswith(f"{key}/")]
-        if not secret and any(map(self._hidden, paths)):
+        if not secret and any(map(self._in_secure_sum, paths)):
             raise FedweaveError(
                 f"{key!r} is in a secure sum: the server knows only its `total`, no single client's. Use `total`.",
                 code="reply.no-key",
@@ -435,21 +441,12 @@ def _below(key: str, flat: dict[str, Tensor]) -> Any:
 
 
 @lru_cache(maxsize=16)
-def _places(at: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor] | None:
-    """See `Replies._places`; cached because most rounds need the same ones on the device."""
+def _client_order(at: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor] | None:
+    """See `Replies._order`; cached because most rounds need the same ones on the device."""
     order = sorted(range(len(at)), key=at.__getitem__)
     if order == [*range(len(at))]:
         return None
     return constant(torch.tensor(at, device=device)), constant(torch.tensor(order, device=device))
-
-
-def _round(total: Tensor, dtype: torch.dtype) -> Tensor:
-    """A sum as a number of `dtype`."""
-    # Sums of equal float32 numbers with rational weights often end exactly between two float32 numbers, where the last
-    # bit of the sum, hence the grouping, would decide. A nudge far below float32's resolution decides instead.
-    if dtype == torch.float32:
-        total = total * (1 + 2.0**-40)
-    return total.to(dtype) if dtype.is_floating_point else total
 
 
 def on_host(tensors: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
@@ -495,5 +492,6 @@ def member_replies(replies: Replies, members: tuple[tuple[str, int], ...]) -> Re
     flat = dict(leaves(replies[client]))
     if any(leaf.shape[:1] != (len(members),) or leaf.dim() < 2 for leaf in flat.values()):
         return replies
-    names = [name for name, _ in sorted(members, key=lambda pair: pair[1])]
-    return Replies(names, [ReplyBatch(tuple(at for _, at in members), nest(flat))], {})
+    at = tuple(place for _, place in members)
+    names = [name for name, _ in sorted(members, key=itemgetter(1))]
+    return Replies(names, [ReplyBatch(at, nest(flat))], {})

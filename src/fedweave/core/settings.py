@@ -7,7 +7,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, wraps
 from html import escape
 from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from fedweave.core.bounds import in_words
-from fedweave.core.shown import changed, default_of, line, page
+from fedweave.core.shown import default_of, line, non_default_fields, page
 from fedweave.errors import ConfigError, FedweaveError, SettingError
 
 
@@ -48,8 +48,9 @@ def check_beside(
     """
     for name, value in values.items():
         for needed in getattr(hints.get(name), "__metadata__", ()):
-            idle = isinstance(needed, Beside) and value != defaults[name]
-            if idle and not needed.suits(values.get(needed.setting, defaults[needed.setting])):
+            if not isinstance(needed, Beside) or value == defaults[name]:
+                continue
+            if not needed.suits(values.get(needed.setting, defaults[needed.setting])):
                 raise SettingError(
                     f"{prefix}{name} = {value!r}: does nothing without {needed}. Set {needed}, or leave {name} out.",
                     code="config.idle",
@@ -65,26 +66,39 @@ class Settings:
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Keep this representation, which @dataclass would replace in each class, and give the errors of a class's
-        `__post_init__` a code."""
+        """Keep this representation, which @dataclass would replace in each class, and make the ValueErrors of a class's
+        `__post_init__` SettingErrors, which the command line understands."""
         super().__init_subclass__(**options)
         if "__repr__" not in vars(cls):
             cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
-        if check := vars(cls).get("__post_init__"):
-            cls.__post_init__ = _with_code(check)  # type: ignore[attr-defined]
+        check = vars(cls).get("__post_init__")
+        if check is None:
+            return
+
+        @wraps(check)
+        def check_with_code(self: Any) -> None:
+            try:
+                check(self)
+            except FedweaveError:
+                raise
+            except ValueError as error:
+                raise SettingError(*error.args, code="config.value") from error
+
+        cls.__post_init__ = check_with_code  # type: ignore[attr-defined]
 
     def __new__(cls, *arguments: object, **values: object) -> Self:
         """Check the arguments."""
         kind: type = cls
-        if (defaults := _settings(kind)) is not None:
+        defaults = _settings(kind)
+        if defaults is not None:
             named = dict(zip(defaults, arguments, strict=False)) | values
-            check_given(cls.__name__, named, defaults, hints_of(kind))
+            check_settings(cls.__name__, named, defaults, hints_of(kind))
         return super().__new__(cls)
 
     def __repr__(self) -> str:
         if not dataclasses.is_dataclass(self):
             return object.__repr__(self)
-        values = changed(self)
+        values = non_default_fields(self)
         first = [repr(values.pop("model"))] if "model" in values else []
         return line(type(self).__name__, values, first)
 
@@ -95,22 +109,7 @@ class Settings:
         return page(type(self).__name__, values)
 
 
-def _with_code(check: Callable[[Any], None]) -> Callable[[Any], None]:
-    """A `__post_init__` whose ValueErrors become SettingErrors, which the command line understands."""
-
-    @wraps(check)
-    def checked_by(self: Any) -> None:
-        try:
-            check(self)
-        except FedweaveError:
-            raise
-        except ValueError as error:
-            raise SettingError(*error.args, code="config.value") from error
-
-    return checked_by
-
-
-def check_given(
+def check_settings(
     owner: str, values: Mapping[str, object], defaults: Mapping[str, object], hints: Mapping[str, Any]
 ) -> None:
     """Reject unknown settings of `owner` (all have `defaults`), plain values of another type, and settings that do
@@ -119,14 +118,13 @@ def check_given(
     Raises:
         SettingError: names the setting, and the nearest name or what its type allows.
     """
-    valid = list(defaults)
     for name, value in values.items():
         path = f"{owner}.{name}"
-        if name not in valid:
-            settings = [one for one in valid if one != "model"]
+        if name not in defaults:
+            settings = [setting for setting in defaults if setting != "model"]
             raise SettingError(
                 f"{path}: unknown setting.{nearest(name, settings)} The settings are "
-                f"{few(name, settings, f'help({owner})')}.",
+                f"{nearest_few(name, settings, f'help({owner})')}.",
                 code="config.unknown-key",
             )
         if name not in hints or not _is_plain(value):
@@ -146,51 +144,54 @@ def checked(path: str, value: object, hint: Any) -> object:
     Raises:
         ConfigError: it has another type, or is out of its range. PydanticUserError: no setting has that type.
     """
-    for one in value if isinstance(value, list) else [value]:
-        if isinstance(one, float) and math.isnan(one):
-            raise _error(path, value, f"must be {in_words(hint, value)}.")
-        if isinstance(one, int) and not -(2**63) <= one < 2**63:  # what TOML's whole numbers are
-            raise _error(path, value, "must be a whole number of at most 64 bits.")
-    # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
-    try:
-        return _adapter(hint).validate_json(json.dumps(value), strict=True)
-    except TypeError as error:
-        raise _error(path, value, "is of a type that no setting has.") from error
-    except ValidationError as error:
-        problem = f"must be {in_words(hint, value)}.{nearest(value, _words_of(hint))}"
-        raise _error(path, value, problem) from error
-
-
-_LONGEST = 80  # characters of a value in a message
-
-
-def _error(path: str, value: object, problem: str) -> ConfigError:
+    problem = ""
+    for entry in value if isinstance(value, list) else [value]:
+        if isinstance(entry, float) and math.isnan(entry):
+            problem = f"must be {in_words(hint, value)}."
+        elif isinstance(entry, int) and not -(2**63) <= entry < 2**63:  # what TOML's whole numbers are
+            problem = "must be a whole number of at most 64 bits."
+    if not problem:
+        # JSON's strict mode has TOML's types: lists are the only sequences, and no string is read as a number.
+        try:
+            return _adapter(hint).validate_json(json.dumps(value), strict=True)
+        except TypeError:
+            problem = "is of a type that no setting has."
+        except ValidationError:
+            problem = f"must be {in_words(hint, value)}.{nearest(value, _words_of(hint))}"
     text = repr(value)
-    shown = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    return ConfigError(f"{path} = {shown}: {problem}", code="config.value")
+    shown = text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}…"
+    raise ConfigError(f"{path} = {shown}: {problem}", code="config.value")
+
+
+_MAX_LENGTH = 80  # characters of a value in a message
 
 
 def _words_of(hint: Any) -> list[str]:
     """The words that a type allows."""
-    return [word for one in get_args(hint) for word in ([one] if isinstance(one, str) else _words_of(one))]
+    words = list[str]()
+    for part in get_args(hint):
+        words += [part] if isinstance(part, str) else _words_of(part)
+    return words
 
 
 def nearest(name: object, valid: Iterable[str]) -> str:
     """ " Did you mean …?" if one of `valid` begins with `name` or is similar to it, else ""."""
     text, names = str(name).lower(), list(valid)
-    begun = [one for one in names if len(text) > 2 and one.startswith(text)]
-    near = sorted(begun, key=len) or difflib.get_close_matches(text, names, n=1, cutoff=0.5 if len(text) < 4 else 0.6)
+    near = difflib.get_close_matches(text, names, n=1, cutoff=0.5 if len(text) < 4 else 0.6)
+    if len(text) > 2:
+        longer = [valid_name for valid_name in names if valid_name.startswith(text)]
+        near = sorted(longer, key=len) or near
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-MOST_NAMES = 10  # in a message; of a longer list the nearest three
+MAX_NAMES = 10  # in a message; of a longer list the nearest three
 
 
-def few(name: object, valid: Iterable[str], command: str) -> str:
+def nearest_few(name: object, valid: Iterable[str], command: str) -> str:
     """The names in `valid`, with commas between them; of more than ten the three that are nearest to `name`, and the
     `command` that lists all. Without a command, all names."""
     names = list(valid)
-    if len(names) <= MOST_NAMES or not command:
+    if len(names) <= MAX_NAMES or not command:
         return ", ".join(names)
     near = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.0)
     return f"{', '.join(near)} and {len(names) - 3} more; {command} lists all"
@@ -206,30 +207,32 @@ def meanings(documents: Sequence[type]) -> dict[str, str]:
     for base in reversed(documents):
         names: list[str] = []
         for text in inspect.cleandoc(base.__doc__ or "").splitlines():
-            if match := NAMED.fullmatch(text):
+            match = NAMED.fullmatch(text)
+            if match is not None:
                 names = match[1].split(", ")
                 texts |= dict.fromkeys(names, match[2])
             elif names and text.startswith(" "):
-                texts |= {name: f"{texts[name]} {text.strip()}" for name in names}
+                for name in names:
+                    texts[name] += f" {text.strip()}"
             else:
                 names = []
     return texts
+
+
+def with_ranges(hints: Mapping[str, Any], bases: Mapping[str, Any]) -> dict[str, Any]:
+    """Types of fields. A field that a class declares again, such as for another default, keeps the range that its type
+    has in `bases`, unless its new type has another range."""
+    result = dict(hints)
+    for name, hint in bases.items():
+        if get_origin(hint) is Annotated and name in hints and get_args(hint)[0] == hints[name]:
+            result[name] = hint
+    return result
 
 
 def hints_of(kind: type) -> Mapping[str, Any]:
     """The types of a class's fields (`with_ranges` of its bases'); {} where Python cannot resolve them, as in a class
     inside a function."""
     return _hints(kind)
-
-
-def with_ranges(hints: Mapping[str, Any], bases: Mapping[str, Any]) -> dict[str, Any]:
-    """Types of fields. A field that a class declares again, such as for another default, keeps the range that its type
-    has in `bases`, unless its new type has another range."""
-    ranges = {name: hint for name, hint in bases.items() if get_origin(hint) is Annotated}
-    return {
-        name: ranges[name] if name in ranges and get_args(ranges[name])[0] == hint else hint
-        for name, hint in hints.items()
-    }
 
 
 @cache

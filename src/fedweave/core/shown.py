@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-_MOST = 60  # characters of a value
-_ROWS = 20  # of a table
+_MAX_LENGTH = 60  # characters of a value
+_MAX_ROWS = 20  # of a table
 
 
 class Words(str):
@@ -29,40 +29,35 @@ def short(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     text = f"{value:.4g}" if isinstance(value, float) else repr(value)
-    return text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
 def page(title: str, rows: Iterable[Sequence[object]], heads: Sequence[str] = ()) -> str:
     """An HTML table with a title above it, the first rows where there are many."""
-    rows = [*rows]
-    above = f"<tr>{''.join(f'<th>{escape(head)}</th>' for head in heads)}</tr>" if heads else ""
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:_ROWS])
-    more = f"<p>… and {len(rows) - _ROWS:,} more</p>" if len(rows) > _ROWS else ""
-    return f"<div><strong>{escape(title)}</strong><table>{above}{body}</table>{more}</div>"
+    rows, lines = [*rows], list[str]()
+    if heads:
+        lines.append("".join(f"<th>{escape(head)}</th>" for head in heads))
+    for row in rows[:_MAX_ROWS]:
+        texts = [value if isinstance(value, str) else short(value) for value in row]
+        lines.append("".join(f'<td style="text-align:left">{escape(text)}</td>' for text in texts))
+    table = "".join(f"<tr>{line}</tr>" for line in lines)
+    more = f"<p>… and {len(rows) - _MAX_ROWS:,} more</p>" if len(rows) > _MAX_ROWS else ""
+    return f"<div><strong>{escape(title)}</strong><table>{table}</table>{more}</div>"
 
 
-def _cell(value: object) -> str:
-    text = value if isinstance(value, str) else short(value)
-    return f'<td style="text-align:left">{escape(text)}</td>'
-
-
-def changed(value: Any) -> dict[str, Any]:
+def non_default_fields(instance: Any) -> dict[str, Any]:
     """{field: value} of a dataclass's fields that are shown and have another value than their default."""
-    return {
-        field.name: getattr(value, field.name)
-        for field in dataclasses.fields(value)
-        if field.repr and not _is_default(field, getattr(value, field.name))
-    }
+    values = dict[str, Any]()
+    for field in dataclasses.fields(instance):
+        value, default = getattr(instance, field.name), default_of(field)
+        if field.repr and (type(default) is not type(value) or default != value):
+            values[field.name] = value
+    return values
 
 
 def default_of(field: "dataclasses.Field[Any]") -> object:
     """The default of a field, from its factory if it has one."""
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-
-
-def _is_default(field: "dataclasses.Field[Any]", value: object) -> bool:
-    default = default_of(field)
-    return default is not dataclasses.MISSING and type(default) is type(value) and bool(default == value)
 
 
 class Shown:
@@ -78,4 +73,5 @@ class Shown:
         return line(type(self).__name__, facts, first)
 
     def _repr_html_(self) -> str:
-        return page(type(self).__name__, ((name or "name", value) for name, value in self.facts().items()))
+        facts = self.facts()
+        return page(type(self).__name__, ((name or "name", facts[name]) for name in facts))

@@ -8,11 +8,11 @@ _HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # control and format characters, lone 
 
 def printable(text: str) -> str:
     """`text` with everything that could control a terminal or hide in it escaped, "\\x1b" for an escape character."""
-    return "".join(_escaped(letter) if unicodedata.category(letter) in _HIDDEN else letter for letter in text)
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape", "surrogatepass").decode() if letter != "\t" else letter
+    letters = list(text)
+    for at, letter in enumerate(letters):
+        if letter != "\t" and unicodedata.category(letter) in _HIDDEN:
+            letters[at] = letter.encode("unicode_escape", "surrogatepass").decode()
+    return "".join(letters)
 
 
 def counted(number: int, noun: str) -> str:
@@ -27,5 +27,8 @@ def cell(value: object) -> object:
 
 def markdown_table(lines: Iterable[Sequence[str]]) -> str:
     """Lines of cells as a table in Markdown: the heads, the rule below them, and the rows."""
-    escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped)
+    rows = list[str]()
+    for line in lines:
+        cells = " | ".join(cell.replace("|", "\\|") for cell in line)
+        rows.append(f"| {cells} |")
+    return "\n".join(rows)

@@ -6,7 +6,8 @@ so that "layer/weight" names one leaf. An empty subtree carries nothing and equa
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any, TypeAlias
 
@@ -62,12 +63,13 @@ def is_statistic(path: str) -> bool:
 def map_leaves(function: Callable[..., object], tree: Tree, *others: Tree) -> Tree:
     """Apply `function` to every leaf of `tree` and the leaves at the same path in `others`; partly stored leaves
     (`TouchedRows`) are filled in first."""
-    return {
-        key: map_leaves(function, value, *(other[key] for other in others))
-        if isinstance(value, dict)
-        else function(materialize(value), *(materialize(other[key]) for other in others))
-        for key, value in tree.items()
-    }
+    result = Tree()
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            result[key] = map_leaves(function, value, *[other[key] for other in others])
+        else:
+            result[key] = function(materialize(value), *[materialize(other[key]) for other in others])
+    return result
 
 
 def clone(tree: Tree) -> Tree:
@@ -80,6 +82,14 @@ def map_stored(function: Callable[..., object], tree: Tree) -> Tree:
     return {
         key: map_stored(function, value) if isinstance(value, dict) else function(value) for key, value in tree.items()
     }
+
+
+def _map_all(function: Callable[..., object], trees: Sequence[Tree]) -> Tree:
+    result = Tree()
+    for key, value in trees[0].items():
+        values = [tree[key] for tree in trees]
+        result[key] = _map_all(function, values) if isinstance(value, dict) else function(*values)
+    return result
 
 
 def device_of(tree: Tree) -> torch.device:
@@ -95,17 +105,21 @@ def to(tree: Tree, device: torch.device | str) -> Tree:
 
 def add(one: Tree, other: Tree) -> Tree:
     """one + other, leaf by leaf; leaves stay partly stored where `elementwise` can leave them so."""
-    return _zip(torch.add, one, other)
+    return _map_all(partial(elementwise, torch.add), (one, other))
 
 
 def sub(one: Tree, other: Tree) -> Tree:
     """one − other, leaf by leaf; as `add`."""
-    return _zip(torch.sub, one, other)
+    return _map_all(partial(elementwise, torch.sub), (one, other))
 
 
 def scale(tree: Tree, factor: float | Tensor) -> Tree:
     """factor · tree, for a number or a scalar tensor, which is rounded to the leaves' dtype."""
-    return _zip(lambda leaf: leaf * (factor.to(leaf.dtype) if isinstance(factor, Tensor) else factor), tree)
+
+    def multiply(leaf: Tensor) -> Tensor:
+        return leaf * (factor.to(leaf.dtype) if isinstance(factor, Tensor) else factor)
+
+    return _map_all(partial(elementwise, multiply), (tree,))
 
 
 def dot(one: Tree, other: Tree) -> Tensor:
@@ -149,16 +163,6 @@ def unravel(vector: Tensor, like: Tree) -> Tree:
     return nest({path: cut[path].reshape((*rows, *leaf.shape)).to(leaf.dtype) for path, leaf in flat.items()})
 
 
-def _zip(function: Callable[..., Tensor], *trees: Tree) -> Tree:
-    first, *others = trees
-    return {
-        key: _zip(function, value, *(other[key] for other in others))
-        if isinstance(value, dict)
-        else elementwise(function, value, *(other[key] for other in others))
-        for key, value in first.items()
-    }
-
-
 def check(tree: object, what: str) -> Tree:
     """Return `tree` if it may cross a boundary.
 
@@ -178,7 +182,9 @@ def _check_below(tree: Tree, what: str, place: str) -> None:
             raise ReplyRefused(f"{what} has the key {key!r}{under}; keys are non-empty strings without '/'.")
         if isinstance(value, dict):
             _check_below(value, what, f"{place}{key}/")
-        elif fault := _fault(value):
+            continue
+        fault = _fault(value)
+        if fault:
             raise ReplyRefused(
                 f"{what} holds {fault} at {place + key!r}; only dense tensors, float, int, str and dicts of them cross."
             )
@@ -192,9 +198,8 @@ def _fault(leaf: object) -> str:
         dense = leaf.layout == torch.strided and leaf.dtype in _DTYPES
         return "" if dense else f"a tensor of {leaf.layout} and {leaf.dtype}"
     if isinstance(leaf, str):
-        return (
-            "" if leaf.isascii() or leaf.encode("utf-8", "replace").decode() == leaf else "a string that is not Unicode"
-        )
+        is_unicode = leaf.isascii() or leaf.encode("utf-8", "replace").decode() == leaf
+        return "" if is_unicode else "a string that is not Unicode"
     if isinstance(leaf, int):
         return "" if -(2**63) <= leaf < 2**63 else f"an integer beyond 64 bits ({leaf.bit_length()})"
     return "" if isinstance(leaf, float) else f"a {type(leaf).__name__}"
@@ -219,7 +224,11 @@ def encode(tree: Tree) -> bytes:
             tensors[path] = leaf.packed().cpu()
         else:
             python[path] = _kind(leaf)
-            tensors[path] = _wrap(leaf)
+            if isinstance(leaf, str):
+                tensors[path] = torch.tensor(list(leaf.encode()), dtype=torch.uint8, device="cpu")
+            else:
+                dtype = torch.float64 if isinstance(leaf, float) else torch.int64
+                tensors[path] = torch.tensor(leaf, dtype=dtype, device="cpu")
     return save(tensors, {"python": json.dumps(python, sort_keys=True)})
 
 
@@ -262,14 +271,27 @@ def decode(blob: bytes, filled: int = _FILLED, device: torch.device | str = "cpu
     """
     try:
         tensors = load(blob)
-        head = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+        head, _ = _parts(blob)
         python = json.loads(head["__metadata__"]["python"])
-        if absent := python.keys() - tensors.keys():
+        absent = python.keys() - tensors.keys()
+        if absent:
             raise ValueError(f"its header lists leaves that it does not have: {sorted(absent)[:3]}")
-        if (size := sum(map(_filled, python.values()))) > filled:
+        forms = [kind.removeprefix(_SPARSE) for kind in python.values() if kind.startswith(_SPARSE)]
+        size = sum(map(Sparsified.bytes_of, forms))
+        if size > filled:
             raise ValueError(f"its sparse leaves take {size} bytes, and {filled} are allowed")
-        tree = nest({path: _unwrap(tensor, python.get(path)) for path, tensor in sorted(tensors.items())})
-        return to(check(tree, "the tree"), device)
+        flat = Tree()
+        for path, tensor in sorted(tensors.items()):
+            kind = python.get(path)
+            if kind is None:
+                flat[path] = tensor
+            elif kind.startswith(_SPARSE):
+                flat[path] = Sparsified.unpacked(tensor, kind.removeprefix(_SPARSE))
+            elif kind == "str":
+                flat[path] = bytes(tensor.tolist()).decode()
+            else:
+                flat[path] = {"float": float, "int": int, "bool": bool}[kind](tensor.item())
+        return to(check(nest(flat), "the tree"), device)
     except Exception as error:  # a hostile blob may raise any error in the parser
         raise ReplyRefused(f"not a tree in fedweave's encoding ({len(blob)} bytes): {error}") from error
 
@@ -284,8 +306,11 @@ def numbers(tree: Tree) -> Iterator[tuple[str, Tensor]]:
 
 def not_finite(tree: Tree) -> str | None:
     """The path of the first leaf with a number that is not finite; None if there is none."""
-    # The sum shows a number that is not finite in an eighth of the time; large finite numbers can also overflow it.
-    return next((path for path, leaf in numbers(tree) if not (leaf.sum().isfinite() or leaf.isfinite().all())), None)
+    for path, leaf in numbers(tree):
+        # The sum shows a number that is not finite in an eighth of the time; large finite numbers can also overflow it.
+        if not leaf.sum().isfinite() and not leaf.isfinite().all():
+            return path
+    return None
 
 
 class Encoding:
@@ -293,7 +318,12 @@ class Encoding:
     in the header's text."""
 
     def __init__(self, like: Tree) -> None:
-        blob = encode(map_stored(_emptied, like))
+        def without_entries(leaf: Any) -> Any:
+            if not isinstance(leaf, Sparsified):
+                return leaf
+            return Sparsified(torch.zeros(leaf.shape, dtype=leaf.dtype, device="cpu"))
+
+        blob = encode(map_stored(without_entries, like))
         header = blob[8 : 8 + int.from_bytes(blob[:8], "little")].rstrip()
         self._text, self._spans = len(header), list[tuple[str, int]]()
         for path, entry in json.loads(header).items():
@@ -311,16 +341,17 @@ class Encoding:
         return 8 + -(-text // 8) * 8 + end
 
 
-def _emptied(leaf: Any) -> Any:
-    """A leaf of the same form, on the host and of zeros if it is sparse."""
-    if not isinstance(leaf, Sparsified):
-        return leaf
-    return Sparsified(torch.zeros(leaf.shape, dtype=leaf.dtype, device="cpu"))
-
-
 def encoding(tree: Tree) -> Encoding:
     """The `Encoding` of trees with this structure, computed once."""
-    structure = tuple((path, *_shape_of(leaf)) for path, leaf in leaves(tree))
+    forms = list[object]()
+    for path, leaf in leaves(tree):
+        if isinstance(leaf, Tensor | TouchedRows):
+            forms.append((path, tuple(leaf.shape), leaf.dtype))
+        elif isinstance(leaf, Sparsified):
+            forms.append((path, leaf.form))
+        else:
+            forms.append((path, _kind(leaf), len(leaf.encode()) if isinstance(leaf, str) else 8))
+    structure = tuple(forms)
     if structure not in _ENCODINGS:
         _ENCODINGS[structure] = Encoding(tree)
     return _ENCODINGS[structure]
@@ -331,36 +362,6 @@ def encoded_size(tree: Tree) -> int:
     return encoding(tree).size({path: leaf.nbytes for path, leaf in leaves(tree) if isinstance(leaf, Sparsified)})
 
 
-def _shape_of(leaf: Leaf) -> tuple[object, ...]:
-    if isinstance(leaf, Tensor | TouchedRows):
-        return tuple(leaf.shape), leaf.dtype
-    if isinstance(leaf, Sparsified):
-        return (leaf.form,)
-    return _kind(leaf), len(leaf.encode()) if isinstance(leaf, str) else 8
-
-
 def _kind(leaf: float | int | str) -> str:
     """The Python type that a leaf comes back as; NumPy's numbers are subclasses."""
     return next(kind.__name__ for kind in (str, bool, int, float) if isinstance(leaf, kind))
-
-
-def _wrap(value: float | int | str) -> Tensor:
-    if isinstance(value, str):
-        return torch.tensor(list(value.encode()), dtype=torch.uint8, device="cpu")
-    return torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64, device="cpu")
-
-
-def _filled(kind: str) -> int:
-    """Bytes of a leaf of a Python type once it is filled in, if it is sparse."""
-    return Sparsified.bytes_of(kind.removeprefix(_SPARSE)) if kind.startswith(_SPARSE) else 0
-
-
-def _unwrap(tensor: Tensor, kind: str | None) -> Leaf:
-    if kind is None:
-        return tensor
-    if kind.startswith(_SPARSE):
-        return Sparsified.unpacked(tensor, kind.removeprefix(_SPARSE))
-    if kind == "str":
-        return bytes(tensor.tolist()).decode()
-    result: Leaf = {"float": float, "int": int, "bool": bool}[kind](tensor.item())
-    return result

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedweave.core import plugins
-from fedweave.core.settings import check_given, hints_of, nearest
+from fedweave.core.settings import check_settings, hints_of, nearest
 from fedweave.core.shown import default_of
 from fedweave.core.types import Record, Values
 from fedweave.datasets.base import Dataset
@@ -92,7 +92,7 @@ def _note(data: Dataset, name: str, path: str | None, seed: int, params: Values)
 
 def _read(name: str, path: str | None, seed: int, params: Values) -> Dataset:
     kind = _kind(name)
-    check_given(name, params, {field.name: default_of(field) for field in fields(kind)}, hints_of(kind))
+    check_settings(name, params, {field.name: default_of(field) for field in fields(kind)}, hints_of(kind))
     try:
         root = None if path is None else Path(path).expanduser()
     except RuntimeError as error:
@@ -113,7 +113,7 @@ def _read(name: str, path: str | None, seed: int, params: Values) -> Dataset:
         )
     loader = kind(**params)
     if name not in DATASETS:  # a plug-in
-        data = plugins.called(f"dataset {name!r}", lambda: loader.load(root, seed), DataError)
+        data = plugins.call_plugin(f"dataset {name!r}", lambda: loader.load(root, seed), DataError)
         if not isinstance(data, Dataset):
             raise DataError(f"dataset {name!r}: load returned {type(data).__name__}, not a Dataset.")
         return check(data, name)

@@ -12,7 +12,15 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from fedweave.core.decompression import OF_TABLES, TABLE_FAULTS, DecompressionBomb, Nested, parquet_cost, read_parquet
+from fedweave.core.arrow_types import plain
+from fedweave.core.decompression import (
+    OF_TABLES,
+    TABLE_FAULTS,
+    DecompressionBomb,
+    Nested,
+    parquet_cost,
+    parquet_groups,
+)
 from fedweave.datasets.cells import NESTED, NUMERIC, short
 from fedweave.datasets.check import refuse
 from fedweave.datasets.lookup import TABLES, refuse_absent
@@ -180,7 +188,7 @@ def read(path: Path, columns: Sequence[str] = (), header: bool = True) -> Table:
             data, top = read_csv(path, layout), layout.top
         else:
             _check_width(path, pq.ParquetFile(path).metadata.num_columns)
-            data = read_parquet(path, path.stat().st_size)
+            data = plain(pa.concat_tables(parquet_groups(path, path.stat().st_size, OF_TABLES)))
     except DecompressionBomb as error:
         refuse(path, str(error), REPEATS, "too-large")
     except Nested as error:
@@ -239,7 +247,7 @@ def _read_parts(folder: Path) -> Table:
     for path in paths:
         part = read(path)
         parts.append(part)
-        needed += max(part.data.nbytes, parquet_cost(path) if path.suffix == ".parquet" else 0)
+        needed += max(part.data.nbytes, parquet_cost(pq.ParquetFile(path).metadata) if path.suffix == ".parquet" else 0)
         if path.suffix == ".parquet" and not OF_TABLES.allows(needed, size):
             what = f"the {size:,} bytes of its {len(paths):,} parts would take more than {needed:,} bytes of memory"
             refuse(folder, what, REPEATS, "too-large")

@@ -47,7 +47,7 @@ class Keys:
         self._times: dict[str, int] = {}
         self.asked: list[KeyName] = []
         self._given: Mapping[KeyName, Tensor] = {}
-        self._round = random.folded(self._root, "round", round)
+        self._round = random.fold_bits(self._root, "round", round)
 
     def server(self, purpose: str) -> Tensor:
         """The server's randomness in this round for `purpose`."""
@@ -70,11 +70,11 @@ class Keys:
     def _key(self, *name: str | int) -> Tensor:
         self.asked.append(name)
         known = self._given.get(name)
-        return random.placed(random.folded(self._round, *name), self._device) if known is None else known
+        return random.key_of(random.fold_bits(self._round, *name), self._device) if known is None else known
 
     def words(self, names: Sequence[KeyName]) -> Tensor:
         """The keys of these names in this round, int64 [keys]."""
-        return random.place_keys([random.folded(self._round, *name) for name in names], self._device)
+        return random.keys_of([random.fold_bits(self._round, *name) for name in names], self._device)
 
     @contextmanager
     def replaced_by(self, keys: Mapping[KeyName, Tensor]) -> Iterator[None]:
@@ -186,7 +186,7 @@ def check_summed(step: str, info: StepInfo, count: int, known: Sequence[str], mi
             f"{step}: a secure sum needs at least two clients: the sum of one is what it would hide.",
             code="user.two-clients",
         )
-    needed = max(secure_sum.needed(len(known)) for secure_sum in info.sums.values())
+    needed = max(secure_sum.min_terms(len(known)) for secure_sum in info.sums.values())
     if count < needed:
         raise ClientsMissing(step, missing, needed, count + len(missing))
 
@@ -247,7 +247,7 @@ def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None
     Raises:
         FedweaveError: names the step and the entry.
     """
-    released = (release_of(mechanism) for applied in info.applied(reply) for mechanism in applied.mechanisms)
+    released = (release_of(mechanism) for applied in info.mechanisms_of(reply) for mechanism in applied.mechanisms)
     if absent := [release for release in released if release and release not in state]:
         raise FedweaveError(
             f"{step} declares a release {absent[0]!r}, but leaves nothing of that name in client.state. Store the "

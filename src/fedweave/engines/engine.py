@@ -11,13 +11,13 @@ from torch import Tensor
 from fedweave.core.algorithm import Engine
 from fedweave.core.federation import Call, Sent, Step, StepInfo
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import Ledger, MessageForm, Uncounted, measured
+from fedweave.core.ledger import Ledger, MessageForm, Uncounted, message_form
 from fedweave.core.ledger_columns import Entry
 from fedweave.core.model import Model
 from fedweave.core.replies import Portion, Replies, members_by_size
 from fedweave.core.shown import Words, line
 from fedweave.core.tree import Tree
-from fedweave.core.types import EVALUATION, TAKEN
+from fedweave.core.types import EVALUATION, RESERVED_CLIENTS
 from fedweave.engines.calls import (
     Keys,
     called,
@@ -278,7 +278,7 @@ class LocalEngine(ServerEngine):
             parcels, peers = replies[client], call.to[client]
             check_addressed(call.name, parcels, len(peers))
             for at, peer in enumerate(peers):
-                form = measured(parcels[str(at)])
+                form = message_form(parcels[str(at)])
                 check_declared(call.name, call.info, form.paths)
                 where = (self._round, self._calls - 1, call.name)
                 self.ledger.record(*where, (client,), "peer", form, 0.0, call.info, (peer,))
@@ -297,10 +297,10 @@ class LocalEngine(ServerEngine):
         each = seconds / max(1, sum(len(entry.clients) for entry in up))
         for entry in entries:
             if isinstance(entry, Uncounted):
-                entry = entry.again(self._round, next(rest))
+                entry = entry.repeat(self._round, next(rest))
             else:
                 entry = replace(entry, round=self._round, seconds=each if entry.direction == "up" else 0.0)
-            self.ledger.enter(entry)
+            self.ledger.add_now(entry)
         self._calls += calls
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
@@ -327,7 +327,7 @@ def check_names(clients: Sequence[str]) -> None:
         raise ConfigError("a federation needs at least one client.", code="config.no-clients")
     if bad := [client for client in clients if client in ("", ".", "..") or {"/", "\0"} & set(client)]:
         raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
-    if reserved := sorted(TAKEN & set(clients)):
+    if reserved := sorted(RESERVED_CLIENTS & set(clients)):
         raise ConfigError(
             f"no client can be called {' or '.join(reserved)}: a run's files reserve these names. Rename it.",
             code="config.client-name",

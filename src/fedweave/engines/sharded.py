@@ -4,6 +4,7 @@ only encoded trees.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 from weakref import finalize
 
@@ -14,8 +15,8 @@ from fedweave.algorithms.deployment import deployable
 from fedweave.core.federation import StepInfo, step_info
 from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
-from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums, as_row
-from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves, nest
+from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums
+from fedweave.core.tree import Tree, decode, encode, leaves, nest
 from fedweave.engines.calls import find_step
 from fedweave.engines.engine import GroupResult, Ran, Work
 from fedweave.engines.loop import Loop
@@ -38,12 +39,12 @@ def unpack(blob: bytes, device: torch.device | str = "cpu") -> Tree:
 
 
 def request(
-    work: Work, clients: Sequence[str], done: Sequence[int] = (), ahead: Sequence[Tree] = (), everyone: bool = False
+    work: Work, clients: Sequence[str], done: Sequence[int] = (), ahead: Sequence[Tree] = (), all_clients: bool = False
 ) -> bytes:
     """A call of some clients without the shared part of the message, which is packed once for all executors.
 
     done: numbers of replies that are no longer needed. ahead: queries for the replies, answered together with the call.
-    everyone: whether these are all clients of the executor, which knows their names.
+    all_clients: whether these are all clients of the executor, which knows their names.
     """
     called, messages = set(clients), work.messages
     names = [client for client in messages.rows.clients if client in called]
@@ -55,7 +56,7 @@ def request(
         "each": {client: tree for client, tree in messages.each.items() if client in called},
         "peers": {client: tree for client, tree in messages.peers.items() if client in called},
     }
-    if not everyone:
+    if not all_clients:
         tree["clients"] = json.dumps(list(clients))
     if names:
         tree["rows"] = {"tree": messages.rows.of(names)}
@@ -65,20 +66,20 @@ def request(
 
 
 def read_request(
-    asked: Tree, shared: Tree, device: torch.device, everyone: Sequence[str] = ()
+    body: Tree, shared: Tree, device: torch.device, all_clients: Sequence[str] = ()
 ) -> tuple[list[str], Messages]:
-    """The clients and messages of a `request`, whose numbers become tensors on `device`; everyone: all clients of the
-    reader."""
-    clients = json.loads(asked["clients"]) if "clients" in asked else list(everyone)
-    each: Any = asked.get("each")
-    if rows := asked.get("rows"):
+    """The clients and messages of a `request`, whose numbers become tensors on `device`; all_clients: of the reader."""
+    clients = json.loads(body["clients"]) if "clients" in body else list(all_clients)
+    each: Any = body.get("each")
+    if "rows" in body:
+        rows = body["rows"]
         each = Stacked(tuple(json.loads(rows["clients"]) if "clients" in rows else clients), rows["tree"])
-    return clients, Messages(asked["step"], shared, each, clients, clients, asked.get("peers"), device)
+    return clients, Messages(body["step"], shared, each, clients, clients, body.get("peers"), device)
 
 
-def call(asked: Tree, messages: Messages, step: Any, info: StepInfo) -> Work:
+def call(body: Tree, messages: Messages, step: Any, info: StepInfo) -> Work:
     """The work of a `request`, with the executor's own step."""
-    return Work(step, asked["step"], info, asked["key"], messages)
+    return Work(step, body["step"], info, body["key"], messages)
 
 
 class Worker:
@@ -90,17 +91,12 @@ class Worker:
 
     def __init__(self, executor: Loop, algorithm: object) -> None:
         self._executor, self._algorithm = executor, algorithm
-        self._kept: dict[int, Portion] = {}
+        self._replies: dict[int, Portion] = {}
         self._number = 0
         self._methods: Mapping[str, Callable[..., Tree]] = {
             "run": self._run,
             "computes_on": lambda body: {"names": json.dumps(self._executor.computes_on)},
-            "one": lambda body: self._of(body).one(body["row"]),
-            "rows": lambda body: _rows(self._of(body)),
-            "stack": lambda body: {"leaf": self._of(body).stack(body["path"])},
-            "weighted": lambda body: nest(self._of(body).weighted(json.loads(body["paths"]), body["weights"])()),
-            "total": lambda body: nest(self._of(body).total(json.loads(body["paths"]))()),
-            "example_outputs": self._evaluated_examples,
+            "example_outputs": self._example_outputs,
             "snapshot": lambda body: self._executor.snapshot(),
             "snapshot_data": lambda body: self._executor.snapshot_data(),
             "restore": self._restore,
@@ -108,8 +104,24 @@ class Worker:
         }
 
     def answer(self, method: str, *blobs: bytes) -> bytes:
-        """Run one of its methods on packed trees."""
-        return pack(self._methods[method](*(unpack(blob, self._executor.device) for blob in blobs)))
+        """Run one of its methods, or query replies, on packed trees."""
+        bodies = [unpack(blob, self._executor.device) for blob in blobs]
+        return pack(self._methods.get(method, self._query)(*bodies))
+
+    def _query(self, query: Tree) -> Tree:
+        """What a `ShardPortion` asks of the replies with its number."""
+        replies = self._replies[query["number"]]
+        match query["method"]:
+            case "one":
+                return replies.one(query["row"])
+            case "rows":
+                return {str(row): replies.one(row) for row in range(len(replies.at))}
+            case "stack":
+                return {"leaf": replies.stack(query["path"])}
+            case "weighted_sum":
+                return nest(replies.weighted_sum(json.loads(query["paths"]), query["weights"])())
+            case _:  # "total"
+                return nest(replies.total(json.loads(query["paths"]))())
 
     def _run(self, body: Tree, shared: Tree) -> Tree:
         self._drop(body)
@@ -118,72 +130,57 @@ class Worker:
         ran = list(self._executor.run(call(body, messages, step, step_info(step)), clients))
         replies = Joint([batch.replies for batch in ran])
         number, self._number = self._number, self._number + 1
-        self._kept[number] = replies
+        self._replies[number] = replies
         dtypes = {path: str(replies.dtype(path)).removeprefix("torch.") for path in replies.paths}
-        groups = [(len(group.at), group.form, group.seconds) for batch in ran for group in batch.groups]
+        groups = chain.from_iterable(batch.groups for batch in ran)
+        answers = dict[str, Tree]()
+        for key, query in body.get("ahead", {}).items():
+            try:
+                answers[key] = {"found": self._query(query | {"number": number})}
+            except (FedweaveError, ArithmeticError, LookupError, RuntimeError, ValueError):
+                answers[key] = {}  # a later query raises the error
         return {
             "number": number,
             "at": torch.tensor(replies.at, dtype=torch.int32, device="cpu"),
             "dtypes": json.dumps(dtypes),
-            "groups": json.dumps(groups),
-            "ahead": {key: self._ahead(number, one) for key, one in body.get("ahead", {}).items()},
+            "groups": json.dumps([(len(group.at), group.form, group.seconds) for group in groups]),
+            "ahead": answers,
         }
 
-    def _evaluated_examples(self, asked: Tree) -> Tree:
+    def _example_outputs(self, body: Tree) -> Tree:
         """{client: outputs of the algorithm's model with weights "w" on its examples} of the "clients"."""
-        net, clients = deployable(self._algorithm).net, json.loads(asked["clients"])
-        return dict(zip(clients, self._executor.example_outputs(net, asked["w"], clients), strict=True))
-
-    def _ahead(self, number: int, query: Tree) -> Tree:
-        """The answer for the new replies to a query that was asked of this step's last replies. It is {} if the
-        query fails, so that a later query raises the error."""
-        try:
-            return {"found": self._methods[query["method"]](query | {"number": number})}
-        except (FedweaveError, ArithmeticError, LookupError, RuntimeError, ValueError):
-            return {}
-
-    def _of(self, body: Tree) -> Portion:
-        return self._kept[body["number"]]
+        net, clients = deployable(self._algorithm).net, json.loads(body["clients"])
+        return dict(zip(clients, self._executor.example_outputs(net, body["w"], clients), strict=True))
 
     def _drop(self, body: Tree) -> None:
         """Drop replies that are no longer needed."""
         for number in json.loads(body.get("done", "[]")):
-            self._kept.pop(number, None)
+            self._replies.pop(number, None)
 
     def _save(self, body: Tree) -> Tree:
         """Everything that a replacing worker must `_restore` before the request `body`; the number belongs to the next
         replies."""
         self._drop(body)
-        portions = {
-            str(number): {str(at): {"at": at, "reply": replies.one(row)} for row, at in enumerate(replies.at)}
-            for number, replies in self._kept.items()
-        }
+        replies_by_call = Tree()
+        for number, replies in self._replies.items():
+            replies_by_call[str(number)] = {
+                str(at): {"at": at, "reply": replies.one(row)} for row, at in enumerate(replies.at)
+            }
         states, data = self._executor.snapshot(), self._executor.snapshot_data()
-        return {"states": states, "data": data, "number": self._number, "kept": portions}
+        return {"states": states, "data": data, "number": self._number, "kept": replies_by_call}
 
     def _restore(self, body: Tree) -> Tree:
         self._executor.restore(body.get("states", {}), body.get("data", {}))
         self._number = body.get("number", self._number)
         for number, replies in body.get("kept", {}).items():
-            rows = [
-                ReplyBatch((reply["at"],), map_leaves(as_row, reply.get("reply", {}))) for reply in replies.values()
-            ]
-            self._kept[int(number)] = Joint(rows)
+            portions = [ReplyBatch.of(reply["at"], reply.get("reply", {})) for reply in replies.values()]
+            self._replies[int(number)] = Joint(portions)
         return {}
-
-
-def _rows(replies: Portion) -> Tree:
-    """All clients' replies, by row."""
-    return {str(row): replies.one(row) for row in range(len(replies.at))}
-
-
-# ----------------------------------------------------------------------------------------------------
-# Executors side by side, each with its share of the clients: in this process, or at the other end of their channels.
 
 
 Pending: TypeAlias = Callable[[], bytes]  # waits for an answer
 Channel: TypeAlias = Callable[..., Pending]  # (method, *packed trees): starts `Worker.answer` where the worker is
-_SUMS = ("weighted", "total")  # answers that the engine adds up in place
+_SUMS = ("weighted_sum", "total")  # answers that the engine adds up in place
 _TOGETHER = 64_000_000  # bytes of replies up to which all replies come together if several are needed
 
 
@@ -195,17 +192,17 @@ class ReplyRequests:
         self._now: dict[str, dict[str, Tree]] = {}  # {step: {query's name: the query for the last replies}}
         self._before: dict[str, dict[str, Tree]] = {}
 
-    def note(self, step: str, what: str, asked: Tree) -> None:
-        """Note a query for the last replies to a step."""
-        self._now.setdefault(step, {})[what] = asked
+    def record(self, step: str, name: str, query: Tree) -> None:
+        """Record a query for the last replies to a step."""
+        self._now.setdefault(step, {})[name] = query
 
     def ahead(self, step: str) -> dict[str, Tree]:
         """The queries to send with the next call of the step."""
         before, self._before[step] = self._before.get(step, {}), self._now.pop(step, {})
-        return {what: query for what, query in self._before[step].items() if _alike(query, before.get(what, {}))}
+        return {name: query for name, query in self._before[step].items() if _same_weights(query, before.get(name, {}))}
 
 
-def _alike(query: Tree, before: Tree) -> bool:
+def _same_weights(query: Tree, before: Tree) -> bool:
     """Whether both queries have the same weights, or the first has none."""
     weights, last = query.get("weights"), before.get("weights")
     return weights is None or (last is not None and torch.equal(weights, last))
@@ -218,7 +215,7 @@ class Shard:
     """
 
     def __init__(self, clients: Sequence[str], channel: Channel) -> None:
-        self.clients, self._channel, self.asked = tuple(clients), channel, ReplyRequests()
+        self.clients, self._channel, self.requests = tuple(clients), channel, ReplyRequests()
         self._done: list[int] = []  # numbers of replies that are no longer needed
 
     def begin(self, method: str, tree: Tree) -> Pending:
@@ -229,26 +226,34 @@ class Shard:
         """Let the worker run a step on some of its clients. The result waits for the worker, and takes the positions of
         these clients among all called clients."""
         done, self._done = self._done, []
-        ahead = self.asked.ahead(work.name)
-        everyone = len(clients) == len(self.clients)
-        answer = self._channel("run", request(work, clients, done, [*ahead.values()], everyone), shared)
-        return lambda at: self._finished(work.name, ahead, unpack(answer()), at)
+        ahead = self.requests.ahead(work.name)
+        all_clients = len(clients) == len(self.clients)
+        pending = self._channel("run", request(work, clients, done, [*ahead.values()], all_clients), shared)
 
-    def _finished(self, step: str, ahead: Mapping[str, Tree], answer: Tree, at: Sequence[int]) -> Ran:
-        places, groups, start, total = [at[index] for index in answer["at"].tolist()], [], 0, 0
-        for count, (size, parts), seconds in json.loads(answer["groups"]):
-            form = MessageForm(size, tuple(map(tuple, parts)))
-            groups.append(GroupResult(tuple(places[start : start + count]), form, seconds))
-            start, total = start + count, total + count * size
-        answers = {
-            what: (query, answer["ahead"][str(number)]["found"])
-            for number, (what, query) in enumerate(ahead.items())
-            if "found" in answer.get("ahead", {}).get(str(number), {})
-        }
-        replies = ShardPortion(
-            self, step, answer["number"], tuple(places), json.loads(answer["dtypes"]), answers, total > _TOGETHER
-        )
-        return Ran(replies, tuple(groups))
+        def wait(at: Sequence[int]) -> Ran:
+            answer = unpack(pending())
+            places, groups, start, total = [at[index] for index in answer["at"].tolist()], [], 0, 0
+            for count, (size, parts), seconds in json.loads(answer["groups"]):
+                form = MessageForm(size, tuple(map(tuple, parts)))
+                groups.append(GroupResult(tuple(places[start : start + count]), form, seconds))
+                start, total = start + count, total + count * size
+            answers = dict[str, tuple[Tree, Tree]]()
+            for number, (name, query) in enumerate(ahead.items()):
+                early = answer.get("ahead", {}).get(str(number), {})
+                if "found" in early:
+                    answers[name] = query, early["found"]
+            replies = ShardPortion(
+                self,
+                work.name,
+                answer["number"],
+                tuple(places),
+                json.loads(answer["dtypes"]),
+                answers,
+                total > _TOGETHER,
+            )
+            return Ran(replies, tuple(groups))
+
+        return wait
 
     def forget(self, number: int) -> None:
         """Let the worker drop replies with its next step."""
@@ -258,8 +263,8 @@ class Shard:
 class ShardPortion:
     """Replies at a worker (see `core.replies.Portion`), which also computes their sums.
 
-    answers: {query's name: (query, answer)} of the queries that were sent with the step. apart: whether replies are so
-    large that they are requested one by one.
+    answers: {query's name: (query, answer)} of the queries that were sent with the step. separately: whether replies
+    are so large that they are requested one by one.
     """
 
     device = torch.device("cpu")  # device of unpacked answers
@@ -272,54 +277,53 @@ class ShardPortion:
         at: tuple[int, ...],
         dtypes: Mapping[str, str],
         answers: dict[str, tuple[Tree, Tree]],
-        apart: bool,
+        separately: bool,
     ) -> None:
         self.at, self.paths = at, tuple(dtypes)
-        self._shard, self._step, self._number, self._dtypes, self._told = shard, step, number, dtypes, answers
+        self._shard, self._step, self._number, self._dtypes, self._answers = shard, step, number, dtypes, answers
         self._row: int | None = None  # the first row that was requested
-        self._apart = apart
+        self._separately = separately
         finalize(self, shard.forget, number)
 
     def one(self, row: int) -> Tree:
-        if "rows" not in self._told and (self._apart or self._row in (None, row)):
+        if "rows" not in self._answers and (self._separately or self._row in (None, row)):
             self._row = row
-            return self._answer("one", {"row": row})()
-        reply: Tree = self._answer("rows", {})().get(str(row), {})  # a second request fetches all rows
+            return self._ask("one", {"row": row})()
+        reply: Tree = self._ask("rows", {})().get(str(row), {})  # a second request fetches all rows
         return reply
 
     def stack(self, path: str) -> Tensor:
-        leaf: Tensor = self._answer("stack", {"path": path})()["leaf"]
+        leaf: Tensor = self._ask("stack", {"path": path})()["leaf"]
         return leaf
 
-    def weighted(self, paths: Sequence[str], weights: Tensor) -> Sums:
-        return self._sums("weighted", {"paths": json.dumps(list(paths)), "weights": weights})
+    def weighted_sum(self, paths: Sequence[str], weights: Tensor) -> Sums:
+        answer = self._ask("weighted_sum", {"paths": json.dumps(list(paths)), "weights": weights})
+        return lambda: dict(leaves(answer()))
 
     def total(self, paths: Sequence[str]) -> Sums:
-        return self._sums("total", {"paths": json.dumps(list(paths))})
+        answer = self._ask("total", {"paths": json.dumps(list(paths))})
+        return lambda: dict(leaves(answer()))
 
     def dtype(self, path: str) -> torch.dtype:
         dtype: torch.dtype = vars(torch)[self._dtypes[path]]
         return dtype
 
-    def _sums(self, method: str, how: Tree) -> Sums:
-        answer = self._answer(method, how)
-        return lambda: dict(leaves(answer()))
-
-    def _answer(self, method: str, how: Tree) -> Callable[[], Tree]:
+    def _ask(self, method: str, how: Tree) -> Callable[[], Tree]:
         """Start a query, unless its answer is already here."""
         query = {"method": method, **how}
-        what = " ".join(str(value) for key, value in query.items() if key != "weights")
-        self._shard.asked.note(self._step, what, query)
-        often = method not in _SUMS
-        known, reply = self._told.get(what, ({}, {})) if often else self._told.pop(what, ({}, {}))
-        if reply and _alike(query, known):
+        name = " ".join(str(value) for key, value in query.items() if key != "weights")
+        self._shard.requests.record(self._step, name, query)
+        known, reply = self._answers.get(name, ({}, {}))
+        if method in _SUMS:
+            self._answers.pop(name, None)
+        if reply and _same_weights(query, known):
             return lambda: reply
-        answer = self._shard.begin(method, {"number": self._number, **how})
+        answer = self._shard.begin(method, query | {"number": self._number})
 
         def wait() -> Tree:
             result = unpack(answer())
-            if often:
-                self._told[what] = query, result
+            if method not in _SUMS:
+                self._answers[name] = query, result
             return result
 
         return wait
@@ -356,10 +360,11 @@ class Sharded:
         place = {client: at for at, client in enumerate(clients)}
         shared, waiting = self._shared(pack(work.messages.shared)), []
         for shard in self._shards:
-            if here := [client for client in shard.clients if client in place]:
+            here = [client for client in shard.clients if client in place]
+            if here:
                 waiting.append((shard.start(work, here, shared), [place[client] for client in here]))
-        for ran, at in waiting:
-            yield ran(at)
+        for wait, at in waiting:
+            yield wait(at)
 
     def _shared(self, blob: bytes) -> object:
         """The shared part of a message, where channels find it; an unchanged part is stored once."""
@@ -368,24 +373,26 @@ class Sharded:
         return self._last[1]
 
     def snapshot(self) -> Tree:
-        return self._collected("snapshot")
+        return self._collect("snapshot")
 
     def snapshot_data(self) -> Tree:
-        return self._collected("snapshot_data")
+        return self._collect("snapshot_data")
 
     def restore(self, tree: Tree, data: Tree) -> None:
         self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        chosen, examples = set(clients), Tree()
-        for answer in self._each(
-            "example_outputs",
-            lambda shard: {"w": w, "clients": json.dumps([client for client in shard.clients if client in chosen])},
-        ):
+        chosen = set(clients)
+
+        def body(shard: Shard) -> Tree:  # workers use the model of their algorithm, which is the same
+            return {"w": w, "clients": json.dumps([client for client in shard.clients if client in chosen])}
+
+        examples = Tree()
+        for answer in self._each("example_outputs", body):
             examples |= answer
         return [examples[client] for client in clients]
 
-    def _collected(self, method: str) -> Tree:
+    def _collect(self, method: str) -> Tree:
         result: Tree = {}
         for answer in self._each(method):
             result |= answer
@@ -403,12 +410,9 @@ def _of(shard: Shard, tree: Tree) -> Tree:
 def deal(sizes: Mapping[str, int], shards: int) -> list[tuple[str, ...]]:
     """Clients dealt to at most `shards` shards of nearly equal total size, each in client order: the largest first, to
     the shard with the smallest total; sizes: {client: number of nodes}, in client order."""
-    least = min(shards, len(sizes))
-    held: list[list[str]] = [[] for _ in range(least)]
-    total = [0] * least
+    total = [0] * min(shards, len(sizes))  # of each shard
+    shard_of = dict[str, int]()
     for client in sorted(sizes, key=lambda client: -sizes[client]):
-        at = total.index(min(total))
-        held[at].append(client)
-        total[at] += sizes[client]
-    order = {client: place for place, client in enumerate(sizes)}
-    return [tuple(sorted(shard, key=order.__getitem__)) for shard in held]
+        shard_of[client] = total.index(min(total))
+        total[shard_of[client]] += sizes[client]
+    return [tuple(client for client in sizes if shard_of[client] == shard) for shard in range(len(total))]

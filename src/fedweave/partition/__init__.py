@@ -8,7 +8,7 @@ variable `examples` says whether it can cut a graph's nodes ("node", the default
 import numpy as np
 
 from fedweave.core.graph import SPLITS, TEST, TRAIN
-from fedweave.core.plugins import Maker, called, note
+from fedweave.core.plugins import Maker, call_plugin, note
 from fedweave.datasets import molecules
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
@@ -102,7 +102,7 @@ def cut(partition: Partitioner, data: Dataset, seed: int) -> Partition:
     if type(partition) in PARTITIONS.values():
         return partition.cut(data, seed)
     name = type(partition).__name__
-    result = check(called(f"partition {name!r}", lambda: partition.cut(data, seed), ConfigError), data, name)
+    result = check(call_plugin(f"partition {name!r}", lambda: partition.cut(data, seed), ConfigError), data, name)
     return note(result, Maker(partition, (data, seed)))
 
 

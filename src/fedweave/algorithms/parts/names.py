@@ -72,4 +72,4 @@ def preset_note(parts: Mapping[str, Part], names: Sequence[str]) -> str:
 
 
 def _registered() -> Mapping[str, type[Part]]:
-    return PARTS.extended(plugins.entry_point_plugins("part"))
+    return PARTS.with_plugins(plugins.entry_point_plugins("part"))

@@ -131,7 +131,7 @@ def registry(section: str) -> Mapping[str, type]:
         )
     if not more:
         return kinds
-    return kinds.extended(more) if isinstance(kinds, Registry) else {**kinds, **more}
+    return kinds.with_plugins(more) if isinstance(kinds, Registry) else {**kinds, **more}
 
 
 def groups(section: str) -> Mapping[str, tuple[str, ...]]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from fedweave.core.settings import few
 from fedweave.core.settings import nearest as nearest
+from fedweave.core.settings import nearest_few
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError
 
@@ -26,7 +26,7 @@ def check_name(path: str, name: object, valid: Iterable[str]) -> None:
     if not isinstance(name, str) or name not in valid:
         raise ConfigError(
             f"{path}: there is no {name!r}.{nearest(name, valid)} Choose one of "
-            f"{few(name, map(quote, valid), _command(path))}.",
+            f"{nearest_few(name, map(quote, valid), _command(path))}.",
             code="config.unknown-name",
         )
 
@@ -57,7 +57,9 @@ def check_keys(
         messages = []
         for key in unknown:
             remark = hint(key) or nearest(key, valid)
-            messages.append(f"{where}{key}: unknown key.{remark} The keys{owner} are {few(key, valid, command)}.")
+            messages.append(
+                f"{where}{key}: unknown key.{remark} The keys{owner} are {nearest_few(key, valid, command)}."
+            )
         raise ConfigError(*messages, code="config.unknown-key")
 
 

@@ -185,8 +185,8 @@ class PartyData:
             raise FedweaveError(
                 f"the server says that no party has more than {message['width']} features; this one has."
             )
-        if message["width"] > WIDTH.most:
-            raise FedweaveError(f"the server asks for {message['width']:,} features; {WIDTH.most:,} are allowed.")
+        if message["width"] > WIDTH.maximum:
+            raise FedweaveError(f"the server asks for {message['width']:,} features; {WIDTH.maximum:,} are allowed.")
         data, rows = self.data, np.arange(self.data.nodes)
         if self.meeting is not None:
             common = self.meeting.rows(message["common"].tolist())

@@ -254,7 +254,7 @@ class Flare(ServerEngine):
             if peers:
                 senders_of = (site,) * len(peers)
                 entry = Entry(self.round, number, name, senders_of, "peer", keys, receipt.size, 0.0, peers)
-                self.ledger.enter(entry)
+                self.ledger.add_now(entry)
         check_quorum(name, min(call.quorum, self._quorum), len(chosen), missing, self._fixed)
         ordered = {site: missing[site] for site in chosen if site in missing}
         return Relayed(name, tuple(good), ordered, senders, occurrence)

@@ -115,7 +115,7 @@ def min_terms(info: StepInfo, step: str, sites: Sequence[str]) -> int:
     """The minimum number of sites in the secure aggregations of a step. sites: all sites of the run."""
     if not info.sums:
         raise CallRefused(f"secure sum: nothing that {step} sends is in one")
-    return max(sum_spec.needed(len(sites)) for sum_spec in info.sums.values())
+    return max(sum_spec.min_terms(len(sites)) for sum_spec in info.sums.values())
 
 
 def tensor(blob: bytes) -> Tensor:

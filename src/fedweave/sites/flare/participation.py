@@ -321,7 +321,7 @@ class Participation:
             raise CallRefused("the server sends the lengths of other lists than the site's algorithm has")
         for name, length in self.list_lengths.items():
             size = message[name]
-            if type(size) is not int or not length <= size <= LENGTH.most or size != padded_rows(size):
+            if type(size) is not int or not length <= size <= LENGTH.maximum or size != padded_rows(size):
                 raise CallRefused(f"the server sends {size!r} as the length of {name}, which is not valid")
         graph = graph_of(holdings.data, holdings.data.features, self.dtype, extra=extra.pad(dict(message)))
         self._waiting = None

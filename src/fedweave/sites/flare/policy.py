@@ -183,12 +183,12 @@ def check_reply(rules: Rules, spent: Spent, reply: Tree, size: int, info: StepIn
     for path, _ in leaves(reply):
         key = info.covering(path)
         _check_leaf(rules, path, info.sends[key].mechanisms if key else ())
-    after = spent.after(size, info.applied(reply))
+    after = spent.after(size, info.mechanisms_of(reply))
     if rules.bytes is not None and after.bytes > rules.bytes:
         raise PolicyViolation(f"policy.bytes: {spent.bytes} have left and {size} more would exceed {rules.bytes}")
     if rules.epsilon is None:
         return
-    sent = list(info.applied(reply))
+    sent = list(info.mechanisms_of(reply))
     for release in sent:
         allowed = any(covers(key, release.key) for key in rules.unbounded)
         if PrivacyAccount().after(release).cost.unbounded and not allowed:
@@ -223,7 +223,7 @@ def check_summed(rules: Rules, key: str, info: StepInfo, sites: int) -> None:
     sum_spec = info.sums.get(key)
     if sum_spec is None:
         return
-    minimum = sum_spec.needed(sites)
+    minimum = sum_spec.min_terms(sites)
     if minimum < rules.min_summed:
         raise PolicyViolation(
             f"policy.min_summed: the secure sum of {key} may be of {minimum} of {sites} sites, and {rules.min_summed} "

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 import fedweave
 from fedweave.core.plugins import digests
 from fedweave.core.tree import Tree, encode
-from fedweave.core.types import TAKEN, Record
+from fedweave.core.types import RESERVED_CLIENTS, Record
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import Document, flat
 from fedweave.experiment.runs.resuming import may_change
@@ -66,7 +66,11 @@ def encode_messages(sent: Mapping[str, Tree]) -> dict[str, bytes]:
 PROTOCOL = 1
 
 ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
-RESERVED = TAKEN | {ADMIN, SERVER, AUTHORITY}  # provisioning makes folders or certificates for the last three
+RESERVED = RESERVED_CLIENTS | {
+    ADMIN,
+    SERVER,
+    AUTHORITY,
+}  # provisioning makes folders for the last three
 SITE = r"[a-z0-9][a-z0-9-]{0,62}"  # the form of a site's name, which also names folders, files and certificates
 
 _Count = Annotated[int, Field(ge=0, lt=2**31)]

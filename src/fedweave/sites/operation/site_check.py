@@ -302,14 +302,14 @@ def outage_summary(config: Config, algorithm: Algorithm, calls: Calls, sites: in
     sites in the run."""
     quorum, wait = config.engine.values.get("quorum", 1.0), config.engine.values.get("wait", 0.0)
     sums = list(chain.from_iterable(step_info(step).sums.values() for step in calls.round))
-    minimum = max([math.ceil(quorum * sites), *(one.needed(sites) for one in sums)])
+    minimum = max([math.ceil(quorum * sites), *(one.min_terms(sites) for one in sums)])
     if needs_all(config, algorithm):
         minimum = sites
     outcome = f"the run waits up to {wait / 60:.0f} min and then ends" if wait else "the run ends"
     if minimum < sites:
         need = f"a round needs {minimum} of {sites} sites and goes on without the others"
         return f"{need}; while more are away, {outcome}"
-    some = SecureSum(everyone=False, accomplices=1).needed(sites) if sums else 1
+    some = SecureSum(everyone=False, accomplices=1).min_terms(sites) if sums else 1
     parts = " and require_all = false in the part secure_sum" if any(one.everyone for one in sums) else ""
     remedy = f"; [engine] quorum below 1{parts} lets a round do with {some}" if some < sites else ""
     if capabilities(config.algorithm.kind).vertical:
