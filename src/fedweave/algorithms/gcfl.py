@@ -99,8 +99,7 @@ def smaller_side(similarity: Tensor, norms: Tensor) -> Tensor:
         for j in range(i):
             graph.add_edge(i, j, weight=row[j])
     _, (nodes, _) = nx.stoer_wagner(graph)
-    side = torch.zeros(len(norms), dtype=torch.bool, device=norms.device)
-    side[list(nodes)] = True
+    side = torch.tensor([i in nodes for i in range(len(norms))], device=norms.device)  # bool [C]
     return ~side if side[norms.argmax()] else side
 
 
