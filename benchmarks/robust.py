@@ -33,7 +33,7 @@ from fedweave.algorithms.parts import (
     Part,
     TrimmedMean,
 )
-from fedweave.algorithms.parts.weights import krum_scores
+from fedweave.algorithms.parts.robust import krum_scores
 from fedweave.core import model as models
 from fedweave.core.federation import step_name
 from fedweave.core.graph import TEST, TRAIN, Graph

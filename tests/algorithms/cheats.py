@@ -24,16 +24,16 @@ class Liar:
 
     def install(self, monkeypatch: Any) -> None:
         """Have it lie in every message of models that are tried."""
-        from fedweave.algorithms import scoring
+        from fedweave.algorithms import trials
 
-        honest = scoring.try_models
+        honest = trials.try_models
 
         def try_models(model: Any, many: Tree, client: Client) -> Tree:
             truth = honest(model, many, client)
             mine, self.calls = self.calls % self.clients == self.place, self.calls + 1
             return {"tried": self.lie(self, truth["tried"])} if mine else truth
 
-        monkeypatch.setattr(scoring, "try_models", try_models)
+        monkeypatch.setattr(trials, "try_models", try_models)
 
 
 def _but(truth: Tree, rows: Tensor, full: bool) -> Tree:

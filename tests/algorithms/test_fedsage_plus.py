@@ -12,16 +12,8 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedsage_plus import MissingNeighbours, forward_offers, sum_gradients
-from fedweave.algorithms.neighbors import (
-    classification,
-    counts,
-    embeddings,
-    mended,
-    mismatch,
-    noisy,
-    squares,
-    strongest,
-)
+from fedweave.algorithms.generated_neighbors import mended, strongest
+from fedweave.algorithms.neighbors import classification, counts, embeddings, mismatch, noisy, squares
 from fedweave.contract.subject import RecordingSimulation
 from fedweave.core import model as models
 from fedweave.core import random

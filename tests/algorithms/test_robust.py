@@ -26,7 +26,8 @@ from fedweave.algorithms.parts import (
     Uniform,
     has,
 )
-from fedweave.algorithms.parts.weights import by_size, krum_scores
+from fedweave.algorithms.parts.robust import krum_scores
+from fedweave.algorithms.parts.weights import by_size
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, leaves, map_leaves, ravel
 from fedweave.experiment.rounds import train

@@ -10,7 +10,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg
 from fedweave.algorithms.parts import Clip, Context, Part, SecureSum, UniformTrained
-from fedweave.algorithms.parts.pace import encode_batches, max_batches
+from fedweave.algorithms.parts.longest_pass import encode_batches, max_batches
 from fedweave.contract.subject import Subject
 from fedweave.core.graph import SPLITS, TRAIN, Graph
 from fedweave.core.mechanism import SecureSum as Sum

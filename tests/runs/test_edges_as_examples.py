@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedweave import datasets
-from fedweave.algorithms import ALGORITHMS, scoring
+from fedweave.algorithms import ALGORITHMS, trials
 from fedweave.algorithms.parts import Round
 from fedweave.apply.run_predictions import predictions
 from fedweave.contract.subject import ShardedRecorder
@@ -188,7 +188,7 @@ def test_models_are_tried_on_test_examples_with_the_messages_that_these_are_judg
         return int(((logits.argmax(1) == graph.y) & graph.masks[TEST]).sum())
 
     with torch.no_grad():
-        found = scoring.tried_pairs(net, many, graph)["accuracy"][:, 0].tolist()
+        found = trials.tried_pairs(net, many, graph)["accuracy"][:, 0].tolist()
         assert found == [right(models.infer(net, w, graph)) for w in each]
         assert found != [right(models.apply(net, w, graph)) for w in each]
 
@@ -203,7 +203,7 @@ def test_models_that_mark_their_seeds_are_tried_and_valued_by_sampled_neighborho
 
     with torch.no_grad():
         one = map_leaves(lambda leaf: leaf[None], first)
-        found = scoring.tried_pairs(net, one, graphs[0])["accuracy"][:, 0].tolist()
+        found = trials.tried_pairs(net, one, graphs[0])["accuracy"][:, 0].tolist()
         assert found == [right(first, graphs[0])]
         update = ReplyBatch((0, 1), {"update": map_leaves(lambda a, b, c: torch.stack([b - a, c - a]), first, *others)})
         replies, share = Replies(("east", "west"), [update], {}), torch.tensor([0.5, 0.5], dtype=torch.float64)

@@ -14,7 +14,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.algorithms import ALGORITHMS, parts
-from fedweave.algorithms.scoring import summed
+from fedweave.algorithms.score_sums import summed
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger

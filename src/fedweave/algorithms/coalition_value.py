@@ -23,7 +23,7 @@ from torch import Tensor
 
 from fedweave.algorithms.parts import Needs, Part, Round
 from fedweave.algorithms.parts.part import Trial, TryOut
-from fedweave.algorithms.scoring import tried_pairs
+from fedweave.algorithms.trials import tried_pairs
 from fedweave.core.bounds import Count
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, add, map_leaves, ravel

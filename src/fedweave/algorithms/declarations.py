@@ -5,7 +5,7 @@ from functools import cache
 from types import MethodType
 
 from fedweave.algorithms import ALGORITHMS, PARTS
-from fedweave.algorithms.scoring import HISTOGRAM, MEAN
+from fedweave.algorithms.score_sums import HISTOGRAM, MEAN
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.federation import Step, StepInfo, is_step, step_info
 from fedweave.errors import ConfigError

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms import scoring
+from fedweave.algorithms import trials
 from fedweave.algorithms.deployment import Deployable
 from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
@@ -32,15 +32,8 @@ from fedweave.algorithms.parts.settings_rules import (
     training_notes,
 )
 from fedweave.algorithms.parts.training import ClassWeights, OptimizerName, OptimizerState, Training
-from fedweave.algorithms.scoring import (
-    PERSONAL_SCORES,
-    SCORES,
-    SumsScores,
-    on_global_test,
-    personal_score,
-    score,
-    totals,
-)
+from fedweave.algorithms.score_sums import SumsScores, totals
+from fedweave.algorithms.scoring import PERSONAL_SCORES, SCORES, on_global_test, personal_score, score
 from fedweave.core import model as models
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
 from fedweave.core.bounds import BelowOne, Between, CountOrNone, NonNegative, Positive, Share, Steps
@@ -324,7 +317,7 @@ class FedAvg(LocalTraining, SumsScores):
             like = state["w"] if "w" in state else map_leaves(lambda leaf: leaf[0], state["own"])
             replies = packing.unpack(replies, like)
         # 3. The server takes its step.
-        state = state | self._server.after(state, replies, fed, partial(scoring.try_out, fed, self.try_out))
+        state = state | self._server.after(state, replies, fed, partial(trials.try_out, fed, self.try_out))
         self._exchange(state.get("w", {}), fed)
         return state
 
@@ -343,7 +336,7 @@ class FedAvg(LocalTraining, SumsScores):
         """The parts' steps before the first round; steps that change data, and training, in each round."""
         exchanges = (self.tell, self.hear) if self.composed.teller else ()
         changes = (self.change,) if self.composed.changes else ()
-        tries = (self.try_out,) * scoring.messages(self.composed.queries(clients))
+        tries = (self.try_out,) * trials.messages(self.composed.queries(clients))
         judge = self.judging({})
         score = self.score_sum if self.scores == "sum" else judge
         return Calls(
@@ -532,10 +525,10 @@ class FedAvg(LocalTraining, SumsScores):
         net, test, goes_on = self.net, self.test_net, self._goes_on
         return self.score_or_store(client, message, w, lambda: personal_score(net, w, client, None, test, goes_on))
 
-    @on_client(sends=scoring.TRIES, hears=scoring.TRIED_MODELS)
+    @on_client(sends=trials.TRIES, hears=trials.TRIED_MODELS)
     def try_out(self, client: Client, message: Tree) -> Tree:
         """What the client's test examples say of each model in the message."""
-        return scoring.try_models(self.net, message["models"], client)
+        return trials.try_models(self.net, message["models"], client)
 
     def judging(self, state: Tree) -> Step:
         """`score` if the global test evaluates a global model, else `score_personal`."""

@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedweave.algorithms import scoring
+from fedweave.algorithms import trials
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.participation import in_order, places
 from fedweave.algorithms.parts import Part, Round, has
@@ -167,7 +167,7 @@ class FedBuff(FedAvg):
         rows = map_leaves(lambda leaf: leaf.index_select(0, arrived), held) | {STALENESS: staleness}
         names = [fed.clients[place] for place in arrived.tolist()]
         taken = Replies(names, [ReplyBatch(tuple(range(len(names))), rows)], {})
-        return state | self._server.after(state, taken, fed, partial(scoring.try_out, fed, self.try_out))
+        return state | self._server.after(state, taken, fed, partial(trials.try_out, fed, self.try_out))
 
     def _least(self, begun: int, clients: int) -> float:
         """The quorum of the clients that begin: it allows the same number of missing clients as the quorum of all that

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, LocalSteps, Needs, OptimizerName, Outputs, Part, Round
-from fedweave.algorithms.parts.pace import batches_declaration, encode_batches, max_batches
+from fedweave.algorithms.parts.longest_pass import batches_declaration, encode_batches, max_batches
 from fedweave.algorithms.parts.part import OwnCount, copy_part
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import random

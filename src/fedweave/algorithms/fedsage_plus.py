@@ -27,13 +27,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedweave.algorithms.generated_neighbors import mended
 from fedweave.algorithms.neighbors import (
     Generates,
     classification,
     counts,
     embeddings,
     lacking,
-    mended,
     miscount,
     mismatch,
     noisy,

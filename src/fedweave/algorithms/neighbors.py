@@ -3,15 +3,13 @@ generation", section 3.3): the number of a node's missing neighbors, and their f
 
 The generator's weights are {"encoder": …, "count": …, "features": …, "classifier": …}; the classifier only serves to
 train the others. Every node has the same few places ("slots") for generated neighbors; a node with n generated
-neighbors uses its first n slots. `mended` adds these neighbors to a client's graph.
+neighbors uses its first n slots. `generated_neighbors.mended` adds these neighbors to a client's graph.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
@@ -19,7 +17,6 @@ from fedweave.algorithms.parts import Needs, Part
 from fedweave.core import random
 from fedweave.core.bounds import Count, Share
 from fedweave.core.graph import TEST, TRAIN, Graph
-from fedweave.core.graph_arrays import GraphArrays
 from fedweave.core.model import Hidden
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import Adam, cross_entropy
@@ -202,39 +199,3 @@ def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, generat
             from_owner = gather_rows(messages, rows)[:, None].expand(-1, generated.shape[1], -1).flatten(0, 1)
             h_real, h_new = torch.relu(h), torch.relu(linear(h_new, layer["root"]) + from_owner + layer["bias"])
     return cross_entropy(h, graph.y.clamp(min=0), (visible & graph.masks[TRAIN]).to(h.dtype))
-
-
-# ----------------------------------------------------------------------------------------------------
-# The generated neighbors in a client's graph.
-
-
-def mended(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
-    """A client's graph with m more nodes, each unlabeled, in no mask, and with one neighbor, its owner.
-
-    owners: int64 [m]. features: [m, d]. If the client's features are sparse, a new node keeps only its largest ones in
-    magnitude, no more than the client's fullest row has: the longest row of a batch decides the time of a product.
-    """
-    n, added = len(graph.y), len(owners)
-    if sp.issparse(graph.x):
-        most = int(np.diff(sp.csr_matrix(graph.x).indptr).max(initial=0))
-        x = sp.vstack([graph.x, sp.csr_matrix(strongest(features, most))], format="csr").astype(graph.x.dtype)
-    else:
-        x = np.concatenate([graph.x, features.astype(graph.x.dtype)])
-    links = np.stack([owners, n + np.arange(added)])
-    return GraphArrays(
-        x,
-        np.concatenate([graph.edges, links, links[::-1]], 1),
-        np.pad(graph.y, (0, added), constant_values=-1),
-        np.pad(graph.masks, ((0, 0), (0, added))),
-        None if graph.sensitive is None else np.pad(graph.sensitive, (0, added), constant_values=-1),
-    )
-
-
-def strongest(features: np.ndarray, most: int) -> np.ndarray:
-    """[m, d]: the `most` largest entries in magnitude of every row, 0 elsewhere."""
-    if most >= features.shape[1]:
-        return features
-    largest = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
-    out = np.zeros_like(features)
-    np.put_along_axis(out, largest, np.take_along_axis(features, largest, 1), 1)
-    return out

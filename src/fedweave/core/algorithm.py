@@ -33,7 +33,7 @@ class Evaluation(NamedTuple):
              that model on it.
              {"measures": {name: scalar}} adds other facts about each client, such as FedEgo's λ_i.
     server:  pairs of the one global model on the global test graph; None without one.
-    total:   the sums of all clients' scores, where the server knows only these (`algorithms.scoring.sum_score`);
+    total:   the sums of all clients' scores, where the server knows only these (`algorithms.score_sums.sum_score`);
              `clients` is then empty.
     """
 

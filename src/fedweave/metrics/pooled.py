@@ -99,7 +99,7 @@ def pooled_examples(clients: Sequence[Tree], alarm: Alarm | None = None, share: 
 
 
 def pooled_sums(total: Tree, alarm: Alarm, share: float = 0.0) -> dict[str, np.ndarray]:
-    """`pooled_examples` from sums of clients' histograms (`algorithms.scoring.totals`), with bounds of the error; {}
+    """`pooled_examples` from sums of clients' histograms (`algorithms.score_sums.totals`), with bounds of the error; {}
     where no client has any."""
     sums = {name: tensor.cpu().numpy() for name, tensor in total.get("histogram", {}).items()}
     if "residuals" in sums:

@@ -4,6 +4,7 @@ An algorithm of the family is an ordered list of them. Parts that belong to one 
 `algorithms.PARTS` names them all.
 """
 
+from fedweave.algorithms.parts.client_data import ClassCounts, Drift
 from fedweave.algorithms.parts.composition import Composition
 from fedweave.algorithms.parts.cross_entropy import (
     BatchCrossEntropy,
@@ -12,28 +13,27 @@ from fedweave.algorithms.parts.cross_entropy import (
     GraphCrossEntropy,
     SampledCrossEntropy,
 )
-from fedweave.algorithms.parts.dp import Clip, ExampleNoise, MemberNoise, Normalised
+from fedweave.algorithms.parts.dp import Clip, MemberNoise, Normalised
+from fedweave.algorithms.parts.example_noise import ExampleNoise
 from fedweave.algorithms.parts.foreign import ForeignEnds
 from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.algorithms.parts.needs import LocalSteps, Needs, Protection
 from fedweave.algorithms.parts.pace import LocalEpochs, RateSchedule, Schedule
 from fedweave.algorithms.parts.packing import Quantize, TopK
 from fedweave.algorithms.parts.part import Context, Objective, Outputs, Part, has
-from fedweave.algorithms.parts.secure_sum import SecureSum
-from fedweave.algorithms.parts.start import ClassCounts, Drift, MixedStart, TrainedModel
-from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
-from fedweave.algorithms.parts.weights import (
+from fedweave.algorithms.parts.robust import (
     Bulyan,
-    BySize,
     CenteredClip,
     GeometricMedian,
     Krum,
     Median,
     NormBound,
     TrimmedMean,
-    Uniform,
-    UniformTrained,
 )
+from fedweave.algorithms.parts.secure_sum import SecureSum
+from fedweave.algorithms.parts.start import MixedStart, TrainedModel
+from fedweave.algorithms.parts.training import OptimizerName, OptimizerState, Training
+from fedweave.algorithms.parts.weights import BySize, Uniform, UniformTrained
 from fedweave.core.algorithm import Round
 
 __all__ = [

@@ -4,12 +4,13 @@ Both come from settings of the FedAvg family and of local training, not from a l
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from fedweave.algorithms.parts.longest_pass import batches_declaration, encode_batches, max_batches
 from fedweave.algorithms.parts.part import Part, copy_part
 from fedweave.algorithms.parts.training import batches
 from fedweave.core.algorithm import Round
@@ -18,7 +19,6 @@ from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.ranges import Whole
-from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 
@@ -121,39 +121,6 @@ class LocalEpochs(Part):
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """{"batches": the most mini-batches of any client}."""
         return {"batches": state["batches"]}, {}
-
-
-# ----------------------------------------------------------------------------------------------------
-# The longest pass of any client. Without secure aggregation it is the largest number that a client sends. With it, it
-# is the power of two above: the sum reveals how many clients have 1, 2, up to 4, … mini-batches.
-
-
-_POWERS = 41
-
-
-def batches_declaration(plain: Sends, within: SecureSum | None) -> Sends:
-    """The declaration for a number of mini-batches: `plain` without secure aggregation."""
-    if within is None:
-        return plain
-    reveals = "nothing by itself; with the others' how many clients have 1, 2, up to 4, up to 8, … mini-batches"
-    return Sends(reveals, replace(within, bits=64, fraction=0))
-
-
-def encode_batches(count: Tensor, within: SecureSum | None) -> Tensor:
-    """The number; with secure aggregation int64 [41], 1 at the least k with count ≤ 2^k."""
-    if within is None:
-        return count
-    powers = 1 << torch.arange(_POWERS, device=count.device)
-    above = (powers >= count).long()
-    return above - torch.nn.functional.pad(above[:-1], (1, 0))
-
-
-def max_batches(replies: Replies, key: str, within: SecureSum | None) -> int:
-    """The most mini-batches, at least 1, from the clients' replies."""
-    if within is None:
-        return max(1, int(replies.stack(key).max()))
-    most: int = 1 << int(replies.total(key).nonzero().max())
-    return most
 
 
 def timing(kind: Schedule, warmup: int, local_epochs: int, batch_size: int) -> tuple[Part, ...]:

@@ -117,7 +117,7 @@ def check_planned_evaluations(
 
 
 def models_tried(algorithm: Algorithm, sites: int, rounds: Sequence[int]) -> int:
-    """The largest number of models that the sites try in these rounds (`algorithms.scoring`). sites: their number."""
+    """The largest number of models that the sites try in these rounds (`algorithms.trials`). sites: their number."""
     return algorithm.composed.queries(sites, rounds) if isinstance(algorithm, FedAvg) else 0
 
 

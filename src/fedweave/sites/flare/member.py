@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from fedweave.algorithms.parts.part import KEEP
-from fedweave.algorithms.scoring import TRIED
+from fedweave.algorithms.trials import TRIED
 from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Declaration, Sends, StepInfo, step_info

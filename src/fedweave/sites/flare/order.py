@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from fedweave.algorithms.scoring import AT_ONCE
+from fedweave.algorithms.trials import AT_ONCE
 from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, step_name
 from fedweave.core.types import EVALUATION, PREDICTION, SETUP, TRAINING

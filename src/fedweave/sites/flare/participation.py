@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import torch
 
-from fedweave.algorithms.scoring import TRIED
+from fedweave.algorithms.trials import TRIED
 from fedweave.core.algorithm import Algorithm, Calls, calls_of, capabilities
 from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.graph import Graph

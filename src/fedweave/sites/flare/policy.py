@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from fedweave.algorithms.parts.start import COUNTS
-from fedweave.algorithms.scoring import TRIED
+from fedweave.algorithms.parts.client_data import COUNTS
+from fedweave.algorithms.trials import TRIED
 from fedweave.core.algorithm import Algorithm
 from fedweave.core.federation import StepInfo
 from fedweave.core.graph import SPLITS, Graph

@@ -7,7 +7,8 @@ from types import MethodType
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.scoring import HIGH, LOW, MEAN, TRIED
+from fedweave.algorithms.score_sums import HIGH, LOW, MEAN
+from fedweave.algorithms.trials import TRIED
 from fedweave.algorithms.vertical.labels import DRAWN, LabelRelease
 from fedweave.core.algorithm import Algorithm, Calls
 from fedweave.core.federation import Client, Sends, Step, StepInfo, step_info

@@ -1,0 +1,127 @@
+"""Parts about clients' data.
+
+The number of training examples of each class over all clients, for losses that weigh classes; and data that change
+while clients train (Zhou et al. 2026, "FairGFL: privacy-preserving fairness-aware federated learning with overlapping
+subgraphs", appendix F-D).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.part import Context, Part
+from fedweave.core import mechanism, random
+from fedweave.core.bounds import CountOrNone, Fraction
+from fedweave.core.federation import Client, Federation, Sends, Step, on_client
+from fedweave.core.graph import TRAIN
+from fedweave.core.graph_arrays import GraphArrays, dense
+from fedweave.core.tree import Tree
+from fedweave.learn import class_counts
+
+COUNTS = "class_counts"  # reveals labels
+_MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
+_REVEALS = "how many training examples of each class all members have together"
+
+
+@dataclass(frozen=True)
+class ClassCounts(Part):
+    """Weighs classes (`class_weight = "balanced"`, `logit_adjustment`) by the training examples of each class over all
+    clients, instead of each client's own. Clients add up these counts once, before the first round, by secure
+    aggregation: no one learns a single client's counts. The server sends the sum to all clients.
+
+    require_all: the sum covers all clients.
+    minimum:     fewest clients of a sum without `require_all`.
+    accomplices: without `require_all`: c of P clients may work with the server; it covers more than (P + c) / 2.
+    """
+
+    require_all: bool = True
+    minimum: Annotated[int, Field(ge=2)] = 2
+    accomplices: CountOrNone = 1
+    recorded = True
+    needs = Needs(data=("classes",))
+
+    client_learns: ClassVar[Mapping[str, str]] = {"classes": _REVEALS}
+
+    @property
+    def _summed(self) -> mechanism.SecureSum:
+        against = 0 if self.require_all else self.accomplices
+        return mechanism.SecureSum(self.minimum, self.require_all, 64, 0, against)
+
+    @property
+    def setup(self) -> tuple[Step, ...]:
+        """The step that adds up the counts, once."""
+        return (self.count_classes,)
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """{"classes": int64 [c]}."""
+        none = torch.zeros(fed.classes, dtype=torch.int64, device=fed.device)
+        return {"classes": fed.map(self.count_classes, {"classes": none}).total(COUNTS)}
+
+    @on_client(
+        sends=lambda self: {COUNTS: Sends(f"nothing by itself; with the others' {_REVEALS}", self._summed)},
+        hears={"classes": "how many classes there are"},
+        apart=True,
+    )
+    def count_classes(self, client: Client, message: Tree) -> Tree:
+        """{"class_counts": training examples of each class}."""
+        graph = client.graph
+        counts = class_counts(graph.y, graph.masks[TRAIN], len(message["classes"]))
+        return {COUNTS: counts.clamp(max=_MOST).to(torch.int64)}
+
+    def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
+        """{"classes": the counts over all clients, int64 [c]}."""
+        return {"classes": state["classes"]}, {}
+
+
+@dataclass(frozen=True)
+class Drift(Part):
+    """Before each round every node's features change with probability `share`. Each feature is then, with equal odds,
+    the node's own or the feature of another node of the client with the same label. Links, labels and masks stay.
+
+    The paper only says that 1 % of each client's data changes. A node that several clients hold changes at one of them,
+    so their overlap shrinks; `Federation.pairs` keeps the original overlap.
+
+    share: share of a client's nodes whose features change in a round.
+    """
+
+    share: Fraction = 0.01
+
+    def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
+        if data.graph_of is not None:
+            raise ValueError("drift needs nodes as examples, and here the examples are small graphs; leave it out")
+        rng = np.random.default_rng(int(random.fold(ctx.client.key, "drift")) & (2**63 - 1))
+        changed = (rng.random(len(data.y)) < self.share) & (data.y >= 0)  # only nodes with a label
+        rows = np.flatnonzero(changed)
+        others = _alike(data.y, rows, rng)
+        values, other = (dense(data.x[at]) for at in (rows, others))
+        return data._replace(
+            x=_with_rows(data.x, rows, np.where(rng.random(values.shape) < 0.5, values, other))
+        ), changed
+
+
+def _alike(y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """For each of the `nodes` another one with its label; itself if there is none."""
+    same = {label: np.flatnonzero(y == label) for label in np.unique(y[nodes]).tolist()}
+    result = nodes.copy()
+    for place, node in enumerate(nodes.tolist()):
+        members = same[int(y[node])]
+        if len(members) > 1:
+            at = int(rng.integers(0, len(members) - 1))
+            result[place] = members[at + (at >= np.searchsorted(members, node))]
+    return result
+
+
+def _with_rows(x: "np.ndarray | sp.csr_matrix", rows: np.ndarray, new: np.ndarray) -> "np.ndarray | sp.csr_matrix":
+    """x with the rows `new` at the places `rows`."""
+    at = np.arange(x.shape[0])
+    at[rows] = x.shape[0] + np.arange(len(rows))
+    if isinstance(x, np.ndarray):
+        return np.concatenate([x, new])[at]
+    return sp.csr_matrix(sp.vstack([x, sp.csr_matrix(new)], format="csr")[at])

@@ -1,0 +1,290 @@
+"""Robust aggregation: a minority of clients cannot move the model where they want, even with arbitrary updates.
+
+Each part reads every client's update, so none can be combined with secure aggregation. These parts replace weighting by
+size, because a client could report a false size. An update of exactly 0, which clients without training examples send,
+does not count: it would be a vote for leaving the model unchanged.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedweave.algorithms.parts.needs import Needs
+from fedweave.algorithms.parts.part import Part
+from fedweave.algorithms.parts.weights import Uniform
+from fedweave.core.algorithm import Round
+from fedweave.core.bounds import Count, CountOrNone, NonNegative, Positive
+from fedweave.core.federation import Federation
+from fedweave.core.tree import Tree, leaves, map_leaves, nest, ravel, unravel
+from fedweave.errors import UserError
+
+
+@dataclass(frozen=True)
+class Median(Uniform):
+    """The median of the clients' updates in every coordinate (Yin et al. 2018, "Byzantine-robust distributed learning:
+    towards optimal statistical rates", definition 1); with two middle values, their mean."""
+
+    recorded = True
+    rounds_vary = True
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        return _of_sorted(round, lambda least: (least[(len(least) - 1) // 2] + least[len(least) // 2]) / 2)
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Uniform):
+    """The mean of the clients' updates in every coordinate, without the ⌊β P⌋ largest and the ⌊β P⌋ smallest of P
+    values (Yin et al. 2018, definition 2).
+
+    beta: β, at least the share of clients that may be malicious, below one half.
+    """
+
+    beta: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
+    recorded = True
+    rounds_vary = True
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Raise a UserError if there are too few clients."""
+        self._trimmed(len(fed.clients))
+        return {}
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        cut = self._trimmed(len(round.at))
+        return _of_sorted(round, lambda least: _middle(least, cut).mean(0))
+
+    def _trimmed(self, clients: int) -> int:
+        """⌊β P⌋.
+
+        Raises:
+            UserError: it is 0, so that no update would be left out.
+        """
+        if not (cut := int(self.beta * clients + 1e-9)):
+            raise UserError(
+                f"trimmed_mean: beta = {self.beta:g} of {clients} clients leaves out none; raise beta, or "
+                "algorithm.quorum where clients are missing.",
+                code="user.too-few",
+            )
+        return cut
+
+
+@dataclass(frozen=True)
+class Krum(Part):
+    """The update with the least sum of squared distances to its P − f − 2 nearest others or, with m > 1 (multi-Krum),
+    the mean of the m best updates (Blanchard et al. 2017, "Machine learning with adversaries: Byzantine tolerant
+    gradient descent", sections 4 and 5).
+
+    malicious: f, the number of a round's P clients that may be malicious; P must be at least 2 f + 3.
+    keep:      m, the number of updates in the mean, at most P − f.
+    """
+
+    malicious: CountOrNone = 1
+    keep: Count = 1
+    recorded = True
+    rounds_vary = True
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Raise a UserError if there are too few clients."""
+        self._check(len(fed.clients))
+        return {}
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """1 / m for the m best updates, 0 for the others; if too few updates are not 0, updates of 0 count too."""
+        self._check(len(round.at))
+        moving = _moving(round)
+        voters = (moving if moving.sum() >= self._least else torch.ones_like(moving)).nonzero()[:, 0]
+        best = voters[krum_scores(round.updates[voters], self.malicious).argsort(stable=True)[: self.keep]]
+        return torch.zeros_like(round.at, dtype=torch.float64).index_fill(0, best, 1 / self.keep)
+
+    @property
+    def _least(self) -> int:
+        """2 f + 3 or f + m, the larger."""
+        return max(2 * self.malicious + 3, self.malicious + self.keep)
+
+    def _check(self, clients: int) -> None:
+        """Check the number of a round's clients.
+
+        Raises:
+            UserError: they are too few.
+        """
+        if clients < self._least:
+            raise UserError(
+                f"krum: malicious = {self.malicious} and keep = {self.keep} need {self._least} clients in a round; "
+                f"there are {clients}. Lower them, or raise algorithm.participation or quorum.",
+                code="user.too-few",
+            )
+
+
+def krum_scores(updates: Tensor, malicious: int) -> Tensor:
+    """s(i) = Σ ‖V_i − V_j‖² over the P − f − 2 nearest others of each of the `updates` float64 [P, D]: [P]."""
+    products = updates @ updates.T
+    squares = products.diagonal()
+    distances = (squares[:, None] + squares - 2 * products).clamp(min=0)
+    others = distances.fill_diagonal_(torch.inf).sort(1).values
+    return others[:, : len(updates) - malicious - 2].sum(1)
+
+
+@dataclass(frozen=True)
+class GeometricMedian(Part):
+    """The point with the least sum of distances to the clients' updates, by Weiszfeld's steps v ← Σ β_i Δ_i / Σ β_i
+    with β_i = 1 / max(ν, ‖v − Δ_i‖), from the mean on (Pillutla et al. 2022, "Robust aggregation for federated
+    learning", algorithm 2). Clients count equally, because a client could report a false size.
+
+    nu:         ν, the least distance that counts, so that no weight is infinite.
+    iterations: number of steps.
+    """
+
+    nu: Positive = 1e-6
+    iterations: Count = 8
+    recorded = True
+    rounds_vary = True
+
+    def weigh(self, state: Tree, round: Round) -> Tensor:
+        """β_i / Σ β_k, 0 for updates of 0."""
+        updates = round.updates
+        share = _moving(round).double()
+        share = share / share.sum()
+        counts = share
+        for _ in range(self.iterations):
+            distances = (updates - share @ updates).norm(dim=1)
+            share = counts / distances.clamp(min=self.nu)
+            share = share / share.sum()
+        return share
+
+
+@dataclass(frozen=True)
+class Bulyan(Uniform):
+    """The mean in every coordinate of the θ − 2 f values nearest to the median of θ = P − 2 f updates (El Mhamdi et al.
+    2018, "The hidden vulnerability of distributed learning in Byzantium", algorithm 2). Krum chooses these updates one
+    after the other among the remaining ones. If few updates remain, Krum looks at one neighbor at least.
+
+    malicious: f, the number of a round's P clients that may be malicious; P must be at least 4 f + 3.
+    """
+
+    malicious: CountOrNone = 1
+    recorded = True
+    rounds_vary = True
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """Raise a UserError if there are too few clients."""
+        self._check(len(fed.clients))
+        return {}
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        """The means; if too few updates are not 0, updates of 0 count too."""
+        self._check(len(round.at))
+        moving = _moving(round)
+        updates = round.updates[moving if moving.sum() >= self._least else torch.ones_like(moving)]
+        chosen, left = list[Tensor](), updates
+        for _ in range(len(updates) - 2 * self.malicious):
+            at = int(krum_scores(left, min(self.malicious, max(len(left) - 3, 0))).argmin())
+            chosen.append(left[at])
+            left = torch.cat([left[:at], left[at + 1 :]])
+        rows = torch.stack(chosen).sort(0).values
+        middle = (rows[(len(rows) - 1) // 2] + rows[len(rows) // 2]) / 2
+        nearest = (rows - middle).abs().argsort(dim=0, stable=True)[: len(rows) - 2 * self.malicious]
+        return unravel(rows.gather(0, nearest).mean(0), round.w)
+
+    @property
+    def _least(self) -> int:
+        return 4 * self.malicious + 3
+
+    def _check(self, clients: int) -> None:
+        """Check the number of a round's clients.
+
+        Raises:
+            UserError: they are too few.
+        """
+        if clients < self._least:
+            raise UserError(
+                f"bulyan: malicious = {self.malicious} needs {self._least} clients in a round; there are {clients}. "
+                "Lower it, or raise algorithm.participation or quorum.",
+                code="user.too-few",
+            )
+
+
+@dataclass(frozen=True)
+class CenteredClip(Uniform):
+    """The mean of the clients' updates, each clipped to the distance τ from the last joint update: v ← v + 1/P Σ (Δ_i −
+    v) min(1, τ / ‖Δ_i − v‖) (Karimireddy et al. 2021, "Learning from history for Byzantine robust optimization",
+    algorithm 2). Deviations: clients use the momentum of their local optimizer, if any; τ can follow the round.
+
+    tau:        τ; 0 takes the median of the round's distances to v, computed in each step.
+    iterations: number of steps.
+    """
+
+    tau: NonNegative = 0.0
+    iterations: Count = 1
+    recorded = True
+    rounds_vary = True
+
+    def init(self, fed: Federation, w: Tree) -> Tree:
+        """{"center": v, 0 at first}."""
+        return {"center": map_leaves(torch.zeros_like, w)}
+
+    def aggregate(self, state: Tree, round: Round) -> Tree:
+        updates, v = round.updates[_moving(round)], ravel(state["center"]).double()
+        for _ in range(self.iterations):
+            apart = updates - v
+            distances = apart.norm(dim=1)
+            tau = self.tau or distances.median()
+            v = v + (apart * (tau / distances.clamp(min=1e-30)).clamp(max=1.0)[:, None]).mean(0)
+        return unravel(v, round.w)
+
+    def update(self, state: Tree, round: Round) -> Tree:
+        """The joint update, for the next round."""
+        return {"center": round.delta}
+
+
+@dataclass(frozen=True)
+class NormBound(Part):
+    """Scales each update down to L2 norm M at most at the server (Sun et al. 2019, "Can you really backdoor federated
+    learning?", section 4). It works with every way to weight or aggregate updates. Clients count equally unless another
+    part decides it: a size that the client reports could undo the bound.
+
+    Deviations: M can follow the round's updates; no noise is added to the model afterwards.
+
+    norm: M, largest norm of an update; 0 takes the median of the round's norms above 0, the lower of two middle ones.
+    """
+
+    norm: NonNegative = 0.0
+    recorded = True
+    rounds_vary = True
+    needs = Needs(alike=True)
+
+    def limit(self, state: Tree, round: Round) -> Tensor:
+        """min(1, M / ‖Δ_i‖₂), float64 [P]."""
+        norms = round.updates.norm(dim=1)
+        moved = norms[norms > 0]
+        if not len(moved):
+            return torch.ones_like(norms)
+        result: Tensor = ((self.norm or moved.median()) / norms.clamp(min=1e-30)).clamp(max=1.0)
+        return result
+
+
+def _moving(round: Round) -> Tensor:
+    """bool [P]: the clients whose updates are not 0; all clients if every update is 0."""
+    mask = torch.stack([(round.update(path) != 0).flatten(1).any(1) for path, _ in leaves(round.w)]).any(0)
+    return mask if mask.any() else ~mask
+
+
+def _middle(ascending: np.ndarray, cut: int) -> np.ndarray:
+    """The rows without the `cut` first and last ones; at least one or two remain."""
+    cut = min(cut, (len(ascending) - 1) // 2)
+    return ascending[cut : len(ascending) - cut]
+
+
+def _of_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tree:
+    """`function` of each leaf's updates [P, …] that are not 0, float64, with every coordinate in ascending order."""
+    moving = _moving(round)
+
+    def one(path: str, leaf: Tensor) -> Tensor:
+        # NumPy's sort along the clients takes a tenth of torch's time.
+        ascending = np.sort(round.update(path)[moving].cpu().numpy(), axis=0).astype(np.float64)
+        return torch.from_numpy(np.asarray(function(ascending))).to(leaf.device, leaf.dtype)
+
+    return nest({path: one(path, leaf) for path, leaf in leaves(round.w)})
