@@ -12,7 +12,7 @@ from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.cgsv import CosineValue, SparseUpdates
 from fedweave.algorithms.f2gnn import FairPenalty
 from fedweave.algorithms.fedprox import Proximal
-from fedweave.algorithms.parts import Drift, ExampleNoise, SecureSum, Uniform, dp
+from fedweave.algorithms.parts import Drift, ExampleNoise, SecureSum, Uniform, example_noise
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph, make_graph
@@ -60,7 +60,7 @@ def test_every_example_counts_once_however_many_are_held_at_a_time(
 ) -> None:
     model, w, graph = of(kind)
     whole = ExampleNoise(clip=0.1).clipped_sum(w, model, graph)
-    monkeypatch.setattr(dp, "_AT_ONCE", at_once)
+    monkeypatch.setattr(example_noise, "_AT_ONCE", at_once)
     assert distance(ExampleNoise(clip=0.1).clipped_sum(w, model, graph), whole) < 1e-12
 
 
