@@ -32,7 +32,7 @@ from scipy import sparse
 
 from benchmarks.against_openfgl import apart
 from benchmarks.optimizer_state import spread
-from fedweave.core.links import LinkExamples
+from fedweave.core.link_examples import LinkExamples
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.graphs import links_of

@@ -10,7 +10,7 @@ import torch
 from fedweave.algorithms.parts.links import LinkPrediction, training_links
 from fedweave.core import random
 from fedweave.core.federation import Client
-from fedweave.core.links import Codes
+from fedweave.core.link_examples import Codes
 from fedweave.core.tree import leaves
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve

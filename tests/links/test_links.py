@@ -23,7 +23,9 @@ from fedweave.core.candidates import Queries, behind
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import ITEMS, KNOWN, QUERY, QUERY_COUNT, SEVERAL, TEST, TRAIN, VAL, Graph, make_graph, stack
 from fedweave.core.graph_arrays import graph_tree, tree_graph
-from fedweave.core.links import Links, hashes_of, link_examples, pair_hashes, split_of
+from fedweave.core.link_examples import link_examples
+from fedweave.core.link_hashes import hashes_of, pair_hashes, split_of
+from fedweave.core.links import Links
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.errors import FedweaveError

@@ -8,7 +8,9 @@ import scipy.sparse as sp
 
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import SPLITS, TEST, TRAIN, VAL
-from fedweave.core.links import OF_DATA, Links, hashes_of, pair_hashes, relation_of, split_of
+from fedweave.core.link_examples import relation_of
+from fedweave.core.link_hashes import hashes_of, pair_hashes, split_of
+from fedweave.core.links import OF_DATA, Links
 from fedweave.core.types import Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.external import plain_edges

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from fedweave.core.bounds import BelowOne
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TRAIN
-from fedweave.core.links import hashes_of, pair_hashes, places
+from fedweave.core.link_hashes import hashes_of, pair_hashes, places
 from fedweave.core.settings import Settings
 from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset, to_undirected

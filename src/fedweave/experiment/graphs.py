@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.core.edge_list import EdgeLists
 from fedweave.core.edges import BatchCache, Edges
 from fedweave.core.graph import Graph, make_graph, stack
-from fedweave.core.links import LinkExamples, link_examples
+from fedweave.core.link_examples import LinkExamples, link_examples
 from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import size_classes
 from fedweave.core.target import CLASS

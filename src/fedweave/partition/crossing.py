@@ -24,7 +24,9 @@ from fedweave.core.graph import (
     ROOM,
     TRAIN,
 )
-from fedweave.core.links import Links, hashes_of, pair_hashes, relation_of, split_of, words
+from fedweave.core.link_examples import relation_of
+from fedweave.core.link_hashes import hashes_of, pair_hashes, split_of, words
+from fedweave.core.links import Links
 from fedweave.core.operators import NODES, Precomputed
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError

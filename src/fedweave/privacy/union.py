@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedweave.core.links import words
+from fedweave.core.link_hashes import words
 from fedweave.errors import FedweaveError
 from fedweave.ops.hashing import finalize
 

@@ -11,7 +11,7 @@ import torch
 
 from fedweave.core.candidates import Queries, behind
 from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, TEST
-from fedweave.core.links import LinkExamples
+from fedweave.core.link_examples import LinkExamples
 from fedweave.experiment.build import Built
 from fedweave.experiment.graphs import links_of
 from fedweave.metrics import links as ranking

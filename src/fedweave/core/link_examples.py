@@ -1,0 +1,330 @@
+"""The examples, messages and lists that a client's links become: the split of each link, the edges that carry messages,
+and the pairs that are not links and evaluate a model. In NumPy, before any training.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.graph import (
+    CANDIDATES,
+    FILTERED,
+    ITEMS,
+    KNOWN,
+    LISTS,
+    LOOPS,
+    QUERIES,
+    SEVERAL,
+    SOURCE,
+    TARGET,
+    TEST,
+    TRAIN,
+    TRAINED,
+    VAL,
+)
+from fedweave.core.link_hashes import hashes_of, pair_hashes, words
+from fedweave.core.links import Links
+
+TRIES = 32  # to find a pair that is no link
+AT_ONCE = 1 << 22  # pairs of a query and a candidate that are looked at together
+
+
+class LinkExamples(NamedTuple):
+    """The parts of a client's graph where links are the examples: P links first, in the client's order, then pairs that
+    are no links, one for each link in a split, then pairs for ranks.
+
+    edges:   int64 [2, E], both directions of the edges that carry messages. edge_attrs: these edges with their
+             attributes; None where they have none.
+    pairs, ranks: see `core.graph.Graph`. y: int64 [e]: 1, 0, and -1 of ranks. masks: bool [3, e].
+    group:   int64 [e], the member of a union that a pair was drawn for; -1 for links.
+    known:   int64, the sorted codes of the known links (`Codes`). items: int64, the nodes that a candidate may be; None
+             for all. several: whether there are several relations. loops: whether links join nodes with themselves.
+             asked: the queries that have all nodes as candidates; None where candidates are pairs.
+    """
+
+    edges: np.ndarray
+    edge_attrs: EdgeAttributes | None
+    pairs: np.ndarray
+    ranks: np.ndarray
+    y: np.ndarray
+    masks: np.ndarray
+    group: np.ndarray
+    known: np.ndarray
+    items: np.ndarray | None
+    several: bool
+    loops: bool
+    asked: "AllRanked | None" = None
+
+    @property
+    def trained(self) -> np.ndarray:
+        """int64: the rows of the links to train on."""
+        return np.flatnonzero(self.masks[TRAIN] & (self.y == 1))
+
+    def lists(self, lengths: Mapping[str, int]) -> dict[str, np.ndarray]:
+        """The entries of `Graph.extra` that belong to links, padded to these lengths."""
+        largest = np.iinfo(np.int64).max
+        lists = {name: _pad(part, lengths[name], largest if name == KNOWN else -1) for name, part in self._parts}
+        of_items = self.asked is not None and self.items is not None
+        marks = {SEVERAL: self.several, LISTS: of_items, LOOPS: self.loops}
+        return lists | {name: np.ones(1, np.int64) for name, there in marks.items() if there}
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """The length of each list without padding, at least 1."""
+        return {name: max(1, part.shape[-1]) for name, part in self._parts}
+
+    @property
+    def _parts(self) -> list[tuple[str, np.ndarray]]:
+        parts = [(TRAINED, self.trained), (KNOWN, self.known)]
+        parts += [] if self.items is None else [(ITEMS, self.items)]
+        return parts if self.asked is None else [*parts, *zip((QUERIES, CANDIDATES, FILTERED), self.asked, strict=True)]
+
+
+class AllRanked(NamedTuple):
+    """int64 [3, q], [2, c] and [4, k]: see `core.candidates.Queries`."""
+
+    queries: np.ndarray
+    candidates: np.ndarray
+    filtered: np.ndarray
+
+
+def _pad(numbers: np.ndarray, size: int, value: int) -> np.ndarray:
+    missing = np.full((*numbers.shape[:-1], size - numbers.shape[-1]), value, np.int64)
+    return np.concatenate([numbers, missing], -1)
+
+
+class Codes:
+    """The known links among n nodes, for looking pairs up. loops: whether links join nodes with themselves."""
+
+    def __init__(self, attributes: EdgeAttributes, nodes: int, loops: bool = False) -> None:
+        self.nodes, self.loops = nodes, loops
+        relation = relation_of(attributes)
+        source, target = attributes.ends
+        codes = [self.of(source, target, relation)]
+        if not attributes.directed:
+            codes.append(self.of(target, source, relation))
+        self.sorted = np.unique(np.concatenate(codes))
+
+    def of(self, source: np.ndarray, target: np.ndarray, relation: np.ndarray) -> np.ndarray:
+        """int64: one number for each triple."""
+        result: np.ndarray = (relation * self.nodes + source) * self.nodes + target
+        return result
+
+    def triples(self) -> np.ndarray:
+        """int64 [3, k]: source, target and relation of each known link."""
+        pair, target = np.divmod(self.sorted, self.nodes)
+        relation, source = np.divmod(pair, self.nodes)
+        return np.stack([source, target, relation])
+
+    def holds(self, source: np.ndarray, target: np.ndarray, relation: np.ndarray) -> np.ndarray:
+        """bool: which triples are links or, where no link does, join a node with itself."""
+        codes = self.of(source, target, relation)
+        at = np.searchsorted(self.sorted, codes).clip(max=max(len(self.sorted) - 1, 0))
+        there = self.sorted[at] == codes if len(self.sorted) else np.zeros(codes.shape, bool)
+        return there if self.loops else np.asarray(there | (source == target))
+
+
+def relation_of(attributes: EdgeAttributes) -> np.ndarray:
+    """int64 [M]: the number of each link's relation, 0 where all are of one."""
+    return np.zeros(attributes.total, np.int64) if attributes.y is None else attributes.y
+
+
+def link_examples(
+    links: Links,
+    attributes: EdgeAttributes,
+    masks: np.ndarray,
+    names: Sequence[str],
+    items: np.ndarray | None = None,
+    members: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+) -> LinkExamples:
+    """The examples, messages and lists of a client's links.
+
+    attributes: its P links with their attributes, and their relation as `y`. masks: bool [3, P], the split. names: of
+    its n nodes. items: int64, the nodes that a candidate may be; None for all. members: for a union, the nodes and the
+    links of each member; pairs that are no links are drawn among a member's nodes, as that member would draw them.
+    """
+    nodes, relation, total = len(names), relation_of(attributes), attributes.total
+    hashes = hashes_of(names)
+    keys = pair_hashes(hashes[attributes.ends[0]], hashes[attributes.ends[1]], relation, links.seed)
+    edges, edge_attrs, supervised = _messages(links, attributes, masks, keys, nodes)
+    codes = Codes(attributes, nodes, links.loops)
+    used = masks.copy()
+    used[TRAIN] &= supervised
+    several = bool(links.relations)
+    turns = several and items is None  # heads are replaced, too; with items, only tails
+    pieces = [
+        _Pieces(
+            np.stack([*attributes.ends, relation]),
+            np.stack([np.full(total, -1), np.where(masks[VAL] | masks[TEST], 2 if turns else 1, 0)]),
+            np.ones(total, np.int64),
+            used,
+            np.full(total, -1),
+        )
+    ]
+    ranked = list[AllRanked]()
+    for number, (member_nodes, rows) in enumerate(members or [(np.arange(nodes), np.arange(total))]):
+        pool = member_nodes if items is None else np.intersect1d(member_nodes, items)
+        chosen = rows[used[:, rows].any(0)]
+        member_codes = Codes(attributes.select(rows), nodes, links.loops) if members else codes
+        no_links = _NoLinks(links, attributes, member_codes, keys, member_nodes, pool, items is not None, turns)
+        pieces.append(no_links.beside(chosen, used, number))
+        evaluated = rows[(masks[VAL] | masks[TEST])[rows]]
+        if links.candidates == "all":
+            ranked.append(no_links.all_ranked(evaluated, number))
+        elif links.candidates:
+            pieces.append(no_links.candidates(evaluated, number))
+    pairs, ranks, y, split, group = [np.concatenate(part, -1) for part in zip(*pieces, strict=True)]
+    if not links.candidates:
+        ranks[1] = 0
+    queries = AllRanked(*(np.concatenate(part, -1) for part in zip(*ranked, strict=True))) if ranked else None
+    return LinkExamples(
+        edges, edge_attrs, pairs, ranks, y, split, group, codes.sorted, items, several, links.loops, queries
+    )
+
+
+class _Pieces(NamedTuple):
+    pairs: np.ndarray
+    ranks: np.ndarray
+    y: np.ndarray
+    masks: np.ndarray
+    group: np.ndarray
+
+
+def _messages(
+    links: Links, attributes: EdgeAttributes, masks: np.ndarray, keys: np.ndarray, nodes: int
+) -> tuple[np.ndarray, EdgeAttributes | None, np.ndarray]:
+    """The edges that carry messages, their attributes, and bool [P], the training links that a model is trained on."""
+    low, high = np.minimum(*attributes.ends), np.maximum(*attributes.ends)
+    pair = (relation_of(attributes) * nodes + low) * nodes + high
+    tested, validated = pair[masks[TEST]], pair[masks[VAL]]
+    reserved = masks[TRAIN] & (words(keys, 1) < links.disjoint * 2.0**63)
+    supervised = reserved if links.disjoint > 0 else masks[TRAIN]
+    train = masks[TRAIN] & ~np.isin(pair, np.concatenate([tested, validated]))
+    also = masks[VAL] & ~np.isin(pair, tested) if links.message == "train+val" else np.zeros_like(train)
+    chosen = np.flatnonzero(train | also)
+    edge_attrs = attributes.select(chosen)._replace(examples=False, split=None, split_times=None)
+    if links.levels:  # training sees level 0, validation up to 1, test all
+        level = np.where(also, 2.0, np.where(reserved, 1.0, 0.0))[chosen]
+        edge_attrs = edge_attrs._replace(time=level, split_times=(0.0, 1.0))
+    source, target = edge_attrs.ends[:, edge_attrs.ends[0] != edge_attrs.ends[1]]
+    both = np.unique(np.concatenate([source * nodes + target, target * nodes + source]))
+    attributed = edge_attrs.directed or any(
+        part is not None for part in (edge_attrs.weight, edge_attrs.features, edge_attrs.y)
+    )
+    return np.stack([both // nodes, both % nodes]), edge_attrs if attributed or links.levels else None, supervised
+
+
+class _NoLinks(NamedTuple):
+    """The source of pairs that are no links, for links among the nodes `members`; a candidate is in `pool`."""
+
+    links: Links
+    attributes: EdgeAttributes
+    codes: Codes
+    keys: np.ndarray
+    members: np.ndarray
+    pool: np.ndarray
+    of_items: bool
+    turns: bool
+
+    def beside(self, chosen: np.ndarray, masks: np.ndarray, number: int) -> _Pieces:
+        """A pair for each of the `chosen` links, in its split. Both ends are new; with relations or items, only one."""
+        keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
+        source, target = (end[chosen].copy() for end in self.attributes.ends)
+        head = (words(keys, 2) & 1 > 0) & self.turns
+        remaining = np.arange(len(chosen)) if len(self.pool) else np.arange(0)
+        for attempt in range(TRIES):
+            first, second = (words(keys[remaining], 8 + 2 * attempt + end) for end in (0, 1))
+            if not self.of_items:
+                moves = head[remaining] if self.turns else np.ones(len(remaining), bool)
+                source[remaining] = np.where(moves, self.members[first % len(self.members)], source[remaining])
+            stays = head[remaining] if self.turns else np.zeros(len(remaining), bool)
+            target[remaining] = np.where(stays, target[remaining], self.pool[second % len(self.pool)])
+            remaining = remaining[self.codes.holds(source[remaining], target[remaining], relation[remaining])]
+            if not len(remaining):
+                break
+        has_pair = np.ones(len(chosen), bool)
+        has_pair[remaining] = False
+        pairs = np.stack([source, target, relation])[:, has_pair]
+        size = pairs.shape[1]
+        return _Pieces(
+            pairs,
+            np.stack([np.full(size, -1), np.zeros(size, np.int64)]),
+            np.zeros(size, np.int64),
+            masks[:, chosen[has_pair]],
+            np.full(size, number),
+        )
+
+    def candidates(self, chosen: np.ndarray, number: int) -> _Pieces:
+        """The pairs that each of the `chosen` links is ranked among."""
+        pieces = [self._replacing(chosen, side) for side in ((1, 0) if self.turns else (1,))]
+        pairs, query = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
+        size = len(query)
+        return _Pieces(
+            pairs,
+            np.stack([query, np.zeros(size, np.int64)]),
+            np.full(size, -1),
+            np.zeros((3, size), bool),
+            np.full(size, number),
+        )
+
+    def all_ranked(self, chosen: np.ndarray, number: int) -> AllRanked:
+        """The queries of the `chosen` links, where every node of the pool is a candidate."""
+        one_way = self.of_items or self.attributes.directed
+        ends = [TARGET, SOURCE] if self.turns or one_way else []
+        queries = [(2 * chosen + slot, np.full(len(chosen), end)) for slot, end in enumerate(ends[: 1 + self.turns])]
+        if not queries:
+            queries = [(2 * chosen, np.where(self._reverses(chosen), SOURCE, TARGET))]
+        of, end = (np.concatenate(part) for part in zip(*queries, strict=True))
+        filtered = self.codes.triples()
+        if not self.codes.loops:  # a pair of a node with itself is no candidate
+            stays = self.attributes.ends[np.where(end == TARGET, SOURCE, TARGET), of // 2]
+            loops = np.stack([stays, stays, relation_of(self.attributes)[of // 2]])
+            filtered = np.concatenate([filtered, np.unique(loops, axis=1)], 1)
+        return AllRanked(
+            np.stack([of, end, np.full(len(of), number)]),
+            np.stack([np.full(len(self.pool), number), self.pool]),
+            np.concatenate([np.full((1, filtered.shape[1]), number), filtered]),
+        )
+
+    def _reverses(self, chosen: np.ndarray) -> np.ndarray:
+        """bool: whether a link's source is replaced instead of its target, by its hash."""
+        result: np.ndarray = words(self.keys[chosen], 3) & 1 > 0
+        return result
+
+    def _replacing(self, chosen: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs with candidates for the targets (side 1) or sources (0), and the query of each. For an undirected link
+        without relations the end that stays is random."""
+        keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
+        source, target = self.attributes.ends[:, chosen]
+        if not (self.turns or self.of_items or self.attributes.directed):
+            reverse = self._reverses(chosen)
+            source, target = np.where(reverse, target, source), np.where(reverse, source, target)
+        query, stays = 2 * chosen + (1 - side), source if side else target
+        pool = self.pool if side else self.members
+        max_count = int(self.links.candidates)
+        takes_all = len(pool) <= max_count
+        count = len(pool) if takes_all else max_count
+        pieces, at_once = [(np.empty((3, 0), np.int64), np.empty(0, np.int64))], max(1, AT_ONCE // max(count, 1))
+        for first in range(0, len(chosen) if len(pool) else 0, at_once):
+            some = slice(first, first + at_once)
+            end, of = (np.repeat(part[some, None], count, 1) for part in (stays, relation))
+            if takes_all:
+                nodes = np.broadcast_to(pool, end.shape).copy()
+                bad = self._is_known(end, nodes, of, side)
+            else:
+                each = words(keys[some], 5 + side)[:, None] + np.arange(count) * 0x632BE59BD9B4E019 % (1 << 62)
+                nodes, bad = np.empty_like(end), np.ones(end.shape, bool)
+                for attempt in range(TRIES):
+                    nodes[bad] = pool[words(each[bad], attempt) % len(pool)]
+                    bad[bad] = self._is_known(end[bad], nodes[bad], of[bad], side)
+                    if not bad.any():
+                        break
+            rows = np.stack([end, nodes, of] if side else [nodes, end, of])[:, ~bad]
+            pieces.append((rows, np.repeat(query[some, None], count, 1)[~bad]))
+        joined_rows, joined_query = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
+        return joined_rows, joined_query
+
+    def _is_known(self, end: np.ndarray, nodes: np.ndarray, relation: np.ndarray, side: int) -> np.ndarray:
+        return self.codes.holds(*((end, nodes) if side else (nodes, end)), relation)
