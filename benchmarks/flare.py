@@ -33,7 +33,7 @@ from fedweave.core.mechanism import SecureSum
 from fedweave.core.tree import Tree, encode, map_leaves
 from fedweave.core.types import TRAINING
 from fedweave.engines.calls import Keys
-from fedweave.engines.messages import LastReceived
+from fedweave.engines.resend import LastReceived
 from fedweave.privacy.secure_sum import FixedPoint
 from fedweave.sites.flare.accounts import Accounts
 from fedweave.sites.flare.federation import Flare, Link

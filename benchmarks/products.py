@@ -15,7 +15,7 @@ import torch
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.rounds import train
-from fedweave.ops import linear
+from fedweave.ops import onednn
 
 LIBRARIES = {"MKL": False, "oneDNN": True}
 
@@ -40,11 +40,11 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in LIBRARIES}
     for _ in range(turns):
         for name, rounds in sides.items():
-            linear._faster = lambda chosen=LIBRARIES[name]: chosen  # type: ignore[assignment, misc]
+            onednn._faster = lambda chosen=LIBRARIES[name]: chosen  # type: ignore[assignment, misc]
             began = time.process_time()
             next(rounds)
             seconds[name].append(time.process_time() - began)
-    pairs = [mkl / onednn for mkl, onednn in zip(*(of[2:] for of in seconds.values()), strict=True)]
+    pairs = [mkl / other for mkl, other in zip(*(of[2:] for of in seconds.values()), strict=True)]
     for name, of in seconds.items():
         print(f"{name:7s} {median(of[2:]):.3f} s a round")
     low, middle, high = quantiles(pairs, n=4)

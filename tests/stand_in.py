@@ -169,7 +169,7 @@ class Replays(TorchDispatchMode):
         return out
 
     def capture(self, function: Callable[[], object]) -> Callable[[], object]:
-        """See `fedweave.ops.recording.Recorder`."""
+        """See `fedweave.ops.captures.KernelRecorder`."""
         self._kernels = kernels = []
         try:
             with self:

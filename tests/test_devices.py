@@ -23,7 +23,8 @@ from fedweave.experiment.rounds import train
 from fedweave.learn.optimizers import Adam, Sgd
 from fedweave.models import MODELS
 from fedweave.ops import tape
-from fedweave.ops.touched import Sparsified, TouchedRows
+from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched_rows import TouchedRows
 from tests.stand_in import DEVICE, Kernels, Mixed, Placed, Watched, present
 
 PACKAGE = Path(__file__).parents[1] / "src" / "fedweave"

@@ -14,10 +14,10 @@ from fedweave.contract.subject import Subject, distance, everything
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.learn.optimizers import Adam, Sgd
+from fedweave.ops.captures import CudaGraphs
 from fedweave.ops.csr import weighted_scatter
 from fedweave.ops.hashing import bits
 from fedweave.ops.linear import gram, product
-from fedweave.ops.recording import CudaGraphs
 from tests.contract.federations import on_device
 from tests.runs.test_on_a_device import PARTS, document, on
 

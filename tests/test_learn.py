@@ -22,7 +22,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.learn import Adam, Optimizer, Sgd, compute_on_server, fit, recording
 from fedweave.learn.recording import record_part
 from fedweave.ops.recording import Recordings, When
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.touched_rows import TouchedRows
 from tests.random_graphs import padded_alike
 from tests.stand_in import Replays
 

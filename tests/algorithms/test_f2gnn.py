@@ -22,7 +22,7 @@ from fedweave.core.model import Layer
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, ravel
 from fedweave.experiment.rounds import train
-from fedweave.ops.tape import ByObject
+from fedweave.ops.identity import ByObject
 from tests.contract.federations import SIZES, Recorder, Simulation, federation, graphs, model, people, state_after
 from tests.refusals import refusal
 

@@ -18,7 +18,7 @@ from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.touched_rows import TouchedRows
 from tests.algorithms.test_family_oracles import LR, ROUNDS, STEPS, Problem
 from tests.algorithms.test_scaffold import called, ended
 from tests.contract.federations import distance, federation, graphs, model

@@ -10,7 +10,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
-from fedweave.ops.touched import materialize
+from fedweave.ops.touched_rows import materialize
 from tests.contract.federations import VERTICAL, algorithm, distance, federation, graphs
 
 DECAY = {"lr": 0.1, "weight_decay": 0.1}

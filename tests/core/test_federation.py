@@ -15,7 +15,7 @@ from fedweave.core.random import generator
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, ravel
 from fedweave.errors import FedweaveError
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.touched_rows import TouchedRows
 from tests.refusals import refusal
 
 CLIENTS = [f"c{i}" for i in range(7)]

@@ -17,7 +17,8 @@ from fedweave.core.tree import Tree, encode
 from fedweave.core.types import EVALUATION, FRAMING
 from fedweave.experiment.runs.files import LEDGER, read_table, write_table
 from fedweave.experiment.runs.table_columns import LEDGER_COLUMNS
-from fedweave.ops.touched import Sparsified, TouchedRows
+from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched_rows import TouchedRows
 
 NOISE = (Clipped(0.5), Gaussian(2.0, 1.0, "client"))
 UP: Tree = {

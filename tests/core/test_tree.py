@@ -33,7 +33,8 @@ from fedweave.core.tree import (
     unravel,
 )
 from fedweave.errors import ReplyRefused
-from fedweave.ops.touched import Sparsified, TouchedRows
+from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched_rows import TouchedRows
 from tests.refusals import refusal
 
 DTYPES = [

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedweave.core.graph import Graph
-from fedweave.engines import vectorized as batching
+from fedweave.engines import batches as batching
+from fedweave.engines.batches import Batches
 from fedweave.engines.data import CurrentGraphs
-from fedweave.engines.vectorized import Batches
 
 
 class Sized:

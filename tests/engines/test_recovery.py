@@ -8,8 +8,8 @@ import pytest
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.contract.subject import RecordingEngine, Subject, distance, everything
-from fedweave.engines import ray_workers
-from fedweave.engines.ray_workers import Recovering
+from fedweave.engines import recovery
+from fedweave.engines.recovery import Recovering
 from fedweave.engines.sharded import Channel, Pending, Shard, Sharded, Worker
 from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import WorkerLost
@@ -68,7 +68,7 @@ def federation(subject: Subject, spool: Path, deaths: list[int], after: bool = F
 def test_a_lost_worker_changes_no_number(
     name: str, after: bool, saved_every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_workers, "_CALLS", saved_every)
+    monkeypatch.setattr(recovery, "_CALLS", saved_every)
     subject = Subject(ALGORITHMS[name])
     ends = []
     for deaths in ([], [4, 7, 9]):

@@ -14,9 +14,10 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree, decode, encode, encoded_size
 from fedweave.core.types import HELD
-from fedweave.engines.messages import LastReceived, LastSent, Messages
+from fedweave.engines.messages import Messages
+from fedweave.engines.resend import LastReceived, LastSent
 from fedweave.engines.simulation import MODES, Simulation
-from fedweave.ops.touched import Sparsified
+from fedweave.ops.sparsified import Sparsified
 from tests.refusals import refusal
 
 SIZES = [5, 40, 20]

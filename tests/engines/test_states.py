@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedweave.core.tree import Tree
 from fedweave.engines.states import Readers, States
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.touched_rows import TouchedRows
 
 
 def stacked(*values: float) -> Tree:

@@ -10,7 +10,8 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.mechanism import SLOTS, SecureSum
 from fedweave.core.replies import Stacked
-from fedweave.engines.messages import Messages, SumMeter, check_same_message, check_terms
+from fedweave.engines.messages import Messages
+from fedweave.engines.sum_messages import SumMeter, check_same_message, check_terms
 from fedweave.errors import FedweaveError
 from fedweave.privacy.secure_sum import FixedPoint
 from tests.refusals import refusal

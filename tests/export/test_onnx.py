@@ -18,7 +18,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.export import programs as exporting
 from fedweave.models.exported import ExportedModel, build
-from fedweave.ops.linear import torch_from
+from fedweave.ops.onednn import torch_from
 from tests.runs.test_predictions import bank, made
 
 onnx = pytest.importorskip("onnx", reason='needs pip install "fedweave[onnx]"')

@@ -12,7 +12,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
 from fedweave.models import GAT, GCN, GINE, PNA, directions, gat, gcn, gine, pna
-from fedweave.ops.attention import largest
+from fedweave.ops.row_reductions import largest
 
 N, M, D, K = 20, 70, 5, 3
 DELTA = 1.3

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from fedweave.ops.tape import _DIRECT, MemoryPlace, TapedCall, quickest, simplified
+from fedweave.ops.recorded_calls import _DIRECT, MemoryPlace, TapedCall, quickest, simplified
 
 A, B = MemoryPlace("a", (2, 3), (3, 1)), MemoryPlace("b", (2, 3), (3, 1))
 SWAPPED = MemoryPlace("a", (3, 2), (1, 3))

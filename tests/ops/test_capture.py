@@ -11,7 +11,8 @@ from fedweave.contract.subject import Subject, distance, everything
 from fedweave.engines import vectorized
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
-from fedweave.ops.recording import Recordings, StableOperands, _Copies, record_or_play
+from fedweave.ops.captures import StableOperands, _Copies
+from fedweave.ops.recording import Recordings, record_or_play
 from tests.contract.federations import on_device
 from tests.stand_in import DEVICE, Replays, present
 

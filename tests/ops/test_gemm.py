@@ -14,6 +14,7 @@ from fedweave.core.tree import Tree
 from fedweave.experiment.rounds import train
 from fedweave.models import GCN, GIN
 from fedweave.ops import linear as gemm
+from fedweave.ops import onednn
 from fedweave.ops.linear import affine, gram, linear, product
 from tests.contract.federations import CLASSES, FEATURES, distance, federation
 
@@ -24,10 +25,10 @@ SHAPES += [(40, 1435, 13), (600, 767, 64)]  # widths that others pad
 @pytest.fixture(autouse=True)
 def by_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever this processor is."""
-    if not gemm.reliable():
+    if not onednn.reliable():
         pytest.skip("this PyTorch has no oneDNN, or an old one")
-    monkeypatch.setattr(gemm, "_faster", lambda: True)
-    assert gemm.by_onednn(128, 128, torch.zeros(1))
+    monkeypatch.setattr(onednn, "_faster", lambda: True)
+    assert onednn.by_onednn(128, 128, torch.zeros(1))
 
 
 def matrices(rows: int, fan_in: int, fan_out: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -124,8 +125,8 @@ def test_what_is_not_a_number_stays_so() -> None:
 
 
 def test_other_tensors_are_not_its() -> None:
-    assert not gemm.by_onednn(8, 8, torch.zeros(1))
-    assert not gemm.by_onednn(512, 512, torch.zeros(1, dtype=torch.float64))
+    assert not onednn.by_onednn(8, 8, torch.zeros(1))
+    assert not onednn.by_onednn(512, 512, torch.zeros(1, dtype=torch.float64))
 
 
 @pytest.mark.often("GIN")
@@ -134,13 +135,13 @@ def test_clients_one_by_one_and_all_at_once_give_the_same_bits(
     kind: type[GCN | GIN], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a model that is wide enough, whose numbers are those of MKL but for rounding."""
-    calls, product = [0], gemm._linear
+    calls, product = [0], onednn._linear
 
     def counted(*args: Any) -> Tensor:
         calls[0] += 1
         return product(*args)
 
-    monkeypatch.setattr(gemm, "_linear", counted)
+    monkeypatch.setattr(onednn, "_linear", counted)
     algorithm: Any = FedAvg(wide(kind), local_steps=3)
     loop, vmap = (weights(algorithm, mode) for mode in ("loop", "vmap"))
     used = calls[0]

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fedweave.ops.tape import ByObject, Stamp, address, once, storage
+from fedweave.ops.identity import ByObject, Stamp, address, once, storage
 
 
 def test_a_stamp_fits_the_same_tensor_until_somebody_writes_into_it() -> None:

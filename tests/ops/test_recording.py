@@ -20,8 +20,9 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.ops import recording
+from fedweave.ops.recorded_calls import Recording
 from fedweave.ops.recording import Recordings, record_or_play
-from fedweave.ops.tape import Recording, derived, kernel
+from fedweave.ops.tape import derived, kernel
 
 
 def call(recordings: Recordings, function: Callable[..., Any], *operands: Any, roots: tuple[Any, ...] = ()) -> Any:

@@ -12,7 +12,7 @@ from fedweave.core.random import generator
 from fedweave.core.tree import materialize
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.sparse import Sparse
-from fedweave.ops.touched import TouchedRows
+from fedweave.ops.touched_rows import TouchedRows
 
 DTYPES = [torch.float32, torch.float64]
 

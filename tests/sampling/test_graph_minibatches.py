@@ -15,7 +15,7 @@ from fedweave.core.graph import TRAIN, Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.learn import Adam, cross_entropy, fit
 from fedweave.models import MODELS
-from fedweave.ops.attention import Lists, sum_rows
+from fedweave.ops.row_reductions import Lists, sum_rows
 from fedweave.sampling.graphs import BatchEdges, GraphBatches, batch_graph
 from tests.models.test_gin import small_graphs
 from tests.random_graphs import padded_alike

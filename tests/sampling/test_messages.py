@@ -16,7 +16,7 @@ from fedweave.learn import cross_entropy
 from fedweave.models import GAT, GCN, GINE, PNA, gine
 from fedweave.models import MODELS as CATALOG
 from fedweave.models.edges import OnEdges
-from fedweave.ops.attention import largest
+from fedweave.ops.row_reductions import largest
 from fedweave.sampling.messages import SampledMessages, sample_messages
 from fedweave.sampling.minibatches import Minibatches
 from tests.models.test_carrying_edges import D, K, N, a_graph

@@ -22,7 +22,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.datasets.npz import SPLIT
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import resolve
-from fedweave.ops.touched import Sparsified
+from fedweave.ops.sparsified import Sparsified
 from fedweave.sites.flare.alignment import opening_tree, read_openings
 from fedweave.sites.flare.masking import tensor
 from fedweave.sites.flare.order import Order

@@ -14,7 +14,7 @@ from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
 from fedweave.core.ranges import Pairs, Whole
 from fedweave.core.tree import Tree, encode
-from fedweave.ops.touched import Sparsified
+from fedweave.ops.sparsified import Sparsified
 from fedweave.sites.flare.alignment import MEETING
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.inspection import Inspector

@@ -22,7 +22,7 @@ from fedweave.core.bounds import Fraction, NonNegative, Positive
 from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
 from fedweave.incentives.agent_values import reward
-from fedweave.ops.touched import Sparsified
+from fedweave.ops.sparsified import Sparsified
 
 
 class OwedReward(Part):

@@ -12,7 +12,7 @@ from fedweave.core.replies import Stacked
 from fedweave.core.tree import Tree
 from fedweave.errors import UserError
 from fedweave.models.module import as_model
-from fedweave.ops.tape import once
+from fedweave.ops.identity import once
 
 A = TypeVar("A", bound=Algorithm)
 Which = Literal["global", "personal", "trained"]

@@ -463,8 +463,8 @@ class Engine(Federation):
         return None
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> Sequence[Tree] | None:
-        """The outputs of the model with weights `w` for each example (`engines.engine.Executor`) in a simulation; None
-        between organizations, where no process may know it."""
+        """The outputs of the model with weights `w` for each example (`engines.executor.Executor`) in a simulation;
+        None between organizations, where no process may know it."""
         return None
 
     def carry_out(self, method: Callable[[Tree, Federation], Result], state: Tree) -> Result:

@@ -18,7 +18,8 @@ from fedweave.core.replies import ReplyBatch
 from fedweave.core.shown import Shown
 from fedweave.core.tree import Leaf, Tree, encoded_size, encoding, leaves, nest
 from fedweave.core.types import EVALUATION, HELD
-from fedweave.ops.touched import Sparsified, TouchedRows
+from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched_rows import TouchedRows
 
 
 class MessageForm(NamedTuple):

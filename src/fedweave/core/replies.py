@@ -21,8 +21,9 @@ from torch import Tensor
 from fedweave.core.sizes import size_classes
 from fedweave.core.tree import Leaf, Tree, device_of, leaves, map_leaves, map_stored, nest
 from fedweave.errors import FedweaveError, listed
+from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.tape import constant
-from fedweave.ops.touched import Sparsified, TouchedRows, materialize_stacked
+from fedweave.ops.touched_rows import TouchedRows, materialize_stacked
 
 Sums: TypeAlias = Callable[[], dict[str, Tensor]]  # waits for sums, by path, in tensors of their own
 

@@ -55,7 +55,7 @@ class ScatterSum:
         return total * self.share[:, None]
 
     def largest(self, sent: Tensor) -> Tensor:
-        """`ops.attention.largest` of the messages [m, k]: [t, k]."""
+        """`ops.row_reductions.largest` of the messages [m, k]: [t, k]."""
         lowest = sent.new_full((self.share.shape[0], sent.shape[1]), -torch.inf)
         top = lowest.scatter_reduce(0, self.target[:, None].expand(-1, sent.shape[1]), sent, "amax")
         return torch.where(top == -torch.inf, 0.0, top)

@@ -16,7 +16,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedweave.errors import ReplyRefused
-from fedweave.ops.touched import Sparsified, TouchedRows, elementwise, materialize, move_leaf, total
+from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched_rows import TouchedRows, elementwise, materialize, move_leaf, total
 
 Leaf: TypeAlias = Tensor | TouchedRows | Sparsified | float | int | str
 Tree: TypeAlias = dict[str, Any]  # dict[str, Tree | Leaf]; the recursive form cannot be narrowed by type checkers

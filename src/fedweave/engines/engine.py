@@ -1,17 +1,16 @@
-"""Runs steps for clients. Only this differs between a loop, a batch, other processes and sites."""
+"""How engines handle a call, with any executor: randomness, called clients, messages, replies, ledger and sums."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from fedweave.core.algorithm import Engine
-from fedweave.core.federation import Call, Sent, Step, StepInfo
+from fedweave.core.federation import Call, Sent
 from fedweave.core.graph import Graph
-from fedweave.core.ledger import Ledger, MessageForm, Uncounted, message_form
+from fedweave.core.ledger import Ledger, Uncounted, message_form
 from fedweave.core.ledger_columns import Entry
 from fedweave.core.model import Model
 from fedweave.core.replies import Portion, Replies, members_by_size
@@ -30,88 +29,13 @@ from fedweave.engines.calls import (
     sources,
     with_test,
 )
-from fedweave.engines.messages import LastSent, Messages, SumMeter, check_same_message, peer_messages
+from fedweave.engines.executor import Executor, GroupResult, Work
+from fedweave.engines.messages import Messages, peer_messages
+from fedweave.engines.resend import LastSent
+from fedweave.engines.sum_messages import SumMeter, check_same_message
 from fedweave.errors import ConfigError
 from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.selection import Judging
-
-
-@dataclass(frozen=True)
-class Work:
-    """A call as its engine passes it on: checked, numbered and with its messages.
-
-    step, name, info: the step to run; an executor in another process knows the step by its name.
-    key:              the call's randomness, int64 scalar, from which each client's randomness is derived.
-    messages:         the messages of all called clients.
-    """
-
-    step: Step
-    name: str
-    info: StepInfo
-    key: Tensor
-    messages: Messages
-
-
-class GroupResult(NamedTuple):
-    """The ledger's data on clients that ran together: their positions, the form of each client's reply, and the seconds
-    of each client; clients of a batch share the time equally."""
-
-    at: tuple[int, ...]
-    form: MessageForm
-    seconds: float
-
-
-class Ran(NamedTuple):
-    """The results of some clients; the groups list them in the order of the replies."""
-
-    replies: Portion
-    groups: tuple[GroupResult, ...]
-
-
-class Executor(Protocol):
-    """Owns clients: their graphs, private states and caches that make steps fast.
-
-    clients: ids, in client order.
-    """
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        """The clients that it owns."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device of messages to it and replies from it."""
-
-    @property
-    def computes_on(self) -> tuple[str, ...]:
-        """The devices that steps run on, with their models' names."""
-
-    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
-        """Run a step on some of its clients; positions in the replies (`Portion.at`) count in `clients`.
-
-        Raises:
-            StepFailed: the step raised; names the client. ReplyRefused: a reply is no tree. DataError: new data is
-                rejected.
-        """
-
-    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
-        """The outputs of the model with weights `w` on each of these clients' examples
-        (`metrics.pooled.example_outputs`), in their order."""
-
-    def snapshot(self) -> Tree:
-        """{client: its private state}, in client order, of clients that have a state."""
-
-    def snapshot_data(self) -> Tree:
-        """{client: the version of its data, and the data itself if it was replaced}."""
-
-    def restore(self, tree: Tree, data: Tree) -> None:
-        """Undo `snapshot` and `snapshot_data`."""
-
-
-# ----------------------------------------------------------------------------------------------------
-# Handling of a call that all engines of this process share, with any executor: order, randomness, the called clients,
-# content of replies, messages, ledger and sums.
-
 
 Absent = Callable[[int, str], str | None]
 

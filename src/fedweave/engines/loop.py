@@ -15,14 +15,15 @@ from fedweave.core.ledger import batch_form
 from fedweave.core.model import Model
 from fedweave.core.replies import ReplyBatch, as_row, members_by_size
 from fedweave.core.tree import Tree, leaves, map_leaves
-from fedweave.engines.calls import carry_out, find_step, of_client, refuse_changes
+from fedweave.engines.calls import of_client
 from fedweave.engines.data import ClientData
 from fedweave.engines.devices import device_name
-from fedweave.engines.engine import GroupResult, Ran, Work
-from fedweave.engines.messages import check_terms
+from fedweave.engines.executor import GroupResult, Ran, Work
 from fedweave.engines.states import Group, MemoryIsolation, States
+from fedweave.engines.steps import carry_out, find_step, refuse_changes
+from fedweave.engines.sum_messages import check_terms
 from fedweave.metrics.pooled import example_outputs
-from fedweave.ops.touched import materialize
+from fedweave.ops.touched_rows import materialize
 
 
 class Loop:

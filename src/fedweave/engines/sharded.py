@@ -17,10 +17,10 @@ from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
 from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums
 from fedweave.core.tree import Tree, decode, encode, leaves, nest
-from fedweave.engines.calls import find_step
-from fedweave.engines.engine import GroupResult, Ran, Work
+from fedweave.engines.executor import GroupResult, Ran, Work
 from fedweave.engines.loop import Loop
 from fedweave.engines.messages import Messages
+from fedweave.engines.steps import find_step
 from fedweave.errors import FedweaveError
 
 _ORDER = "order"

@@ -23,10 +23,9 @@ from fedweave.core.federation import Step
 from fedweave.core.replies import as_row, row_of
 from fedweave.core.tree import Tree, clone, leaves, nest, to
 from fedweave.errors import DiskFull
-from fedweave.ops.tape import address, writes
-from fedweave.ops.touched import TouchedRows, materialize_stacked, move_leaf
+from fedweave.ops.identity import address, writes
+from fedweave.ops.touched_rows import TouchedRows, materialize_stacked, move_leaf
 
-# ----------------------------------------------------------------------------------------------------
 # States of clients that are not called, a row for each. Large ones are in memory-mapped files, which take no memory
 # until they are read.
 
@@ -119,7 +118,7 @@ def _space(size: int, what: str) -> Iterator[IO[bytes]]:
 class MemoryIsolation:
     """Copies tensors that share memory with anything returned before, so that replies and states are independent.
 
-    dense: also copies tensors with gaps in memory, which do not occur in copies out of a capture (`ops.recording`).
+    dense: also copies tensors with gaps in memory, which do not occur in copies out of a capture (`ops.captures`).
     Otherwise their strides would make a computation look like another one, which is recorded again.
     """
 

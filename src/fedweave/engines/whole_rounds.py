@@ -29,11 +29,13 @@ from fedweave.core.ledger import Uncounted
 from fedweave.core.ledger_columns import Entry
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.core.tree import Tree, nest
+from fedweave.engines.batches import Layout
 from fedweave.engines.calls import KeyName, Keys
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.states import Group
-from fedweave.engines.vectorized import Layout, Vectorized
-from fedweave.ops.recording import StableOperands, record_or_play
+from fedweave.engines.vectorized import Vectorized
+from fedweave.ops.captures import StableOperands
+from fedweave.ops.recording import record_or_play
 from fedweave.ops.tape import Unrecordable, running
 
 Method = Callable[[Tree, Federation], Any]

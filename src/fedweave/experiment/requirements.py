@@ -36,7 +36,7 @@ from fedweave.experiment.config.plugins import CODE, FOREIGN_ENDS, PARTS, parame
 from fedweave.experiment.stages import Assembled, Configured, Designed, Enrolled, Loaded, ModelFacts, Modelled, Stage
 from fedweave.incentives.rules import RULES, SIZE
 from fedweave.metrics.selection import OF_LISTS, OF_RANKS
-from fedweave.ops.tape import once
+from fedweave.ops.identity import once
 from fedweave.sampling.minibatches import bytes_of
 
 Unmet = Iterator[tuple[str, str]]  # codes and messages

@@ -14,7 +14,7 @@ from fedweave.core.types import Values
 from fedweave.errors import UserError
 from fedweave.export.source import check_same, example
 from fedweave.models.exported import ExportedModel, build
-from fedweave.ops.linear import torch_from
+from fedweave.ops.onednn import torch_from
 
 OPSET = 20  # of ONNX's own operators; the graph has no others
 OLDEST = (2, 10)  # PyTorch whose exporter writes graphs that run

@@ -19,7 +19,7 @@ from fedweave.learn.touched_features import BatchTree, Split, TouchedFeatures, T
 from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation
 from fedweave.ops.recording import record_or_play
 from fedweave.ops.tape import kernel
-from fedweave.ops.touched import STACKED, TouchedRows, materialize, shared_scalar
+from fedweave.ops.touched_rows import STACKED, TouchedRows, materialize, shared_scalar
 
 Loss = Callable[[Tree, Graph, Tensor, Tree], Tensor]
 Penalty = Callable[[Tree, Tree, Tree], Tensor]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.tree import Tree, device_of, leaves, map_leaves, nest
-from fedweave.ops.touched import materialize
+from fedweave.ops.touched_rows import materialize
 
 Tensors: TypeAlias = list[Tensor]  # one for each weight
 Moments: TypeAlias = Mapping[str, Tensors]

@@ -10,8 +10,9 @@ from torch.utils import _pytree as pytree
 from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves
 from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation
-from fedweave.ops.recording import ResultForm, StableOperands, record_or_play
-from fedweave.ops.tape import storage
+from fedweave.ops.captures import StableOperands
+from fedweave.ops.identity import storage
+from fedweave.ops.recording import ResultForm, record_or_play
 
 _MAX_ELEMENTS = 1 << 26  # largest number of elements that a server's recorded computation takes
 

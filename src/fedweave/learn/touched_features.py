@@ -16,7 +16,7 @@ from fedweave.core.types import Record
 from fedweave.learn.padding import PaddedTensors
 from fedweave.ops.csr import StackedCsr
 from fedweave.ops.sparse import Sparse
-from fedweave.ops.touched import STACKED, TouchedRows, materialize, rows_or_zeros, shared_scalar
+from fedweave.ops.touched_rows import STACKED, TouchedRows, materialize, rows_or_zeros, shared_scalar
 
 TreeDims = tuple[Any, Any]  # a tree, and for each of its leaves 0 (one per client, stacked) or None (shared)
 Dim = int | TouchedRows | None  # a leaf's axis of clients; `TouchedRows` of axes if the leaf is partly stored

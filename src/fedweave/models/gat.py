@@ -22,8 +22,9 @@ from fedweave.models import blocks, directions
 from fedweave.models.edge_settings import edge_width
 from fedweave.models.gine import marks
 from fedweave.models.norms import LayerStack, Normed
-from fedweave.ops.attention import attend, largest
+from fedweave.ops.attention import attend
 from fedweave.ops.linear import linear
+from fedweave.ops.row_reductions import largest
 
 SLOPE = 0.2  # of LeakyReLU below 0
 

@@ -17,8 +17,8 @@ from fedweave.models import blocks, directions
 from fedweave.models.edge_settings import edge_width
 from fedweave.models.gine import build_with_head
 from fedweave.models.norms import LayerStack, Normed
-from fedweave.ops.attention import largest
 from fedweave.ops.linear import affine, linear
+from fedweave.ops.row_reductions import largest
 
 MIN_VARIANCE = 1e-5  # a smaller variance counts as this in the gradient, and as 0 in the value
 

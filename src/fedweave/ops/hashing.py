@@ -68,7 +68,6 @@ def _tensor(content: bytes, kind: type[np.generic]) -> Tensor:
     return torch.from_numpy(np.frombuffer(content, kind).copy())
 
 
-# ----------------------------------------------------------------------------------------------------
 # Hashed words: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number
 # generators"), elementwise on int64 tensors, and so the same under any batching.
 

@@ -1,180 +1,24 @@
-"""Recordings as graphs of a GPU: all kernels of a recording are launched at once instead of one by one.
+"""Recording repeated computations: when to record, and which recording to play.
 
-A capture reads and writes fixed addresses, so it belongs to one batch, whose data keep their addresses. Inputs that
-change from call to call are copied into the computation's buffers before a launch, and results are copied out of its
-buffers. All batches share these buffers, since batches run one after the other. Otherwise each batch would store its
-clients' states twice.
+A vectorized step runs the same few dozen kernels every time, and for small clients most of its time goes into
+dispatching them through `vmap` and autograd. So a computation is recorded at its second call (`ops.tape`), and played
+from the third. A recording is identified by its functions and sizes, not by clients.
 """
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.ops.tape import Recording, Tape, running, sizes
-
-Results = tuple[Tensor, ...]
-
-
-class StableOperands(NamedTuple):
-    """Places of the operands that stay the same, unchanged tensors while the roots are the same; `name` identifies
-    this set of tensors."""
-
-    name: Hashable
-    places: frozenset[int]
-
-
-class KernelRecorder(Protocol):
-    """Captures the kernels that a function launches."""
-
-    def capture(self, function: Callable[[], object]) -> Callable[[], object]:
-        """Return a function that launches these kernels again. They read the tensors that the function read, with
-        their current values, and write where the function wrote.
-
-        Raises:
-            RuntimeError: the function does something that cannot be captured, such as waiting for the device.
-        """
-
-
-class CudaGraphs:
-    """CUDA graphs of one device, which share memory since they run one after the other."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._pool = device, torch.cuda.graph_pool_handle()
-
-    def capture(self, function: Callable[[], object]) -> Callable[[], object]:
-        with torch.cuda.device(self._device):
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # libraries allocate their workspaces in a first run
-                function()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
-                function()
-        return graph.replay
-
-
-def recorder_for(device: torch.device) -> KernelRecorder | None:
-    """The recorder of a device; None if launching kernels one by one is quick there."""
-    return CudaGraphs(device) if device.type == "cuda" else None
-
-
-class Buffers:
-    """The tensors that captures of one computation read and write, except those that last for their batches.
-
-    fixed: places of the stable tensors among `tensors`. results: the results of the first call.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor], fixed: Collection[int], results: Results) -> None:
-        self._changing = [at for at in range(len(tensors)) if at not in fixed]
-        self._given = _Copies([tensors[at] for at in self._changing])
-        self._results, self._groups = tuple(map(torch.empty_like, results)), _by_dtype(results)
-
-    def among(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The tensors of a batch, where buffers replace the tensors that change from call to call."""
-        inputs = list(tensors)
-        for at, copy in zip(self._changing, self._given.tensors, strict=True):
-            inputs[at] = copy
-        return inputs
-
-    def fill(self, tensors: Sequence[Tensor]) -> None:
-        """Copy the tensors that change from call to call into the buffers."""
-        self._given.fill([tensors[at] for at in self._changing])
-
-    def take(self, results: Results) -> None:
-        """Copy the results of a call into the buffers."""
-        _copy(self._results, results, self._groups)
-
-    def give(self) -> Results:
-        """The results of the last call, in new memory."""
-        results = tuple(map(torch.empty_like, self._results))
-        _copy(results, self._results, self._groups)
-        return results
-
-
-class Capture:
-    """One recording, captured for one batch: for `values` and the stable operands, whose places are `fixed`."""
-
-    def __init__(
-        self,
-        recording: Recording,
-        values: Sequence[object],
-        tensors: Sequence[Tensor],
-        fixed: Collection[int],
-        buffers: Buffers,
-        by: KernelRecorder,
-    ) -> None:
-        self._held = values, [tensors[at] for at in sorted(fixed)]  # keeps them alive: the capture has their addresses
-        self._buffers, inputs = buffers, buffers.among(tensors)
-        self._launch = by.capture(lambda: buffers.take(recording.play(values, inputs)))
-
-    def __call__(self, tensors: Sequence[Tensor]) -> Results:
-        """The results for operands whose stable ones are the same."""
-        self._buffers.fill(tensors)
-        self._launch()
-        return self._buffers.give()
-
-
-class _Copies:
-    """Tensors with the shapes and strides of others, to be filled with other numbers. All tensors of one dtype are
-    copied at once, because a launch takes longer than the copy."""
-
-    def __init__(self, like: Sequence[Tensor]) -> None:
-        self._plain = [tensor.is_contiguous() for tensor in like]
-        self._memory = [_memory(tensor).clone() for tensor in like]
-        forms = [(tensor.shape, tensor.stride()) for tensor in like]
-        self.tensors = [copy.as_strided(*form) for copy, form in zip(self._memory, forms, strict=True)]
-        each = zip(self._plain, self.tensors, self._memory, strict=True)
-        self._into = [copy if plain else memory for plain, copy, memory in each]
-        self._groups = _by_dtype(like)
-
-    def fill(self, sources: Sequence[Tensor]) -> None:
-        inputs = [source if plain else _memory(source) for source, plain in zip(sources, self._plain, strict=True)]
-        _copy(self._into, inputs, self._groups)
-
-
-def _memory(tensor: Tensor) -> Tensor:
-    """The memory from the first to the last element; an expanded element counts once."""
-    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.detach().as_strided((span * bool(tensor.numel()),), (1,), tensor.storage_offset())
-
-
-def _copy(into: Sequence[Tensor], sources: Sequence[Tensor], groups: list[list[int]]) -> None:
-    """Copy tensors, all of a group at once."""
-    for places in groups:
-        torch._foreach_copy_([into[at] for at in places], [sources[at] for at in places])
-
-
-def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """The places of the tensors, grouped by dtype."""
-    dtypes = [tensor.dtype for tensor in tensors]
-    return [[at for at, kind in enumerate(dtypes) if kind == dtype] for dtype in dict.fromkeys(dtypes)]
-
-
-def capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:
-    """Whether a recording may be captured: equal inputs give equal results, and it changes none of its inputs."""
-    return recording.pure and not recording.changes_inputs and all(t.layout == torch.strided for t in tensors)
-
-
-def places_among(tensors: Sequence[Any], stable: StableOperands) -> frozenset[int]:
-    """Places of the stable operands among the operands that are tensors."""
-    places = [at for at, operand in enumerate(tensors) if isinstance(operand, Tensor)]
-    return frozenset(number for number, at in enumerate(places) if at in stable.places)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Recording repeated computations: when to record, and which recording to play. A vectorized step runs the same few
-# dozen kernels every time, and for small clients most of its time goes into dispatching them through `vmap` and
-# autograd. So a computation is recorded at its second call (`ops.tape`), and played from the third. A recording is
-# identified by its functions and sizes, not by clients.
-
+from fedweave.ops.captures import Buffers, Capture, KernelRecorder, StableOperands, capturable, places_among
+from fedweave.ops.recorded_calls import Recording, sizes
+from fedweave.ops.tape import Tape, running
 
 When = Literal["auto", "always", "never"]
 Identity = tuple[Callable[..., object] | None, ...]

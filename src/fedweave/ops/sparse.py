@@ -15,7 +15,7 @@ from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, ove
 from fedweave.ops.csr import Csr, PaddedRows, Pair, StackedCsr, multiply, weighted_scatter
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.tape import kernel
-from fedweave.ops.touched import TouchedRows, materialize
+from fedweave.ops.touched_rows import TouchedRows, materialize
 
 
 class Sparse:

@@ -21,7 +21,7 @@ from fedweave.core.model import Model
 from fedweave.core.operators import Operator
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
-from fedweave.ops.attention import Lists, sum_rows
+from fedweave.ops.row_reductions import Lists, sum_rows
 from fedweave.ops.rows import common_length
 from fedweave.ops.sparse import picked
 from fedweave.sampling.neighborhoods import ForClients

@@ -175,7 +175,7 @@ class Into:
         return sums
 
     def largest(self, sent: Tensor) -> Tensor:
-        """`ops.attention.largest` of the messages [t f, k]: [t, k]."""
+        """`ops.row_reductions.largest` of the messages [t f, k]: [t, k]."""
         missing = (self.weight == 0)[..., None]
         top = sent.unflatten(0, tuple(self.weight.shape)).masked_fill(missing, -torch.inf).amax(1)
         result: Tensor = torch.where(missing.all(1), 0.0, top)

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from fedweave.core.tree import Tree, check, leaves
 from fedweave.errors import ConfigError, ReplyRefused
+from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.tape import without_tape
-from fedweave.ops.touched import Sparsified, TouchedRows
+from fedweave.ops.touched_rows import TouchedRows
 
 
 def check_tree(where: str, what: str, value: object) -> Tree:

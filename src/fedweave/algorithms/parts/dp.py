@@ -14,7 +14,7 @@ from fedweave.core.bounds import Between, ClipNorm, Count, Positive
 from fedweave.core.mechanism import Clipped, Gaussian
 from fedweave.core.settings import Beside
 from fedweave.core.tree import Tree, leaves, map_leaves, nest, norm, scale
-from fedweave.ops.touched import materialize
+from fedweave.ops.touched_rows import materialize
 from fedweave.privacy.gaussian import noise, noise_multiplier
 
 

@@ -28,7 +28,7 @@ from fedweave.core.tree import Tree, is_statistic, leaves, map_leaves, nest, sub
 from fedweave.datasets.base import Dataset
 from fedweave.errors import StepFailed, error_place, listed
 from fedweave.learn import Criterion, Fit, Optimizer, Penalty, fit
-from fedweave.ops.tape import ByObject
+from fedweave.ops.identity import ByObject
 from fedweave.partition.base import Partition
 
 KEEP = "keep"  # in the message of a step that evaluates models: keep the model at its client, and send nothing

@@ -21,7 +21,8 @@ from fedweave.experiment.runs.files import (
     write,
 )
 from fedweave.metrics.selection import BEST
-from fedweave.ops.touched import Sparsified, TouchedRows, materialize
+from fedweave.ops.sparsified import Sparsified
+from fedweave.ops.touched_rows import TouchedRows, materialize
 
 FORMAT = 1  # of the file; a change that this code would misread raises it
 When = Literal["last", "best"]  # the round that models are from

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedweave.core.tree import Tree, leaves, not_finite
 from fedweave.errors import NOT_FINITE, CallRefused
-from fedweave.ops.touched import materialize
+from fedweave.ops.touched_rows import materialize
 from fedweave.sites.flare.memory import Store
 from fedweave.sites.flare.policy import PolicyViolation
 

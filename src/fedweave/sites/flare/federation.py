@@ -17,7 +17,8 @@ from fedweave.core.types import PREDICTION, SETUP, Record
 from fedweave.datasets.external import EXCHANGE
 from fedweave.engines.calls import Keys, check_quorum, sources
 from fedweave.engines.engine import ServerEngine
-from fedweave.engines.messages import LastSent, Messages
+from fedweave.engines.messages import Messages
+from fedweave.engines.resend import LastSent
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
 from fedweave.metrics.selection import Flagging

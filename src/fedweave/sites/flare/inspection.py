@@ -11,7 +11,7 @@ from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, decode, leaves, not_finite, numbers
 from fedweave.engines.calls import check_declared
 from fedweave.errors import NOT_FINITE, ReplyRefused
-from fedweave.ops.touched import Sparsified
+from fedweave.ops.sparsified import Sparsified
 from fedweave.sites.flare.folder import fields
 
 Structure = tuple[tuple[str, str], ...]

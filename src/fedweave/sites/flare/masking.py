@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, leaves, nest
-from fedweave.engines.messages import SEED, SHARE
+from fedweave.engines.sum_messages import SEED, SHARE
 from fedweave.errors import CallRefused, FedweaveError, diverged_message
 from fedweave.privacy.secure_sum import BEYOND, FixedPoint, has_diverged
 from fedweave.sites.flare.folder import fields

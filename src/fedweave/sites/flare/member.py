@@ -17,9 +17,10 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Declaration, Sends, StepInfo, step_info
 from fedweave.core.tree import Tree, decode, encode, leaves, to
 from fedweave.core.types import PREDICTION, SETUP, TRAINING
-from fedweave.engines.calls import carry_out, check_declared, check_way, find_step, of_client
+from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.devices import CPU, choose_device
-from fedweave.engines.messages import INFO, fingerprint
+from fedweave.engines.steps import carry_out, find_step
+from fedweave.engines.sum_messages import INFO, fingerprint
 from fedweave.errors import CallRefused, DiskFull, FedweaveError, StepFailed
 from fedweave.experiment.graphs import graph_of
 from fedweave.partition.external import columns_to_send

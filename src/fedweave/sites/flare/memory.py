@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedweave.core.federation import StepInfo
 from fedweave.core.tree import Tree, decode, encode, leaves, map_leaves
-from fedweave.engines.messages import fingerprint
+from fedweave.engines.sum_messages import fingerprint
 from fedweave.experiment.runs.files import write
 from fedweave.sites.flare.folder import private_folder
 from fedweave.sites.flare.requests import StepRequest

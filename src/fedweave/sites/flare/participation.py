@@ -18,9 +18,10 @@ from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.core.types import CLASS, EVALUATION, Record
-from fedweave.engines.calls import Keys, find_step
+from fedweave.engines.calls import Keys
 from fedweave.engines.data import ClientData
-from fedweave.engines.messages import LastReceived
+from fedweave.engines.resend import LastReceived
+from fedweave.engines.steps import find_step
 from fedweave.errors import CallRefused, FedweaveError
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of

@@ -20,7 +20,7 @@ from fedweave.core.types import RESERVED_CLIENTS, Record
 from fedweave.errors import CallRefused
 from fedweave.experiment.config import Document, flat
 from fedweave.experiment.runs.resuming import may_change
-from fedweave.ops.tape import once
+from fedweave.ops.identity import once
 from fedweave.sites.flare.sitefile import HEAD, Releases
 
 # Prefixes of refusals that the site's owner, or the user who started the job, can correct.

@@ -12,7 +12,8 @@ from torch import Tensor
 from fedweave.core.federation import Client, LabelNoise, StepInfo, step_info
 from fedweave.core.mechanism import LDP, Gaussian, Mechanism, release_of
 from fedweave.core.tree import Tree, encode, to
-from fedweave.engines.calls import check_permanent, find_step
+from fedweave.engines.calls import check_permanent
+from fedweave.engines.steps import find_step
 from fedweave.ops import hashing
 from fedweave.sites.flare.data_marks import site_key
 from fedweave.sites.flare.folder import fields

@@ -13,7 +13,7 @@ from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies
 from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record, Values
-from fedweave.engines.messages import INFO, SEED, SHARE, fingerprint
+from fedweave.engines.sum_messages import INFO, SEED, SHARE, fingerprint
 from fedweave.errors import CallRefused, ClientsMissing, FedweaveError
 from fedweave.sites.flare.journal import Journal, last_epoch
 from fedweave.sites.flare.masking import as_unsigned, data, min_terms, read_advert

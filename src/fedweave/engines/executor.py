@@ -1,0 +1,87 @@
+"""What runs steps for clients. Only this differs between a loop, a batch, other processes and sites."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from fedweave.core.federation import Step, StepInfo
+from fedweave.core.ledger import MessageForm
+from fedweave.core.model import Model
+from fedweave.core.replies import Portion
+from fedweave.core.tree import Tree
+from fedweave.engines.messages import Messages
+
+
+@dataclass(frozen=True)
+class Work:
+    """A call as its engine passes it on: checked, numbered and with its messages.
+
+    step, name, info: the step to run; an executor in another process knows the step by its name.
+    key:              the call's randomness, int64 scalar, from which each client's randomness is derived.
+    messages:         the messages of all called clients.
+    """
+
+    step: Step
+    name: str
+    info: StepInfo
+    key: Tensor
+    messages: Messages
+
+
+class GroupResult(NamedTuple):
+    """The ledger's data on clients that ran together: their positions, the form of each client's reply, and the seconds
+    of each client; clients of a batch share the time equally."""
+
+    at: tuple[int, ...]
+    form: MessageForm
+    seconds: float
+
+
+class Ran(NamedTuple):
+    """The results of some clients; the groups list them in the order of the replies."""
+
+    replies: Portion
+    groups: tuple[GroupResult, ...]
+
+
+class Executor(Protocol):
+    """Owns clients: their graphs, private states and caches that make steps fast.
+
+    clients: ids, in client order.
+    """
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The clients that it owns."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of messages to it and replies from it."""
+
+    @property
+    def computes_on(self) -> tuple[str, ...]:
+        """The devices that steps run on, with their models' names."""
+
+    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
+        """Run a step on some of its clients; positions in the replies (`Portion.at`) count in `clients`.
+
+        Raises:
+            StepFailed: the step raised; names the client. ReplyRefused: a reply is no tree. DataError: new data is
+                rejected.
+        """
+
+    def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
+        """The outputs of the model with weights `w` on each of these clients' examples
+        (`metrics.pooled.example_outputs`), in their order."""
+
+    def snapshot(self) -> Tree:
+        """{client: its private state}, in client order, of clients that have a state."""
+
+    def snapshot_data(self) -> Tree:
+        """{client: the version of its data, and the data itself if it was replaced}."""
+
+    def restore(self, tree: Tree, data: Tree) -> None:
+        """Undo `snapshot` and `snapshot_data`."""
