@@ -7,7 +7,8 @@ import pytest
 
 from fedweave.experiment.config import resolve
 from fedweave.experiment.loading import load_data
-from fedweave.experiment.runs.data_form import Before, form_of_config, like
+from fedweave.experiment.runs.data_form import form_of_config
+from fedweave.experiment.runs.new_data import InputFormat, load_new_data
 
 IN = "external in log count"
 
@@ -31,11 +32,11 @@ def test_new_nodes_get_the_columns_of_the_run_scaled_as_they_were(
     document = {"rounds": 1, "data": data | {"external": "exchange", "classes": 2}, "partition": cut}
     config = resolve({**document, "model": {"name": "sage", "hidden": 4}, "algorithm": {"name": "fedavg"}})
     made, parts, _ = load_data(config)
-    before = Before.of_run(config, form_of_config(config, made, parts), made)
+    before = InputFormat.of_run(config, form_of_config(config, made, parts), made)
     (tmp_path / "new").mkdir()
     (tmp_path / "new/nodes.csv").write_text("id,age\nn1,1\nn2,2\n")
     (tmp_path / "new/edges.csv").write_text("source,target\nx,n1\ny,n1\nn1,n2\n")
-    new = like(before, tmp_path / "new")
+    new = load_new_data(before, tmp_path / "new").data
     raw = load_data(config, with_scaling=False)[0]
     at = new.columns.index(IN)
     was = np.asarray(raw.x[:, [at]].todense() if hasattr(raw.x, "todense") else raw.x[:, [at]], np.float64)

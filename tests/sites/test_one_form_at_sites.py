@@ -14,7 +14,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.graph_arrays import dense, graph_arrays
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.data_form import like
+from fedweave.experiment.runs.new_data import load_new_data
 from fedweave.sites.flare.holdings import hold
 from fedweave.sites.flare.predicted import before_of
 from fedweave.sites.flare.sitefile import SITE_FILE, read_site_file, write_site_file
@@ -83,7 +83,7 @@ def test_a_site_predicts_and_scores_on_the_numbers_that_it_trained_on(
     training, before = hold(site, folder, config), before_of(folder)
     check_same(hold(site, folder, config, training.form).graph, training.graph)
     for path in ("data", "new"):
-        alone = like(before, folder / path)
+        alone = load_new_data(before, folder / path).data
         graph = hold(replace(site, path=path), folder, config, training.form).graph
         check_same(graph_of(alone, alone.features), graph)
     assert np.abs(numbers(graph)["x"] - numbers(training.graph)["x"]).max() > 0.01

@@ -30,8 +30,9 @@ from fedweave.datasets.table_files import read as read_rows
 from fedweave.errors import UserError
 from fedweave.experiment.loading import load_tables
 from fedweave.experiment.runs.checkpoint import When
-from fedweave.experiment.runs.data_form import Before, DataForm, prepare
+from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.files import CONFIG, HISTOGRAMS, read, write
+from fedweave.experiment.runs.new_data import InputFormat, load_new_data
 from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.metrics.drift import (
     Histogram,
@@ -325,7 +326,7 @@ def drift(
             message = f"{path} is of model {before.model}, and the scorer is {scorer.name}. {_REMEDY}"
             raise UserError(message, code="drift.other-model")
     now = datetime.now(UTC)
-    data, raw = prepare(scorer.before, tables, lenient=True)
+    data, raw = load_new_data(scorer.before, tables, lenient=True)
     table = scorer.scored(data, now)
     values = [*columns_of(raw, scorer.form), *scores_of(table)]
     flagged = None
@@ -368,7 +369,7 @@ def _shifts(histograms: Sequence[Histogram], values: Sequence[Values]) -> tuple[
     return tuple(sorted(result, key=lambda one: -one.stability))
 
 
-def new_values(before: Before, tables: Path) -> Iterator[NewValues]:
+def new_values(before: InputFormat, tables: Path) -> Iterator[NewValues]:
     """Values in columns of text of the tables that are none of the model's categories."""
     edges = () if before.edge_attrs is None else before.edge_attrs.columns
     for of, names in (("node", before.columns), ("edge", edges)):

@@ -29,16 +29,9 @@ from fedweave.datasets.links import NAMES
 from fedweave.errors import ConfigError, UserError, listed
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.data_form import (
-    Before,
-    DataForm,
-    form_of_config,
-    like,
-    read_form,
-    scaling_record,
-    targets_form,
-)
+from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form, scaling_record, targets_form
 from fedweave.experiment.runs.files import SUMMARY, read_summary
+from fedweave.experiment.runs.new_data import InputFormat, load_new_data
 from fedweave.experiment.runs.trained import Trained, check_finite
 from fedweave.metrics.intervals import HALF_WIDTH
 from fedweave.metrics.measured import GLOBAL
@@ -345,7 +338,8 @@ def of_new(run: Trained, path: Path, model: str | None = None, client: str | Non
         note_of_clients(run, which == "global")
     plain = built.data.scaling == "none"  # all clients' features are scaled alike
     alike = plain and (built.data.target_scale is None or built.data.target_scaling != "own")
-    data = like(Before.of_run(run.config, form if plain else replace(form, scaling={"how": "none"}), built.data), path)
+    form_to_read = form if plain else replace(form, scaling={"how": "none"})
+    data = load_new_data(InputFormat.of_run(run.config, form_to_read, built.data), path).data
 
     @cache
     def graph(whose: str) -> Graph:

@@ -40,8 +40,9 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Config
 from fedweave.experiment.graphs import graph_of, links_of
 from fedweave.experiment.runs.checkpoint import When
-from fedweave.experiment.runs.data_form import DataForm, form_of_config, like, read_form
+from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form
 from fedweave.experiment.runs.files import CONFIG
+from fedweave.experiment.runs.new_data import load_new_data
 from fedweave.experiment.runs.trained import Trained, finished, trained
 from fedweave.metrics.selection import HALF, Flagging
 from fedweave.partition.client_data import shares
@@ -244,7 +245,7 @@ def _check_alone(config: Config) -> None:
 
 def _of_tables(place: Path, tables: Path, client: str | None, model: str | None, when: When) -> Case:
     scorer = scorer_at(place, model, client, when)
-    data, dtype = like(scorer.before, tables), DTYPES[scorer.dtype]
+    data, dtype = load_new_data(scorer.before, tables).data, DTYPES[scorer.dtype]
 
     def expected(at: Example) -> np.ndarray:
         p = probabilities(scorer.net, scorer.weights, graph_of(data, data.features, dtype))

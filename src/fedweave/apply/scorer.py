@@ -42,8 +42,9 @@ from fedweave.experiment.config import Choice, Config, Document, config_hash, lo
 from fedweave.experiment.config.choices import choose
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.checkpoint import When
-from fedweave.experiment.runs.data_form import Before, DataForm, form_of_config, like, read_form
+from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form
 from fedweave.experiment.runs.files import COLUMNS, CONFIG, SCORER, read, write
+from fedweave.experiment.runs.new_data import InputFormat, load_new_data
 from fedweave.experiment.runs.trained import Trained, check_finite, finished, trained
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import HALF, Flagging
@@ -75,7 +76,7 @@ class Scorer:
 
     model: Document
     weights: Tree
-    before: Before
+    before: InputFormat
     client: str
     round: int
     run: str
@@ -121,7 +122,7 @@ class Scorer:
         Raises:
             DataError: the tables are not valid, or differ in form from the tables of training.
         """
-        data = like(self.before, path)
+        data = load_new_data(self.before, path).data
         return self.scored(data, at or datetime.now(UTC))
 
     def scored(self, data: Dataset, at: datetime) -> pa.Table:
@@ -202,7 +203,7 @@ class Scorer:
                 code="score.format",
             )
         try:
-            before = Before.of_plain(about["before"], has_ports(_choice(about["model"]).make()))
+            before = InputFormat.of_plain(about["before"], has_ports(_choice(about["model"]).make()))
             rule = about["flagging"]
             return cls(
                 about["model"],
@@ -268,7 +269,7 @@ def scorer_of(
     config: Config,
     algorithm: Deployable,
     w: Tree,
-    before: Before,
+    before: InputFormat,
     client: str,
     round: int,
     run: Document,
@@ -336,7 +337,7 @@ def scorer_of_run(run: Trained, choice: ChosenModel) -> Scorer:
         UserError: see `scorer_of`.
     """
     data = run.built.data
-    before = Before.of_run(run.config, choice.form, data)
+    before = InputFormat.of_run(run.config, choice.form, data)
     own_units = data.target_scale is not None and data.target_scaling == "own" and choice.client is None
     widths = () if choice.which == "trained" or own_units else tuple(half_widths(run))
     identity = choice.client or GLOBAL, run.built.fed.round, load(run.directory / CONFIG)

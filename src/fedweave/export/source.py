@@ -22,8 +22,9 @@ from fedweave.core.types import PREDICT, Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, load
 from fedweave.experiment.runs.checkpoint import When
-from fedweave.experiment.runs.data_form import Before, DataForm
+from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
+from fedweave.experiment.runs.new_data import InputFormat
 from fedweave.experiment.runs.trained import finished, joint, trained
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import BEST, Flagging, flagging, of_best
@@ -96,7 +97,7 @@ def exportable(directory: Path) -> Config:
 
 
 def source(
-    directory: Path, model: str | None, client: str | None, before: Before | None = None, when: When = "last"
+    directory: Path, model: str | None, client: str | None, before: InputFormat | None = None, when: When = "last"
 ) -> Source:
     """The `model` of the run in `directory`: the global model if there is one, else the `client`'s.
 
@@ -123,7 +124,7 @@ def source(
     return _of_sites(directory, config, before, when)
 
 
-def _of_sites(directory: Path, config: Config, before: Before | None, when: When) -> Source:
+def _of_sites(directory: Path, config: Config, before: InputFormat | None, when: When) -> Source:
     summary = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= summary.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")

@@ -25,8 +25,9 @@ from fedweave.core.tree import Tree, to
 from fedweave.datasets.base import Dataset
 from fedweave.engines.devices import CPU
 from fedweave.errors import CallRefused, FedweaveError, UserError
-from fedweave.experiment.runs.data_form import Before, DataForm, read_form, write_form
+from fedweave.experiment.runs.data_form import DataForm, read_form, write_form
 from fedweave.experiment.runs.files import EARLIER, HISTOGRAMS, PAIRS_SCORED, PREDICTIONS, SCORER, write_table
+from fedweave.experiment.runs.new_data import InputFormat
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
 from fedweave.sites.flare.folder import fields
@@ -53,7 +54,7 @@ def form_of_run(request: Join, folder: Path) -> DataForm | None:
     return read_form(folder / RUNS / request.run) if request.predict else None
 
 
-def before_of(site: Path, run: str = "") -> Before:
+def before_of(site: Path, run: str = "") -> InputFormat:
     """How to turn the tables of the site in a folder into its training data. The form is the one that the site noted
     for the `run`, or the present one.
 
@@ -63,7 +64,7 @@ def before_of(site: Path, run: str = "") -> Before:
     """
     about, _ = read_checked(site / SITE_FILE)
     form = read_form(site / RUNS / run) if run else None
-    return Before.noted(asdict(about), about.external, form or form_at(about, load_unscaled(about, site)), False)
+    return InputFormat.of_form(asdict(about), about.external, form or form_at(about, load_unscaled(about, site)), False)
 
 
 def rename_predictions(folder: Path, run: str) -> None:
@@ -141,7 +142,7 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
         if form is None:
             raise UserError("the site noted no form of its data for this run", code="score.alone")
         named = site, max(job.order.round, 0), job.request.document, flags
-        before = Before.noted(asdict(about), about.external, form, False)
+        before = InputFormat.of_form(asdict(about), about.external, form, False)
         scorer = scorer_of(job.config, deployable(job.algorithm), w, before, *named)
         scorer.save(job.run_folder / SCORER)
     except FedweaveError as error:
