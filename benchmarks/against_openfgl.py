@@ -1,14 +1,16 @@
 """FedAvg, FedProx, local training and newer methods by fedweave and by OpenFGL 1.1.0 on the same cuts.
 
 10 clients by Louvain, 2-layer GCN of width 64, dropout .5, 100 rounds of 3 full-batch steps, Adam (lr .01, weight decay
-5e-4) whose moments are kept, FedProx with μ = .001, each other method's own settings: OpenFGL's defaults. Where its
-code departs from the paper (openfgl.md says where) the two need not agree. fedweave cuts the graph, both train on it,
-one after the other, with one thread each, and evaluate after every round. OpenFGL wants an environment of its own:
+5e-4) with persistent optimizer state, FedProx with μ = .001, the other settings of each method: OpenFGL's defaults.
+Where its code departs from the paper (openfgl.md says where) the two need not agree. fedweave partitions the graph,
+both train on it, one after the other, with one thread each, and evaluate after every round. Two Markdown tables are
+printed, in which seeds are paired: accuracies after the last round with seconds, and accuracies after early rounds.
+OpenFGL needs an environment of its own:
 
     python -m venv peer; peer/bin/pip install openfgl-lib==1.1.0 torch torch-geometric scikit-learn munkres
     python -m benchmarks.against_openfgl --peer peer/bin/python [--data cora …] [--seeds 0 1 2] [--out runs/openfgl]
 
-Every cell is kept in a file, so that an interrupted call goes on where it was. See openfgl.md for what was found.
+Every run is saved in a file, so that an interrupted benchmark continues where it stopped. openfgl.md has the results.
 """
 
 import argparse
@@ -18,27 +20,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 import torch
 
-from benchmarks.optimizer_state import export, spread
+from benchmarks.common import EXPERIMENTS, mean_deviation, mean_half_width
+from benchmarks.optimizer_state import export
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.metrics.measured import GLOBAL
-from fedweave.reports.paired import interval
 
-Cells = dict[tuple[str, str], list[dict[str, Any]]]  # of a data set and an algorithm, what each seed's cell found
+Cells = dict[tuple[str, str], list[dict[str, Any]]]  # of a data set and an algorithm, the results of each seed
 SIDES = ("fedweave", "OpenFGL")
-ROOT = Path(__file__).parents[1]
 PEER = Path(__file__).with_name("run_openfgl.py")
 DATA = ("cora", "citeseer", "amazon-computers", "coauthor-cs")
-SHOWN = (1, 5, 10, 25, 50)  # rounds of the second table
+EARLY_ROUNDS = (1, 5, 10, 25, 50)  # of the second table
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedavg": {"name": "fedavg"},
     "fedprox": {"name": "fedprox", "mu": 0.001},
@@ -50,75 +52,70 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedgta": {"name": "fedgta"},
     "fedtad": {"name": "fedtad"},
 }
-USUAL = ("fedavg", "fedprox", "local")
+DEFAULTS = ("fedavg", "fedprox", "local")
 
 
-def built(data: str, algorithm: str, seed: int, rounds: int) -> Built:
+def build_experiment(data: str, algorithm: str, seed: int, rounds: int) -> Built:
     """The experiment of one cell."""
-    document = load(ROOT / "experiments" / "fedavg-cora.toml")
+    document = load(EXPERIMENTS / "fedavg-cora.toml")
     common = {key: value for key, value in document["algorithm"].items() if key != "name"}
     settings = {"seed": seed, "rounds": rounds, "data": {"name": data}}
     return build(resolve(document | settings | {"algorithm": common | ALGORITHMS[algorithm]}))
 
 
-def weighted(step: RoundResult, metric: str, sizes: dict[str, int]) -> float:
-    """Mean of a metric on clients' own test nodes, weighted by their numbers of nodes, as OpenFGL has it."""
-    table = step.metrics
-    own = table.filter((pc.field("metric") == metric) & (pc.field("split") == "test") & (pc.field("client") != GLOBAL))
-    values = dict(zip(own["client"].to_pylist(), own["value"].to_pylist(), strict=True))
-    return sum(sizes[client] * value for client, value in values.items()) / sum(sizes[client] for client in values)
+def weighted_mean(step: RoundResult, metric: str, sizes: dict[str, int]) -> float:
+    """Mean of a metric on the clients' test nodes, weighted by their numbers of nodes, as in OpenFGL."""
+    is_test = (pc.field("metric") == metric) & (pc.field("split") == "test") & (pc.field("client") != GLOBAL)
+    rows = step.metrics.filter(is_test)
+    weights = [sizes[client] for client in rows["client"].to_pylist()]
+    return float(np.average(rows["value"].to_pylist(), weights=weights))
 
 
-def ours(made: Built, rounds: int) -> dict[str, Any]:
+def run_fedweave(experiment: Built, rounds: int) -> dict[str, Any]:
     """What `run_openfgl` prints, of fedweave."""
-    sizes = {name: len(part.nodes) for name, part in zip(made.fed.clients, made.partition.parts, strict=True)}
-    trained, seconds, began = [], [], time.process_time()
-    for step in train(made.algorithm, made.fed, rounds):
+    parts = zip(experiment.fed.clients, experiment.partition.parts, strict=True)
+    sizes = {name: len(part.nodes) for name, part in parts}
+    after_training, seconds, began = [], [], time.process_time()
+    for step in train(experiment.algorithm, experiment.fed, rounds):
         seconds.append(time.process_time() - began)
-        trained.append(weighted(step, "trained/accuracy", sizes))
+        after_training.append(weighted_mean(step, "trained/accuracy", sizes))
         began = time.process_time()
-    return {"trained": trained, "local": weighted(step, "accuracy", sizes), "seconds": seconds}
+    return {"trained": after_training, "local": weighted_mean(step, "accuracy", sizes), "seconds": seconds}
 
 
 def cell(folder: Path, peer: Path, data: str, algorithm: str, seed: int, rounds: int) -> dict[str, Any]:
-    """Both systems on one cut: {"fedweave": …, "OpenFGL": …}."""
+    """Both systems on one partition: {"fedweave": …, "OpenFGL": …}."""
     path = folder / f"{data}-{algorithm}-{seed}-{rounds}.json"
     if not path.exists():
-        made = built(data, algorithm, seed, rounds)
+        experiment = build_experiment(data, algorithm, seed, rounds)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        environment["OMP_NUM_THREADS"] = "1"
         with tempfile.TemporaryDirectory() as scratch:
-            archives = export(made, Path(scratch))
+            archives = export(experiment, Path(scratch))
             command = [peer, PEER, *archives, algorithm, seed, rounds, Path(scratch) / "peer"]
-            done = subprocess.run(list(map(str, command)), check=True, stdout=subprocess.PIPE, text=True, env=_alone())
-        found = {"OpenFGL": json.loads(done.stdout), "fedweave": ours(made, rounds)}
+            words = list(map(str, command))
+            process = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env=environment)
+        results = {"OpenFGL": json.loads(process.stdout), "fedweave": run_fedweave(experiment, rounds)}
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found))
-        print(path.stem, *(f"{side} {one['trained'][-1]:.3f}" for side, one in found.items()), file=sys.stderr)
+        path.write_text(json.dumps(results))
+        print(path.stem, *(f"{side} {one['trained'][-1]:.3f}" for side, one in results.items()), file=sys.stderr)
     return dict(json.loads(path.read_text()))
 
 
-def _alone() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"OMP_NUM_THREADS": "1"}
-
-
 def curves(cells: Cells) -> str:
-    """Accuracies of the clients' trained models after early rounds, fedweave's and OpenFGL's, mean over seeds, and the
-    paired difference of their means over all rounds, as Markdown."""
-    shown = [
-        number
-        for number in SHOWN
-        if all(number <= len(run[side]["trained"]) for runs in cells.values() for run in runs for side in SIDES)
-    ]
-    lines = [
-        f"| data | algorithm | {' | '.join(f'round {number}' for number in shown)} | difference, mean of all rounds |",
-        "| --- " * (3 + len(shown)) + "|",
-    ]
+    """Accuracies of the clients' models right after local training in early rounds, fedweave's and OpenFGL's, mean over
+    seeds, and the paired difference of their means over all rounds, as Markdown."""
+    rounds = min(len(runs[0]["OpenFGL"]["trained"]) for runs in cells.values())
+    numbers = [number for number in EARLY_ROUNDS if number <= rounds]
+    heads = ["data", "algorithm", *(f"round {number}" for number in numbers), "difference, mean of all rounds"]
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for (data, algorithm), runs in cells.items():
-        early = (
-            ", ".join(f"{fmean(run[side]['trained'][number - 1] for run in runs):.3f}" for side in SIDES)
-            for number in shown
-        )
-        whole = [fmean(run["fedweave"]["trained"]) - fmean(run["OpenFGL"]["trained"]) for run in runs]
-        lines.append(f"| {data} | {algorithm} | {' | '.join(early)} | {apart(whole)} |")
+        row = [data, algorithm]
+        for number in numbers:
+            ours, theirs = (fmean(run[side]["trained"][number - 1] for run in runs) for side in SIDES)
+            row.append(f"{ours:.3f}, {theirs:.3f}")
+        differences = [fmean(run["fedweave"]["trained"]) - fmean(run["OpenFGL"]["trained"]) for run in runs]
+        lines.append(f"| {' | '.join(row)} | {mean_half_width(differences)} |")
     return "\n".join(lines)
 
 
@@ -133,21 +130,14 @@ def table(cells: Cells) -> str:
         for kind in ("trained", "local"):
             if runs[0]["OpenFGL"][kind] is None:
                 continue
-            mine, theirs = ([_last(run[side][kind]) for run in runs] for side in SIDES)
-            said = f"{spread(mine)} | {spread(theirs)} | {apart([a - b for a, b in zip(mine, theirs, strict=True)])}"
-            lines.append(f"| {data} | {algorithm} | {len(runs)} | {kind} | {said} | {times[0]:.4f} | {times[1]:.4f} |")
+            # "trained" has a value for every round, "local" that of the last
+            ours, theirs = ([np.atleast_1d(run[side][kind])[-1] for run in runs] for side in SIDES)
+            differences = [a - b for a, b in zip(ours, theirs, strict=True)]
+            scores = f"{mean_deviation(ours)} | {mean_deviation(theirs)} | {mean_half_width(differences)}"
+            lines.append(
+                f"| {data} | {algorithm} | {len(runs)} | {kind} | {scores} | {times[0]:.4f} | {times[1]:.4f} |"
+            )
     return "\n".join(lines)
-
-
-def apart(differences: Sequence[float]) -> str:
-    """Their mean and half of its 95 % interval, which one value alone has not."""
-    low, high = interval(differences)
-    about = "" if low is None or high is None else f" ± {(high - low) / 2:.3f}"
-    return f"{fmean(differences):+.3f}{about}"
-
-
-def _last(value: float | Sequence[float]) -> float:
-    return float(value[-1]) if isinstance(value, list) else float(value)  # type: ignore[arg-type]
 
 
 def main() -> None:
@@ -155,16 +145,14 @@ def main() -> None:
     parser.add_argument("--peer", type=Path, required=True, help="Python of OpenFGL's environment")
     parser.add_argument("--out", type=Path, default=Path("runs/openfgl"))
     parser.add_argument("--data", nargs="+", default=list(DATA))
-    parser.add_argument("--algorithms", nargs="+", default=list(USUAL), choices=ALGORITHMS)
+    parser.add_argument("--algorithms", nargs="+", default=list(DEFAULTS), choices=ALGORITHMS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=100)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    wanted = [(data, algorithm) for data in given.data for algorithm in given.algorithms]
-    cells = {
-        (data, algorithm): [cell(given.out, given.peer, data, algorithm, seed, given.rounds) for seed in given.seeds]
-        for data, algorithm in wanted
-    }
+    cells: Cells = {}
+    for data, name in product(args.data, args.algorithms):
+        cells[data, name] = [cell(args.out, args.peer, data, name, seed, args.rounds) for seed in args.seeds]
     print(table(cells), curves(cells), sep="\n\n")
 
 

@@ -2,7 +2,10 @@
 
 Workload: FedAvg (McMahan et al. 2017, algorithm 1) with a two-layer GCN (Kipf and Welling 2017, eq. 9) and full-batch
 local epochs of a fresh Adam; clients weigh by their train nodes; every round the new global model is scored on every
-client's three splits. Run `python -m benchmarks.baselines --clients 10 50 100 --rounds 20` for medians on Cora.
+client's three splits. Prints a line for each reference: median milliseconds per round on Cora, and the pooled test
+accuracy after the last round.
+
+    python -m benchmarks.baselines [--clients 10 50 100] [--rounds 20]
 """
 
 import argparse
@@ -105,29 +108,24 @@ def plain_pyg(
         DataError: masks overlap, or nobody has a train node.
     """
     tally = Tally(parts, len(weights["1"]["bias"]), device)
-    size = np.array([part[3][0].sum() for part in parts]) / sum(part[3][0].sum() for part in parts)
+    sizes = np.array([part[3][0].sum() for part in parts])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        data = [
-            (torch.from_numpy(x.toarray()).to(device, dtype), torch.from_numpy(edges).to(device))
-            for x, edges, _, _ in parts
-        ]
-        labels = [
-            (torch.from_numpy(masks[0]).to(device), torch.from_numpy(y[masks[0]]).to(device))
-            for _, _, y, masks in parts
-        ]
+        data, labels = [], []
+        for x, edges, y, masks in parts:
+            data.append((torch.from_numpy(x.toarray()).to(device, dtype), torch.from_numpy(edges).to(device)))
+            labels.append((torch.from_numpy(masks[0]).to(device), torch.from_numpy(y[masks[0]]).to(device)))
         nets = [Net(weights, dropout).to(device, dtype) for _ in parts]
-        state = {
-            f"conv{i + 1}.{name}": value.to(device, dtype)
-            for i, layer in enumerate(weights.values())
-            for name, value in (("lin.weight", layer["weight"].T), ("bias", layer["bias"]))
-        }
+        state = {}
+        for i, layer in enumerate(weights.values(), 1):
+            state[f"conv{i}.lin.weight"] = layer["weight"].T.to(device, dtype)
+            state[f"conv{i}.bias"] = layer["bias"].to(device, dtype)
         for net in nets:
             net.load_state_dict(state)
 
         def one_round() -> Scores:
             total: dict[str, Tensor] = {name: torch.zeros_like(value) for name, value in state.items()}
-            for net, inputs, (train, y), share in zip(nets, data, labels, size, strict=True):
+            for net, inputs, (train, y), share in zip(nets, data, labels, sizes / sizes.sum(), strict=True):
                 if share == 0:
                     continue
                 net.train()
@@ -146,7 +144,7 @@ def plain_pyg(
                     logits.append(net.eval()(*inputs))
                 return tally(torch.cat(logits))
 
-        scores, seconds = _timed(one_round, rounds, device)
+        scores, seconds = _run_rounds(one_round, rounds, device)
     final = {
         str(i): {"weight": state[f"conv{i + 1}.lin.weight"].T, "bias": state[f"conv{i + 1}.bias"]} for i in range(2)
     }
@@ -218,20 +216,20 @@ class _Flat:
         self.steps.zero_()
 
 
-def _by_autograd(flat: _Flat, site: Site, dropped: Callable[[Tensor], Tensor]) -> None:
+def _by_autograd(flat: _Flat, site: Site, drop_out: Callable[[Tensor], Tensor]) -> None:
     w1, w2, b2 = flat.weights
     w1.grad = flat.grads[0]
     w2.grad = b2.grad = None
-    h = dropped(torch.relu(_Product.apply(w1, site.s, site.s_back, flat.grads[0])))
+    h = drop_out(torch.relu(_Product.apply(w1, site.s, site.s_back, flat.grads[0])))
     z = torch.addmm(b2, _Product.apply(h, site.a, site.a_back), w2)
     F.cross_entropy(z, site.y).backward()
 
 
 @torch.no_grad()
-def _by_hand(flat: _Flat, site: Site, dropped: Callable[[Tensor], Tensor]) -> None:
+def _by_hand(flat: _Flat, site: Site, drop_out: Callable[[Tensor], Tensor]) -> None:
     w1, w2, b2 = flat.weights
     w1.grad, w2.grad, b2.grad = flat.grads
-    h = dropped((site.s @ w1).relu_())
+    h = drop_out((site.s @ w1).relu_())
     near = site.a @ h
     dz = torch.addmm(b2, near, w2).softmax(1).sub_(site.one_hot).mul_(1 / len(site.y))
     torch.sum(dz, 0, out=b2.grad)
@@ -268,7 +266,7 @@ def sparse_loop(
     logits = torch.empty(sites[-1].nodes.stop, classes, dtype=dtype)
     source = torch.Generator().manual_seed(seed)
 
-    def dropped(h: Tensor) -> Tensor:
+    def drop_out(h: Tensor) -> Tensor:
         return h if dropout == 0 else h * torch.empty_like(h).bernoulli_(1 - dropout, generator=source)
 
     def one_round() -> Scores:
@@ -278,7 +276,7 @@ def sparse_loop(
                 continue
             flat.reset()
             for _ in range(epochs):
-                epoch(flat, site, dropped)
+                epoch(flat, site, drop_out)
                 flat.adam.step()
             with torch.no_grad():
                 flat.total.add_(flat.now, alpha=site.share)
@@ -288,12 +286,12 @@ def sparse_loop(
             torch.addmm(b2, site.a_all @ (site.s_all @ w1).relu_(), w2, out=logits[site.nodes])
         return tally(logits)
 
-    scores, seconds = _timed(one_round, rounds)
+    scores, seconds = _run_rounds(one_round, rounds)
     w1, w2, b2 = flat.views(flat.start)
     return {"0": {"weight": w1[:-1], "bias": w1[-1]}, "1": {"weight": w2, "bias": b2}}, scores, seconds
 
 
-def normalised(edges: np.ndarray, nodes: int) -> sp.csr_matrix:
+def normalize_adjacency(edges: np.ndarray, nodes: int) -> sp.csr_matrix:
     """D~^-1/2 (A + I) D~^-1/2 of Kipf and Welling (2017, eq. 2), float64 [nodes, nodes]."""
     looped = sp.csr_matrix((np.ones(edges.shape[1]), tuple(edges)), shape=(nodes, nodes)) + sp.eye(nodes)
     scale = sp.diags(1 / np.sqrt(np.asarray(looped.sum(1)).ravel()))
@@ -304,7 +302,7 @@ def _sites(parts: Sequence[Part], classes: int, keep: float, dtype: torch.dtype)
     kind = np.float64 if dtype == torch.float64 else np.float32
     all_train, sites, start = sum(part[3][0].sum() for part in parts), [], 0
     for x, edges, y, masks in parts:
-        a = normalised(edges, len(y))
+        a = normalize_adjacency(edges, len(y))
         s = sp.hstack([a @ x, np.ones((len(y), 1))]).tocsr()
         ours = a[masks[0]]
         near = np.unique(ours.indices)
@@ -333,7 +331,7 @@ def clock_of(device: torch.device | str) -> Callable[[], float]:
     return time.process_time if torch.device(device).type == "cpu" else time.perf_counter
 
 
-def _timed(
+def _run_rounds(
     one_round: Callable[[], Scores], rounds: int, device: torch.device | str = "cpu"
 ) -> tuple[list[Scores], list[float]]:
     scores, seconds, clock = [], [], clock_of(device)
@@ -373,31 +371,29 @@ def random_cora(clients: int, seed: int = 0) -> list[Part]:
     parts = []
     for client in range(clients):
         nodes = np.flatnonzero(owner == client)
-        own = a[nodes][:, nodes].tocoo()
-        parts.append(
-            (x[nodes], np.stack([own.row, own.col]).astype(np.int64), y[nodes], split[nodes] == [[0], [1], [2]])
-        )
+        induced = a[nodes][:, nodes].tocoo()
+        edges = np.stack([induced.row, induced.col]).astype(np.int64)
+        parts.append((x[nodes], edges, y[nodes], split[nodes] == [[0], [1], [2]]))
     return parts
 
 
 def main() -> None:
-    """Print median milliseconds per round and the final pooled test accuracy of each reference."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 50, 100])
     parser.add_argument("--rounds", type=int, default=20)
-    options = parser.parse_args()
+    args = parser.parse_args()
     runs: dict[str, Callable[[list[Part], Weights], Result]] = {
-        "plain_pyg": lambda parts, w: plain_pyg(parts, options.rounds, w),
-        "sparse_loop": lambda parts, w: sparse_loop(parts, options.rounds, w),
-        "sparse_loop by hand": lambda parts, w: sparse_loop(parts, options.rounds, w, by_hand=True),
+        "plain_pyg": lambda parts, w: plain_pyg(parts, args.rounds, w),
+        "sparse_loop": lambda parts, w: sparse_loop(parts, args.rounds, w),
+        "sparse_loop by hand": lambda parts, w: sparse_loop(parts, args.rounds, w, by_hand=True),
     }
-    print(f"median over {options.rounds} rounds, {torch.get_num_threads()} threads")
-    for clients in options.clients:
+    print(f"median over {args.rounds} rounds, {torch.get_num_threads()} threads")
+    for clients in args.clients:
         parts = random_cora(clients)
         for name, run in runs.items():
             _, scores, seconds = run(parts, glorot(parts[0][0].shape[1], 64, 7))
-            spent, right = 1e3 * np.median(seconds), scores[-1].accuracy(2)
-            print(f"{clients:5d} clients  {name:20s} {spent:8.2f} ms per round  test accuracy {right:.3f}", flush=True)
+            ms, accuracy = 1e3 * np.median(seconds), scores[-1].accuracy(2)
+            print(f"{clients:5d} clients  {name:20s} {ms:8.2f} ms per round  test accuracy {accuracy:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""The field's baselines on several data sets and cuts: one table for each, all runs as CSV.
+"""The field's baselines on several data sets and partitions: one table for each, all runs as CSV.
 
 Every method runs at the point of its grid with the best validation score after the last round, of seed 0 or of
-`--tune` seeds; the table shows tests after the last round, of the models that clients use on their own nodes. Seeds are
-paired: each draws one cut and one start for all methods; differences to FedAvg and to local training have 95 %
-intervals (Student's t over seeds). A run that is in the CSV already is not done again, so an interrupted table goes on;
-`commit` says of which code each is (for rows made before that column, with which commit they came here). Where a
-change of code moves numbers, delete the rows that it moves. `python -m benchmarks.baselines_page` makes the pages.
-Methods of SGD are compared with FedAvg by SGD, too (`fedavg_sgd`): what differs otherwise is the optimizer.
+`--tune` seeds. Columns: this point; the test score after the last round of the models that clients use on their own
+nodes; its paired differences to FedAvg and to local training with half of their 95 % intervals (Student's t over
+seeds); the test score of the global model; seconds of a round divided by FedAvg's; kB that a client sends and receives
+in a round. Each seed draws one partition and one start for all methods.
+
+A run that is in the CSV already is not done again, so an interrupted table continues; `commit` is the code of each run
+(for rows made before that column, the commit that added them). Where a change of code moves numbers, delete the rows
+that it moves. `python -m benchmarks.baselines_page` makes the pages. Methods that need SGD are also compared with
+FedAvg by SGD (`fedavg_sgd`), because otherwise the difference would be that of the optimizers.
 
     python -m benchmarks.baselines_table [--sets cora chameleon-filtered] [--cuts louvain] [--methods fedavg local …]
         [--seeds 3] [--tune 1] [--rounds 60] [--device cuda] [--out DIR]
@@ -17,7 +20,6 @@ import csv
 import json
 import os
 import statistics
-import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +27,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import fedweave
+from benchmarks.common import commit, mean_half_width
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
-from fedweave.reports.paired import interval, paired_differences
+from fedweave.reports.paired import paired_differences
 
 Grid = Sequence[Mapping[str, Any]]
 
@@ -41,7 +43,7 @@ def rates(*values: float, names: Sequence[str] = ("lr",)) -> Grid:
 
 
 ADAM, SGD = rates(0.003, 0.01, 0.03), rates(0.1, 0.3, 1.0)
-# {name: (algorithm, settings, what is tried)}
+# {name: (algorithm, settings, grid)}
 METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
     "local": ("local", {}, ADAM),
     "fedavg": ("fedavg", {}, ADAM),
@@ -71,14 +73,14 @@ METHODS: dict[str, tuple[str, dict[str, Any], Grid]] = {
     "fedaux": ("fedaux", {}, ADAM),
     "feddep": ("feddep", {}, ADAM),
 }
-MINORITIES = {"minesweeper": "auc"}  # what is judged where one class is rare; accuracy elsewhere
+MINORITIES = {"minesweeper": "auc"}  # the metric where one class is rare; accuracy elsewhere
 CUTS: dict[str, dict[str, Any]] = {"louvain": {}, "dirichlet": {"alpha": 0.5}, "metis": {}}
 KEYS = ("set", "cut", "clients", "rounds", "method", "settings", "seed")
 MEASURED = ("val", "test", "global", "trained", "seconds", "bytes_up", "bytes_down", "failed")
 COLUMNS = (*KEYS, *MEASURED, "commit")
 
 
-def data(name: str) -> dict[str, Any]:
+def data_section(name: str) -> dict[str, Any]:
     """A registered set, or a file NAME/NAME.npz in the folder of data."""
     file = Path(os.environ.get("FEDWEAVE_DATA", "../shared/data")) / name / f"{name}.npz"
     try:
@@ -94,7 +96,7 @@ def run(key: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
     document = {
         "seed": key["seed"],
         "rounds": key["rounds"],
-        "data": data(key["set"]),
+        "data": data_section(key["set"]),
         "partition": {"name": key["cut"], "clients": key["clients"], **CUTS[key["cut"]]},
         "model": {"name": "gcn"},
         "engine": {"device": device},
@@ -103,12 +105,12 @@ def run(key: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
     metric, seconds = MINORITIES.get(key["set"], "accuracy"), []
     try:
         built = build(resolve(document))
-        at = time.perf_counter()
+        began = time.perf_counter()
         for step in train(built.algorithm, built.fed, key["rounds"], eval_every=0):
             now, last = time.perf_counter(), step
-            seconds.append(now - at)
-            at = now
-    except FedweaveError as error:  # refused, or diverged
+            seconds.append(now - began)
+            began = now
+    except FedweaveError as error:  # not supported, or diverged
         return {"failed": str(error)}
     ledger, calls = built.fed.ledger, key["rounds"] * key["clients"]
     return {
@@ -120,18 +122,6 @@ def run(key: Mapping[str, Any], device: str = "cpu") -> dict[str, Any]:
         "bytes_up": ledger.bytes_up / calls,
         "bytes_down": ledger.bytes_down / calls,
     }
-
-
-def commit() -> str:
-    """The commit of the checkout that fedweave is imported from, with a + where its files differ from that; "" outside
-    of a checkout."""
-
-    def git(*words: str) -> str:
-        asked = ["git", "-C", str(Path(fedweave.__file__).parent), *words]
-        return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".")
-    return git("rev-parse", "--short=8", "HEAD") + ("+" if changed else "")
 
 
 class Runs:
@@ -172,12 +162,15 @@ class Runs:
 
 
 def _measures(row: Mapping[str, str]) -> dict[str, Any]:
-    words = ("failed", "commit")
-    return {name: row[name] if name in words or not row[name] else float(row[name]) for name in COLUMNS[len(KEYS) :]}
+    measures: dict[str, Any] = {}
+    for name in (*MEASURED, "commit"):
+        is_text = name in ("failed", "commit") or not row[name]
+        measures[name] = row[name] if is_text else float(row[name])
+    return measures
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Choice:
     """A method on one data set and cut: the point of its grid, {seed: measures} of its runs there, `edge` whether that
     point is the first or the last of three or more; `failed` says why there is nothing."""
 
@@ -195,29 +188,32 @@ class Chosen:
         return list(dict.fromkeys(one["commit"] for one in self.runs.values()))
 
 
-def chosen(runs: Runs, where: Mapping[str, Any], method: str, seeds: int, tune: int = 1) -> Chosen | None:
+def choose(runs: Runs, where: Mapping[str, Any], method: str, seeds: int, tune: int = 1) -> Choice | None:
     """The method at the point that is best on validation examples of the first `tune` seeds, of equal ones the first;
     None where runs that this needs are absent."""
-    points = [json.dumps(at) for at in METHODS[method][2]]
-    tried = {at: [runs.of(**where, method=method, settings=at, seed=seed) for seed in range(tune)] for at in points}
-    if any(one is None for found in tried.values() for one in found):
-        return None
-    there = {at: [one for one in found if one is not None] for at, found in tried.items()}
-    sound = {at: found for at, found in there.items() if not any(one["failed"] for one in found)}
-    if not sound:
-        return Chosen("", {}, failed=there[points[0]][0]["failed"])
-    best = max(sound, key=lambda at: statistics.fmean(one["val"] for one in sound[at]))
-    all_of = {seed: runs.of(**where, method=method, settings=best, seed=seed) for seed in range(seeds)}
-    if any(one is None for one in all_of.values()):
-        return None
-    ended = {seed: one for seed, one in all_of.items() if one is not None and not one["failed"]}
-    return Chosen(best, ended, edge=len(points) > 2 and best in (points[0], points[-1]))
-
-
-def cell(values: Sequence[float], sign: str = "") -> str:
-    """Mean and half of the 95 % interval, or the mean alone of one value."""
-    low, high = interval(values)
-    return f"{statistics.fmean(values):{sign}.3f}" + ("" if low is None else f" ± {(high - low) / 2:.3f}")
+    points = [json.dumps(values) for values in METHODS[method][2]]
+    validation: dict[str, float] = {}  # of the points at which no run failed
+    failures = []
+    for point in points:
+        tried = [runs.of(**where, method=method, settings=point, seed=seed) for seed in range(tune)]
+        measured = [run for run in tried if run is not None]
+        if len(measured) < tune:
+            return None
+        if any(run["failed"] for run in measured):
+            failures.append(measured[0]["failed"])
+        else:
+            validation[point] = statistics.fmean(run["val"] for run in measured)
+    if not validation:
+        return Choice("", {}, failed=failures[0])
+    best = max(validation, key=validation.__getitem__)
+    completed = {}
+    for seed in range(seeds):
+        run = runs.of(**where, method=method, settings=best, seed=seed)
+        if run is None:
+            return None
+        if not run["failed"]:
+            completed[seed] = run
+    return Choice(best, completed, edge=len(points) > 2 and best in (points[0], points[-1]))
 
 
 def table(runs: Runs, where: dict[str, Any], methods: Sequence[str], seeds: int, tune: int = 1) -> Iterator[str]:
@@ -227,31 +223,41 @@ def table(runs: Runs, where: dict[str, Any], methods: Sequence[str], seeds: int,
     head = "method", "chosen", "clients' models", "to fedavg", "to local", "global", "s / fedavg's", "kB up", "kB down"
     yield f"| {' | '.join((*head, 'commit'))} |"
     yield f"|{' --- |' * (len(head) + 1)}"
-    ends: dict[str, dict[int, float]] = {}
-    pace = 0.0
+    tests: dict[str, dict[int, float]] = {}
+    fedavg_seconds = 0.0
     for method in methods:
-        found = chosen(runs, where, method, seeds, tune)
-        if found is None or found.failed:
-            if found:
-                yield f"| `{method}` | — | {found.failed} |{' |' * (len(head) - 2)}"
+        choice = choose(runs, where, method, seeds, tune)
+        if choice is None:
             continue
-        ends[method] = found.tests()
-        ended = list(found.runs.values())
+        if choice.failed:
+            yield f"| `{method}` | — | {choice.failed} |{' |' * (len(head) - 2)}"
+            continue
+        tests[method] = choice.tests()
+        rows = list(choice.runs.values())
         seconds, up, down = (
-            statistics.median(one[key] for one in ended) for key in ("seconds", "bytes_up", "bytes_down")
+            statistics.median(run[key] for run in rows) for key in ("seconds", "bytes_up", "bytes_down")
         )
-        pace = seconds if method == "fedavg" else pace
-        away = [
-            cell(paired_differences(ends[method], ends[other]), "+") if other in ends and other != method else ""
-            for other in ("fedavg", "local")
+        if method == "fedavg":
+            fedavg_seconds = seconds
+        differences = []
+        for reference in ("fedavg", "local"):
+            if reference in tests and reference != method:
+                paired = paired_differences(tests[method], tests[reference])
+                differences.append(mean_half_width(paired))
+            else:
+                differences.append("")
+        global_scores = [run["global"] for run in rows if run["global"] not in (None, "")]
+        columns = [
+            f"`{method}`",
+            ", ".join(f"{key} {value}" for key, value in json.loads(choice.settings).items()),
+            mean_half_width(list(tests[method].values()), ".3f"),
+            *differences,
+            mean_half_width(global_scores, ".3f") if global_scores else "",
+            f"{seconds / fedavg_seconds:.1f}" if fedavg_seconds else "",
+            f"{up / 1000:.0f}",
+            f"{down / 1000:.0f}",
+            ", ".join(choice.commits()),
         ]
-        whole = [one["global"] for one in ended if one["global"] not in (None, "")]
-        columns = (
-            f"`{method}`", ", ".join(f"{k} {v}" for k, v in json.loads(found.settings).items()),
-            cell(list(ends[method].values())), *away, cell(whole) if whole else "",
-            f"{seconds / pace:.1f}" if pace else "", f"{up / 1000:.0f}", f"{down / 1000:.0f}",
-            ", ".join(found.commits()),
-        )  # fmt: skip
         yield f"| {' | '.join(columns)} |"
 
 
@@ -267,17 +273,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--out", type=Path, default=Path("runs/baselines"))
     parser.add_argument("--device", default="cpu", help="as [engine] device")
-    given = parser.parse_args()
-    given.methods.sort(
-        key=lambda method: ("fedavg", "local", method).index(method)
-    )  # those that others are held against
-    runs, lines = Runs(given.out / "runs.csv", given.device), []
-    for name, cut in product(given.sets, given.cuts):
-        where = {"set": name, "cut": cut, "clients": given.clients, "rounds": given.rounds}
-        for line in table(runs, where, given.methods, given.seeds, given.tune):
+    args = parser.parse_args()
+    args.methods.sort(key=lambda method: ("fedavg", "local", method).index(method))  # the references first
+    runs, lines = Runs(args.out / "runs.csv", args.device), []
+    for name, cut in product(args.sets, args.cuts):
+        where = {"set": name, "cut": cut, "clients": args.clients, "rounds": args.rounds}
+        for line in table(runs, where, args.methods, args.seeds, args.tune):
             lines.append(line)
             print(line, flush=True)
-    (given.out / "table.md").write_text("\n".join(lines) + "\n")
+    (args.out / "table.md").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

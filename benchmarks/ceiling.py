@@ -72,16 +72,16 @@ def best(name: str, seed: int, epochs: int) -> tuple[float, float]:
 
 def main() -> None:
     """Measure and print."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--data", default="dblp", choices=sorted(set(DATA.values()) & {"cora", "citeseer", "dblp"}))
-    options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    options.add_argument("--epochs", type=int, default=60)
-    given = options.parse_args()
-    found = [best(given.data, seed, given.epochs) for seed in given.seeds]
-    for seed, (highest, last) in zip(given.seeds, found, strict=True):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", default="dblp", choices=sorted(set(DATA.values()) & {"cora", "citeseer", "dblp"}))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epochs", type=int, default=60)
+    args = parser.parse_args()
+    found = [best(args.data, seed, args.epochs) for seed in args.seeds]
+    for seed, (highest, last) in zip(args.seeds, found, strict=True):
         print(f"seed {seed}: best epoch on test {highest:.3f}, last {last:.3f}", flush=True)
     spread = f" ± {stdev(high for high, _ in found):.3f}" if len(found) > 1 else ""
-    print(f"{given.data}: best epoch on test {fmean(high for high, _ in found):.3f}{spread}")
+    print(f"{args.data}: best epoch on test {fmean(high for high, _ in found):.3f}{spread}")
 
 
 if __name__ == "__main__":

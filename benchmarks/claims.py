@@ -76,10 +76,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--only", nargs="+", choices=list(CLAIMS), default=list(CLAIMS))
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    for claim in given.only:
-        compared(claim, given.seeds, given.rounds)
+    for claim in args.only:
+        compared(claim, args.seeds, args.rounds)
 
 
 if __name__ == "__main__":

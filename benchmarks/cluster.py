@@ -29,16 +29,16 @@ MANY = 1_000_000  # rounds, of which every turn makes some
 MB = 1e6
 
 
-def experiment(given: argparse.Namespace) -> Config:
+def experiment(args: argparse.Namespace) -> Config:
     """The same experiment on workers; `in_process` is its other side."""
     return resolve(
         {
-            "data": {"name": "synthetic", "nodes": NODES * given.clients, "features": given.features, "degree": 4.0},
-            "partition": {"name": "random", "clients": given.clients},
-            "model": {"name": "gcn", "hidden": given.hidden},
-            "algorithm": {"name": "fedavg", "participation": min(1.0, given.called / given.clients)},
-            "evaluation": {"clients": given.judged},
-            "engine": {"name": "ray", "workers": given.workers},
+            "data": {"name": "synthetic", "nodes": NODES * args.clients, "features": args.features, "degree": 4.0},
+            "partition": {"name": "random", "clients": args.clients},
+            "model": {"name": "gcn", "hidden": args.hidden},
+            "algorithm": {"name": "fedavg", "participation": min(1.0, args.called / args.clients)},
+            "evaluation": {"clients": args.judged},
+            "engine": {"name": "ray", "workers": args.workers},
         }
     )
 
@@ -121,25 +121,25 @@ def main() -> None:
     parser.add_argument("--called", type=int, default=MANY)
     parser.add_argument("--judged", type=int, default=0)
     parser.add_argument("--alone", action="store_true")
-    given = parser.parse_args()
-    config, threads = experiment(given), torch.get_num_threads()
+    args = parser.parse_args()
+    config, threads = experiment(args), torch.get_num_threads()
     made = {"workers": build(config)}
     sides = {"workers": side(made["workers"], 1)}
-    if not given.alone:
+    if not args.alone:
         made["one process"] = build(config.in_process())
         sides["one process"] = side(made["one process"], threads)
     traffic, seconds = Traffic(made["workers"]), {name: list[float]() for name in made}
-    for turn in range(given.turns):
+    for turn in range(args.turns):
         for name, rounds in sides.items():
             rounds(3 if turn == 0 else 1)  # the first of which record steps
             before = traffic.read()
-            seconds[name] += rounds(given.rounds)
+            seconds[name] += rounds(args.rounds)
             if name == "workers":
-                print(traffic.told(before, given.rounds))
+                print(traffic.told(before, args.rounds))
     print(f"{threads} threads in one process, torch {torch.__version__}")
     for name, own in seconds.items():
         print(f"{name}: {median(own):.4f} s a round ({min(own):.4f} to {max(own):.4f})")
-    if not given.alone:
+    if not args.alone:
         print(f"ratio {median(seconds['workers']) / median(seconds['one process']):.2f}")
     made["workers"].close()
 

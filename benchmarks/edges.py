@@ -47,15 +47,15 @@ class Member(NamedTuple):
     views: tuple[tuple[Tensor, Tensor], ...]
 
 
-def experiment(given: argparse.Namespace, model: str, ports: bool, seed: int) -> Built:
+def experiment(args: argparse.Namespace, model: str, ports: bool, seed: int) -> Built:
     """FedAvg on the transfers."""
-    data = {"name": "transfers", "task": "edges", "accounts": given.accounts, "transfers": given.transfers}
-    data |= {"fraud": 0.05, "banks": given.banks, "crossing": 0.1, "spanning": 0.2}
+    data = {"name": "transfers", "task": "edges", "accounts": args.accounts, "transfers": args.transfers}
+    data |= {"fraud": 0.05, "banks": args.banks, "crossing": 0.1, "spanning": 0.2}
     algorithm = {"name": "fedavg", "local_steps": STEPS, "lr": RATE, "optimizer": "adam", "optimizer_state": "fresh"}
     algorithm |= {"class_weight": "balanced", "weight_decay": 0.0}
     net = {"name": model, "hidden": HIDDEN, "layers": LAYERS, "dropout": DROPOUT, "directed": "both", "ports": ports}
     sections = {"data": data, "partition": {"name": "column", "split": "time"}, "model": net, "algorithm": algorithm}
-    return build(resolve({"seed": seed, "rounds": given.rounds, **sections, "engine": {"threads": 1}}))
+    return build(resolve({"seed": seed, "rounds": args.rounds, **sections, "engine": {"threads": 1}}))
 
 
 class Net(nn.Module):
@@ -209,23 +209,23 @@ def seconds(built: Built, kind: str, rounds: int) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("accounts", 5000), ("transfers", 25000), ("banks", 10), ("rounds", 20), ("seeds", 3)):
-        options.add_argument(f"--{name}", type=int, default=value)
-    given = options.parse_args()
+        parser.add_argument(f"--{name}", type=int, default=value)
+    args = parser.parse_args()
     torch.set_num_threads(1)
     for kind, ports in (("gine", False), ("gine", True), ("pna", True)):
         name = f"{kind}{', ports' if ports else ''}"
         found: dict[str, list[dict[str, float]]] = {"fedweave": [], "plain loop": []}
-        for seed in range(given.seeds):
-            built = experiment(given, kind, ports, seed)
-            found["plain loop"].append(scores(plain(built, kind, given.rounds, seed), built))
-            found["fedweave"].append(scores(ours(built, given.rounds), built))
+        for seed in range(args.seeds):
+            built = experiment(args, kind, ports, seed)
+            found["plain loop"].append(scores(plain(built, kind, args.rounds, seed), built))
+            found["fedweave"].append(scores(ours(built, args.rounds), built))
         for side, each in found.items():
             told = {what: [one[what] for one in each] for what in each[0]}
             shown = (f"{what} {mean(own):.3f} ± {stdev(own) if own[1:] else 0:.3f}" for what, own in told.items())
             print(f"{name:12s} {side:10s} {', '.join(shown)}", flush=True)
-        took = seconds(experiment(given, kind, ports, 0), kind, 12)
+        took = seconds(experiment(args, kind, ports, 0), kind, 12)
         print(f"{name:12s} seconds a round: {', '.join(f'{side} {own:.3f}' for side, own in took.items())}", flush=True)
 
 

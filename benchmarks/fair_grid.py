@@ -74,12 +74,12 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=list(GRIDS), choices=list(GRIDS))
     parser.add_argument("--out", type=Path, default=Path("reproduced"))
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
-    console, chosen = Console(), list(candidates(given.datasets, given.methods, given.out))
+    args = parser.parse_args()
+    console, chosen = Console(), list(candidates(args.datasets, args.methods, args.out))
     runs = {it.run.name: it.run for it in chosen}
     todo = [run for run in runs.values() if not run.finished()]
     with Progression(console, len(runs), len(runs) - len(todo)) as progress:
-        failed = execute(todo, given.jobs, progress)
+        failed = execute(todo, args.jobs, progress)
     for name, why in failed.items():
         print(f"{name} failed: {why}")
     _show([it for it in chosen if it.run.name not in failed])

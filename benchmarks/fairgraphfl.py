@@ -217,17 +217,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--sybils", action="store_true")
     parser.add_argument("--alone", type=int, nargs="+", metavar="SEED")
-    given = parser.parse_args()
-    if given.alone is not None:
-        alone(given.experiment, given.alone, given.rounds)
+    args = parser.parse_args()
+    if args.alone is not None:
+        alone(args.experiment, args.alone, args.rounds)
         return
-    if given.sybils:
-        sybils(given.experiment, given.rounds)
+    if args.sybils:
+        sybils(args.experiment, args.rounds)
         return
-    built = build(config.read(given.experiment)[0])
-    theirs, ours = by_turns(built, given.rounds)
+    built = build(config.read(args.experiment)[0])
+    theirs, ours = by_turns(built, args.rounds)
     lean, fast = statistics.median(theirs), statistics.median(ours)
-    print(f"{torch.get_num_threads()} threads, {len(built.fed.clients)} agents, medians of {given.rounds} rounds")
+    print(f"{torch.get_num_threads()} threads, {len(built.fed.clients)} agents, medians of {args.rounds} rounds")
     print(f"loop over agents in PyG {lean:.3f} s, fedweave {fast:.3f} s: {lean / fast:.2f} times as fast")
 
 

@@ -96,14 +96,14 @@ def main() -> None:
         "--clients", type=int, default=1000, help="whose overlaps are estimated for the memory it takes"
     )
     parser.add_argument("--only", nargs="+", choices=["f2gnn", "overlap", "many"], default=["f2gnn", "overlap", "many"])
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    if "f2gnn" in given.only:
-        f2gnn(given.turns, given.rounds, given.skip)
-    if "overlap" in given.only:
-        estimation(given.turns, 1, max(3, given.skip // 10))
-    if "many" in given.only:
-        subprocess.run([sys.executable, "-m", "benchmarks.overlap", "--clients", str(given.clients)], check=True)
+    if "f2gnn" in args.only:
+        f2gnn(args.turns, args.rounds, args.skip)
+    if "overlap" in args.only:
+        estimation(args.turns, 1, max(3, args.skip // 10))
+    if "many" in args.only:
+        subprocess.run([sys.executable, "-m", "benchmarks.overlap", "--clients", str(args.clients)], check=True)
 
 
 if __name__ == "__main__":

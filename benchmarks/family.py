@@ -61,14 +61,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--methods", nargs="+", default=METHODS)
-    given = parser.parse_args()
+    args = parser.parse_args()
     keys = ("local/accuracy", "global/accuracy", "fairness/test_loss_variance")
     print("| algorithm | settings | local accuracy | global accuracy | local, to FedAvg | variance of test losses |")
     print("| --- | --- | --- | --- | --- | --- |")
     base = np.empty(0)
-    for name in given.methods:
-        options = chosen(given.experiment, name, given.rounds)
-        ends = [run(given.experiment, name, seed, given.rounds, options) for seed in range(given.seeds)]
+    for name in args.methods:
+        options = chosen(args.experiment, name, args.rounds)
+        ends = [run(args.experiment, name, seed, args.rounds, options) for seed in range(args.seeds)]
         local, whole, variance = (np.array([end.get(key, np.nan) for end in ends]) for key in keys)
         base = local if name == "fedavg" else base
         said = ", ".join(f"{key} {value}" for key, value in options.items()) or "defaults"

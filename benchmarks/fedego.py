@@ -181,9 +181,9 @@ def main() -> None:
     parser.add_argument("--hidden", type=int, nargs="+", default=[256, 512])
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--turns", type=int, default=2)
-    chosen = parser.parse_args()
-    for hidden in chosen.hidden:
-        compare(hidden, chosen.rounds, chosen.turns)
+    args = parser.parse_args()
+    for hidden in args.hidden:
+        compare(hidden, args.rounds, args.turns)
 
 
 if __name__ == "__main__":

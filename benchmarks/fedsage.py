@@ -45,12 +45,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--set", action="append", default=[], help="of FedSage+")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     found: dict[str, list[dict[str, float]]] = {name: [] for name in METHODS}
-    for seed in range(given.seeds):
+    for seed in range(args.seeds):
         for name in METHODS:
-            found[name].append(run(name, seed, given.rounds, given.set))
+            found[name].append(run(name, seed, args.rounds, args.set))
             told = "  ".join(f"{key} {value:.4g}" for key, value in found[name][-1].items())
             print(f"seed {seed}  {name:14}{told}", flush=True)
     for key in MEASURED:

@@ -47,14 +47,14 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["cora", "citeseer", "pubmed"])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=60)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    for data in given.data:
-        print(f"\n{data}, {given.seeds} seeds, {given.rounds} rounds\n")
+    for data in args.data:
+        print(f"\n{data}, {args.seeds} seeds, {args.rounds} rounds\n")
         print("| updates | accuracy | difference, 95 % interval | fewer bytes up |\n| --- | --- | --- | --- |")
         plain: list[tuple[float, int]] = []
         for name, parts in PARTS.items():
-            found = [measured(data, seed, given.rounds, parts) for seed in range(given.seeds)]
+            found = [measured(data, seed, args.rounds, parts) for seed in range(args.seeds)]
             plain = plain or found
             accuracy = [one for one, _ in found]
             low, high = interval([one - other for (one, _), (other, _) in zip(found, plain, strict=True)])

@@ -40,9 +40,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", nargs="+", default=sorted(ALGORITHMS), metavar="NAME")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1], metavar="N")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    for line in lines(given.algorithms, given.seeds):
+    for line in lines(args.algorithms, args.seeds):
         print(line, flush=True)
 
 

@@ -237,17 +237,17 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, nargs="+", default=[0.4, 4.0, 40.0])
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    rows = [row for count in given.sites for row in measure(count, given.megabytes, given.repeats)]
+    rows = [row for count in args.sites for row in measure(count, args.megabytes, args.repeats)]
     for row in rows:
         print(
             f"{row['sites']:3} sites {row['megabytes']:6.1f} MB  bare {row['bare']:7.3f} s  map {row['map']:7.3f} s  "
             f"overhead {row['overhead']:+.0%}  secure {row['secure']:7.3f} s ({row['ratio']:.2f} of map; of means "
             f"{row['ratio_of_means']:.2f})  {row['site_mb']:.0f} MB per site"
         )
-    if given.out:
-        given.out.write_text(json.dumps(rows, indent=2) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -223,18 +223,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--sets", nargs="+", default=SETS)
     parser.add_argument("--hidden", type=int, default=32)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    for name in ["transfers"] if given.what == "banks" else given.sets:
+    for name in ["transfers"] if args.what == "banks" else args.sets:
         results: Results = defaultdict(lambda: defaultdict(dict))
-        for seed in range(given.seeds):
-            many = given.rounds or (30 if given.what == "banks" else 60)
-            rows = of_banks(seed, many) if given.what == "banks" else of_set(name, seed, given.hidden, many)
+        for seed in range(args.seeds):
+            many = args.rounds or (30 if args.what == "banks" else 60)
+            rows = of_banks(seed, many) if args.what == "banks" else of_set(name, seed, args.hidden, many)
             for way, figure, value in rows:
                 results[way][figure][seed] = value
                 print(f"  {name}, seed {seed}: {way}, {figure} {value:.4f}", flush=True)
         print(name)
-        told(results, PAIRS[given.what])
+        told(results, PAIRS[args.what])
 
 
 if __name__ == "__main__":

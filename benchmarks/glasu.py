@@ -103,10 +103,10 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.05, help="seconds per exchange")
     parser.add_argument("--to", type=float, default=0.8, help="test accuracy to reach; 0 to skip")
     parser.add_argument("--most", type=int, default=2000, help="iterations after which a side gives up")
-    given = parser.parse_args()
-    speed(given.hidden, given.rounds, given.lr)
-    if given.to:
-        to_accuracy(given.hidden, given.most, given.lr, given.delay, given.to)
+    args = parser.parse_args()
+    speed(args.hidden, args.rounds, args.lr)
+    if args.to:
+        to_accuracy(args.hidden, args.most, args.lr, args.delay, args.to)
 
 
 if __name__ == "__main__":

@@ -223,19 +223,19 @@ class Trial:
 
 def main() -> None:
     """Measure and print."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--data", default="cora", choices=sorted(PER_CLASS))
-    options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    options.add_argument("--only", nargs="+", default=[*LINES], choices=[*LINES])
-    options.add_argument("--exact", action="store_true")
-    given = options.parse_args()
-    for name in given.only:
-        momentum = 0.1 if given.data == "cora" and name != "Q4" else 0.0
-        settings = replace(LINES[name], exact=given.exact, momentum=momentum)
-        found = [Trial(settings, given.data, seed).accuracies() for seed in given.seeds]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", default="cora", choices=sorted(PER_CLASS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="+", default=[*LINES], choices=[*LINES])
+    parser.add_argument("--exact", action="store_true")
+    args = parser.parse_args()
+    for name in args.only:
+        momentum = 0.1 if args.data == "cora" and name != "Q4" else 0.0
+        settings = replace(LINES[name], exact=args.exact, momentum=momentum)
+        found = [Trial(settings, args.data, seed).accuracies() for seed in args.seeds]
         for what, values in (("last", [own[-1] for own in found]), ("best on test", [max(own) for own in found])):
             spread = f" ± {100 * stdev(values):.1f}" if len(values) > 1 else ""
-            print(f"{given.data} {name}, {what}: {100 * fmean(values):.1f}{spread}", flush=True)
+            print(f"{args.data} {name}, {what}: {100 * fmean(values):.1f}{spread}", flush=True)
 
 
 if __name__ == "__main__":

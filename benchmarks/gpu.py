@@ -4,20 +4,19 @@
     python -m benchmarks.gpu --device cpu --small    # whether it works, without one
     python -m benchmarks.gpu --host [--profile]      # without one: a process's time beside the captured kernels
 
-Everybody is evaluated after every round, but on the graph of a million nodes, where a step is timed. Medians over the
-rounds after those in which steps are recorded and captured.
+All clients are evaluated after every round, except on the graph of a million nodes, where a step is timed. Medians over
+the rounds after those in which steps are recorded and captured. Columns: the workload, seconds of a round, those of the
+loop where there is one, how many times as fast fedweave is, and the largest memory of the GPU.
 """
 
 import argparse
 import cProfile
 import pstats
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -25,7 +24,8 @@ import numpy as np
 import torch
 
 from benchmarks import baselines
-from benchmarks.simulation import HIDDEN, MANY, cora
+from benchmarks.common import EXPERIMENTS, MANY_ROUNDS, commit
+from benchmarks.simulation import HIDDEN, cora
 from fedweave.algorithms import FedAvg
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph
@@ -38,8 +38,7 @@ from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.ops import rows
 
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-FIRST = 7  # rounds in which steps are run as written, recorded and captured, and then the whole round
+WARM_UP = 7  # rounds in which steps are run as written, recorded and captured, and then the whole round
 NODES, FEATURES, CLASSES = 50, 100, 5
 
 
@@ -58,36 +57,35 @@ def fedavg(clients: int, device: torch.device, rounds: int) -> Row:
     data, graphs, parts = cora(clients)
     algorithm = _gcn(data.features, data.classes)
     fed = Simulation(graphs, classes=data.classes, device=device)
-    seconds, peak = _measured(lambda: _rounds(algorithm, fed), device, rounds)
+    seconds, peak = _median_round(lambda: _rounds(algorithm, fed), device, rounds)
     start = baselines.glorot(data.features, HIDDEN, data.classes)
     loop = baselines.plain_pyg(parts, max(3, rounds // 4), start, device=device)[2]
     return Row(f"FedAvg, GCN-{HIDDEN}, Cora, {clients} clients", seconds, median(loop[1:]), peak, rounds)
 
 
 def many(clients: int, device: torch.device, rounds: int) -> Row:
-    """FedAvg with as many clients of 50 nodes."""
+    """FedAvg with this many clients of 50 nodes."""
     draw, graphs = random.generator(0, "benchmark"), {}
     for at in range(clients):
-        graphs[f"client-{at}"] = _drawn(draw, NODES, 2 * NODES)
+        graphs[f"client-{at}"] = _random_graph(draw, NODES, 2 * NODES)
     fed = Simulation(graphs, classes=CLASSES, device=device)
-    seconds, peak = _measured(lambda: _rounds(_gcn(FEATURES, CLASSES), fed), device, rounds)
+    seconds, peak = _median_round(lambda: _rounds(_gcn(FEATURES, CLASSES), fed), device, rounds)
     return Row(f"FedAvg, {clients:,} clients of {NODES} nodes", seconds, None, peak, rounds)
 
 
 def large(nodes: int, device: torch.device, rounds: int) -> Row:
-    """A step of one client with so many nodes, and five times as many pairs of neighbors, each in both directions."""
-    graph = _drawn(random.generator(1, "benchmark"), nodes, 10 * nodes)
+    """A step of one client with this many nodes, and five times as many pairs of neighbors, each in both directions."""
+    graph = _random_graph(random.generator(1, "benchmark"), nodes, 10 * nodes)
     fed = Simulation({"alone": graph}, classes=CLASSES, device=device)
     algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(FEATURES, CLASSES), local_steps=1)
-    seconds, peak = _measured(lambda: _rounds(algorithm, fed, 0), device, rounds)
+    seconds, peak = _median_round(lambda: _rounds(algorithm, fed, 0), device, rounds)
     return Row(f"one client, {nodes:,} nodes, a step", seconds, None, peak, rounds)
 
 
 def experiment(name: str, device: torch.device, rounds: int, settings: tuple[str, ...] = ()) -> Row:
     """An experiment of this repository."""
-    chosen_, _ = config.read(EXPERIMENTS / f"{name}.toml", [*settings, f"engine.device={device}"])
-    built = build(chosen_)
-    seconds, peak = _measured(lambda: _rounds(built.algorithm, built.fed), device, rounds)
+    built = build(config.read(EXPERIMENTS / f"{name}.toml", [*settings, f"engine.device={device}"])[0])
+    seconds, peak = _median_round(lambda: _rounds(built.algorithm, built.fed), device, rounds)
     return Row(", ".join([f"experiments/{name}.toml", *settings]), seconds, None, peak, rounds)
 
 
@@ -95,7 +93,7 @@ def _gcn(features: int, classes: int) -> FedAvg:
     return FedAvg(MODELS["gcn"](hidden=HIDDEN).build(features, classes), local_steps=3)
 
 
-def _drawn(draw: np.random.Generator, nodes: int, edges: int) -> Graph:
+def _random_graph(draw: np.random.Generator, nodes: int, edges: int) -> Graph:
     pairs = draw.integers(0, nodes, (2, edges))
     pairs = pairs[:, pairs[0] < pairs[1]]
     both = np.unique(np.concatenate([pairs, pairs[::-1]], 1), axis=1)
@@ -107,10 +105,10 @@ def _drawn(draw: np.random.Generator, nodes: int, edges: int) -> Graph:
 
 
 def _rounds(algorithm: Any, fed: Any, every: int = 1) -> Iterator[object]:
-    return train(algorithm, fed, MANY, every)
+    return train(algorithm, fed, MANY_ROUNDS, every)
 
 
-class Unlaunched:
+class NoKernels:
     """Captures without their kernels: a process's time is then what a GPU waits for."""
 
     def capture(self, function: Callable[[], object]) -> Callable[[], object]:
@@ -121,21 +119,21 @@ class Unlaunched:
 def host(start: Callable[[], Row], profile: bool) -> Row:
     """A workload on the CPU, whose seconds are the process's, with captures that launch nothing, and with lists of the
     lengths that they have on a GPU, where steps are captured because they count nothing."""
-    own, clock = vectorized.recorder_for, time.perf_counter
+    recorder_for, clock = vectorized.recorder_for, time.perf_counter
     rows.COUNTING.discard("cpu")
-    vectorized.recorder_for, time.perf_counter = lambda _: Unlaunched(), time.process_time
-    profiled = cProfile.Profile() if profile else None
+    vectorized.recorder_for, time.perf_counter = lambda _: NoKernels(), time.process_time
+    profiler = cProfile.Profile() if profile else None
     try:
-        with profiled or nullcontext():
+        with profiler or nullcontext():
             return start()
     finally:
-        vectorized.recorder_for, time.perf_counter = own, clock
+        vectorized.recorder_for, time.perf_counter = recorder_for, clock
         rows.COUNTING.add("cpu")
-        if profiled is not None:
-            pstats.Stats(profiled).sort_stats("tottime").print_stats(40)
+        if profiler is not None:
+            pstats.Stats(profiler).sort_stats("tottime").print_stats(40)
 
 
-def _measured(start: Callable[[], Iterator[object]], device: torch.device, rounds: int) -> tuple[float, float]:
+def _median_round(start: Callable[[], Iterator[object]], device: torch.device, rounds: int) -> tuple[float, float]:
     """Median seconds of a round, and GiB at peak where that is known."""
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     if device.type == "cuda":
@@ -143,7 +141,7 @@ def _measured(start: Callable[[], Iterator[object]], device: torch.device, round
         torch.cuda.reset_peak_memory_stats(device)
     seconds = []
     steps = start()
-    for _ in islice(steps, FIRST):
+    for _ in islice(steps, WARM_UP):
         wait()
     for _ in range(rounds):
         began = time.perf_counter()
@@ -155,23 +153,18 @@ def _measured(start: Callable[[], Iterator[object]], device: torch.device, round
 
 
 def workloads(small: bool) -> dict[str, Callable[[torch.device, int], Row]]:
-    """All of them, or little ones, by name."""
-    found: dict[str, Callable[[torch.device, int], Row]] = {}
+    """All of them, or small ones, by name."""
+    runs: dict[str, Callable[[torch.device, int], Row]] = {}
     for clients in (10,) if small else (10, 100):
-        found[f"cora-{clients}"] = partial(fedavg, clients)
+        runs[f"cora-{clients}"] = partial(fedavg, clients)
     for clients in (20,) if small else (1_000, 10_000, 100_000):
-        found[f"many-{clients}"] = partial(many, clients)
+        runs[f"many-{clients}"] = partial(many, clients)
     hidden = "model.hidden=32" if small else "model.hidden=512"
-    found["fairgraphfl"] = partial(experiment, "fairgraphfl-proteins", settings=("eval_every=1",))
-    found["fedego"] = partial(experiment, "fedego-cora", settings=(hidden,))
-    found["glasu"] = partial(experiment, "glasu-cora", settings=("algorithm.steps=1",))
-    found["large"] = partial(large, 1_000 if small else 1_000_000)
-    return found
-
-
-def commit() -> str:
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return found.stdout.strip() or "unknown"
+    runs["fairgraphfl"] = partial(experiment, "fairgraphfl-proteins", settings=("eval_every=1",))
+    runs["fedego"] = partial(experiment, "fedego-cora", settings=(hidden,))
+    runs["glasu"] = partial(experiment, "glasu-cora", settings=("algorithm.steps=1",))
+    runs["large"] = partial(large, 1_000 if small else 1_000_000)
+    return runs
 
 
 def main() -> None:
@@ -183,14 +176,14 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="WORKLOAD", help="those of these names")
     parser.add_argument("--host", action="store_true", help="on the CPU, without captured kernels")
     parser.add_argument("--profile", action="store_true", help="with --host: what the time goes into")
-    given = parser.parse_args()
-    device = choose_device("cpu" if given.host else given.device)
-    rounds = min(given.rounds, 2) if given.small else given.rounds
-    runs = workloads(given.small)
+    args = parser.parse_args()
+    device = choose_device("cpu" if args.host else args.device)
+    rounds = min(args.rounds, 2) if args.small else args.rounds
+    runs = workloads(args.small)
     print(f"{device_name(device)}, torch {torch.__version__}, commit {commit()}\n")
     print("| workload | s per round | PyG loop, s | times as fast | GiB at peak |\n| --- | --- | --- | --- | --- |")
-    for run in [runs[name] for name in given.only or runs]:
-        row = host(partial(run, device, rounds), given.profile) if given.host else run(device, rounds)
+    for run in [runs[name] for name in args.only or runs]:
+        row = host(partial(run, device, rounds), args.profile) if args.host else run(device, rounds)
         loop, times = ("-", "-") if row.loop is None else (f"{row.loop:.4f}", f"{row.loop / row.seconds:.1f}")
         peak = "-" if np.isnan(row.peak) else f"{row.peak:.1f}"
         print(f"| {row.name} | {row.seconds:.4f} | {loop} | {times} | {peak} |", flush=True)

@@ -158,25 +158,25 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=list(DATA))
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--seeds", nargs="+", type=int, default=list(range(5)))
-    chosen = parser.parse_args()
-    rows = list(csv.DictReader(chosen.file.open())) if chosen.file.exists() else []
-    if chosen.what == "table":
+    args = parser.parse_args()
+    rows = list(csv.DictReader(args.file.open())) if args.file.exists() else []
+    if args.what == "table":
         print(table(rows))
         return
     there = {tuple(row[name] for name in COLUMNS[:4]) for row in rows}
-    with chosen.file.open("a") as file:
+    with args.file.open("a") as file:
         writer = csv.writer(file)
         if not rows:
             writer.writerow(COLUMNS)
-        for seed in chosen.seeds:
-            for data in chosen.data:
-                for model in chosen.models:
-                    if (chosen.what, data, model, str(seed)) in there:
+        for seed in args.seeds:
+            for data in args.data:
+                for model in args.models:
+                    if (args.what, data, model, str(seed)) in there:
                         continue
                     start = time.process_time()
-                    scores = (ours if chosen.what == "ours" else theirs)(data, model, seed)
+                    scores = (ours if args.what == "ours" else theirs)(data, model, seed)
                     seconds = math.ceil(time.process_time() - start)
-                    writer.writerow([chosen.what, data, model, seed, *(f"{score:.4f}" for score in scores), seconds])
+                    writer.writerow([args.what, data, model, seed, *(f"{score:.4f}" for score in scores), seconds])
                     file.flush()
 
 

@@ -74,18 +74,18 @@ def spread(values: list[float]) -> str:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seeds", type=int, default=3)
-    options.add_argument("--only", nargs="+", choices=ARMS, default=[*ARMS])
-    given = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=ARMS, default=[*ARMS])
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         data = laboratories(Path(os.environ["FEDWEAVE_DATA"]) / "bbbp", Path(folder))
         print("| run | accuracy | AUC | seeds with one class |\n| --- | --- | --- | --- |")
-        for name in given.only:
-            found = [tried(data, ARMS[name], seed) for seed in range(given.seeds)]
+        for name in args.only:
+            found = [tried(data, ARMS[name], seed) for seed in range(args.seeds)]
             accuracy, auc = (spread([one[f"global/{key}"] for one in found]) for key in ("accuracy", "auc"))
             constant = sum(one["global/classes_predicted"] == 1 for one in found)
-            print(f"| {name} | {accuracy} | {auc} | {constant} of {given.seeds} |", flush=True)
+            print(f"| {name} | {accuracy} | {auc} | {constant} of {args.seeds} |", flush=True)
 
 
 if __name__ == "__main__":

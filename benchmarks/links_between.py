@@ -253,28 +253,28 @@ def main() -> None:
     parser.add_argument("--decoders", nargs="+", default=DECODERS)
     parser.add_argument("--rows", type=Path, default=Path("links_between.csv"))
     parser.add_argument("--table", type=Path)
-    options = parser.parse_args()
-    rows = list(csv.DictReader(options.rows.open())) if options.rows.exists() else []
+    args = parser.parse_args()
+    rows = list(csv.DictReader(args.rows.open())) if args.rows.exists() else []
     there = {(row["set"], row["method"], row["decoder"], row["seed"]) for row in rows}
-    with tempfile.TemporaryDirectory() as temporary, options.rows.open("a", newline="") as file:
+    with tempfile.TemporaryDirectory() as temporary, args.rows.open("a", newline="") as file:
         writer, folder = csv.DictWriter(file, COLUMNS), bitcoin(Path(temporary))
         if not rows:
             writer.writeheader()
-        for seed in range(options.seeds):
-            for name in options.sets:
-                for method in options.methods:
+        for seed in range(args.seeds):
+            for name in args.sets:
+                for method in args.methods:
                     if method.endswith("by holder") and name == "banks":
                         continue  # no features are learned there
-                    for decoder in options.decoders[:1] if method == "scores" else options.decoders:
+                    for decoder in args.decoders[:1] if method == "scores" else args.decoders:
                         known = REFERENCES[0] if method == "scores" else method
                         if (name, known, decoder, str(seed)) in there:
                             continue
                         new = list(measure(name, method, decoder, seed, folder))
                         writer.writerows(new)
                         file.flush()
-    text = "\n".join(table(list(csv.DictReader(options.rows.open()))))
-    if options.table:
-        options.table.write_text(text + "\n")
+    text = "\n".join(table(list(csv.DictReader(args.rows.open()))))
+    if args.table:
+        args.table.write_text(text + "\n")
     else:
         os.sys.stdout.write(text + "\n")
 

@@ -183,15 +183,10 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["cora", "citeseer", "pubmed"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--rounds", type=int, default=30)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print(
-        table(
-            {
-                data: [cell(given.out, given.peer, data, seed, given.rounds) for seed in given.seeds]
-                for data in given.data
-            }
-        )
+        table({data: [cell(args.out, args.peer, data, seed, args.rounds) for seed in args.seeds] for data in args.data})
     )
 
 

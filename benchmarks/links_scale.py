@@ -49,22 +49,22 @@ def peak() -> float:
 
 def main() -> None:
     """Measure and print."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--members", type=int, default=100)
-    options.add_argument("--links", type=int, default=1_000_000)
-    options.add_argument("--nodes", type=int, default=200_000)
-    options.add_argument("--features", type=int, default=32)
-    options.add_argument("--batch", type=int, default=0)
-    options.add_argument("--rounds", type=int, default=5)
-    given = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, default=100)
+    parser.add_argument("--links", type=int, default=1_000_000)
+    parser.add_argument("--nodes", type=int, default=200_000)
+    parser.add_argument("--features", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
     torch.set_num_threads(1)
     began = time.process_time()
-    data = as_links(made(given.members, given.links, given.nodes, given.features), Links(rank_negatives=0))
+    data = as_links(made(args.members, args.links, args.nodes, args.features), Links(rank_negatives=0))
     cut = Column().cut(data, 0)
     algorithm = FedAvg(
-        OnPairs(models.GCN(hidden=64)).build(given.features),
+        OnPairs(models.GCN(hidden=64)).build(args.features),
         local_steps=STEPS,
-        parts=(LinkPrediction(batch=given.batch),),
+        parts=(LinkPrediction(batch=args.batch),),
     )
     fed = federation(data, cut, algorithm)
     links = 0 if data.edge_attrs is None else data.edge_attrs.total
@@ -72,7 +72,7 @@ def main() -> None:
         f"{links:,} links, {len(fed.clients)} members: ready after {time.process_time() - began:.0f} s, {peak():.1f} GB"
     )
     state, seconds = algorithm.init(fed), []
-    for number in range(1, given.rounds + 1):
+    for number in range(1, args.rounds + 1):
         fed.begin(number)
         began = time.process_time()
         state = algorithm.round(state, fed)

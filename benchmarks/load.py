@@ -139,17 +139,17 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        found = measure(given.rounds, given.every, given.seeds, Path(scratch))
+        found = measure(args.rounds, args.every, args.seeds, Path(scratch))
     print(
         f"accuracy {found['disturbed']:.4f}, undisturbed {found['mean']:.4f} ± {found['deviation']:.4f} "
         f"{[round(each, 4) for each in found['undisturbed']]}\n"
         f"kills {found['kills']}, rounds missed after each {found['missed']}, named {found['missing']}\n"
         f"ledger {found['ledger']}, {found['seconds']:.0f} s"
     )
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=2) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from benchmarks.baselines import Part, normalised, random_cora
+from benchmarks.baselines import Part, normalize_adjacency, random_cora
 from fedweave.core import random
 from fedweave.ops.csr import Csr
 
@@ -76,7 +76,7 @@ class Shape(NamedTuple):
         """Count them in the clients' data."""
         counts = np.zeros(10, np.int64)
         for x, edges, y, masks in parts:
-            a = normalised(edges, len(y))
+            a = normalize_adjacency(edges, len(y))
             ours = a[masks[0]]
             near = np.unique(ours.indices)
             inner = a[near]
@@ -192,10 +192,10 @@ def main() -> None:
     """Print the machine's rates and the floor of one round on Cora, in milliseconds by term."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 50, 100])
-    options = parser.parse_args()
+    args = parser.parse_args()
     rates = measure()
     print(f"{torch.get_num_threads()} threads:", *(f"{name} {value:.2f}" for name, value in rates._asdict().items()))
-    for clients in options.clients:
+    for clients in args.clients:
         shape = Shape.of(random_cora(clients), 64, 7)
         print(f"{clients} clients:", *(f"{name} {value}" for name, value in shape._asdict().items()))
         for name, in_cache in (("in cache", True), ("from DRAM", False)):

@@ -210,31 +210,31 @@ def table(rows: dict[tuple[str, str, str], list[float]], names: Sequence[str]) -
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seeds", type=int, default=5)
-    options.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
-    options.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS])
-    options.add_argument("--rows", type=Path, default=Path("molecules.csv"))
-    options.add_argument("--table", type=Path)
-    given = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS])
+    parser.add_argument("--rows", type=Path, default=Path("molecules.csv"))
+    parser.add_argument("--table", type=Path)
+    args = parser.parse_args()
     torch.set_num_threads(1)
     rows: dict[tuple[str, str, str], list[float]] = {}
-    if given.rows.exists():
-        with given.rows.open() as file:
+    if args.rows.exists():
+        with args.rows.open() as file:
             for row in csv.DictReader(file):
                 rows[row["set"], row["method"], row["seed"]] = [float(row[key]) for key in COLUMNS[3:]]
-    for seed, name, method in product(range(given.seeds), given.sets, given.methods):
+    for seed, name, method in product(range(args.seeds), args.sets, args.methods):
         if (name, method, str(seed)) in rows or (method == SHARED and "target" not in SETS[name].options):
             continue
         found = plain(name, seed) if method == "plain loop" else federated(name, method, seed)
         rows[name, method, str(seed)] = [*found]
-        with given.rows.open("w", newline="") as file:
+        with args.rows.open("w", newline="") as file:
             csv.writer(file).writerows([COLUMNS, *((*key, *values) for key, values in rows.items())])
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    text = f"{table(rows, given.sets)}\n\nMeasured at {commit} by `python -m benchmarks.molecules`.\n"
+    text = f"{table(rows, args.sets)}\n\nMeasured at {commit} by `python -m benchmarks.molecules`.\n"
     print(text)
-    if given.table is not None:
-        given.table.write_text(text)
+    if args.table is not None:
+        args.table.write_text(text)
 
 
 if __name__ == "__main__":

@@ -210,26 +210,26 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path("normalize.csv"))
     parser.add_argument("--wide", action="store_true")
     parser.add_argument("--first", action="store_true")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    if given.first:
-        print("\n".join(firsts(given.seeds, given.rounds, given.rows)))
+    if args.first:
+        print("\n".join(firsts(args.seeds, args.rounds, args.rows)))
         return
     rows: dict[tuple[Key, str], dict[int, float]] = defaultdict(dict)
-    if given.rows.exists():
-        for row in csv.DictReader(given.rows.open()):
+    if args.rows.exists():
+        for row in csv.DictReader(args.rows.open()):
             rows[(row["set"], row["cut"], row["model"]), row["how"]][int(row["seed"])] = float(row["value"])
-    cells = [*keys(given.sets, given.wide)]
-    with given.rows.open("a", newline="") as file:
+    cells = [*keys(args.sets, args.wide)]
+    with args.rows.open("a", newline="") as file:
         writer = csv.writer(file)
         if not file.tell():
             writer.writerow(COLUMNS)
-        for seed in range(given.seeds):
+        for seed in range(args.seeds):
             for key in cells:
                 for how in HOWS:
                     if seed not in rows[key, how]:
                         alike = how == "none" and seed in rows[key, "auto"] and untouched(key, seed)
-                        value = rows[key, "auto"][seed] if alike else of_cell(key, how, seed, given.rounds)
+                        value = rows[key, "auto"][seed] if alike else of_cell(key, how, seed, args.rounds)
                         rows[key, how][seed] = value
                         writer.writerow((*key, how, seed, SETS[key[0]].metric, repr(value)))
                         file.flush()

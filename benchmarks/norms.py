@@ -61,23 +61,23 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=[*WAYS])
     parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
     parser.add_argument("--csv", type=Path)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     known = dict[tuple[str, ...], float]()
-    if given.csv is not None and given.csv.exists():
-        known = {tuple(row[:4]): float(row[4]) for row in csv.reader(given.csv.read_text().splitlines())}
-    for name in given.sets:
-        print(f"\n{name}, {given.seeds} seeds, {given.rounds} rounds\n")
+    if args.csv is not None and args.csv.exists():
+        known = {tuple(row[:4]): float(row[4]) for row in csv.reader(args.csv.read_text().splitlines())}
+    for name in args.sets:
+        print(f"\n{name}, {args.seeds} seeds, {args.rounds} rounds\n")
         print("| clients train by | accuracy | difference to no norm, 95 % interval |\n| --- | --- | --- |")
         plain: list[float] = []
-        for way in given.ways:
+        for way in args.ways:
             found = list[float]()
-            for seed in range(given.seeds):
-                at = (name, way, str(seed), str(given.rounds))
+            for seed in range(args.seeds):
+                at = (name, way, str(seed), str(args.rounds))
                 if at not in known:
-                    known[at] = measured(name, way, seed, given.rounds)
-                    if given.csv is not None:
-                        with given.csv.open("a", newline="") as file:
+                    known[at] = measured(name, way, seed, args.rounds)
+                    if args.csv is not None:
+                        with args.csv.open("a", newline="") as file:
                             csv.writer(file).writerow([*at, known[at]])
                 found.append(known[at])
             plain = plain or found

@@ -52,15 +52,15 @@ def main() -> None:
     parser.add_argument("--norm", type=float, default=0.15)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--rounds", type=int, default=200)
-    given = parser.parse_args()
-    for seed in given.seeds:
-        fixed = [f"seed={seed}", f"rounds={given.rounds}", "eval_every=0", "partition.split_seed=0"]
-        for name, settings, norm in arms(given.norm):
-            built = build(config.read(given.experiment, fixed + settings)[0])
+    args = parser.parse_args()
+    for seed in args.seeds:
+        fixed = [f"seed={seed}", f"rounds={args.rounds}", "eval_every=0", "partition.split_seed=0"]
+        for name, settings, norm in arms(args.norm):
+            built = build(config.read(args.experiment, fixed + settings)[0])
             scaling = OneFactor(norm)
             algorithm = replace(built.algorithm, parts=(scaling, *built.algorithm.parts))
-            *_, last = train(algorithm, built.fed, given.rounds, eval_every=0)
-            norms = ", ".join(f"{scaling.sent[at - 1]:.3f}" for at in TOLD if at <= given.rounds)
+            *_, last = train(algorithm, built.fed, args.rounds, eval_every=0)
+            norms = ", ".join(f"{scaling.sent[at - 1]:.3f}" for at in TOLD if at <= args.rounds)
             accuracy = "global {global/accuracy:.4f}, personalized {local/accuracy:.4f}".format(**last.summary)
             print(f"seed {seed}, {name}: {accuracy}, mean norms as sent {norms}", flush=True)
 

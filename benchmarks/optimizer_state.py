@@ -137,16 +137,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--reference", action="store_true", help="compare with the PyG user's FedAvg instead")
     parser.add_argument("--table", action="store_true", help="only print what has been run")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    if given.reference:
-        print(compare(given.out, given.data, given.seeds, given.rounds))
+    if args.reference:
+        print(compare(args.out, args.data, args.seeds, args.rounds))
         return
-    for seed in given.seeds if not given.table else ():
-        for data in given.data:
+    for seed in args.seeds if not args.table else ():
+        for data in args.data:
             for side in SIDES:
-                cell(given.out, data, side, seed, given.rounds)
-    print(table(given.out, given.data, given.seeds, given.rounds))
+                cell(args.out, data, side, seed, args.rounds)
+    print(table(args.out, args.data, args.seeds, args.rounds))
 
 
 if __name__ == "__main__":

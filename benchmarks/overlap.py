@@ -23,12 +23,12 @@ def main() -> None:
     """Print seconds, and the memory that the process has had at most."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1000)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
     began = time.process_time()
-    many(given.clients)
+    many(args.clients)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    print(f"estimation, {given.clients} clients: {time.process_time() - began:.1f} s, {peak:.2f} GB at most")
+    print(f"estimation, {args.clients} clients: {time.process_time() - began:.1f} s, {peak:.2f} GB at most")
 
 
 @contextmanager

@@ -45,27 +45,27 @@ def measured(name: str, model: str, pool: str, seed: int, rounds: int) -> float:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seeds", type=int, default=3)
-    options.add_argument("--rounds", type=int, default=40)
-    options.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
-    options.add_argument("--rows", type=Path, default=Path("pooling.csv"))
-    given = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
+    parser.add_argument("--rows", type=Path, default=Path("pooling.csv"))
+    args = parser.parse_args()
     rows: dict[tuple[str, ...], float] = {}
-    if given.rows.exists():
-        with given.rows.open() as file:
+    if args.rows.exists():
+        with args.rows.open() as file:
             rows = {tuple(row[name] for name in COLUMNS[:4]): float(row["auc"]) for row in csv.DictReader(file)}
-    for seed, name, model, pool in product(range(given.seeds), given.sets, MODELS, POOLS):
+    for seed, name, model, pool in product(range(args.seeds), args.sets, MODELS, POOLS):
         key = (name, model, pool, str(seed))
         if key not in rows:
-            rows[key] = measured(name, model, pool, seed, given.rounds)
-            with given.rows.open("w", newline="") as file:
+            rows[key] = measured(name, model, pool, seed, args.rounds)
+            with args.rows.open("w", newline="") as file:
                 csv.writer(file).writerows([COLUMNS, *((*one, auc) for one, auc in rows.items())])
     values = defaultdict[tuple[str, str, str], dict[str, float]](dict)
     for (name, model, pool, number), auc in rows.items():
         values[name, model, pool][number] = auc
     print("| set | model | sum | mean | sum less mean |\n| --- | --- | ---: | ---: | ---: |")
-    for name, model in product(given.sets, MODELS):
+    for name, model in product(args.sets, MODELS):
         both = [values[name, model, pool] for pool in POOLS]
         seeds = sorted(set(both[0]) & set(both[1]))
         less = [both[0][at] - both[1][at] for at in seeds]

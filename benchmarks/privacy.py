@@ -65,14 +65,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--clip", type=float, default=4.0)
     parser.add_argument("--record", choices=["member", "example"], default="member")
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    members = given.record == "member"
-    model, kinds = ("gcn", rows(given.rounds, given.clip)) if members else ("mlp", of_examples(given.rounds))
+    members = args.record == "member"
+    model, kinds = ("gcn", rows(args.rounds, args.clip)) if members else ("mlp", of_examples(args.rounds))
     found: dict[str, list[float]] = {}
-    for seed in range(given.seeds):
+    for seed in range(args.seeds):
         for name, parts in kinds.items():
-            last = summary(seed, model, parts, given.rounds)
+            last = summary(seed, model, parts, args.rounds)
             found.setdefault(name, []).append(100 * last["global/accuracy"])
         found.setdefault("the largest class | |", []).append(100 * last["global/majority"])
     print("| | sigma | ε | accuracy in % |\n| --- | --- | --- | --- |")

@@ -27,15 +27,15 @@ def built(experiment: Path, rounds: int) -> Built:
 
 def main() -> None:
     """Measure and print."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--experiment", type=Path, default=Path("experiments/fedego-cora.toml"))
-    options.add_argument("--turns", type=int, default=8)
-    given = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--experiment", type=Path, default=Path("experiments/fedego-cora.toml"))
+    parser.add_argument("--turns", type=int, default=8)
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    turns = given.turns + 2  # the first two record and warm up
+    turns = args.turns + 2  # the first two record and warm up
     sides = {}
     for name in LIBRARIES:
-        made = built(given.experiment, turns)
+        made = built(args.experiment, turns)
         sides[name] = train(made.algorithm, made.fed, turns, eval_every=0)
     seconds: dict[str, list[float]] = {name: [] for name in LIBRARIES}
     for _ in range(turns):

@@ -62,18 +62,18 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["cora", "citeseer"], choices=["cora", "citeseer", "dblp"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--out", type=Path, default=Path("reproduced"))
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     found, notes = [], []
-    for name in given.data:
-        data, file = datasets.load(name), (given.out / f"{name}-renumbered.npz").resolve()
+    for name in args.data:
+        data, file = datasets.load(name), (args.out / f"{name}-renumbered.npz").resolve()
         other = renumbered(data)
         npz.write(other, file)
         notes.append(f"{name}: {alike(data):.2f} of edges within a class, {alike(other):.2f} renumbered.")
         found += cells(name, file)
     title = "Communities of graphs with their own and with renumbered edges"
-    table = PaperTable(title, tuple(found), len(given.seeds), tuple(notes))
-    Session(screen(), given.out, False, 1, given.seeds).show("fedego-renumbered", "FedEgo (Zhang et al. 2023)", table)
+    table = PaperTable(title, tuple(found), len(args.seeds), tuple(notes))
+    Session(screen(), args.out, False, 1, args.seeds).show("fedego-renumbered", "FedEgo (Zhang et al. 2023)", table)
 
 
 if __name__ == "__main__":

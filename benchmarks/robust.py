@@ -225,16 +225,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS))
     parser.add_argument("--parts", nargs="+", default=list(PARTS))
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    for cut in given.cut:
-        found = table(given.experiment, cut, given.seeds, given.rounds, given.attacks, given.parts)
-        print(f"\n{cut}: accuracy in %, mean ± standard deviation over {given.seeds} seeds; "
+    for cut in args.cut:
+        found = table(args.experiment, cut, args.seeds, args.rounds, args.attacks, args.parts)
+        print(f"\n{cut}: accuracy in %, mean ± standard deviation over {args.seeds} seeds; "
               "in brackets, how often the trigger works\n")  # fmt: skip
-        print(f"| attack | {' | '.join(given.parts)} |\n| --- |{' --- |' * len(given.parts)}")
-        for attack in given.attacks:
+        print(f"| attack | {' | '.join(args.parts)} |\n| --- |{' --- |' * len(args.parts)}")
+        for attack in args.attacks:
             cells = []
-            for part in given.parts:
+            for part in args.parts:
                 (hit, works), spread = 100 * found[attack, part].mean(0), 100 * found[attack, part].std(0, ddof=1)
                 more = f" [{works:.0f} ± {spread[1]:.0f}]" if attack in ("none",) or "backdoor" in attack else ""
                 cells.append(f"{hit:.1f} ± {spread[0]:.1f}{more}")

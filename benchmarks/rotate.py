@@ -92,13 +92,13 @@ def mrr(data: str, seed: int, way: str) -> float:
 
 def main() -> None:
     """Measure, one line a run."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("file", type=Path)
-    options.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    given = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    with given.file.open("a") as file:
-        for seed, data, way in product(given.seeds, ("kinships", "umls"), WAYS):
+    with args.file.open("a") as file:
+        for seed, data, way in product(args.seeds, ("kinships", "umls"), WAYS):
             csv.writer(file).writerow([data, way, seed, f"{mrr(data, seed, way):.4f}"])
             file.flush()
 

@@ -48,11 +48,11 @@ def main() -> None:
     for name, default in (("clients", 100_000), ("called", 1000), ("judged", 1000), ("rounds", 10), ("features", 32)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--degree", type=float, default=4.0)
-    given = parser.parse_args()
+    args = parser.parse_args()
     began = time.process_time()
-    built = build(experiment(given.clients, given.called, given.judged, given.features, given.degree))
+    built = build(experiment(args.clients, args.called, args.judged, args.features, args.degree))
     told, last, rounds = [f"setup {time.process_time() - began:.1f} s"], time.process_time(), []
-    for step in islice(train(built.algorithm, built.fed, MANY, eval_every=0), given.rounds):
+    for step in islice(train(built.algorithm, built.fed, MANY, eval_every=0), args.rounds):
         now = time.process_time()
         rounds.append(now - last)
         last, state = now, step.state
@@ -61,7 +61,7 @@ def main() -> None:
     replies: list[Any] = []
     for name, work in (
         ("evaluation", lambda: replies.append(built.algorithm.evaluate(state, built.fed))),
-        ("its rows", lambda: measure(given.rounds, replies[0])),
+        ("its rows", lambda: measure(args.rounds, replies[0])),
         ("the ledger's", built.fed.ledger.table),
     ):
         began = time.process_time()
@@ -70,13 +70,13 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint"
         began = time.process_time()
-        Checkpoint(round=given.rounds, state=state, fed=built.fed.snapshot()).save(path)
+        Checkpoint(round=args.rounds, state=state, fed=built.fed.snapshot()).save(path)
         written = time.process_time()
         Checkpoint.load(path)
         read, size = time.process_time(), path.stat().st_size / 1e6
         told.append(f"a checkpoint {written - began:.2f} s, read {read - written:.2f} s, {size:,.0f} MB")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"{given.clients:,} clients: {', '.join(told)}, {peak:,.0f} MB at peak")
+    print(f"{args.clients:,} clients: {', '.join(told)}, {peak:,.0f} MB at peak")
 
 
 if __name__ == "__main__":

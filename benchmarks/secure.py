@@ -88,10 +88,10 @@ def main() -> None:
     parser.add_argument("--sites", type=int, nargs="+", default=[3, 10])
     parser.add_argument("--megabytes", type=float, default=4.0)
     parser.add_argument("--repeats", type=int, default=16)
-    given = parser.parse_args()
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    for count in given.sites:
-        measure(count, given.megabytes, given.repeats)
+    for count in args.sites:
+        measure(count, args.megabytes, args.repeats)
 
 
 if __name__ == "__main__":

@@ -54,10 +54,10 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=DATA)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=100)
-    given = parser.parse_args()
+    args = parser.parse_args()
     print("| data | algorithm | accuracy | to FedAvg (paired, 95 %) |\n| --- | --- | --- | --- |")
-    for data in given.data:
-        ends = {side: [measured(given.out, data, side, seed, given.rounds) for seed in given.seeds] for side in SIDES}
+    for data in args.data:
+        ends = {side: [measured(args.out, data, side, seed, args.rounds) for seed in args.seeds] for side in SIDES}
         rows = {side: np.array([end["accuracy"] for end in found]) for side, found in ends.items()}
         rows["the most frequent class"] = np.array([end["majority"] for end in ends["`fedavg`"]])
         for side, found in rows.items():

@@ -2,7 +2,8 @@
 
 FedAvg, 2-layer GCN of width 64, Cora cut by Louvain, 3 full-batch epochs of a fresh Adam (lr .01, weight decay 5e-4)
 per round, dropout .5, every client evaluated on train, val and test after every round. The sides take turns, so that a
-drift of the machine's speed meets them all; medians over all rounds but each turn's first are printed, on a CPU of
+change of the machine's speed affects them all. A line for each side: the median of all rounds but each turn's first, in
+brackets the 10 % and 90 % quantiles, and how many times as long as fedweave's vectorized engine. On a CPU seconds are
 processor time with one thread.
 
 fedweave's evaluation also ranks every class for AUC; the loops compute accuracy and loss. `plain PyG loop` is what a
@@ -19,16 +20,16 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from statistics import median
 from typing import Any
 
-import numpy as np
 import torch
 
 from benchmarks import baselines, machine
 from benchmarks.baselines import Part
+from benchmarks.common import MANY_ROUNDS, durations, in_turns, median_quantiles, peak_memory
 from fedweave import datasets
 from fedweave.algorithms import FedAvg
 from fedweave.core.graph import Graph
@@ -42,7 +43,6 @@ from fedweave.partition import PARTITIONS
 from fedweave.partition.ego_networks import edges_within
 
 HIDDEN, EPOCHS = 64, 3
-MANY = 1_000_000  # rounds, of which every turn makes some
 
 
 def cora(clients: int) -> tuple[Dataset, dict[str, Graph], list[Part]]:
@@ -59,24 +59,13 @@ def engine(
 ) -> Callable[[int], list[float]]:
     """Run rounds on one engine, which lives on between turns as in a long run."""
     algorithm = FedAvg(MODELS["gcn"](hidden=HIDDEN).build(data.features, data.classes), local_steps=EPOCHS)
-    steps = train(algorithm, Simulation(graphs, classes=data.classes, mode=mode, device=device), MANY)
-
-    def rounds(count: int) -> list[float]:
-        return list(_intervals(islice(steps, count), baselines.clock_of(device or "cpu")))
-
-    return rounds
-
-
-def _intervals(steps: Iterator[object], clock: Callable[[], float]) -> Iterator[float]:
-    began = clock()
-    for _ in steps:
-        now = clock()
-        yield now - began
-        began = now
+    steps = train(algorithm, Simulation(graphs, classes=data.classes, mode=mode, device=device), MANY_ROUNDS)
+    clock = baselines.clock_of(device or "cpu")
+    return lambda count: list(durations(islice(steps, count), clock))
 
 
 def sides_of(clients: int, rounds: int, device: torch.device) -> tuple[dict[str, Callable[[], list[float]]], Any]:
-    """{side: a function that makes a turn of rounds and returns their seconds}, and the workload's shape."""
+    """{side: a function that runs a turn of rounds and returns their seconds}, and the workload's shape."""
     data, graphs, parts = cora(clients)
     start = baselines.glorot(data.features, HIDDEN, data.classes)
     vmap, loop = engine(graphs, data, "vmap", device), engine(graphs, data, "loop")
@@ -94,27 +83,14 @@ def sides_of(clients: int, rounds: int, device: torch.device) -> tuple[dict[str,
     return sides, machine.Shape.of(parts, HIDDEN, data.classes, EPOCHS)
 
 
-def in_turns(sides: dict[str, Callable[[], list[float]]], turns: int) -> dict[str, list[float]]:
-    """{side: seconds of all its rounds but each turn's first}."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(turns):
-        for name, run in sides.items():
-            times[name] += run()[1:]
-    return times
-
-
 def compare(clients: int, rounds: int, turns: int, device: torch.device) -> None:
     """Print one line per side, with its ratio to the first."""
     sides, shape = sides_of(clients, rounds, device)
     times = in_turns(sides, turns)
     ours = median(times["fedweave, vmap"])
     for name, seconds in times.items():
-        spread = np.quantile(seconds, [0.1, 0.9])
-        print(
-            f"{clients:4d} clients  {name:28s} {median(seconds):.4f} s per round "
-            f"(10-90 %: {spread[0]:.4f}-{spread[1]:.4f}), {median(seconds) / ours:5.2f} x",
-            flush=True,
-        )
+        ratio = f"{median(seconds) / ours:5.2f} x"
+        print(f"{clients:4d} clients  {name:28s} {median_quantiles(seconds)} s per round, {ratio}", flush=True)
     if device.type != "cpu":
         return
     rates = machine.measure()
@@ -129,11 +105,10 @@ def scale(clients: int) -> None:
     began = time.perf_counter()
     graphs = client_graphs(data, PARTITIONS["random"](clients=clients).cut(data, 0))
     ready = time.perf_counter() - began
-    seconds = engine(graphs, data, "vmap")(12)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    round_seconds = median(engine(graphs, data, "vmap")(12)[1:])
     print(
-        f"{clients:6d} synthetic clients: cut and built in {ready:.1f} s, {median(seconds[1:]):.3f} s per round, "
-        f"{1e6 * median(seconds[1:]) / clients:.0f} us per client, peak {peak:.0f} MB",
+        f"{clients:6d} synthetic clients: cut and built in {ready:.1f} s, {round_seconds:.3f} s per round, "
+        f"{1e6 * round_seconds / clients:.0f} us per client, peak {peak_memory():.0f} MB",
         flush=True,
     )
 
@@ -153,14 +128,14 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--scale", type=int, nargs="*", default=[1000, 10000], help="synthetic clients; none to skip")
     parser.add_argument("--device", default="cpu")
-    given = parser.parse_args()
-    device = choose_device(given.device)
+    args = parser.parse_args()
+    device = choose_device(args.device)
     torch.set_num_threads(1)
-    for clients in given.clients:
-        compare(clients, given.rounds, given.turns, device)
+    for clients in args.clients:
+        compare(clients, args.rounds, args.turns, device)
     if device.type != "cpu":
         return
-    for clients in given.scale:
+    for clients in args.scale:
         subprocess.run([sys.executable, "-c", f"from benchmarks.simulation import scale; scale({clients})"], check=True)
     run = [sys.executable, "-m", "fedweave"]
     whole([*run, "--help"])

@@ -172,23 +172,23 @@ def table(rows: dict[tuple[str, str, str], list[float]], names: list[str]) -> st
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--seeds", type=int, default=3)
-    options.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
-    options.add_argument("--rows", type=Path, default=Path("target_scale.csv"))
-    given = options.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=[*SETS])
+    parser.add_argument("--rows", type=Path, default=Path("target_scale.csv"))
+    args = parser.parse_args()
     torch.set_num_threads(1)
     rows: dict[tuple[str, str, str], list[float]] = {}
-    if given.rows.exists():
-        with given.rows.open() as file:
+    if args.rows.exists():
+        with args.rows.open() as file:
             for row in csv.DictReader(file):
                 rows[row["set"], row["how"], row["seed"]] = [float(row[key]) for key in COLUMNS[3:]]
-    for seed, name, how in product(range(given.seeds), given.sets, HOWS):
+    for seed, name, how in product(range(args.seeds), args.sets, HOWS):
         if (name, how, str(seed)) not in rows:
             rows[name, how, str(seed)] = measured(name, how, seed)
-            with given.rows.open("w", newline="") as file:
+            with args.rows.open("w", newline="") as file:
                 csv.writer(file).writerows([COLUMNS, *((*key, *values) for key, values in rows.items())])
-    print(table(rows, given.sets))
+    print(table(rows, args.sets))
 
 
 if __name__ == "__main__":

@@ -79,13 +79,13 @@ def main() -> None:
     parser.add_argument("--sets", default=",".join(SETS))
     parser.add_argument("--sides", default=",".join(map("/".join, SIDES)))
     parser.add_argument("--seeds", default="0-2")
-    told = parser.parse_args()
-    first, last = map(int, told.seeds.split("-"))
-    told.out.parent.mkdir(parents=True, exist_ok=True)
-    with told.out.open("w", newline="") as file:
+    args = parser.parse_args()
+    first, last = map(int, args.seeds.split("-"))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with args.out.open("w", newline="") as file:
         writer = None
-        sides = [tuple(side.split("/")) for side in told.sides.split(",")]
-        for row in rows(told.sets.split(","), sides, range(first, last + 1)):
+        sides = [tuple(side.split("/")) for side in args.sides.split(",")]
+        for row in rows(args.sets.split(","), sides, range(first, last + 1)):
             writer = writer or csv.DictWriter(file, list(row))
             if file.tell() == 0:
                 writer.writeheader()

@@ -102,13 +102,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/vertical-leaks.csv"))
     parser.add_argument("--seeds", default="0-1")
     parser.add_argument("--rounds", type=int, default=100)
-    told = parser.parse_args()
-    first, last = map(int, told.seeds.split("-"))
-    told.out.parent.mkdir(parents=True, exist_ok=True)
-    with told.out.open("w", newline="") as file:
+    args = parser.parse_args()
+    first, last = map(int, args.seeds.split("-"))
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    with args.out.open("w", newline="") as file:
         writer = None
         for seed in range(first, last + 1):
-            for row in rows(seed, told.rounds):
+            for row in rows(seed, args.rounds):
                 writer = writer or csv.DictWriter(file, list(row))
                 if file.tell() == 0:
                     writer.writeheader()

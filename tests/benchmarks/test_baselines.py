@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 
-from benchmarks.baselines import Tally, glorot, normalised, plain_pyg, random_cora, sparse_loop
+from benchmarks.baselines import Tally, glorot, normalize_adjacency, plain_pyg, random_cora, sparse_loop
 from fedweave.core import random
 from fedweave.errors import DataError
 
@@ -53,7 +53,7 @@ def dense_fedavg(parts, rounds, weights):
         for (x, edges, y, masks), k in zip(parts, size, strict=True):
             if k == 0:
                 continue
-            x, a = torch.tensor(x.toarray()), torch.tensor(normalised(edges, len(y)).toarray())
+            x, a = torch.tensor(x.toarray()), torch.tensor(normalize_adjacency(edges, len(y)).toarray())
             train, y = torch.tensor(masks[0]), torch.tensor(y)
             w = [value.clone().requires_grad_() for value in now]
             m, v = [torch.zeros_like(value) for value in w], [torch.zeros_like(value) for value in w]
@@ -80,7 +80,7 @@ def test_three_rounds_equal_the_formulas(name):
             torch.testing.assert_close(weights[layer][kind], expected[layer][kind], rtol=1e-9, atol=1e-10)
     assert len(scores) == len(seconds) == 3
     for i, (x, edges, y, masks) in enumerate(parts):
-        a, w = torch.tensor(normalised(edges, len(y)).toarray()), expected
+        a, w = torch.tensor(normalize_adjacency(edges, len(y)).toarray()), expected
         h = torch.relu(a @ torch.tensor(x.toarray()) @ w["0"]["weight"] + w["0"]["bias"])
         z = a @ h @ w["1"]["weight"] + w["1"]["bias"]
         for split in range(3):

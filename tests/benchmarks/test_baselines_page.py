@@ -1,4 +1,4 @@
-"""The table of baselines: its pages are those of its runs, its runs are those of its code, its stars are few enough."""
+"""The table of baselines: its pages are those of its runs, and its runs are those of its code."""
 
 import csv
 import os
@@ -10,8 +10,8 @@ import pytest
 from scipy.stats import false_discovery_control, ttest_rel
 
 from benchmarks import baselines_table
-from benchmarks.baselines_page import chance, chances, everything, page, rejected, renewed
-from benchmarks.baselines_table import KEYS, Runs, chosen
+from benchmarks.baselines_page import choices, findings_page, p_value, p_values, reject, results_page
+from benchmarks.baselines_table import KEYS, Runs, choose
 from fedweave.errors import UserError
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -27,11 +27,10 @@ def rows() -> list[dict[str, str]]:
 
 def test_pages_are_those_of_the_runs() -> None:
     runs = Runs(RUNS, fixed=True)
-    there = everything(runs)
-    main = (DOCS / "findings" / "baselines.md").read_text()
-    assert renewed(main, there) == main
+    findings = (DOCS / "findings" / "baselines.md").read_text()
+    assert findings_page(findings, choices(runs)) == findings
     results = (DOCS / "results" / "baselines.md").read_text()
-    assert page(results, runs) == results
+    assert results_page(results, runs) == results
 
 
 def test_every_run_says_of_which_commit_it_is() -> None:
@@ -42,16 +41,16 @@ def test_every_run_says_of_which_commit_it_is() -> None:
 def test_stars_are_corrected_for_their_number() -> None:
     """The procedure against SciPy, the chances against its paired test. By hand: .01 ≤ .05 · 1/4, .02 ≤ .05 · 2/4,
     but .04 > .05 · 3/4 and .6 > .05."""
-    assert rejected({"a": 0.02, "b": 0.6, "c": 0.01, "d": 0.04}) == {"a", "c"}
-    assert rejected({"a": 0.049, "b": 0.049}) == {"a", "b"}  # the largest k counts, not the first that is too large
-    assert rejected({}) == set()
-    found = chances(everything(Runs(RUNS, fixed=True)))
-    wanted = false_discovery_control(list(found.values())) <= 0.05
-    assert [key in rejected(found) for key in found] == wanted.tolist()
-    assert sum(wanted) < sum(p <= 0.05 for p in found.values())
+    assert reject({"a": 0.02, "b": 0.6, "c": 0.01, "d": 0.04}) == {"a", "c"}
+    assert reject({"a": 0.049, "b": 0.049}) == {"a", "b"}  # the largest k counts, not the first that is too large
+    assert reject({}) == set()
+    p = p_values(choices(Runs(RUNS, fixed=True)))
+    significant = false_discovery_control(list(p.values())) <= 0.05
+    assert [key in reject(p) for key in p] == significant.tolist()
+    assert sum(significant) < sum(value <= 0.05 for value in p.values())
     one, two = np.random.default_rng(0).normal(size=(2, 5))
-    assert chance((one - two).tolist()) == pytest.approx(ttest_rel(one, two).pvalue, abs=1e-12)
-    assert [chance([0.25] * 2), chance([0.25] * 3), chance([0.0] * 3)] == [1, 0, 1]
+    assert p_value((one - two).tolist()) == pytest.approx(ttest_rel(one, two).pvalue, abs=1e-12)
+    assert [p_value([0.25] * 2), p_value([0.25] * 3), p_value([0.0] * 3)] == [1, 0, 1]
 
 
 def test_a_row_is_added_with_the_commit_and_files_of_other_columns_are_refused(
@@ -62,12 +61,12 @@ def test_a_row_is_added_with_the_commit_and_files_of_other_columns_are_refused(
     monkeypatch.setattr(baselines_table, "commit", lambda: "0123abcd+")
     where = {"set": "cora", "cut": "louvain", "clients": 10, "rounds": 60}
     file = tmp_path / "runs.csv"
-    made = chosen(Runs(file), where, "fedavg", seeds=2)
-    assert made is not None
-    assert (made.commits(), made.tests(), made.edge) == (["0123abcd+"], {0: 0.25, 1: 0.25}, True)
+    choice = choose(Runs(file), where, "fedavg", seeds=2)
+    assert choice is not None
+    assert (choice.commits(), choice.tests(), choice.edge) == (["0123abcd+"], {0: 0.25, 1: 0.25}, True)
     again = Runs(file, fixed=True)
-    assert chosen(again, where, "fedavg", seeds=2) == made
-    assert chosen(again, where, "fedavg", seeds=3) is None
+    assert choose(again, where, "fedavg", seeds=2) == choice
+    assert choose(again, where, "fedavg", seeds=3) is None
     assert len(file.read_text().splitlines()) == 1 + 4  # three rates of seed 0, one of seed 1
     file.write_text(file.read_text().replace(",commit", ""))
     with pytest.raises(UserError, match="columns"):
