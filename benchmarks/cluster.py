@@ -1,8 +1,9 @@
 """Seconds per round of workers on one machine against one process, on the same clients in one run.
 
-FedAvg, 2-layer GCN, synthetic clients of 50 nodes each, every client, or `--called` of them, trained in every round and
-evaluated (or `--judged` of them). The sides take turns; medians over all rounds but each turn's first are printed, and
-of the workers' side what passes in a round, processor time and memory, which `--alone` has without the other side's.
+FedAvg, 2-layer GCN, synthetic clients of 50 nodes each. Every client (or `--called` of them) trains in every round, and
+every client (or `--judged` of them) is evaluated. The sides take turns. Printed are medians over all rounds but each
+turn's first and, for the workers, what passes in a round, processor time and memory; with `--alone` only the workers
+run, so that their memory does not include that of the other side.
 
     python -m benchmarks.cluster [--clients 1000] [--workers 2] [--rounds 10] [--turns 3]
     python -m benchmarks.cluster --alone --called 1000 --judged 1000 --clients 100000 --turns 1 --rounds 2
@@ -10,22 +11,22 @@ of the workers' side what passes in a round, processor time and memory, which `-
 """
 
 import argparse
-import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import islice
 from statistics import median
 from typing import Any
 
+import numpy as np
 import psutil
 import torch
 
+from benchmarks.common import MANY_ROUNDS, durations, peak_memory
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import train
 
 NODES = 50
-MANY = 1_000_000  # rounds, of which every turn makes some
 MB = 1e6
 
 
@@ -49,99 +50,90 @@ class Traffic:
     def __init__(self, built: Built) -> None:
         self.requests, self.up, self.down, self.shared = 0, 0, 0, 0
         executor: Any = built.fed.executor
-        self._share, executor._share = executor._share, self._told_all
-        for shard in executor._shards:
-            shard._channel = self._counted(shard._channel)
-        self._driver = psutil.Process()
-        below = self._driver.children(recursive=True)
-        self.workers = [each for each in below if any("RemoteWorker" in part for part in each.cmdline())]
+        share = executor._share
 
-    def _counted(self, channel: Any) -> Callable[..., Any]:
-        def counted(method: str, *blobs: object) -> Callable[[], bytes]:
+        def count_shared(blob: bytes) -> Any:
+            self.shared += len(blob)
+            return share(blob)
+
+        executor._share = count_shared
+        for shard in executor._shards:
+            shard._channel = self._counting_channel(shard._channel)
+        self._driver = psutil.Process()
+        processes = self._driver.children(recursive=True)
+        self.workers = [one for one in processes if any("RemoteWorker" in part for part in one.cmdline())]
+
+    def _counting_channel(self, channel: Any) -> Callable[..., Any]:
+        def send(method: str, *blobs: object) -> Callable[[], bytes]:
             self.requests += 1
             self.down += sum(len(blob) for blob in blobs if isinstance(blob, bytes))
             wait = channel(method, *blobs)
 
-            def answer() -> bytes:
-                found: bytes = wait()
-                self.up += len(found)
-                return found
+            def receive() -> bytes:
+                answer: bytes = wait()
+                self.up += len(answer)
+                return answer
 
-            return answer
+            return receive
 
-        return counted
-
-    def _told_all(self, blob: bytes) -> Any:
-        self.shared += len(blob)
-        return self._share(blob)
+        return send
 
     def read(self) -> tuple[float, ...]:
         """Requests, bytes up, down and the same for all, and seconds of the driver's and workers' processors."""
-        spent = [sum(each.cpu_times()[:2]) for each in (self._driver, *self.workers)]
-        return self.requests, self.up, self.down, self.shared, spent[0], sum(spent[1:])
+        driver, *workers = (sum(process.cpu_times()[:2]) for process in (self._driver, *self.workers))
+        return self.requests, self.up, self.down, self.shared, driver, sum(workers)
 
-    def told(self, before: tuple[float, ...], rounds: int) -> str:
-        """What a round took since `before`, and the memory that is held now."""
-        requests, up, down, shared, driver, workers = (
-            (now - then) / rounds for now, then in zip(self.read(), before, strict=True)
-        )
-        held = ", ".join(f"{each.memory_info().rss / MB:.0f}" for each in (self._driver, *self.workers))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
+    def per_round(self, before: tuple[float, ...], rounds: int) -> str:
+        """What a round took since `before`, and the memory that is used now."""
+        requests, up, down, shared, driver, workers = (np.array(self.read()) - before) / rounds
+        memory = ", ".join(f"{process.memory_info().rss / MB:.0f}" for process in (self._driver, *self.workers))
         return (
             f"a round: {requests:.1f} requests, {up / MB:.3f} MB up, {down / MB:.3f} MB down to single workers, "
             f"{shared / MB:.3f} MB the same for all; processor: driver {driver:.3f} s, workers {workers:.3f} s\n"
-            f"memory of driver and workers: {held} MB; driver at peak: {peak:.0f} MB"
+            f"memory of driver and workers: {memory} MB; driver at peak: {peak_memory():.0f} MB"
         )
 
 
 def side(built: Built, threads: int) -> Callable[[int], list[float]]:
-    """Run rounds on an engine that lives on between turns, as in a long run."""
-    steps = train(built.algorithm, built.fed, MANY)
+    """A function that runs rounds, on an engine that persists between turns, as in a long run."""
+    steps = train(built.algorithm, built.fed, MANY_ROUNDS)
 
     def turn(count: int) -> list[float]:
         torch.set_num_threads(threads)
-        return list(_intervals(islice(steps, count)))
+        return list(durations(islice(steps, count), time.perf_counter))
 
     return turn
-
-
-def _intervals(steps: Iterator[Any]) -> Iterator[float]:
-    began = time.perf_counter()
-    for _ in steps:
-        now = time.perf_counter()
-        yield now - began
-        began = now
 
 
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, usual in {"clients": 1000, "workers": 2, "rounds": 10, "turns": 3, "features": 32, "hidden": 64}.items():
-        parser.add_argument(f"--{name}", type=int, default=usual)
-    parser.add_argument("--called", type=int, default=MANY)
+    defaults = {"clients": 1000, "workers": 2, "rounds": 10, "turns": 3, "features": 32, "hidden": 64}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--called", type=int, default=MANY_ROUNDS)
     parser.add_argument("--judged", type=int, default=0)
     parser.add_argument("--alone", action="store_true")
     args = parser.parse_args()
     config, threads = experiment(args), torch.get_num_threads()
-    made = {"workers": build(config)}
-    sides = {"workers": side(made["workers"], 1)}
+    built = build(config)
+    sides = {"workers": side(built, 1)}
     if not args.alone:
-        made["one process"] = build(config.in_process())
-        sides["one process"] = side(made["one process"], threads)
-    traffic, seconds = Traffic(made["workers"]), {name: list[float]() for name in made}
+        sides["one process"] = side(build(config.in_process()), threads)
+    traffic, seconds = Traffic(built), {name: list[float]() for name in sides}
     for turn in range(args.turns):
         for name, rounds in sides.items():
             rounds(3 if turn == 0 else 1)  # the first of which record steps
             before = traffic.read()
             seconds[name] += rounds(args.rounds)
             if name == "workers":
-                print(traffic.told(before, args.rounds))
+                print(traffic.per_round(before, args.rounds))
     print(f"{threads} threads in one process, torch {torch.__version__}")
-    for name, own in seconds.items():
-        print(f"{name}: {median(own):.4f} s a round ({min(own):.4f} to {max(own):.4f})")
+    for name, times in seconds.items():
+        print(f"{name}: {median(times):.4f} s a round ({min(times):.4f} to {max(times):.4f})")
     if not args.alone:
         print(f"ratio {median(seconds['workers']) / median(seconds['one process']):.2f}")
-    made["workers"].close()
+    built.close()
 
 
 if __name__ == "__main__":

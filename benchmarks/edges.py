@@ -2,9 +2,9 @@
 layers, on the same members and the same split by time.
 
 FedAvg of ten banks' transfers (`[data] name = "transfers"`), GINE and PNA with separate weights for both directions and
-ports, full batches, class weights from each member's counts, fresh Adam. Average precision and F1 of the laundering
-transfers at the threshold that is best on validation, of the round that is best there; processor seconds of a round,
-of one thread, in turns.
+ports, full batches, class weights from each member's counts, fresh Adam. Prints for each model and side the average
+precision and F1 of the laundering transfers at the threshold that is best on validation, of the round that is best
+there, mean ± deviation over seeds; and processor seconds of a round, of one thread, in turns.
 
     python -m benchmarks.edges [--accounts 5000] [--transfers 25000] [--rounds 20] [--seeds 3]
 """
@@ -12,7 +12,7 @@ of one thread, in turns.
 import argparse
 import time
 from collections.abc import Iterator
-from statistics import mean, median, stdev
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from sklearn.metrics import average_precision_score, precision_recall_curve
 from torch import Tensor, nn
 from torch_geometric.nn import GINEConv, PNAConv
 
+from benchmarks.common import mean_deviation
 from fedweave.core import model as models
 from fedweave.core.edge_attributes import is_visible
 from fedweave.core.graph import TEST, TRAIN, VAL
@@ -73,12 +74,12 @@ class Net(nn.Module):
         index, e = member.views[split]
         h = self.first(member.x)
         for one in self.convolutions:
-            h = self._dropped(torch.relu(one(h, index, e)))
-        h = torch.relu(self.nodes(self._dropped(torch.relu(self.hidden(h)))))
+            h = self._dropout(torch.relu(one(h, index, e)))
+        h = torch.relu(self.nodes(self._dropout(torch.relu(self.hidden(h)))))
         z = torch.cat([h[member.ends[0]], h[member.ends[1]], member.e], 1)
-        return self.last(self._dropped(torch.relu(self.read(z))))
+        return self.last(self._dropout(torch.relu(self.read(z))))
 
-    def _dropped(self, h: Tensor) -> Tensor:
+    def _dropout(self, h: Tensor) -> Tensor:
         return F.dropout(h, DROPOUT, self.training)
 
 
@@ -88,11 +89,11 @@ class Both(nn.Module):
     def __init__(self, kind: str, edge_features: int, delta: float) -> None:
         super().__init__()
         self.into, self.out_of = (_convolution(kind, edge_features, delta) for _ in range(2))
-        self.own = nn.Linear(HIDDEN, HIDDEN)
+        self.root = nn.Linear(HIDDEN, HIDDEN)
 
     def forward(self, h: Tensor, index: Tensor, e: Tensor) -> Tensor:
         """[n, HIDDEN] of h [n, HIDDEN] along edges int64 [2, M] with features e [M, k]."""
-        result: Tensor = (self.into(h, index, e) + self.out_of(h, index.flip(0), e)) / 2 + self.own(h)
+        result: Tensor = (self.into(h, index, e) + self.out_of(h, index.flip(0), e)) / 2 + self.root(h)
         return result
 
 
@@ -107,104 +108,110 @@ def _convolution(kind: str, edge_features: int, delta: float) -> nn.Module:
 
 
 def members(built: Built) -> list[Member]:
-    """What each client holds, for the plain loop."""
-    held = []
-    for own in shares(built.data, built.partition.parts):
-        edge_attrs = own.edge_attrs
+    """The data of each client for the plain loop."""
+    result = []
+    for share in shares(built.data, built.partition.parts):
+        edge_attrs = share.edge_attrs
         assert edge_attrs is not None
         ends, e = torch.from_numpy(edge_attrs.ends), torch.from_numpy(np.ascontiguousarray(edge_attrs.read))
-        kept = [torch.from_numpy(is_visible(edge_attrs, split)) for split in (TRAIN, VAL, TEST)]
-        views = tuple((ends[:, one].contiguous(), e[one]) for one in kept)
-        x, y, masks = (torch.from_numpy(np.asarray(part)) for part in (own.x, own.y, own.public))
-        held.append(Member(x, ends, e, y, masks, views))
-    return held
+        views = []
+        for split in (TRAIN, VAL, TEST):
+            visible = torch.from_numpy(is_visible(edge_attrs, split))
+            views.append((ends[:, visible].contiguous(), e[visible]))
+        x, y, masks = (torch.from_numpy(np.asarray(array)) for array in (share.x, share.y, share.public))
+        result.append(Member(x, ends, e, y, masks, tuple(views)))
+    return result
 
 
-def plain(built: Built, kind: str, rounds: int, seed: int, own_models: bool = False) -> Iterator[list[Tensor]]:
-    """FedAvg by a loop over the members: after each round the logits of their examples; `own_models`: after its
-    training each member's model is evaluated, too, as fedweave does."""
+def plain_loop(
+    built: Built, kind: str, rounds: int, seed: int, evaluate_trained: bool = False
+) -> Iterator[list[Tensor]]:
+    """FedAvg by a loop over the members: after each round the logits of their examples. evaluate_trained: each member's
+    model is also evaluated right after its training, as fedweave does."""
     torch.manual_seed(seed)
-    held = members(built)
-    net = Net(kind, held[0].x.shape[1], held[0].e.shape[1], PNA().delta)
-    counts = torch.tensor([float(own.masks[TRAIN].sum()) for own in held])
+    clients = members(built)
+    net = Net(kind, clients[0].x.shape[1], clients[0].e.shape[1], PNA().delta)
+    counts = torch.tensor([float(member.masks[TRAIN].sum()) for member in clients])
     for _ in range(rounds):
         start = {name: leaf.clone() for name, leaf in net.state_dict().items()}
-        joint = {name: torch.zeros_like(leaf) for name, leaf in start.items()}
-        for own, share in zip(held, counts / counts.sum(), strict=True):
+        average = {name: torch.zeros_like(leaf) for name, leaf in start.items()}
+        for member, share in zip(clients, counts / counts.sum(), strict=True):
             net.load_state_dict(start)
-            _trained(net, own)
-            if own_models:
-                _judged(net, own)
+            _train_locally(net, member)
+            if evaluate_trained:
+                _infer(net, member)
             for name, leaf in net.state_dict().items():
-                joint[name] += (share * leaf).to(leaf.dtype)
-        net.load_state_dict(joint)
-        yield [_judged(net, own) for own in held]
+                average[name] += (share * leaf).to(leaf.dtype)
+        net.load_state_dict(average)
+        yield [_infer(net, member) for member in clients]
 
 
-def _trained(net: Net, own: Member) -> None:
+def _train_locally(net: Net, member: Member) -> None:
     net.train()
-    adam, train_ = torch.optim.Adam(net.parameters(), RATE), own.masks[TRAIN]
-    many = torch.bincount(own.y[train_], minlength=2).clamp(min=1)
-    weight = train_.sum() / (2 * many)
+    adam, train_ = torch.optim.Adam(net.parameters(), RATE), member.masks[TRAIN]
+    counts = torch.bincount(member.y[train_], minlength=2).clamp(min=1)
+    weight = train_.sum() / (2 * counts)
     for _ in range(STEPS):
         adam.zero_grad()
-        F.cross_entropy(net(own, TRAIN)[train_], own.y[train_], weight).backward()
+        F.cross_entropy(net(member, TRAIN)[train_], member.y[train_], weight).backward()
         adam.step()
 
 
-def _judged(net: Net, own: Member) -> Tensor:
+def _infer(net: Net, member: Member) -> Tensor:
+    """Logits [e, 2], of each example with the edges that are visible in its split."""
     net.eval()
     with torch.no_grad():
-        train_, val, test = (net(own, split) for split in (TRAIN, VAL, TEST))
-        return torch.where(own.masks[TRAIN][:, None], train_, torch.where(own.masks[VAL][:, None], val, test))
+        train_, val, test = (net(member, split) for split in (TRAIN, VAL, TEST))
+        return torch.where(member.masks[TRAIN][:, None], train_, torch.where(member.masks[VAL][:, None], val, test))
 
 
-def ours(built: Built, rounds: int) -> Iterator[list[Tensor]]:
+def run_fedweave(built: Built, rounds: int) -> Iterator[list[Tensor]]:
     """The same by fedweave."""
-    for reached in train(built.algorithm, built.fed, rounds, eval_every=1):
-        w = built.algorithm.global_model(reached.state)  # type: ignore[attr-defined]
+    for step in train(built.algorithm, built.fed, rounds, eval_every=1):
+        w = built.algorithm.global_model(step.state)  # type: ignore[attr-defined]
         with torch.no_grad():
             graphs = [graph.to(device_of(w)) for graph in built.fed.graphs.values()]  # type: ignore[attr-defined]
             logits = [models.infer(built.algorithm.net, w, graph) for graph in graphs]  # type: ignore[attr-defined]
-        yield [own[: len(part.examples)] for own, part in zip(logits, built.partition.parts, strict=True)]
+        yield [z[: len(part.examples)] for z, part in zip(logits, built.partition.parts, strict=True)]
 
 
-def scores(sides: Iterator[list[Tensor]], built: Built) -> dict[str, float]:
+def scores(rounds: Iterator[list[Tensor]], built: Built) -> dict[str, float]:
     """Average precision and F1 of the test examples of all members, at the best round and threshold by validation."""
     parts = built.partition.parts
     y = np.concatenate([built.data.y[part.examples] for part in parts])
     _, val, test = np.concatenate([part.masks for part in parts], 1)
-    best: tuple[float, np.ndarray] = -1.0, np.zeros(0)
-    for logits in sides:
-        p = torch.softmax(torch.cat(logits), 1)[:, 1].numpy()
-        best = max(best, (float(average_precision_score(y[val], p[val])), p), key=lambda found: found[0])
-    p = best[1]
-    precision, recall, at = precision_recall_curve(y[val], p[val])
+    best, p = -1.0, np.zeros(0)
+    for logits in rounds:
+        p_of_round = torch.softmax(torch.cat(logits), 1)[:, 1].numpy()
+        average_precision = float(average_precision_score(y[val], p_of_round[val]))
+        if average_precision > best:
+            best, p = average_precision, p_of_round
+    precision, recall, thresholds = precision_recall_curve(y[val], p[val])
     f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
-    flagged = p[test] >= at[min(int(f1.argmax()), len(at) - 1)]
-    hits = float((flagged & (y[test] == 1)).sum())
+    alarms = p[test] >= thresholds[min(int(f1.argmax()), len(thresholds) - 1)]
+    hits = float((alarms & (y[test] == 1)).sum())
     return {
         "average precision": float(average_precision_score(y[test], p[test])),
-        "F1": 2 * hits / max(float(flagged.sum() + (y[test] == 1).sum()), 1.0),
+        "F1": 2 * hits / max(float(alarms.sum() + (y[test] == 1).sum()), 1.0),
     }
 
 
 def seconds(built: Built, kind: str, rounds: int) -> dict[str, float]:
-    """Medians of a round's processor seconds, in turns: training, and evaluating the joint model and each member's own
-    on all splits."""
+    """Medians of a round's processor seconds, in turns: training, and evaluating the global model and each member's
+    local model on all splits."""
     sides: dict[str, Iterator[Any]] = {
         "fedweave": train(built.algorithm, built.fed, rounds, eval_every=1),
-        "plain loop": plain(built, kind, rounds, 0, own_models=True),
+        "plain loop": plain_loop(built, kind, rounds, 0, evaluate_trained=True),
     }
-    for _ in range(3):  # recordings are made
+    for _ in range(3):  # rounds in which steps are recorded
         next(sides["fedweave"])
-    found: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds - 3):
         for name, side in sides.items():
             began = time.process_time()
             next(side)
-            found[name].append(time.process_time() - began)
-    return {name: median(each) for name, each in found.items()}
+            times[name].append(time.process_time() - began)
+    return {name: median(of_side) for name, of_side in times.items()}
 
 
 def main() -> None:
@@ -216,17 +223,18 @@ def main() -> None:
     torch.set_num_threads(1)
     for kind, ports in (("gine", False), ("gine", True), ("pna", True)):
         name = f"{kind}{', ports' if ports else ''}"
-        found: dict[str, list[dict[str, float]]] = {"fedweave": [], "plain loop": []}
+        results: dict[str, list[dict[str, float]]] = {"fedweave": [], "plain loop": []}
         for seed in range(args.seeds):
             built = experiment(args, kind, ports, seed)
-            found["plain loop"].append(scores(plain(built, kind, args.rounds, seed), built))
-            found["fedweave"].append(scores(ours(built, args.rounds), built))
-        for side, each in found.items():
-            told = {what: [one[what] for one in each] for what in each[0]}
-            shown = (f"{what} {mean(own):.3f} ± {stdev(own) if own[1:] else 0:.3f}" for what, own in told.items())
-            print(f"{name:12s} {side:10s} {', '.join(shown)}", flush=True)
-        took = seconds(experiment(args, kind, ports, 0), kind, 12)
-        print(f"{name:12s} seconds a round: {', '.join(f'{side} {own:.3f}' for side, own in took.items())}", flush=True)
+            results["plain loop"].append(scores(plain_loop(built, kind, args.rounds, seed), built))
+            results["fedweave"].append(scores(run_fedweave(built, args.rounds), built))
+        for side, of_seeds in results.items():
+            cells = []
+            for metric in ("average precision", "F1"):
+                cells.append(f"{metric} {mean_deviation(one[metric] for one in of_seeds)}")
+            print(f"{name:12s} {side:10s} {', '.join(cells)}", flush=True)
+        times = seconds(experiment(args, kind, ports, 0), kind, 12)
+        print(f"{name:12s} seconds a round:", *(f"{side} {time:.3f}" for side, time in times.items()), flush=True)
 
 
 if __name__ == "__main__":

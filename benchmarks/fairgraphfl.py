@@ -1,9 +1,10 @@
-"""Processor seconds per round of FairGraphFL against a lean loop over the agents in PyG, and what Sybils are paid.
+"""Processor seconds per round of FairGraphFL against a lean loop over the agents in PyG, and the pay of Sybils.
 
-The loop does what a round of the paper takes: each agent trains one step on all its training graphs with the pull of
-its prototypes, then embeds them again for those it sends; values, rewards, payoffs and global prototypes follow on flat
-vectors. Both run in one process by turns, without evaluation; medians are given. Motifs are extracted beforehand.
-With --alone: test accuracy of agents that train alone, in PyG and here, on cuts of these seeds.
+The loop does what a round of the paper needs: each agent trains one step on all its training graphs with the pull of
+its prototypes, then embeds them again for the prototypes that it sends; values, rewards, payoffs and global prototypes
+follow on flat vectors. Both run in one process in turns, without evaluation, and medians are printed. Motifs are
+extracted before. With --sybils: what a member is paid a round as one, and as two members. With --alone: test accuracy
+of agents that train on their own, in PyG and in fedweave, on partitions of these seeds.
 
     python -m benchmarks.fairgraphfl [--experiment experiments/fairgraphfl-proteins.toml] [--rounds 10] [--sybils]
     python -m benchmarks.fairgraphfl --alone 0 1 2 --rounds 200 --experiment experiments/fairgraphfl-imdb-binary.toml
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, global_add_pool
 
+from benchmarks.common import MANY_ROUNDS
 from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.graph_arrays import graph_arrays
@@ -60,23 +62,23 @@ def batch(graph: Graph, split: int) -> tuple[Any, np.ndarray]:
     x, edges, y, masks, _, graph_of = graph_arrays(graph)
     assert graph_of is not None
     rows = x if isinstance(x, np.ndarray) else x.toarray()
-    kept, pieces = np.flatnonzero(masks[split]), []
-    for one in kept:
+    chosen, pieces = np.flatnonzero(masks[split]), []
+    for one in chosen:
         nodes = np.flatnonzero(graph_of == one)
-        own = edges[:, np.isin(edges[0], nodes)] - nodes[0]
-        pieces.append(Data(torch.from_numpy(rows[nodes]), torch.from_numpy(own), y=torch.tensor([y[one]])))
-    return Batch.from_data_list(pieces), kept
+        inside = edges[:, np.isin(edges[0], nodes)] - nodes[0]
+        pieces.append(Data(torch.from_numpy(rows[nodes]), torch.from_numpy(inside), y=torch.tensor([y[one]])))
+    return Batch.from_data_list(pieces), chosen
 
 
 class Agent:
     """One agent's training graphs as a PyG batch, its motifs as a dense matrix of means, and its model."""
 
     def __init__(self, graph: Graph, classes: int) -> None:
-        self.data, kept = batch(graph, TRAIN)
+        self.data, chosen = batch(graph, TRAIN)
         numbers, having = graph.precomputed(MOTIFS).numpy(), graph.whole_edges.members[0].extra.matrices[HAVING].copy()
         having.resize(len(numbers), len(graph.y))
         real = numbers >= 0
-        has = torch.from_numpy(having.toarray()[real][:, kept]).float()
+        has = torch.from_numpy(having.toarray()[real][:, chosen]).float()  # [motifs, graphs]
         self.numbers, self.mean = numbers[real], has / has.sum(1, keepdim=True)
         self.net = Net(self.data.x.shape[1], classes)
         self.optimizer = torch.optim.Adam(self.net.parameters(), 1e-3, weight_decay=5e-4)
@@ -90,9 +92,9 @@ class Loop:
         self.agents = [Agent(graph, built.fed.classes) for graph in graphs.values()]
         for agent in self.agents[1:]:
             agent.net.load_state_dict(self.agents[0].net.state_dict())
-        self.known = np.unique(np.concatenate([agent.numbers for agent in self.agents]))
-        self.place = [torch.from_numpy(np.searchsorted(self.known, agent.numbers)) for agent in self.agents]
-        self.d = torch.tensor([len(a.numbers) / len(self.known) for a in self.agents], dtype=torch.float64)
+        self.motifs = np.unique(np.concatenate([agent.numbers for agent in self.agents]))
+        self.place = [torch.from_numpy(np.searchsorted(self.motifs, agent.numbers)) for agent in self.agents]
+        self.d = torch.tensor([len(agent.numbers) / len(self.motifs) for agent in self.agents], dtype=torch.float64)
         count = len(self.agents)
         self.r, self.before, self.rounds = torch.full((count,), 1 / count, dtype=torch.float64), torch.zeros(count), 0
         self.global_prototypes: Tensor | None = None
@@ -126,32 +128,30 @@ class Loop:
         payoffs(self.r, self.before / self.rounds, 1.0)
         self.before = self.before + self.r
         weights, width = self.r.relu(), prototypes[0].shape[1]
-        total, share = torch.zeros(len(self.known), width), torch.zeros(len(self.known), 1)
-        for place, own, weight in zip(self.place, prototypes, weights.float(), strict=True):
-            total.index_add_(0, place, weight * own)
+        total, share = torch.zeros(len(self.motifs), width), torch.zeros(len(self.motifs), 1)
+        for place, of_agent, weight in zip(self.place, prototypes, weights.float(), strict=True):
+            total.index_add_(0, place, weight * of_agent)
             share.index_add_(0, place, weight.expand(len(place), 1))
         self.global_prototypes = total / share.clamp(min=1e-12)
-        reach, order = torch.tanh(self.r) / torch.tanh(self.r).max(), torch.argsort(whole.abs(), descending=True)
-        for agent, start, part in zip(self.agents, starts, reach.tolist(), strict=True):
-            got = torch.zeros_like(whole)
-            kept = order[: int(part * len(whole))]
-            got[kept] = whole[kept]
-            nn.utils.vector_to_parameters(start + got.float(), agent.net.parameters())
+        shares, order = torch.tanh(self.r) / torch.tanh(self.r).max(), torch.argsort(whole.abs(), descending=True)
+        for agent, start, reward_share in zip(self.agents, starts, shares.tolist(), strict=True):
+            reward = torch.zeros_like(whole)
+            largest = order[: int(reward_share * len(whole))]
+            reward[largest] = whole[largest]
+            nn.utils.vector_to_parameters(start + reward.float(), agent.net.parameters())
 
 
-def by_turns(built: Built, rounds: int) -> tuple[list[float], list[float]]:
-    """Processor seconds of each round of the loop and of fedweave, in turns; the first two rounds of both are left out.
+def in_turns(built: Built, rounds: int) -> tuple[list[float], list[float]]:
+    """Processor seconds of each round of the loop and of fedweave, in turns, without the first two rounds of both.
 
-    Of the processor, for a machine that others use, too: with one thread they are what an idle one takes.
+    With one thread, processor seconds are those of an idle machine although others may use it, too.
     """
     loop, ours, theirs = Loop(built), [], []
-    steps = train(built.algorithm, built.fed, rounds + 2, eval_every=1_000_000)
-    for number in range(rounds + 2):
+    steps = train(built.algorithm, built.fed, rounds + 2, eval_every=MANY_ROUNDS)
+    for number in range(rounds + 1):  # fedweave would evaluate the next round, which is the last
         began = time.process_time()
         loop.round()
         between = time.process_time()
-        if number == rounds + 1:
-            break  # the last round is evaluated
         next(steps)
         if number > 1:
             theirs.append(between - began)
@@ -159,20 +159,22 @@ def by_turns(built: Built, rounds: int) -> tuple[list[float], list[float]]:
     return theirs, ours
 
 
-def alone(path: Path, seeds: list[int], rounds: int) -> None:
-    """Mean test accuracy of agents that train alone: after the last round, and at each one's best of every tenth."""
+def local_training(path: Path, seeds: list[int], rounds: int) -> None:
+    """Mean test accuracy of agents that train on their own: after the last round, and in the best of each agent's tenth
+    rounds."""
     for seed in seeds:
-        own = config.with_algorithm(config.load(path), "local")[0] | {"seed": seed, "rounds": rounds, "eval_every": 0}
-        own["algorithm"] |= {"local_steps": 1, "optimizer": "adam", "lr": 1e-3, "weight_decay": 5e-4}
-        own["partition"].pop("split_seed", None)
-        built = build(config.resolve(own))
-        curves = np.array([_alone(graph, built.fed.classes, rounds, seed) for graph in built.fed.graphs.values()])
+        document = config.with_algorithm(config.load(path), "local")[0]
+        document |= {"seed": seed, "rounds": rounds, "eval_every": 0}
+        document["algorithm"] |= {"local_steps": 1, "optimizer": "adam", "lr": 1e-3, "weight_decay": 5e-4}
+        document["partition"].pop("split_seed", None)
+        built = build(config.resolve(document))
+        curves = np.array([_pyg_curve(graph, built.fed.classes, rounds, seed) for graph in built.fed.graphs.values()])
         *_, last = train(built.algorithm, built.fed, rounds, eval_every=0)
         ours = last.summary["local/accuracy"]
         print(f"seed {seed}: PyG {curves[:, -1].mean():.3f} (best {curves.max(1).mean():.3f}), fedweave {ours:.3f}")
 
 
-def _alone(graph: Graph, classes: int, rounds: int, seed: int) -> list[float]:
+def _pyg_curve(graph: Graph, classes: int, rounds: int, seed: int) -> list[float]:
     data, test = batch(graph, TRAIN)[0], batch(graph, TEST)[0]
     torch.manual_seed(seed)
     net = Net(data.x.shape[1], classes)
@@ -194,11 +196,11 @@ def sybils(path: Path, rounds: int) -> None:
     for agents in (5, 10):
         settings = [f"partition.clients={agents}", "eval_every=0", "model.hidden=16"]
         built = build(config.read(path, settings)[0])
-        print(f"{agents} agents: as one {_paid(built, rounds, False):.4f}, as two {_paid(built, rounds, True):.4f}")
+        print(f"{agents} agents: as one {_pay(built, rounds, False):.4f}, as two {_pay(built, rounds, True):.4f}")
 
 
-def _paid(built: Built, rounds: int, split: bool) -> float:
-    """What agent 0 is paid per round, in shares of the budget, alone or as two."""
+def _pay(built: Built, rounds: int, split: bool) -> float:
+    """What agent 0 is paid per round, in shares of the budget, as one or as two."""
     parts = list(built.partition.parts)
     if split:
         one, cuts = parts[0], np.array_split(np.arange(len(parts[0].examples)), 2)
@@ -219,13 +221,13 @@ def main() -> None:
     parser.add_argument("--alone", type=int, nargs="+", metavar="SEED")
     args = parser.parse_args()
     if args.alone is not None:
-        alone(args.experiment, args.alone, args.rounds)
+        local_training(args.experiment, args.alone, args.rounds)
         return
     if args.sybils:
         sybils(args.experiment, args.rounds)
         return
     built = build(config.read(args.experiment)[0])
-    theirs, ours = by_turns(built, args.rounds)
+    theirs, ours = in_turns(built, args.rounds)
     lean, fast = statistics.median(theirs), statistics.median(ours)
     print(f"{torch.get_num_threads()} threads, {len(built.fed.clients)} agents, medians of {args.rounds} rounds")
     print(f"loop over agents in PyG {lean:.3f} s, fedweave {fast:.3f} s: {lean / fast:.2f} times as fast")

@@ -1,11 +1,11 @@
 """What fairness costs: a round of F²GNN against one of FedAvg, and FairGFL's estimation of overlaps against one.
 
-Both sides of a comparison run by turns in one process, without evaluation, and processor time counts, so that other
-work on the machine disturbs both alike; what is recorded in the first turns is left out. Printed are medians over
-turns, and of the turns' own ratios the median and the quartiles.
+Both sides of a comparison run in turns in one process, without evaluation, and processor time is measured, so that
+other work on the machine affects both equally. The first turns, in which steps are recorded, are left out. Each line
+has the median over turns, and the median and the quartiles of the ratio to the first side in the same turn.
 
 F²GNN: Credit, 3 of 30 ego-networks of very different sizes in each round. FairGFL: Cora, 40 clients, minibatches of 64
-nodes, codes of 100 bits; then made-up minibatches of many clients, in a process of its own, for its memory.
+nodes, codes of 100 bits; then random minibatches of many clients, in a separate process, for its memory.
 
     python -m benchmarks.fairness [--turns 20] [--rounds 5] [--skip 100] [--clients 1000] [--only f2gnn overlap many]
 """
@@ -15,30 +15,28 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from benchmarks import overlap
+from benchmarks.common import EXPERIMENTS
 from fedweave.experiment.build import build
 from fedweave.experiment.config import read
-
-EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
 class Side:
     """An algorithm on an experiment, ready for its next round."""
 
     def __init__(self, experiment: str, name: str, *settings: str) -> None:
-        made = build(read(EXPERIMENTS / f"{experiment}.toml", list(settings), name)[0])
-        self.algorithm, self.fed, self.number = made.algorithm, made.fed, 0
-        self.sizes = sorted(len(part.nodes) for part in made.partition.parts)
+        built = build(read(EXPERIMENTS / f"{experiment}.toml", list(settings), name)[0])
+        self.algorithm, self.fed, self.number = built.algorithm, built.fed, 0
+        self.sizes = sorted(len(part.nodes) for part in built.partition.parts)
         self.fed.begin(0)
         self.state = self.algorithm.init(self.fed)
 
     def turn(self, rounds: int) -> float:
-        """Seconds of processor time of a round, mean over `rounds` further ones."""
+        """Seconds of processor time of a round, mean over the next `rounds`."""
         began = time.process_time()
         for _ in range(rounds):
             self.number += 1
@@ -47,17 +45,17 @@ class Side:
         return (time.process_time() - began) / rounds
 
 
-def by_turns(sides: dict[str, Callable[[], float]], turns: int) -> None:
+def compare(sides: dict[str, Callable[[], float]], turns: int) -> None:
     """Print a line for each side, the first of which the others are compared with."""
-    taken = {name: np.zeros(turns) for name in sides}
+    seconds = {name: np.zeros(turns) for name in sides}
     for turn in range(turns):
         for name, side in sides.items():
-            taken[name][turn] = side()
-    first = next(iter(taken.values()))
-    for name, own in taken.items():
-        low, middle, high = np.quantile(own / first, [0.25, 0.5, 0.75])
-        ratio = f"{middle:.3f} ({low:.3f} to {high:.3f})"
-        print(f"{name:12} {1000 * np.median(own):8.2f} ms a round   {ratio if own is not first else ''}")
+            seconds[name][turn] = side()
+    first = next(iter(seconds.values()))
+    for name, times in seconds.items():
+        low, middle, high = np.quantile(times / first, [0.25, 0.5, 0.75])
+        ratio = "" if times is first else f"{middle:.3f} ({low:.3f} to {high:.3f})"
+        print(f"{name:12} {1000 * np.median(times):8.2f} ms a round   {ratio}")
 
 
 def f2gnn(turns: int, rounds: int, skip: int) -> None:
@@ -67,24 +65,24 @@ def f2gnn(turns: int, rounds: int, skip: int) -> None:
     print(f"Credit, 3 of {len(sizes)} clients of {sizes[0]} to {sizes[-1]} nodes")
     for side in sides.values():
         side.turn(skip)
-    by_turns({name: lambda side=side: side.turn(rounds) for name, side in sides.items()}, turns)
+    compare({name: lambda side=side: side.turn(rounds) for name, side in sides.items()}, turns)
 
 
 def estimation(turns: int, rounds: int, skip: int) -> None:
-    """Rounds of FedAvg on Cora, and what of FairGFL's is spent on estimating overlaps at the server."""
+    """Rounds of FedAvg on Cora, and the part of FairGFL's rounds in which the server estimates overlaps."""
     fedavg = Side("fairgfl-cora", "fedavg")
     fairgfl = Side("fairgfl-cora", "fairgfl", "algorithm.encoder_rounds=0")
-    with overlap.timed(fairgfl.algorithm.composed["OverlapWeights"]) as spent:
+    with overlap.time_estimation(fairgfl.algorithm.composed["OverlapWeights"]) as seconds:
 
-        def estimated() -> float:
-            before = len(spent)
+        def estimate() -> float:
+            before = len(seconds)
             fairgfl.turn(rounds)
-            return sum(spent[before:]) / rounds
+            return sum(seconds[before:]) / rounds
 
         for side in (fedavg, fairgfl):
             side.turn(skip)
         print("Cora, 40 clients")
-        by_turns({"fedavg": lambda: fedavg.turn(rounds), "estimation": estimated}, turns)
+        compare({"fedavg": lambda: fedavg.turn(rounds), "estimation": estimate}, turns)
 
 
 def main() -> None:

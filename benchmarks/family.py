@@ -1,8 +1,10 @@
-"""The algorithms of the FedAvg family on one data set, against FedAvg on the same cuts: accuracy of the final model.
+"""The algorithms of the FedAvg family on one data set, against FedAvg on the same partitions.
 
-Every algorithm with its defaults but for the settings of the experiment that it shares; where a grid is given, the
-value is chosen on validation accuracy of seed 0 and printed. Seeds are paired: each draws one cut and one start for all
-algorithms. The difference to FedAvg is given with a 95 % interval (Student's t over seeds).
+Every algorithm has its defaults, except for the settings of the experiment that it shares; where `GRIDS` has a grid,
+the value is chosen by validation accuracy of seed 0. Each seed draws one partition and one start for all algorithms.
+Columns, after the last round: the chosen settings, accuracy of the models that clients use on their own nodes and of
+the global model, the paired difference of the first to FedAvg with half of its 95 % interval (Student's t over seeds),
+and the variance of the clients' test losses.
 
     python -m benchmarks.family [--experiment experiments/fedavg-cora.toml] [--seeds 5] [--rounds 100]
 """
@@ -13,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
+from benchmarks.common import mean_deviation, mean_half_width
 from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import train
@@ -36,23 +38,16 @@ def run(path: Path, name: str, seed: int, rounds: int, options: dict[str, Any]) 
     sets += [f"algorithm.{key}={config.dumps({'x': value})[4:].strip()}" for key, value in options.items()]
     built = build(config.read(path, sets, name)[0])
     *_, last = train(built.algorithm, built.fed, rounds, eval_every=0)
-    rows = last.metrics.to_pylist()
-    val = [r["value"] for r in rows if (r["split"], r["metric"]) == ("val", "accuracy") and r["client"] != "global"]
-    return last.summary | {"val": float(np.mean(val))}
+    return last.summary | {"val": float(np.mean(list(last.of_clients("accuracy", "val").values())))}
 
 
-def chosen(path: Path, name: str, rounds: int) -> dict[str, Any]:
+def choose(path: Path, name: str, rounds: int) -> dict[str, Any]:
     """The point of the algorithm's grid with the best validation accuracy of seed 0."""
-    grid = GRIDS.get(name, {})
-    points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    scores = [run(path, name, 0, rounds, point)["val"] if len(points) > 1 else 0.0 for point in points]
+    if name not in GRIDS:
+        return {}
+    points = [dict(zip(GRIDS[name], values, strict=True)) for values in product(*GRIDS[name].values())]
+    scores = [run(path, name, 0, rounds, point)["val"] for point in points]
     return points[int(np.argmax(scores))]
-
-
-def interval(differences: np.ndarray) -> str:
-    """Mean and 95 % interval of paired differences."""
-    half = stats.t.ppf(0.975, len(differences) - 1) * differences.std(ddof=1) / np.sqrt(len(differences))
-    return f"{differences.mean():+.3f} ± {half:.3f}"
 
 
 def main() -> None:
@@ -67,14 +62,14 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     base = np.empty(0)
     for name in args.methods:
-        options = chosen(args.experiment, name, args.rounds)
-        ends = [run(args.experiment, name, seed, args.rounds, options) for seed in range(args.seeds)]
-        local, whole, variance = (np.array([end.get(key, np.nan) for end in ends]) for key in keys)
+        options = choose(args.experiment, name, args.rounds)
+        summaries = [run(args.experiment, name, seed, args.rounds, options) for seed in range(args.seeds)]
+        local, global_, variance = (np.array([summary.get(key, np.nan) for summary in summaries]) for key in keys)
         base = local if name == "fedavg" else base
-        said = ", ".join(f"{key} {value}" for key, value in options.items()) or "defaults"
-        away = "" if name == "fedavg" or not len(base) else interval(local - base)
-        cells = [f"{x.mean():.3f} ± {x.std(ddof=1):.3f}" for x in (local, whole)]
-        print(f"| `{name}` | {said} | {cells[0]} | {cells[1]} | {away} | {variance.mean():.4f} |", flush=True)
+        settings = ", ".join(f"{key} {value}" for key, value in options.items()) or "defaults"
+        difference = "" if name == "fedavg" or not len(base) else mean_half_width(list(local - base))
+        cells = [settings, mean_deviation(local), mean_deviation(global_), difference]
+        print(f"| `{name}` | {' | '.join(cells)} | {variance.mean():.4f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Seconds per round of FedEgo on Cora: fedweave's two engines and a plain PyG loop, in one run.
 
-Label skew, 5 clients, batch 32, fan-out 6, 2 hops, 5 client epochs of 5 mini-batches, 5 server epochs. The sides
-take turns, without evaluation; medians over all rounds but each turn's first.
+Label skew, 5 clients, batch 32, fan-out 6, 2 hops, 5 client epochs of 5 mini-batches, 5 server epochs. The sides take
+turns, without evaluation. A line for each side: the median of all rounds but each turn's first, in brackets the 10 %
+and 90 % quantiles, and how many times as long as fedweave's vectorized engine.
 
     python -m benchmarks.fedego [--hidden 256 512] [--rounds 10] [--turns 2]
 """
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import SAGEConv
 
+from benchmarks.common import in_turns, median_quantiles
 from fedweave import datasets
 from fedweave.algorithms import FedEgo
 from fedweave.engines.simulation import Simulation
@@ -30,7 +32,7 @@ POSITIONS = 1 + FAN_OUT + FAN_OUT**2
 
 
 def engine(mode: str, hidden: int, shared: bool) -> Callable[[int], list[float]]:
-    """Run rounds on one engine, which lives on between turns as in a long run."""
+    """A function that runs rounds, on an engine that persists between turns, as in a long run."""
     data = datasets.load("cora")
     cut = PARTITIONS["label_skew"](clients=CLIENTS).cut(data, 0)
     model = MODELS["ego"](hidden=hidden, share_root_weight=shared).build(data.features, data.classes)
@@ -74,14 +76,14 @@ class Net(nn.Module):
 
 
 def tree_edges(batch: int) -> Tensor:
-    """Child -> parent edges of `batch` egos below each other."""
+    """Child -> parent edges of `batch` egos, one after the other, [2, batch * (POSITIONS - 1)]."""
     child = np.arange(1, POSITIONS)
     one = np.stack([child, (child - 1) // FAN_OUT])
     return torch.from_numpy(np.concatenate([one + POSITIONS * i for i in range(batch)], axis=1))
 
 
 def sample(a: sp.csr_matrix, centers: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Egos [m, positions], drawn in one go per hop."""
+    """Egos [m, positions], sampled with one draw per hop."""
     rings = [centers[:, None]]
     for _ in range(2):
         parents, degree = rings[-1], np.diff(a.indptr)[rings[-1]]
@@ -91,7 +93,7 @@ def sample(a: sp.csr_matrix, centers: np.ndarray, rng: np.random.Generator) -> n
     return np.concatenate(rings, axis=1)
 
 
-def plain(hidden: int) -> Callable[[int], list[float]]:
+def plain_loop(hidden: int) -> Callable[[int], list[float]]:
     """One client after the other, dense features at every position, mini-batches of tree graphs."""
     data = datasets.load("cora")
     cut = PARTITIONS["label_skew"](clients=CLIENTS).cut(data, 0)
@@ -109,7 +111,7 @@ def plain(hidden: int) -> Callable[[int], list[float]]:
         nn.functional.cross_entropy(logits, target).backward()
         optimizer.step()
 
-    def round_() -> None:
+    def train_round() -> None:
         mashed, labels = [], []
         for a, x, y, train, net in clients:
             net.train()
@@ -128,21 +130,21 @@ def plain(hidden: int) -> Callable[[int], list[float]]:
         server.train()
         optimizer = torch.optim.Adam([*server.convs.parameters(), *server.classify.parameters()], lr=3e-4)
         for _ in range(EPOCHS):
-            for some in torch.randperm(len(mashed)).split(BATCH):
-                egos = torch.cat([mashed[i] for i in some])
-                step(server, lambda egos=egos: egos, torch.stack([labels[i] for i in some]), optimizer)
+            for batch in torch.randperm(len(mashed)).split(BATCH):
+                egos = torch.cat([mashed[i] for i in batch])
+                step(server, lambda egos=egos: egos, torch.stack([labels[i] for i in batch]), optimizer)
         with torch.no_grad():
             for name, parameter in server.named_parameters():
-                own = [dict(net.named_parameters())[name] for *_, net in clients]
-                mean = torch.stack(own).mean(0)
-                for mine in own:
-                    mine.copy_(mean if name.startswith("reduce") else 0.5 * parameter + 0.5 * mine)
+                weights = [net.get_parameter(name) for *_, net in clients]
+                mean = torch.stack(weights).mean(0)
+                for weight in weights:
+                    weight.copy_(mean if name.startswith("reduce") else 0.5 * parameter + 0.5 * weight)
 
     def rounds(count: int) -> list[float]:
         times = []
         for _ in range(count):
             began = time.perf_counter()
-            round_()
+            train_round()
             times.append(time.perf_counter() - began)
         return times
 
@@ -152,28 +154,20 @@ def plain(hidden: int) -> Callable[[int], list[float]]:
 def compare(hidden: int, rounds: int, turns: int) -> None:
     """Print one line per side, with its ratio to the first."""
     vmap, shared = engine("vmap", hidden, False), engine("vmap", hidden, True)
-    loop, pyg = engine("loop", hidden, False), plain(hidden)
-    for warm in (vmap, shared):
-        warm(12)  # steps are recorded for most sizes by then (see src/fedweave/ops/recording.py)
-    few = max(3, rounds // 4)
+    loop, pyg = engine("loop", hidden, False), plain_loop(hidden)
+    for recording in (vmap, shared):
+        recording(12)  # steps are recorded for most sizes by then (see src/fedweave/ops/recording.py)
+    slow_rounds = max(3, rounds // 4)
     sides: dict[str, Callable[[], list[float]]] = {
         "fedweave, vmap": lambda: vmap(rounds),
         "fedweave, vmap, one weight (eq. 1)": lambda: shared(rounds),
-        "fedweave, loop": lambda: loop(few),
-        "plain PyG loop": lambda: pyg(few),
+        "fedweave, loop": lambda: loop(slow_rounds),
+        "plain PyG loop": lambda: pyg(slow_rounds),
     }
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(turns):
-        for name, run in sides.items():
-            times[name] += run()[1:]
-    ours = median(times["fedweave, vmap"])
+    times = in_turns(sides, turns)
     for name, seconds in times.items():
-        low, high = np.quantile(seconds, [0.1, 0.9])
-        print(
-            f"hidden {hidden:4d}  {name:36s} {median(seconds):.3f} s per round (10-90 %: {low:.3f}-{high:.3f}), "
-            f"{median(seconds) / ours:.2f} x",
-            flush=True,
-        )
+        ratio = f"{median(seconds) / median(times['fedweave, vmap']):.2f} x"
+        print(f"hidden {hidden:4d}  {name:36s} {median_quantiles(seconds, 3)} s per round, {ratio}", flush=True)
 
 
 def main() -> None:

@@ -1,20 +1,18 @@
-"""Accuracy against bytes of updates in fewer bytes: FedAvg with `quantize`, `top_k` and both, paired over seeds.
+"""Accuracy against bytes of compressed updates: FedAvg with `quantize`, `top_k` and both, paired over seeds.
 
-Each seed draws one cut and one start for all; nothing is tuned. Bytes are the ledger's, of what clients send.
+Each seed draws one partition and one start for all; nothing is tuned. Columns: accuracy of the global model on all
+clients' test nodes (mean ± deviation), its paired difference to uncompressed updates with the 95 % interval, and how
+many times fewer bytes the clients send, by the ledger.
 
     python -m benchmarks.fewer_bytes [--data cora citeseer pubmed] [--seeds 5] [--rounds 60]
 """
 
 import argparse
-import statistics
 from typing import Any
 
 import torch
 
-from fedweave.experiment.build import build
-from fedweave.experiment.config import resolve
-from fedweave.experiment.rounds import train
-from fedweave.reports.paired import interval
+from benchmarks.common import last_round, mean_deviation, mean_interval
 
 PARTS: dict[str, list[Any]] = {
     "as they are": [],
@@ -25,8 +23,8 @@ PARTS: dict[str, list[Any]] = {
 }
 
 
-def measured(data: str, seed: int, rounds: int, parts: list[Any]) -> tuple[float, int]:
-    """The common model's accuracy on all clients' test nodes, and bytes up."""
+def run(data: str, seed: int, rounds: int, parts: list[Any]) -> tuple[float, int]:
+    """Accuracy of the global model on all clients' test nodes, and bytes up."""
     document = {
         "seed": seed,
         "rounds": rounds,
@@ -36,8 +34,7 @@ def measured(data: str, seed: int, rounds: int, parts: list[Any]) -> tuple[float
         "algorithm": {"name": "fedavg", "parts": parts},
         "engine": {"threads": 1},
     }
-    built = build(resolve(document))
-    *_, last = train(built.algorithm, built.fed, rounds, eval_every=0)
+    built, last = last_round(document, rounds)
     return last.summary["global/accuracy"], built.fed.ledger.bytes_up
 
 
@@ -52,19 +49,15 @@ def main() -> None:
     for data in args.data:
         print(f"\n{data}, {args.seeds} seeds, {args.rounds} rounds\n")
         print("| updates | accuracy | difference, 95 % interval | fewer bytes up |\n| --- | --- | --- | --- |")
-        plain: list[tuple[float, int]] = []
+        reference: list[tuple[float, int]] = []
         for name, parts in PARTS.items():
-            found = [measured(data, seed, args.rounds, parts) for seed in range(args.seeds)]
-            plain = plain or found
-            accuracy = [one for one, _ in found]
-            low, high = interval([one - other for (one, _), (other, _) in zip(found, plain, strict=True)])
-            mean = statistics.fmean(accuracy) - statistics.fmean(one for one, _ in plain)
-            fewer = sum(size for _, size in plain) / sum(size for _, size in found)
-            print(
-                f"| {name} | {statistics.fmean(accuracy):.3f} ± {statistics.stdev(accuracy):.3f} | {mean:+.4f}, "
-                f"{low:+.4f} to {high:+.4f} | {fewer:.1f} times |",
-                flush=True,
-            )
+            runs = [run(data, seed, args.rounds, parts) for seed in range(args.seeds)]
+            reference = reference or runs
+            accuracies, sizes = zip(*runs, strict=True)
+            reference_accuracies, reference_sizes = zip(*reference, strict=True)
+            differences = [one - other for one, other in zip(accuracies, reference_accuracies, strict=True)]
+            cells = [name, mean_deviation(accuracies), mean_interval(differences, "+.4f")]
+            print(f"| {' | '.join(cells)} | {sum(reference_sizes) / sum(sizes):.1f} times |", flush=True)
 
 
 if __name__ == "__main__":
