@@ -2,9 +2,10 @@
 
 Every candidate of `f2gnn.GRIDS` is run once. Its score is accuracy / (ΔSP + ΔEO) on all clients' validation nodes in
 the fairest round (`metrics.best_rounds.fairest`), if there is a round whose accuracy beats the better constant
-prediction and that does not predict one class for nearly everybody; those without come last, by accuracy.
-Test nodes are never looked at. The best are printed as entries of `f2gnn.CHOICES`; the runs are kept where the tables'
-are, so that none is done twice.
+prediction and that does not predict one class for nearly all nodes; candidates without such a round come last, by
+accuracy. Test nodes are not used. A table has a row for each candidate, with these numbers in its fairest round; then
+the best are printed as entries of `f2gnn.CHOICES`. The runs are saved with those of the tables, so that no run is
+repeated.
 
     python -m benchmarks.fair_grid [--datasets NBA German Credit Bail] [--methods F²GNN …] [--out reproduced] [--jobs 2]
 """
@@ -53,19 +54,19 @@ def candidates(datasets: Sequence[str], methods: Sequence[str], out: Path) -> It
                 yield Candidate(dataset, method, values, planned.runs[0])
 
 
-def rank(found: dict[str, float]) -> tuple[bool, float]:
-    """What candidates are compared by: found is {"accuracy", "constant", "gaps", "alike"} on validation nodes."""
-    gaps = found.get("gaps", math.nan)
-    if not found["accuracy"] > found["constant"] or math.isnan(gaps) or found.get("alike") == 1:
-        return False, found["accuracy"]
-    return True, found["accuracy"] / gaps if gaps else math.inf
+def rank(scores: dict[str, float]) -> tuple[bool, float]:
+    """What candidates are compared by. scores: {"accuracy", "constant", "gaps", "alike"} on validation nodes."""
+    gaps = scores.get("gaps", math.nan)
+    if not scores["accuracy"] > scores["constant"] or math.isnan(gaps) or scores.get("alike") == 1:
+        return False, scores["accuracy"]
+    return True, scores["accuracy"] / gaps if gaps else math.inf
 
 
-def validated(run: Path) -> dict[str, float]:
+def validation_scores(run: Path) -> dict[str, float]:
     """{"accuracy", "constant", "gaps", "alike"} of a finished run's fairest round on validation nodes, "round"."""
     metrics, prefix = summary(run)["metrics"], f"{FAIREST}/val/"
-    found = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
-    return found | {"round": metrics[f"{FAIREST}/round"]}
+    scores = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+    return scores | {"round": metrics[f"{FAIREST}/round"]}
 
 
 def main() -> None:
@@ -75,29 +76,31 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("reproduced"))
     parser.add_argument("--jobs", type=int, default=1)
     args = parser.parse_args()
-    console, chosen = Console(), list(candidates(args.datasets, args.methods, args.out))
-    runs = {it.run.name: it.run for it in chosen}
+    everything = list(candidates(args.datasets, args.methods, args.out))
+    runs = {candidate.run.name: candidate.run for candidate in everything}
     todo = [run for run in runs.values() if not run.finished()]
-    with Progression(console, len(runs), len(runs) - len(todo)) as progress:
-        failed = execute(todo, args.jobs, progress)
-    for name, why in failed.items():
-        print(f"{name} failed: {why}")
-    _show([it for it in chosen if it.run.name not in failed])
+    with Progression(Console(), len(runs), len(runs) - len(todo)) as progress:
+        failures = execute(todo, args.jobs, progress)
+    for name, reason in failures.items():
+        print(f"{name} failed: {reason}")
+    print_table([candidate for candidate in everything if candidate.run.name not in failures])
 
 
-def _show(chosen: Sequence[Candidate]) -> None:
-    found = {it.run.name: validated(it.run.directory) for it in chosen}
-    print("| data | method | values | round | accuracy | constant | ΔSP + ΔEO | one class for nearly everybody |")
+def print_table(complete: Sequence[Candidate]) -> None:
+    """A row for each candidate, and the best of each method and data set."""
+    best: dict[tuple[str, str], tuple[tuple[bool, float], Document]] = {}
+    print("| data | method | values | round | accuracy | constant | ΔSP + ΔEO | one class for nearly all nodes |")
     print("| --- | --- | --- | ---: | ---: | ---: | ---: | --- |")
-    for it in chosen:
-        of = found[it.run.name]
-        numbers = " | ".join(f"{of.get(name, math.nan):.4f}" for name in ("accuracy", "constant", "gaps"))
-        alike = "yes" if of.get("alike") == 1 else "no"
-        print(f"| {it.dataset} | {it.method} | {it.values} | {of['round']:.0f} | {numbers} | {alike} |")
-    groups = dict.fromkeys((it.method, it.dataset) for it in chosen)
-    for group in groups:
-        best = max((it for it in chosen if (it.method, it.dataset) == group), key=lambda it: rank(found[it.run.name]))
-        print(f"    {group!r}: {best.values},")
+    for candidate in complete:
+        scores = validation_scores(candidate.run.directory)
+        numbers = " | ".join(f"{scores.get(name, math.nan):.4f}" for name in ("accuracy", "constant", "gaps"))
+        cells = [candidate.dataset, candidate.method, str(candidate.values), f"{scores['round']:.0f}", numbers]
+        print(f"| {' | '.join(cells)} | {'yes' if scores.get('alike') == 1 else 'no'} |")
+        group = candidate.method, candidate.dataset
+        if group not in best or rank(scores) > best[group][0]:
+            best[group] = rank(scores), candidate.values
+    for group, (_, values) in best.items():
+        print(f"    {group!r}: {values},")
 
 
 if __name__ == "__main__":

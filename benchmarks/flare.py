@@ -3,10 +3,12 @@ of a step whose replies are in a secure sum.
 
     python -m benchmarks.flare [--sites 3 10] [--megabytes 0.4 4 40] [--repeats 10] [--out FILE.json]
 
-Every exchange sends a message of the given size to all sites and takes one of the same size from each. The bare call
+Every exchange sends a message of the given size to all sites and receives one of the same size from each. The bare call
 returns the bytes as they came; `map` decodes, runs a step that returns its message, encodes, checks and meters; the
-secure one makes words of it, masks them, signs and opens, and every sixteenth agrees on keys besides. All run in the
-same job, in turns. Memory is the resident size of a site's job process after the largest exchange.
+secure one also encodes the message as integers, masks them, signs and opens, and every sixteenth agrees on keys. All
+run in the same job, in turns. A line for each number of sites and size: median seconds of the three calls, how much
+longer `map` takes than the bare call, the ratio of secure and plain `map` (of medians and of means), and the largest
+resident memory of a site's job process afterwards.
 """
 
 import argparse
@@ -68,8 +70,8 @@ class Mirror:
         return {"w": map_leaves(lambda leaf: FixedPoint(32, 20).encode(leaf, 1 << 24), message["w"])}
 
 
-def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
-    """What a site holds (`participation.Participation`) that has joined a run of `Mirror`. kit: its folder."""
+def join_run(kit: Path, name: str, sites: Sequence[str]) -> Any:
+    """The state (`participation.Participation`) of a site that has joined a run of `Mirror`. kit: its folder."""
     folder = Path(tempfile.mkdtemp())
     ledger = Journal(journal_path(folder, RUN))
     masking, memory = Masking(kit, name, RUN, sites, ledger), Memory(folder, persistent=True)
@@ -100,16 +102,16 @@ def taking_part(kit: Path, name: str, sites: Sequence[str]) -> Any:
         accounts=Accounts(folder),
         ledger=ledger,
         masking=masking,
-        prepare_sum=lambda asked, told: (
-            masking.open(asked, told)
-            if isinstance(asked, Open)
-            else masking.agree(asked, step_info(Mirror().words), told)
+        prepare_sum=lambda request, payload: (
+            masking.open(request, payload)
+            if isinstance(request, Open)
+            else masking.agree(request, step_info(Mirror().words), payload)
         ),
         holdings=Holdings(graph=None, test=None, data=None),  # type: ignore[arg-type]
     )
 
 
-def serving(link: Link, sites: Sequence[str]) -> Flare:
+def server_of_run(link: Link, sites: Sequence[str]) -> Flare:
     """The server's side of that run."""
     fed = Flare(link, sites, ledger=Journal(Path(tempfile.mkdtemp()) / "ledger.jsonl"))
     fed._sums.run = RUN
@@ -117,7 +119,7 @@ def serving(link: Link, sites: Sequence[str]) -> Flare:
 
 
 class Echo(Site):
-    """A site that has joined a run of `Mirror`, and one bare function besides."""
+    """A site that has joined a run of `Mirror`, with a bare function."""
 
     def __init__(self, sites: list[str]) -> None:
         super().__init__()
@@ -127,7 +129,7 @@ class Echo(Site):
     def begin(self) -> None:
         super().begin()
         kit = Path(collab.workspace.get_root_dir())
-        self._member._job = taking_part(kit, collab.site_name, self.sites)  # type: ignore[union-attr]
+        self._member._job = join_run(kit, collab.site_name, self.sites)  # type: ignore[union-attr]
 
     @collab.publish
     def bare(self, blob: bytes) -> bytes:
@@ -147,7 +149,7 @@ class Bench:
 
     @collab.main
     def main(self) -> None:
-        fed = serving(CollabLink(600), self.sites)
+        fed = server_of_run(CollabLink(600), self.sites)
         rows = [self._measure(fed, size) for size in self.megabytes]
         results = Path(collab.workspace.get_run_dir(collab.fl_ctx.get_job_id())) / RESULT
         results.mkdir()
@@ -160,19 +162,17 @@ class Bench:
         for repeat in range(self.repeats + 1):
             began = time.perf_counter()
             answers = collab.clients(timeout=600).bare(blob)
-            middle = time.perf_counter()
+            bare_end = time.perf_counter()
             replies = fed.map(mirror.echo, tree)
-            ended = time.perf_counter()
-            summed = fed.map(mirror.words, tree)
-            secured = time.perf_counter()
-            if len(summed) != len(self.sites):
-                raise RuntimeError(f"sites are missing: {summed.missing}")
-            if len(answers) != len(self.sites) or len(replies) != len(self.sites):
-                raise RuntimeError(f"sites are missing: {answers.failures} {replies.missing}")
+            map_end = time.perf_counter()
+            secure_sum = fed.map(mirror.words, tree)
+            secure_end = time.perf_counter()
+            if not len(answers) == len(replies) == len(secure_sum) == len(self.sites):
+                raise RuntimeError(f"sites are missing: {answers.failures} {replies.missing} {secure_sum.missing}")
             if repeat:  # the first warms up
-                seconds["bare"].append(middle - began)
-                seconds["map"].append(ended - middle)
-                seconds["secure"].append(secured - ended)
+                seconds["bare"].append(bare_end - began)
+                seconds["map"].append(map_end - bare_end)
+                seconds["secure"].append(secure_end - map_end)
         medians = {name: statistics.median(values) for name, values in seconds.items()}
         memory = max(size for _, size in collab.clients(timeout=60).memory())
         overhead = medians["map"] / medians["bare"] - 1
@@ -190,34 +190,33 @@ def measure(count: int, megabytes: list[float], repeats: int) -> list[dict[str, 
         project.save(directory)
         for path in directory.glob("*/local/resources.json"):
             resources = json.loads(path.read_text())
-            path.write_text(
-                json.dumps(resources | {"class_allow_list": ["benchmarks.", *resources["class_allow_list"]]})
-            )
-        with started(directory), administer(directory) as admin:
+            resources["class_allow_list"].insert(0, "benchmarks.")
+            path.write_text(json.dumps(resources))
+        with running_project(directory), administer(directory) as admin:
             admin.wait_for(sites, 120)
             with tempfile.TemporaryDirectory() as folder:
                 job = admin._session.submit_job(str(write_job(Path(folder), sites, megabytes, repeats)))
-            while (ended := admin.over(job)) is None:
+            while (status := admin.over(job)) is None:
                 time.sleep(0.5)
-            found = admin.fetch(job, lambda path: None)
-        if found is None:
-            raise RuntimeError(f"the job ended without a result: {ended}")
-        return [{"sites": count, **row} for row in found["rows"]]
+            result = admin.fetch(job, lambda path: None)
+        if result is None:
+            raise RuntimeError(f"the job ended without a result: {status}")
+        return [{"sites": count, **row} for row in result["rows"]]
 
 
 @contextmanager
-def started(directory: Path) -> Iterator[None]:
-    """The processes of a project, with one thread each."""
-    running, project = members(directory), read_project(directory)
+def running_project(directory: Path) -> Iterator[None]:
+    """Starts the processes of a project, with one thread each, and stops them at the end."""
+    processes, project = members(directory), read_project(directory)
     try:
-        for member in running:
-            member.start(threads=1)
-            if member.kind == "server":
-                wait_until_open(member, project.host, project.port)
+        for process in processes:
+            process.start(threads=1)
+            if process.kind == "server":
+                wait_until_open(process, project.host, project.port)
         yield
     finally:
-        for member in reversed(running):
-            member.stop()
+        for process in reversed(processes):
+            process.stop()
 
 
 def write_job(folder: Path, sites: list[str], megabytes: list[float], repeats: int) -> Path:
@@ -232,7 +231,7 @@ def write_job(folder: Path, sites: list[str], megabytes: list[float], repeats: i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, nargs="+", default=[3, 10])
     parser.add_argument("--megabytes", type=float, nargs="+", default=[0.4, 4.0, 40.0])
     parser.add_argument("--repeats", type=int, default=10)

@@ -1,9 +1,10 @@
-"""What `fedweave forget` reaches: accuracy, distance to the exact model and membership inference, a line for each run.
+"""What `fedweave forget` reaches: accuracy, distance to the exact model and membership inference, for each model.
 
     python benchmarks/forgetting.py OUT.csv [SET …]
 
 Each set is trained with FedAvg for 50 rounds over ten clients; then a client, or 100 training examples drawn by the
-seed, are forgotten: exactly, and by 5 and by 15 further rounds. Lines that OUT.csv has already are not made again.
+seed, are forgotten: exactly, and by 5 and by 15 more rounds. The last columns of OUT.csv, from "parameters" on, are
+those of `Forgetting.table`. Runs that OUT.csv has already are not repeated.
 """
 
 import csv
@@ -42,37 +43,38 @@ def main(out: Path, sets: list[str]) -> None:
         for name in sets or SETS:
             for dropout in (0.5, 0.0) if name == "cora" else (0.5,):
                 if (name, str(dropout), str(seed)) not in done:
-                    rows = lines(name, dropout, seed)
+                    rows = forget(name, dropout, seed)
                     with open(out, "a") as file:
                         csv.writer(file).writerows(rows)
 
 
-def lines(name: str, dropout: float, seed: int) -> list[list[object]]:
+def forget(name: str, dropout: float, seed: int) -> list[list[object]]:
     """The lines of one set and seed."""
     document = {**SETS[name], "seed": seed, "rounds": ROUNDS, "eval_every": ROUNDS}
     document["model"] = {**document["model"], "dropout": dropout}
     document |= {"algorithm": {"name": "fedavg"}, "evaluation": {"features": False}}
     rows = []
-    with tempfile.TemporaryDirectory() as place:
-        run = fedweave.run(document, Path(place) / "run", progress=False)
-        client = f"client-{seed}"
-        for what, chosen in (("client", {"client": client}), ("examples", {"ids": drawn(run.directory, seed)})):
-            for at, rounds in enumerate(FAST):
-                result = run.forget(**chosen, rounds=rounds, out=Path(place) / f"{what}-{rounds}")
+    with tempfile.TemporaryDirectory() as folder:
+        run = fedweave.run(document, Path(folder) / "run", progress=False)
+        requests = {"client": {"client": f"client-{seed}"}, "examples": {"ids": draw_ids(run.directory, seed)}}
+        for what, request in requests.items():
+            for rounds in FAST:
+                result = run.forget(**request, rounds=rounds, out=Path(folder) / f"{what}-{rounds}")
                 about = result.record["forgotten"]
                 for row in result.table.to_pylist():
-                    if at == 0 or row["model"] == "fast":
+                    # the other models do not depend on the rounds of the fast way
+                    if rounds == FAST[0] or row["model"] == "fast":
                         first = [name, dropout, seed, what, about["examples"], about["training"], row["model"]]
                         values = [row["rounds"], row["seconds"], result.record["metric"], row["metric"]]
                         rows.append([*first, *values, *(row[column] for column in COLUMNS[11:])])
     return rows
 
 
-def drawn(directory: Path, seed: int) -> list[str]:
+def draw_ids(directory: Path, seed: int) -> list[str]:
     """The numbers of training examples, drawn by the seed."""
     run = trained(directory, finished(directory), "")
     training = np.concatenate([part.examples[part.masks[0]] for part in run.built.partition.parts])
-    return sorted(map(str, np.random.default_rng(seed).choice(training, IDS, replace=False).tolist()), key=int)
+    return [str(number) for number in sorted(np.random.default_rng(seed).choice(training, IDS, replace=False).tolist())]
 
 
 if __name__ == "__main__":

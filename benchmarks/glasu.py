@@ -1,9 +1,10 @@
 """GLASU's seconds per iteration (local step), and accuracy over time without and with a network's delay.
 
-Cora, 3 clients with 80 % of the edges each, GCNII with 4 layers, batch 16, fan-out 3, SGD; published test nodes test,
-the published validation nodes validate, all others train. A round is Q iterations, with sampling. An exchange is one
-call of all clients; time with a delay is the measured time plus the delay for every exchange, as if all clients'
-messages traveled at once.
+Cora, 3 clients with 80 % of the edges each, GCNII with 4 layers, batch 16, fan-out 3, SGD; the published test and
+validation nodes are kept, all others train. A round is Q iterations, with sampling. An exchange is one call of all
+clients; time with a delay is the measured time plus the delay for every exchange, as if the messages of all clients
+traveled at the same time. A line for each K and Q: median seconds per iteration with the 10 % and 90 % quantiles, and
+exchanges per round; then the rounds and seconds to the accuracy `--to`.
 
     python -m benchmarks.glasu [--hidden 192] [--rounds 200] [--delay 0.05] [--to 0.8]
 """
@@ -11,11 +12,9 @@ messages traveled at once.
 import argparse
 import time
 from collections.abc import Iterator
-from statistics import median
 from typing import Any
 
-import numpy as np
-
+from benchmarks.common import median_quantiles
 from fedweave import datasets
 from fedweave.algorithms import GLASU
 from fedweave.engines.simulation import Simulation
@@ -34,7 +33,7 @@ SIDES: dict[str, dict[str, Any]] = {
 
 
 class Side:
-    """One setting, which lives on between turns as in a long run."""
+    """One setting, which persists between turns, as in a long run."""
 
     def __init__(self, hidden: int, lr: float, options: dict[str, Any]) -> None:
         data = datasets.load("cora")
@@ -59,13 +58,13 @@ class Side:
         _, summary, *_ = measure(self.rounds, self.algorithm.evaluate(self.state, self.fed))
         return summary["global/accuracy"]
 
-    def took(self, seconds: float) -> Duration:
+    def duration(self, seconds: float) -> Duration:
         """All rounds so far: `seconds`, with the server's, and the exchanges."""
         return duration(self.fed.ledger.table())._replace(seconds=seconds)
 
 
 def speed(hidden: int, rounds: int, lr: float) -> None:
-    """Seconds per iteration; the sides take turns, so that a drift of the machine's speed meets them all."""
+    """Seconds per iteration; the sides take turns, so that a change of the machine's speed affects them all."""
     sides = {name: Side(hidden, lr, options) for name, options in SIDES.items()}
     times: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():
@@ -74,25 +73,20 @@ def speed(hidden: int, rounds: int, lr: float) -> None:
         for name, side in sides.items():
             times[name] += [seconds / side.algorithm.steps for seconds in side.train(max(1, rounds // 4))]
     for name, seconds in times.items():
-        low, high = np.quantile(seconds, [0.1, 0.9])
-        side = sides[name]
-        print(
-            f"hidden {hidden}, {name}: {median(seconds):.4f} s per iteration (10-90 %: {low:.4f}-{high:.4f}), "
-            f"{side.took(0).exchanges / side.rounds:.0f} exchanges per round",
-            flush=True,
-        )
+        exchanges = f"{sides[name].duration(0).exchanges / sides[name].rounds:.0f} exchanges per round"
+        print(f"hidden {hidden}, {name}: {median_quantiles(seconds)} s per iteration, {exchanges}", flush=True)
 
 
-def to_accuracy(hidden: int, most: int, lr: float, delay: float, wanted: float) -> None:
-    """Time until the test accuracy is first at least `wanted`, looked at every 20 rounds."""
+def to_accuracy(hidden: int, max_iterations: int, lr: float, delay: float, target: float) -> None:
+    """Time until the test accuracy is first at least `target`, measured every 20 rounds."""
     for name, options in SIDES.items():
-        side, seconds, reached = Side(hidden, lr, options), 0.0, 0.0
-        while side.rounds * side.algorithm.steps < most and reached < wanted:
+        side, seconds, accuracy = Side(hidden, lr, options), 0.0, 0.0
+        while side.rounds * side.algorithm.steps < max_iterations and accuracy < target:
             seconds += sum(side.train(20))
-            reached = side.accuracy()
-        said = f"{seconds:.1f} s in process, {side.took(seconds).delayed(delay):.1f} s with {delay} s per exchange"
-        what = f"accuracy {reached:.3f} after {side.rounds} rounds" + ("" if reached >= wanted else " (not reached)")
-        print(f"hidden {hidden}, {name}: {what}, {said}", flush=True)
+            accuracy = side.accuracy()
+        times = f"{seconds:.1f} s in process, {side.duration(seconds).delayed(delay):.1f} s with {delay} s per exchange"
+        note = "" if accuracy >= target else " (not reached)"
+        print(f"hidden {hidden}, {name}: accuracy {accuracy:.3f} after {side.rounds} rounds{note}, {times}", flush=True)
 
 
 def main() -> None:

@@ -1,13 +1,13 @@
-"""Knowledge graphs beside pykeen with the same settings: MRR and Hits@10 of test triples, filtered, over seeds.
+"""Knowledge graphs by fedweave and by pykeen with the same settings: filtered MRR and Hits@10 of test triples.
 
     python -m benchmarks.knowledge ours OUT.csv             # with fedweave
     python benchmarks/knowledge.py theirs OUT.csv           # with a Python that has pykeen
     python -m benchmarks.knowledge table OUT.csv            # both, as a table
 
-`--data`, `--models` and `--seeds` choose some. Each run is a line of the file, and a run that has its line is left out,
-so that a stop loses nothing. Both train on all triples in each step and draw negatives that no split has, again where
-one has. Both rank among all entities without links of training and validation, and without loops. pykeen also leaves
-out the other links of the test.
+`--data`, `--models` and `--seeds` choose some. Each run is a line of the file, and runs that are in it are not
+repeated. Both train on all triples in each step, and draw a negative again if a split has it. Both rank among all
+entities without links of training and validation, and without loops. pykeen also leaves out the other links of the
+test. The table has MRR, mean ± deviation over seeds, the difference with its 95 % interval (Welch), and numbers of seeds.
 """
 
 import argparse
@@ -17,6 +17,7 @@ import math
 import os
 import statistics
 import time
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,12 @@ COLUMNS = ("who", "data", "model", "seed", "mrr", "hits_at_10", "seconds")
 
 
 def steps(data: str, model: str) -> int:
-    """How many steps a model is trained; rotate's validation MRR still rises where the others' do no more."""
+    """How many steps a model is trained; rotate's validation MRR still rises where those of the others do not."""
     return DATA[data] * (2 if model == "rotate" else 1)
 
 
-def ours(data: str, model: str, seed: int, split: int = 2) -> tuple[float, float]:
-    """MRR and Hits@10 of fedweave on test triples (or on those of another split)."""
+def run_fedweave(data: str, model: str, seed: int) -> tuple[float, float]:
+    """MRR and Hits@10 of fedweave on test triples."""
     from fedweave.core.tree import leaves
     from fedweave.experiment.build import build
     from fedweave.experiment.config import resolve
@@ -61,14 +62,14 @@ def ours(data: str, model: str, seed: int, split: int = 2) -> tuple[float, float
     scores = built.algorithm.evaluate(state, built.fed).clients
     pairs = dict(leaves(scores[scores.clients[0]]))
 
-    def mean(name: str) -> float:
-        total, count = pairs[f"own/{name}"].reshape(3, 2)[split].tolist()
-        return float(total / count)
+    means = []
+    for name in ("mrr", "hits_at_10"):
+        total, count = pairs[f"own/{name}"].reshape(3, 2)[2].tolist()  # of test
+        means.append(float(total / count))
+    return means[0], means[1]
 
-    return mean("mrr"), mean("hits_at_10")
 
-
-def theirs(data: str, model: str, seed: int) -> tuple[float, float]:
+def run_pykeen(data: str, model: str, seed: int) -> tuple[float, float]:
     """The same of pykeen."""
     import torch
     from pykeen import models
@@ -84,21 +85,22 @@ def theirs(data: str, model: str, seed: int) -> tuple[float, float]:
     train = TriplesFactory.from_path(str(folder / "train.txt"))
     numbers = {"entity_to_id": train.entity_to_id, "relation_to_id": train.relation_to_id}
     val, test = (TriplesFactory.from_path(str(folder / f"{name}.txt"), **numbers) for name in ("valid", "test"))
-    known = [part.mapped_triples for part in (train, val, test)]
-    there = torch.zeros(train.num_relations, train.num_entities, train.num_entities, dtype=torch.bool)
-    heads, relations, tails = torch.cat(known).unbind(1)
-    there[relations, heads, tails] = True
+    triples = [part.mapped_triples for part in (train, val, test)]
+    exists = torch.zeros(train.num_relations, train.num_entities, train.num_entities, dtype=torch.bool)
+    heads, relations, tails = torch.cat(triples).unbind(1)
+    exists[relations, heads, tails] = True
 
-    class Redrawn(BasicNegativeSampler):  # type: ignore[misc]
-        """Draws again what is a triple or joins an entity with itself, as fedweave does; pykeen's filter drops it."""
+    class RedrawingSampler(BasicNegativeSampler):  # type: ignore[misc]
+        """Draws a negative again if it is a triple or joins an entity with itself, as fedweave does; pykeen's filter
+        drops it."""
 
         def corrupt_batch(self, positive_batch: torch.Tensor) -> torch.Tensor:
-            found = super().corrupt_batch(positive_batch)
+            negatives = super().corrupt_batch(positive_batch)
             for _ in range(10):
-                heads, relations, tails = found.unbind(-1)
-                bad = there[relations, heads, tails] | (heads == tails)
-                found[bad] = super().corrupt_batch(positive_batch)[bad]
-            return found
+                heads, relations, tails = negatives.unbind(-1)
+                bad = exists[relations, heads, tails] | (heads == tails)
+                negatives[bad] = super().corrupt_batch(positive_batch)[bad]
+            return negatives
 
     margin = MODELS[model]
     loss = NSSALoss(margin=margin, adversarial_temperature=1.0) if margin else BCEWithLogitsLoss()
@@ -116,16 +118,16 @@ def theirs(data: str, model: str, seed: int) -> tuple[float, float]:
         model=net,
         triples_factory=train,
         optimizer=torch.optim.Adam(net.parameters(), lr=RATE),
-        negative_sampler=Redrawn,
+        negative_sampler=RedrawingSampler,
         negative_sampler_kwargs={"num_negs_per_pos": NEGATIVES},
     )
     gc.freeze()  # pykeen collects garbage in each epoch, which takes longer than the epoch otherwise
-    loop.train(train, num_epochs=steps(data, model), batch_size=len(known[0]), use_tqdm=False, use_tqdm_batch=False)
+    loop.train(train, num_epochs=steps(data, model), batch_size=len(triples[0]), use_tqdm=False, use_tqdm_batch=False)
     entity = torch.arange(train.num_entities).repeat(train.num_relations)
     relation = torch.arange(train.num_relations).repeat_interleave(train.num_entities)
     loops = torch.stack([entity, relation, entity], 1)
     ranks = RankBasedEvaluator(filtered=True).evaluate(
-        net, known[2], additional_filter_triples=[*known[:2], loops], use_tqdm=False, batch_size=128
+        net, triples[2], additional_filter_triples=[*triples[:2], loops], use_tqdm=False, batch_size=128
     )
     names = ("both.realistic.inverse_harmonic_mean_rank", "both.realistic.hits_at_10")
     return tuple(float(ranks.get_metric(name)) for name in names)  # type: ignore[return-value]
@@ -137,21 +139,22 @@ def table(rows: list[dict[str, str]]) -> str:
 
     head = ["data", "model", "fedweave", "pykeen", "difference, 95 % interval", "seeds"]
     lines = [" | ".join(head), " | ".join(["---"] * len(head))]
-    for data in DATA:
-        for model in MODELS:
-            of = [row for row in rows if (row["data"], row["model"]) == (data, model)]
-            runs = [[float(row["mrr"]) for row in of if row["who"] == who] for who in ("ours", "theirs")]
-            if min(map(len, runs)) < 2:
-                continue
-            low, high = stats.ttest_ind(*runs, equal_var=False).confidence_interval()
-            said = [f"{statistics.mean(each):.3f} ± {statistics.stdev(each):.3f}" for each in runs]
-            apart = f"{statistics.mean(runs[0]) - statistics.mean(runs[1]):+.3f} ({low:+.3f} to {high:+.3f})"
-            lines.append(" | ".join([data, model, *said, apart, "/".join(str(len(each)) for each in runs)]))
+    for data, model in product(DATA, MODELS):
+        mrr: dict[str, list[float]] = {"ours": [], "theirs": []}
+        for row in rows:
+            if (row["data"], row["model"]) == (data, model):
+                mrr[row["who"]].append(float(row["mrr"]))
+        ours, theirs = mrr.values()
+        if min(len(ours), len(theirs)) < 2:
+            continue
+        low, high = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval()
+        cells = [f"{statistics.mean(side):.3f} ± {statistics.stdev(side):.3f}" for side in (ours, theirs)]
+        difference = f"{statistics.mean(ours) - statistics.mean(theirs):+.3f} ({low:+.3f} to {high:+.3f})"
+        lines.append(" | ".join([data, model, *cells, difference, f"{len(ours)}/{len(theirs)}"]))
     return "\n".join(f"| {line} |" for line in lines)
 
 
 def main() -> None:
-    """Runs what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("ours", "theirs", "table"))
     parser.add_argument("file", type=Path)
@@ -163,21 +166,20 @@ def main() -> None:
     if args.what == "table":
         print(table(rows))
         return
-    there = {tuple(row[name] for name in COLUMNS[:4]) for row in rows}
+    run = {"ours": run_fedweave, "theirs": run_pykeen}[args.what]
+    done = {tuple(row[name] for name in COLUMNS[:4]) for row in rows}
     with args.file.open("a") as file:
         writer = csv.writer(file)
         if not rows:
             writer.writerow(COLUMNS)
-        for seed in args.seeds:
-            for data in args.data:
-                for model in args.models:
-                    if (args.what, data, model, str(seed)) in there:
-                        continue
-                    start = time.process_time()
-                    scores = (ours if args.what == "ours" else theirs)(data, model, seed)
-                    seconds = math.ceil(time.process_time() - start)
-                    writer.writerow([args.what, data, model, seed, *(f"{score:.4f}" for score in scores), seconds])
-                    file.flush()
+        for seed, data, model in product(args.seeds, args.data, args.models):
+            if (args.what, data, model, str(seed)) in done:
+                continue
+            began = time.process_time()
+            mrr, hits = run(data, model, seed)
+            seconds = math.ceil(time.process_time() - began)
+            writer.writerow([args.what, data, model, seed, f"{mrr:.4f}", f"{hits:.4f}", seconds])
+            file.flush()
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
 """Links between members: what `[data] external = "predict"` brings on generated banks and on Bitcoin Alpha.
 
-Members score the same pairs of an own node u and another member's node v, with h_u of their own GCN and, for v:
+Members score the same pairs of a local node u and another member's node v, with h_u of their GCN and, for v:
 
 - `predict`: the row that v's holder sends each round, as fedweave does.
-- `…, by holder`: the same, with rows of learned features averaged over their holders, of Bitcoin Alpha alone.
+- `…, by holder`: the same, with rows of learned features averaged over their holders, only for Bitcoin Alpha.
 - `predict, neighbors`: the sum of that row and the one of `alone` (`neighbors = true` of `foreign_ends`).
 - `features`: the holder sends the features of v once, and the asking member's GCN encodes them as a node without edges.
-- `alone, FedAvg`: the mean of the rows of the member's own nodes that its training links join to v, without the link
-  that is scored in training; of a node without such links the mean over all of them. Weights are averaged.
-- `alone`: the same, and no weights are averaged, so that nothing leaves a member.
-- scores that know the member's own training links alone: common neighbors, Adamic-Adar, preferential attachment.
+- `alone, FedAvg`: the mean of the rows of the member's nodes that its training links join to v, without the link that
+  is scored in training; of a node without such links the mean over all of them. Weights are averaged.
+- `alone`: the same, but no weights are averaged, so that nothing leaves a member.
+- scores from the member's training links only: common neighbors, Adamic-Adar, preferential attachment.
 
-All train on the same links and pairs, with a term for links within members and one for links between them, and are
-judged by the average precision on crossing test links in the round that has the best one on validation.
+All train on the same links and pairs, with a term for links within members and one for links between them. Columns, in
+the round with the best average precision on validation: the decoder that is best there, average precision and AUC on
+crossing test links, average precision on links within members, and the average precision of `predict` less that of the
+method, paired over seeds, with its 95 % interval.
 
     python -m benchmarks.links_between [--seeds 5] [--sets banks …] [--rows rows.csv] [--table table.md]
 
@@ -23,10 +25,12 @@ import argparse
 import csv
 import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +41,7 @@ import torch
 from torch import Tensor
 
 import fedweave
+from benchmarks.common import mean_deviation, mean_interval
 from fedweave.algorithms import Holders
 from fedweave.algorithms.fedavg import FedAvg
 from fedweave.algorithms.fedgcn import SelfEdges
@@ -52,7 +57,6 @@ from fedweave.experiment.runs.link_references import link_references
 from fedweave.metrics.classification import values
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import dense
-from fedweave.reports.paired import interval
 
 ROUNDS, EVERY, HIDDEN, LR, DECAY = 40, 5, 32, 0.01, 5e-4
 DECODERS = ("dot", "mlp")  # one is chosen for each method and set, by validation over all seeds
@@ -115,20 +119,19 @@ REFERENCES = ("common_neighbors", "adamic_adar", "preferential_attachment")
 def document(name: str, seed: int, decoder: str, folder: Path) -> dict[str, Any]:
     """The experiment on a set."""
     task = {"task": "links", "external": "predict", "rank_negatives": 0}
+    data: dict[str, Any]
     if name == "banks":
-        data, partition = (
-            {"name": "transfers", "accounts": 8000, "transfers": 40_000, "fraud": 0.03},
-            {"name": "column"},
-        )
+        data = {"name": "transfers", "accounts": 8000, "transfers": 40_000, "fraud": 0.03}
+        partition = {"name": "column"}
     else:
-        data, partition = {"path": str(folder), "features": "learned"}, {"name": "louvain", "clients": 5}
-    model = {"name": "gcn", "hidden": HIDDEN, "decoder": decoder}
+        data = {"path": str(folder), "features": "learned"}
+        partition = {"name": "louvain", "clients": 5}
     return {
         "seed": seed,
         "rounds": ROUNDS,
         "data": data | task,
         "partition": partition,
-        "model": model,
+        "model": {"name": "gcn", "hidden": HIDDEN, "decoder": decoder},
         "algorithm": {"name": "fedavg", "lr": LR, "weight_decay": DECAY},
     }
 
@@ -143,31 +146,33 @@ def bitcoin(folder: Path) -> Path:
     return folder
 
 
-def trained(built: Built, method: str) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
+def evaluations(built: Built, method: str) -> Iterator[tuple[int, dict[str, Any], dict[str, Any]]]:
     """(round, crossing metrics, inner metrics), [3] of each, every few rounds."""
     one_hot = {"one_hot": True} if method == "features" and built.data.features == built.data.nodes else {}
-    averaged = (Holders(),) if method.endswith("by holder") else ()
-    fed, algorithm = built.fed, replace(built.algorithm, parts=(METHODS[method](**one_hot), *averaged))
+    holders = (Holders(),) if method.endswith("by holder") else ()
+    fed, algorithm = built.fed, replace(built.algorithm, parts=(METHODS[method](**one_hot), *holders))
     if not isinstance(fed, Simulation) or not isinstance(algorithm, FedAvg):
-        raise TypeError("this is of FedAvg, in one process")
+        raise TypeError("this benchmark needs FedAvg in one process")
     fed.begin(0)
     state = algorithm.init(fed)
-    apart = dict.fromkeys(fed.clients, state["w"]) if method == "alone" else {}
+    local = dict.fromkeys(fed.clients, state["w"]) if method == "alone" else {}  # weights that are not averaged
     for number in range(1, ROUNDS + 1):
         fed.begin(number)
-        if apart:
-            replies = fed.map(algorithm.train, each={client: {"w": w} for client, w in apart.items()})
-            apart = {client: add(w, replies[client]["update"]) for client, w in apart.items()}
+        if local:
+            replies = fed.map(algorithm.train, each={client: {"w": w} for client, w in local.items()})
+            local = {client: add(w, replies[client]["update"]) for client, w in local.items()}
         else:
             state = algorithm.round(state, fed)
         if number % EVERY == 0:
-            each = {client: {"w": w} for client, w in apart.items()}
-            scores = fed.map(algorithm.score, *(({}, each) if apart else algorithm.evaluation_message(state, fed)))
-            yield number, *(of_everyone(list(scores), key) for key in ("crossing", "own"))
+            if local:
+                scores = fed.map(algorithm.score, {}, {client: {"w": w} for client, w in local.items()})
+            else:
+                scores = fed.map(algorithm.score, *algorithm.evaluation_message(state, fed))
+            yield number, pooled_metrics(list(scores), "crossing"), pooled_metrics(list(scores), "own")
 
 
-def of_everyone(replies: list[Tree], key: str) -> dict[str, Any]:
-    """The metrics of the sums of all clients' pairs."""
+def pooled_metrics(replies: list[Tree], key: str) -> dict[str, Any]:
+    """The metrics of all clients' pairs together."""
     names = [name for name in replies[0][key] if isinstance(replies[0][key][name], Tensor)]
     return values({name: sum(reply[key][name] for reply in replies).numpy() for name in names}, 1)
 
@@ -178,24 +183,21 @@ def measure(name: str, method: str, decoder: str, seed: int, folder: Path) -> It
     built = build(resolve(document(name, seed, decoder, folder)))
     key = {"set": name, "method": method, "decoder": decoder, "seed": seed}
     if method == "scores":
-        plain = link_references(built)
+        references = link_references(built)
         for score in REFERENCES:
-            test = {f"test_{short}": plain[f"reference/{score}/crossing/{one}"] for short, one in SHORT.items()}
+            prefix = f"reference/{score}/crossing"
+            test = {"test_ap": references[f"{prefix}/average_precision"], "test_auc": references[f"{prefix}/auc"]}
             yield key | {"method": score, "round": 0, "val_ap": 0, "inner_ap": 0, "seconds": 0} | test
         return
-    for number, across, inner in trained(built, method):
-        ap, auc = across["average_precision"], across["auc"]
+    for number, crossing, inner in evaluations(built, method):
         yield key | {
             "round": number,
-            "val_ap": float(ap[VAL]),
-            "test_ap": float(ap[TEST]),
-            "test_auc": float(auc[TEST]),
+            "val_ap": float(crossing["average_precision"][VAL]),
+            "test_ap": float(crossing["average_precision"][TEST]),
+            "test_auc": float(crossing["auc"][TEST]),
             "inner_ap": float(inner["average_precision"][TEST]),
             "seconds": round(time.time() - began, 1),
         }
-
-
-SHORT = {"ap": "average_precision", "auc": "auc"}
 
 
 def table(rows: list[dict[str, str]]) -> Iterator[str]:
@@ -204,20 +206,22 @@ def table(rows: list[dict[str, str]]) -> Iterator[str]:
     yield "| set | method | decoder | AP | AUC | AP within members | predict less it |"
     yield "| --- | --- | ---: | ---: | ---: | ---: | ---: |"
     for name in dict.fromkeys(row["set"] for row in rows):
-        mine = [row for row in rows if row["set"] == name]
-        best = {method: chosen(mine, method) for method in dict.fromkeys(row["method"] for row in mine)}
+        of_set = [row for row in rows if row["set"] == name]
+        best = {method: choose(of_set, method) for method in dict.fromkeys(row["method"] for row in of_set)}
+        predict = best["predict"][1]
         for method, (decoder, by_seed) in best.items():
-            cells = [
-                spread([float(row[key]) for row in by_seed.values()]) for key in ("test_ap", "test_auc", "inner_ap")
-            ]
-            cells[2] = "" if method in REFERENCES else cells[2]
-            both = [seed for seed in by_seed if seed in best["predict"][1]]
-            less = [float(best["predict"][1][seed]["test_ap"]) - float(by_seed[seed]["test_ap"]) for seed in both]
-            paired = "" if method == "predict" or len(less) < 2 else paired_text(less)
+            cells = []
+            for key in ("test_ap", "test_auc", "inner_ap"):
+                cells.append(mean_deviation(float(row[key]) for row in by_seed.values()))
+            if method in REFERENCES:
+                cells[2] = ""
+            seeds = [seed for seed in by_seed if seed in predict]
+            differences = [float(predict[seed]["test_ap"]) - float(by_seed[seed]["test_ap"]) for seed in seeds]
+            paired = "" if method == "predict" or len(seeds) < 2 else mean_interval(differences)
             yield f"| {name} | {method} | {decoder} | {' | '.join(cells)} | {paired} |"
 
 
-def chosen(rows: list[dict[str, str]], method: str) -> tuple[str, dict[str, dict[str, str]]]:
+def choose(rows: list[dict[str, str]], method: str) -> tuple[str, dict[str, dict[str, str]]]:
     """The decoder with the best mean over seeds of the best round's validation score, and each seed's best round."""
     best: dict[str, dict[str, dict[str, str]]] = {}
     for row in rows:
@@ -233,20 +237,9 @@ def chosen(rows: list[dict[str, str]], method: str) -> tuple[str, dict[str, dict
     return decoder, best[decoder]
 
 
-def spread(numbers: list[float]) -> str:
-    """Mean ± deviation."""
-    return f"{statistics.fmean(numbers):.3f} ± {statistics.stdev(numbers) if len(numbers) > 1 else 0:.3f}"
-
-
-def paired_text(less: list[float]) -> str:
-    """The mean difference and its interval."""
-    low, high = interval(less)
-    return f"{statistics.fmean(less):+.3f} ({low:+.3f} to {high:+.3f})"
-
-
 def main() -> None:
     """Measure what is not in the file, and write the table."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--sets", nargs="+", default=["banks", "bitcoin-alpha"])
     parser.add_argument("--methods", nargs="+", default=["scores", *METHODS])
@@ -255,28 +248,25 @@ def main() -> None:
     parser.add_argument("--table", type=Path)
     args = parser.parse_args()
     rows = list(csv.DictReader(args.rows.open())) if args.rows.exists() else []
-    there = {(row["set"], row["method"], row["decoder"], row["seed"]) for row in rows}
+    done = {(row["set"], row["method"], row["decoder"], row["seed"]) for row in rows}
     with tempfile.TemporaryDirectory() as temporary, args.rows.open("a", newline="") as file:
         writer, folder = csv.DictWriter(file, COLUMNS), bitcoin(Path(temporary))
         if not rows:
             writer.writeheader()
-        for seed in range(args.seeds):
-            for name in args.sets:
-                for method in args.methods:
-                    if method.endswith("by holder") and name == "banks":
-                        continue  # no features are learned there
-                    for decoder in args.decoders[:1] if method == "scores" else args.decoders:
-                        known = REFERENCES[0] if method == "scores" else method
-                        if (name, known, decoder, str(seed)) in there:
-                            continue
-                        new = list(measure(name, method, decoder, seed, folder))
-                        writer.writerows(new)
-                        file.flush()
+        for seed, name, method, decoder in product(range(args.seeds), args.sets, args.methods, args.decoders):
+            if method.endswith("by holder") and name == "banks":
+                continue  # no features are learned there
+            if method == "scores" and decoder != args.decoders[0]:
+                continue  # they use no decoder
+            row_method = REFERENCES[0] if method == "scores" else method
+            if (name, row_method, decoder, str(seed)) not in done:
+                writer.writerows(list(measure(name, method, decoder, seed, folder)))
+                file.flush()
     text = "\n".join(table(list(csv.DictReader(args.rows.open()))))
     if args.table:
         args.table.write_text(text + "\n")
     else:
-        os.sys.stdout.write(text + "\n")
+        sys.stdout.write(text + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
-"""FedAvg by real sites of which one is killed every so often, against undisturbed simulations of the same experiment.
+"""FedAvg by real sites of which one is killed every 20 rounds, against undisturbed simulations of the same experiment.
 
     python -m benchmarks.load [--rounds 200] [--every 20] [--seeds 5] [--out FILE.json]
 
-Three sites hold Cora (experiments/fedavg-cora.toml), each a process of its own on loopback. Every 20 rounds, or as soon
-after as all sites take part again, a random site's processes are ended by SIGKILL and started again.
+Three sites have Cora (experiments/fedavg-cora.toml), each as a process on loopback. Every 20 rounds, or as soon
+afterwards as all sites take part again, a random site's processes are ended by SIGKILL and started again. Printed are
+the mean local test accuracy of the disturbed and the undisturbed runs, the kills as (round, site), the rounds that the
+site missed after each, the rounds in which metrics.parquet reports each site as missing, and what the ledger has of the
+training replies (`ledger_replies`).
 """
 
 import argparse
@@ -21,10 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.flare import ROOT, started
-from fedweave.experiment.build import build
+from benchmarks.common import EXPERIMENTS, last_round
+from benchmarks.flare import running_project
 from fedweave.experiment.config import Config, read, resolve
-from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.files import LEDGER, METRICS, read_table
 from fedweave.sites.flare.journal import entries, journal_path
 from fedweave.sites.flare.provision import provision
@@ -41,7 +43,7 @@ ENGINE = {"name": "flare", "threads": 1, "quorum": 0.6, "rejoin_seconds": 0.0}
 class Reaper:
     """Watches a run, and kills a random site each time that `every` more rounds are done and no site is lost.
 
-    kills: (round, site) of those that it did.
+    kills: (round, site) of the kills so far.
     """
 
     project: Path
@@ -65,91 +67,94 @@ class Reaper:
 def kill(member: SiteProcess) -> None:
     """End a member's processes as a power cut does, and wait until they are gone."""
     pid = member.pid()
-    for each in [] if pid is None else [pid, *descendants(pid)]:
-        os.kill(each, signal.SIGKILL)
+    for number in [] if pid is None else [pid, *descendants(pid)]:
+        os.kill(number, signal.SIGKILL)
     while member.pid() is not None:
         time.sleep(0.01)
 
 
-def simulated(config: Config) -> float:
+def simulate(config: Config) -> float:
     """Mean over clients of the test accuracy at the end of an undisturbed run."""
-    built = build(resolve({**config.plain(), "engine": {"name": "simulation", "mode": "loop", "threads": 1}}))
-    *_, last = train(built.algorithm, built.fed, config.general.rounds, eval_every=0)
-    return last.summary["local/accuracy"]
+    document = {**config.plain(), "engine": {"name": "simulation", "mode": "loop", "threads": 1}}
+    return last_round(document, config.general.rounds)[1].summary["local/accuracy"]
 
 
-def named(directory: Path) -> dict[str, list[int]]:
-    """{site: the rounds in which metrics.parquet says that it was missing}."""
-    found: dict[str, list[int]] = {}
+def missing_rounds(directory: Path) -> dict[str, list[int]]:
+    """{site: the rounds in which metrics.parquet reports it as missing}."""
+    result: dict[str, list[int]] = {}
     for row in read_table(directory, METRICS).to_pylist():
         if row["metric"] == "missing":
-            found.setdefault(row["client"], []).append(row["round"])
-    return found
+            result.setdefault(row["client"], []).append(row["round"])
+    return result
 
 
-def accounted(directory: Path, project: Path, rounds: int) -> dict[str, Any]:
-    """What the ledger has of the training replies: how many of each site, `absent` rounds without any, and those
-    `unsent` by the site's own ledger."""
-    table, number = read_table(directory, LEDGER).to_pylist(), json.loads((directory / RUN).read_text())["run"]
-    arrived = {(row["client"], row["round"]) for row in table if row["step"] == STEP and row["direction"] == "up"}
-    kept = {site: entries(journal_path(project / site, number)) for site in SITES}
-    left = {(site, entry.round) for site, own in kept.items() for entry in own if entry.step == STEP}
+def ledger_replies(directory: Path, project: Path, rounds: int) -> dict[str, Any]:
+    """What the ledger has of the training replies: how many of each site, `absent` rounds without any, and those that
+    are `unsent` by the site's local ledger."""
+    run_number = json.loads((directory / RUN).read_text())["run"]
+    received, sent = set(), set()
+    for row in read_table(directory, LEDGER).to_pylist():
+        if row["step"] == STEP and row["direction"] == "up":
+            received.add((row["client"], row["round"]))
+    for site in SITES:
+        for entry in entries(journal_path(project / site, run_number)):
+            if entry.step == STEP:
+                sent.add((site, entry.round))
     return {
-        "replies": Counter(site for site, _ in arrived),
-        "absent": sorted({*range(1, rounds + 1)} - {round for _, round in arrived}),
-        "unsent": sorted(arrived - left),
+        "replies": Counter(site for site, _ in received),
+        "absent": sorted({*range(1, rounds + 1)} - {round for _, round in received}),
+        "unsent": sorted(received - sent),
     }
 
 
 def measure(rounds: int, every: int, seeds: int, directory: Path) -> dict[str, Any]:
     """One disturbed run of seed 0, and undisturbed ones of all seeds."""
     settings = [f"partition.clients={len(SITES)}", f"rounds={rounds}"]
-    source = ROOT / "experiments/fedavg-cora.toml"
-    configs = [read(source, [*settings, f"seed={seed}"])[0] for seed in range(seeds)]
+    configs = [read(EXPERIMENTS / "fedavg-cora.toml", [*settings, f"seed={seed}"])[0] for seed in range(seeds)]
     config = resolve({**configs[0].plain(), "engine": ENGINE})
     project, about = directory / "project", Project(SITES, "localhost", free_port())
     provision(project, SITES, about.host, about.port)
     about.save(project)
     hand_out(*split(config, SITES), project, SITES)
     reaper, began = Reaper(project, SITES, every, np.random.default_rng(0)), time.monotonic()
-    with started(project):
+    with running_project(project):
         summary = run(config, project, directory / "out", False, reaper)
     seconds = time.monotonic() - began
-    calm = [simulated(each) for each in configs]
+    missing, missed = missing_rounds(directory / "out"), []
+    for (at, site), (until, _) in pairwise([*reaper.kills, (rounds, "")]):
+        missed.append(sum(at < round <= until for round in missing.get(site, [])))
+    undisturbed = [simulate(config_of_seed) for config_of_seed in configs]
     return {
         "rounds": rounds,
         "seconds": seconds,
         "kills": reaper.kills,
-        "missing": (missing := named(directory / "out")),
-        "missed": [
-            sum(at < round <= until for round in missing.get(site, []))
-            for (at, site), (until, _) in pairwise([*reaper.kills, (rounds, "")])
-        ],
-        "ledger": accounted(directory / "out", project, rounds),
+        "missing": missing,
+        "missed": missed,
+        "ledger": ledger_replies(directory / "out", project, rounds),
         "disturbed": summary["metrics"]["local/accuracy"],
-        "undisturbed": calm,
-        "mean": statistics.mean(calm),
-        "deviation": statistics.stdev(calm),
+        "undisturbed": undisturbed,
+        "mean": statistics.mean(undisturbed),
+        "deviation": statistics.stdev(undisturbed),
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        found = measure(args.rounds, args.every, args.seeds, Path(scratch))
+        result = measure(args.rounds, args.every, args.seeds, Path(scratch))
     print(
-        f"accuracy {found['disturbed']:.4f}, undisturbed {found['mean']:.4f} ± {found['deviation']:.4f} "
-        f"{[round(each, 4) for each in found['undisturbed']]}\n"
-        f"kills {found['kills']}, rounds missed after each {found['missed']}, named {found['missing']}\n"
-        f"ledger {found['ledger']}, {found['seconds']:.0f} s"
+        f"accuracy {result['disturbed']:.4f}, undisturbed {result['mean']:.4f} ± {result['deviation']:.4f} "
+        f"{[round(accuracy, 4) for accuracy in result['undisturbed']]}\n"
+        f"kills {result['kills']}, rounds missed after each {result['missed']}, reported {result['missing']}\n"
+        f"ledger {result['ledger']}, {result['seconds']:.0f} s"
     )
     if args.out:
-        args.out.write_text(json.dumps(found, indent=2) + "\n")
+        args.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.flare import RUN, Mirror, taking_part
+from benchmarks.flare import RUN, Mirror, join_run
 from fedweave.core.ledger import Ledger
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.member import Member
@@ -48,7 +48,7 @@ class Here:
 def member(folder: Path, sites: list[str]) -> Member:
     """A site that has joined a run of `Mirror`."""
     made = Member(folder, folder.name, None)  # type: ignore[arg-type]
-    made._job = taking_part(folder, folder.name, sites)
+    made._job = join_run(folder, folder.name, sites)
     return made
 
 

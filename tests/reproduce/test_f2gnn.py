@@ -245,7 +245,7 @@ def test_the_tables_kinds_of_runs_on_a_tiny_graph(tmp_path: Path) -> None:
         assert row.column not in ("Accuracy", "AUC") or row.ours is not None
     for run in grid.unfinished(plan):
         pytest.fail(f"{run.name} is not finished")
-    found = fair_grid.validated(plan[0].runs[0].directory)
+    found = fair_grid.validation_scores(plan[0].runs[0].directory)
     assert {"accuracy", "constant", "round"} <= set(found)
 
 

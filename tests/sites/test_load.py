@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from benchmarks.load import Reaper, accounted, kill, named, simulated
+from benchmarks.load import Reaper, kill, ledger_replies, missing_rounds, simulate
 from fedweave.experiment.config import resolve
 from fedweave.sites.flare.link import ABSENT
 from fedweave.sites.operation.processes import SiteProcess
@@ -60,12 +60,12 @@ def test_a_run_whose_sites_are_killed_ends_like_an_undisturbed_one(running: Path
     reaper = Reaper(running, SITES, 100, np.random.default_rng(0))
     summary = run(config, running, tmp_path / "out", False, reaper)
     assert [at // 100 for at, _ in reaper.kills] == [1, 2]
-    missing = named(tmp_path / "out")
+    missing = missing_rounds(tmp_path / "out")
     assert set(missing) == {site for _, site in reaper.kills}
     assert all(any(at < round <= at + 100 for round in missing[site]) for at, site in reaper.kills)
-    ledger = accounted(tmp_path / "out", running, 300)
+    ledger = ledger_replies(tmp_path / "out", running, 300)
     assert (ledger["absent"], ledger["unsent"]) == ([], [])
     assert set(ledger["replies"]) == set(SITES)
     assert all(count < 300 for site, count in ledger["replies"].items() if site in missing)
-    calm = [simulated(resolve(config.plain() | {"seed": seed})) for seed in range(3, 8)]
+    calm = [simulate(resolve(config.plain() | {"seed": seed})) for seed in range(3, 8)]
     assert summary["metrics"]["local/accuracy"] == pytest.approx(np.mean(calm), abs=2 * np.std(calm, ddof=1) + 0.005)
