@@ -7,7 +7,8 @@
 `--data`, `--models` and `--seeds` choose some. Each run is a line of the file, and runs that are in it are not
 repeated. Both train on all triples in each step, and draw a negative again if a split has it. Both rank among all
 entities without links of training and validation, and without loops. pykeen also leaves out the other links of the
-test. The table has MRR, mean ± deviation over seeds, the difference with its 95 % interval (Welch), and numbers of seeds.
+test. The table has MRR, mean ± deviation over seeds, the difference with its 95 % interval (Welch), and the numbers of
+seeds.
 """
 
 import argparse

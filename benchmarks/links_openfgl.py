@@ -183,9 +183,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    print(
-        table({data: [cell(args.out, args.peer, data, seed, args.rounds) for seed in args.seeds] for data in args.data})
-    )
+    cells = {}
+    for data in args.data:
+        cells[data] = [cell(args.out, args.peer, data, seed, args.rounds) for seed in args.seeds]
+    print(table(cells))
 
 
 if __name__ == "__main__":
