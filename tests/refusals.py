@@ -13,9 +13,13 @@ def refusal(code: str, *facts: str) -> Iterator[pytest.ExceptionInfo[FedweaveErr
     """What is done inside has to raise an error with `code`, whose message has each of `facts` in their order."""
     with pytest.raises(FedweaveError) as error:
         yield error
-    said = str(error.value)
-    assert error.value.code == code, said
-    after = 0
+    assert error.value.code == code, error.value
+    check_facts(str(error.value), *facts)
+
+
+def check_facts(text: str, *facts: str) -> None:
+    """`text`, in whatever words and lines, has each of `facts`, names and numbers, in their order."""
+    text, after = " ".join(text.split()), 0
     for fact in facts:
-        assert fact in said[after:], f"{fact!r} is not in {said[after:]!r}"
-        after = said.index(fact, after) + len(fact)
+        assert fact in text[after:], f"{fact!r} is not in {text[after:]!r}"
+        after = text.index(fact, after) + len(fact)

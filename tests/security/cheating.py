@@ -14,6 +14,7 @@ from fedweave.sites.flare.journal import Records, journal_path, read_journal
 from fedweave.sites.flare.requests import Answer, versions
 from fedweave.sites.operation.experiments import hand_out, split
 from tests.sites.projects import SITES, InProcess, call_request, experiment, join_request
+from tests.sites.projects import set_policy as set_policy
 
 SITE = "bank-b"
 DATA = {"name": "synthetic", "nodes": 240, "classes": 3, "features": 8}
@@ -32,11 +33,6 @@ def make_sites(root: Path, name: str = "fedavg") -> Path:
         (root / folder / "privacy.secret").write_text("5" * 64)
     hand_out(*split(agreed(name), SITES), root, SITES)
     return root
-
-
-def set_policy(project: Path, policy: str) -> None:
-    path = project / SITE / "site.toml"
-    path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\n{policy}\n")
 
 
 class Cheat:

@@ -20,6 +20,7 @@ from fedweave.experiment.config import dumps
 from fedweave.experiment.runs.checkpoint import FORMAT, Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY
 from fedweave.experiment.runs.warm import Earlier
+from tests import commands
 from tests.refusals import refusal
 from tests.security.fuzzing import limit
 
@@ -36,8 +37,7 @@ DOCUMENT: dict[str, Any] = {
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     (folder / "config.toml").write_text(dumps(DOCUMENT))
-    done = CliRunner().invoke(app, ["run", str(folder / "config.toml"), "--out", str(folder / "run"), "--quiet"])
-    assert done.exit_code == 0, done.output
+    commands.run("run", folder / "config.toml", "--out", folder / "run", "--quiet")
     return folder / "run"
 
 
@@ -117,8 +117,7 @@ def test_weights_that_are_no_numbers_begin_no_run(stolen: Path, tmp_path: Path, 
     with refusal("init.weights"):
         Earlier.read(stolen)
     (tmp_path / "next.toml").write_text(dumps({**DOCUMENT, "init_from": str(stolen)}))
-    done = CliRunner().invoke(app, ["run", str(tmp_path / "next.toml"), "--out", str(tmp_path / "next"), "--quiet"])
-    assert done.exit_code == 2
+    commands.run("run", tmp_path / "next.toml", "--out", tmp_path / "next", "--quiet", code=2)
     assert not (tmp_path / "next" / SUMMARY).exists()
 
 

@@ -21,8 +21,7 @@ from fedweave.sites.flare.journal import entries, journals
 from fedweave.sites.flare.policy import Spent
 from tests.security.cheating import make_sites
 from tests.security.cheating import reply as told
-from tests.sites.projects import SITES, InProcess, call_request, experiment, join_request
-from tests.sites.test_in_process import cut_again
+from tests.sites.projects import SITES, InProcess, call_request, cut_again, experiment, job_of, join_request
 
 HOLDER = SITES[0]
 ALLOWED = ["ids", "own", "h", "nodes", "masks", "labels"]
@@ -57,7 +56,7 @@ class Server:
             return ask(call_request(self.config, f"GLASU.{name}", round), message)
 
         ask(join_request(self.config, run), {})
-        data = member._job.holdings.data
+        data = job_of(member).holdings.data
         align = {"kind": "align", "pin": json.loads(call_request(self.config, "x"))["pin"], "round": -1}
         ask(json.dumps(align), {"width": data.features, "common": torch.arange(data.nodes)})
         step("begin", 0, {"clients": 3, "share": torch.tensor(1 / 3), "tail": random.key(7)})
@@ -81,9 +80,9 @@ class Server:
         step("draw", 0, {})
         h = step("infer", 1, {"batch": random.key(11), "segment": 0})["h"]
         gradient = step("pull", 1, {"h": h})["gradient"]
-        w = member._job.memory._state.tree["w"]  # which the server knows the first of
-        training = member._job.graph.masks[TRAIN]
-        self.truth = member._job.graph.y[training]
+        w = job_of(member).memory._state.tree["w"]  # which the server knows the first of
+        training = job_of(member).graph.masks[TRAIN]
+        self.truth = job_of(member).graph.y[training]
         return labels_from_gradient(gradient, w[max(w, key=int)]["weight"])[training]
 
     def spent(self) -> float:

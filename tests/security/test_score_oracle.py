@@ -25,9 +25,10 @@ from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.requests import Answer
 from fedweave.sites.flare.scores import Scoring, scoring_of
 from fedweave.sites.flare.sitefile import FINE, SITE_FILE, Rules
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 from tests.security.cheating import SITE, Cheat, agreed, make_sites, reply, set_policy
 from tests.security.test_labels_without_gradients import Server
+from tests.sites.projects import job_of
 
 CLASSES, EPSILON, DIGITS = 3, 0.5, 8  # nodes whose labels one sum of losses tells
 
@@ -67,7 +68,7 @@ class Party(Server):
         super().__init__(project, EPSILON, cap=1e9, rounds=500, more=policy)
         member, self._step = self.joined("r1")
         self._step("draw", 0, {})
-        self.graph, self.calls, w = member._job.graph, 0, member._job.memory._state.tree["w"]
+        self.graph, self.calls, w = job_of(member).graph, 0, job_of(member).memory._state.tree["w"]
         self._last = w[max(w, key=int)]  # as the server drew it
         self.nodes = self.graph.masks.any(0).nonzero().flatten()
 
@@ -91,7 +92,7 @@ class Holder(Cheat):
         self.project = project
         super().__init__(project, resolve(agreed(rounds=500).plain() | more))
         assert not self.join().refusal
-        self.graph, self.calls, self.every = self.member._job.graph, 0, every
+        self.graph, self.calls, self.every = job_of(self.member).graph, 0, every
         self.nodes = self.graph.masks.any(0).nonzero().flatten()
         self.draws = torch.Generator().manual_seed(0)
         self.model = self.config.model.make().build(8, CLASSES)
@@ -181,7 +182,7 @@ def test_hits_of_weights_that_the_server_chooses_tell_labels_unless_the_policy_b
     else:
         assert right > 0.8  # data of which features tell the classes needs few hits
     if "evaluations" in policy:
-        assert "policy.evaluations: scores have left 20 times and may 20 times" in server.again().refusal
+        check_facts(server.again().refusal, "policy.evaluations", "20 times", "20 times")
 
 
 def test_hits_of_drawn_labels_are_corrected_without_bias_by_hand() -> None:
@@ -199,7 +200,7 @@ def test_a_run_with_more_evaluations_than_are_left_is_refused_before_it_begins(p
     for round in (1, 2):
         reply(server.call("FedAvg.score", round))
     told = Cheat(project, run="r2").join().refusal
-    assert "policy.evaluations: scores have left 2 times and may 5 times; 4 more do not fit" in told
+    check_facts(told, "policy.evaluations", "2 times", "5 times", "4")
     once = resolve(agreed().plain() | {"eval_every": 0})
     assert not Cheat(project, once, run="r3").join().refusal
 

@@ -17,8 +17,9 @@ from fedweave.sites.flare.policy import check_batches
 from fedweave.sites.flare.sitefile import Rules
 from tests.contract.federations import algorithm
 from tests.models.test_gin import small_graphs
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 from tests.security.cheating import Cheat, agreed, reply, set_policy
+from tests.sites.projects import job_of
 
 EGO = {"name": "ego", "hidden": 8, "dropout": 0.0}
 
@@ -48,7 +49,7 @@ def test_no_step_is_on_fewer_examples_than_the_policy_allows(
     answer = server.join()
     assert bool(answer.blob) == (not few)
     if few:
-        assert "policy.min_nodes: EgoCrossEntropy (batch, epochs, share) would train on fewer than 10" in answer.refusal
+        check_facts(answer.refusal, "policy.min_nodes: EgoCrossEntropy (batch, epochs, share)", "10")
         assert server.refusals()
 
 
@@ -59,14 +60,14 @@ def test_a_message_makes_no_epoch_of_steps_on_a_few_nodes(project: Path) -> None
     for run, (epoch, few) in enumerate([(1, False), (30, True), (torch.tensor(30), True), (30.0, True)]):
         server = Cheat(project, config, run=f"r{run}")
         reply(server.join())
-        own = server.member._job.algorithm  # type: ignore[union-attr]
+        own = job_of(server.member).algorithm
         theta, phi = own.split_weights(models.init(own.model, random.key(1), torch.float32))
         labels = torch.full((3,), 1 / 3)
         message = {"theta": theta, "phi": phi, "labels": labels, "uploads": 1, "epoch": epoch}
         answer = server.call("FedEgo.train", 1, message)
         assert bool(answer.blob) == (not few)
         if few:
-            assert "policy.min_nodes: FedEgo (batch, epoch_share) would train on fewer than 10" in answer.refusal
+            check_facts(answer.refusal, "policy.min_nodes: FedEgo (batch, epoch_share)", "10")
 
 
 @pytest.mark.parametrize(("left", "steps", "few"), [(1, 1, False), (1, 2, True), (9, 9, True), (0, 9, False)])

@@ -47,7 +47,8 @@ from fedweave.sites.operation import processes
 from fedweave.sites.operation.certificates import certificate
 from fedweave.sites.operation.processes import SiteProcess
 from fedweave.sites.operation.project import Project
-from tests.refusals import refusal
+from tests import commands
+from tests.refusals import check_facts, refusal
 from tests.security.cheating import SITE, Cheat, agreed, reply, set_policy
 from tests.security.fuzzing import limit
 from tests.sites.projects import SITES, call_request
@@ -77,14 +78,14 @@ def test_a_request_of_another_form_is_refused_and_harms_no_later_job(project: Pa
     server = Cheat(project)
     server.join()
     answer = server.say(call_request(server.config, "FedAvg.train"), server.weights(), **lie)
-    assert "not of fedweave's form" in answer.refusal
+    check_facts(answer.refusal, "form")
     reply(after_all(project))
 
 
 @pytest.mark.parametrize("text", ["", "[" * 10**5, "null", '"join"', '{"kind": ["join"]}', '{"kind": 1e400}'])
 def test_no_text_raises_anything(project: Path, text: str) -> None:
     answer = Cheat(project).member.answer(text, b"")
-    assert "not of fedweave's form" in answer.refusal
+    check_facts(answer.refusal, "form")
 
 
 @pytest.mark.parametrize("run", ["../x", "a/b", "", "a" * 65, "no-run", "é"])
@@ -128,17 +129,17 @@ def test_a_damaged_line_of_a_journal_is_said_and_left_out(
     assert any("r1.jsonl: damaged lines: 1;" in record.getMessage() for record in caplog.records)
     assert len(server.records().entries) == count + 2
     shown = runner.invoke(app, ["audit", str(project / SITE)])
-    assert "1 damaged line:" in shown.output
+    check_facts(shown.output, "1 damaged line")
     assert shown.exit_code == 0
 
 
 def test_a_job_cannot_ask_for_a_million_threads(project: Path) -> None:
     document = agreed().plain()
-    with pytest.raises(ConfigError, match=r"engine\.threads"):
+    with refusal("config.value", "engine.threads"):
         resolve(document | {"engine": document["engine"] | {"threads": 10**6}})
     lie = document | {"engine": document["engine"] | {"threads": 10**6}}
-    assert "ConfigError" in Cheat(project).join(document=lie).refusal
-    assert runner.invoke(app, ["sites", "start", str(project), "--threads", "1000000"]).exit_code == 2
+    check_facts(Cheat(project).join(document=lie).refusal, "ConfigError")
+    commands.run("sites", "start", project, "--threads", "1000000", code=2)
 
 
 @pytest.mark.parametrize("where", ["a message", "a generous configuration", "a checkpoint", "a site's state"])
@@ -151,19 +152,19 @@ def test_a_few_bytes_with_sparse_leaves_do_not_fill_the_memory(project: Path, tm
     allowed = {"a message": 512_000_000, "a generous configuration": 1 << 30}.get(where, 0)
     if where == "a checkpoint":
         (tmp_path / "state").write_bytes(blob)
-        with pytest.raises(FedweaveError, match="sparse leaves take 3221225472 bytes, and 0 are allowed"):
+        with pytest.raises(FedweaveError, match="3221225472"):
             Checkpoint.load(tmp_path / "state")
     elif where == "a site's state":
         (tmp_path / "state.safetensors").write_bytes(blob)
-        with pytest.raises(FedweaveError, match="sparse leaves take 3221225472 bytes, and 0 are allowed"):
+        with pytest.raises(FedweaveError, match="3221225472"):
             Store(tmp_path)
     else:
         server = Cheat(project, agreed(reply_mb=1e6) if allowed > 512_000_000 else None)
         reply(server.join())
         answer = server.member.answer(call_request(server.config, "FedAvg.train"), blob)
-        assert "(ReplyRefused)" in answer.refusal
+        check_facts(answer.refusal, "ReplyRefused")
         told_why = server.refusals()[-1]["why"]
-        assert f"sparse leaves take 3221225472 bytes, and {allowed} are allowed" in told_why
+        check_facts(told_why, "3221225472", f"{allowed}")
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB
 
 
@@ -171,28 +172,27 @@ def test_a_few_bytes_with_sparse_leaves_do_not_fill_the_memory(project: Path, tm
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "code", "facts"),
     [
-        ('deny = ["lables"]', "policy.deny: no algorithm sends 'lables'"),
-        ("noise = {updates = 1.0}", "policy.noise: no algorithm sends 'updates'"),
-        ('unbounded = ["own/groups", "owner"]', "policy.unbounded: no algorithm sends 'owner'"),
-        ('deny = ["own/gruops"]', "policy.deny: no algorithm sends 'own/gruops'; below own there are loss,"),
-        ("noise = {update = -1.0}", "policy.noise"),
-        ("calls = {trian = 9}", "policy.calls: there is no 'trian'.*Did you mean 'train'"),
-        (
-            'algorithms = ["fedavg"]\nparts = ["secure_sums"]',
-            "policy.parts: there is no 'secure_sums'.*Did you mean 'se",
-        ),
-        ('parts = ["secure_sum"]', "policy.parts: without policy.algorithms any part may run"),
-        ('files = ["/nowhere/own.py"]', "policy.files: there is no file /nowhere/own.py; correct its path"),
-        ('algorithms = ["fedavgg"]', "policy.algorithms: there is no 'fedavgg'.*Did you mean 'fedavg"),
+        ('deny = ["lables"]', "policy", ("policy.deny:", "'lables'")),
+        ("noise = {updates = 1.0}", "policy", ("policy.noise:", "'updates'")),
+        ('unbounded = ["own/groups", "owner"]', "policy", ("policy.unbounded:", "'owner'")),
+        ('deny = ["own/gruops"]', "policy", ("policy.deny:", "'own/gruops'", "below own there are loss,")),
+        ("noise = {update = -1.0}", "site", ("policy.noise",)),
+        ("calls = {trian = 9}", "unknown-name", ("policy.calls:", "'trian'", "'train'")),
+        ('algorithms = ["fedavg"]\nparts = ["secure_sums"]', "unknown-name", ("policy.parts:", "'secure_sum'")),
+        ('parts = ["secure_sum"]', "", ("policy.parts:", "policy.algorithms")),
+        ('files = ["/nowhere/own.py"]', "no-file", ("policy.files:", "/nowhere/own.py")),
+        ('algorithms = ["fedavgg"]', "unknown-name", ("policy.algorithms:", "'fedavgg'", "'fedavg'")),
     ],
 )
-def test_a_rule_for_what_no_algorithm_has_is_refused(project: Path, policy: str, said: str) -> None:
+def test_a_rule_for_what_no_algorithm_has_is_refused(
+    project: Path, policy: str, code: str, facts: tuple[str, ...]
+) -> None:
     set_policy(project, policy)
-    with pytest.raises(ConfigError, match=said):
+    with refusal(f"config.{code}".removesuffix("."), *facts):
         read_checked(project / SITE / "site.toml")
-    assert "ConfigError" in Cheat(project).join().refusal
+    check_facts(Cheat(project).join().refusal, "ConfigError")
 
 
 def test_the_keys_of_every_algorithm_are_known(project: Path) -> None:
@@ -212,27 +212,29 @@ class FedControl(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("policy", "said"),
+    ("policy", "code", "fact"),
     [
-        ('deny = ["control"]\nunbounded = ["control/0"]', ""),
-        ('calls = {steer = 9, "FedControl.steer" = 9, "FedControl.train" = 8}', ""),
-        ('deny = ["contorl"]', "policy.deny: no algorithm sends 'contorl'"),
-        ('calls = {"FedControl.stear" = 9}', "policy.calls: there is no 'FedControl.stear'"),
+        ('deny = ["control"]\nunbounded = ["control/0"]', "", ""),
+        ('calls = {steer = 9, "FedControl.steer" = 9, "FedControl.train" = 8}', "", ""),
+        ('deny = ["contorl"]', "config.policy", "'contorl'"),
+        ('calls = {"FedControl.stear" = 9}', "config.unknown-name", "'FedControl.stear'"),
     ],
 )
-def test_rules_for_what_a_listed_file_sends_are_taken(project: Path, tmp_path: Path, policy: str, said: str) -> None:
+def test_rules_for_what_a_listed_file_sends_are_taken(
+    project: Path, tmp_path: Path, policy: str, code: str, fact: str
+) -> None:
     """The file is read for its names; to run it before a job asks for it would be to trust it too early."""
-    own = tmp_path / "own.py"
+    own, site = tmp_path / "own.py", project / SITE / "site.toml"
     own.write_text(OWN)
     set_policy(project, f'{policy}\nfiles = ["{own}"]')
-    if said:
-        with pytest.raises(ConfigError, match=said):
-            read_checked(project / SITE / "site.toml")
-    else:
-        assert read_checked(project / SITE / "site.toml")[1].files == (str(own),)
-        set_policy(project, policy)
-        with pytest.raises(ConfigError, match=r"no algorithm sends 'control'|there is no 'steer'"):
-            read_checked(project / SITE / "site.toml")
+    if code:
+        with refusal(code, fact):
+            read_checked(site)
+        return
+    assert read_checked(site)[1].files == (str(own),)
+    set_policy(project, policy)
+    with pytest.raises(ConfigError):
+        read_checked(site)
 
 
 def test_a_listed_file_that_is_no_python_is_refused(project: Path, tmp_path: Path) -> None:
@@ -258,7 +260,7 @@ def test_nothing_that_others_say_steers_a_terminal(
     assert printable("ε = 1, “ü”") == "ε = 1, “ü”"
     Teller()({"status": "running", "round": 1, "rounds": 2, "seconds": 1.0, "summary": {}, "lost": {"a": EVIL}})
     shown = capsys.readouterr().out
-    assert "ok" in shown
+    check_facts(shown, "ok")
     assert harmless(shown)
     logger = logging.getLogger("fedweave")
     monkeypatch.setattr(logger, "handlers", [])
@@ -289,7 +291,7 @@ def test_start_says_that_the_port_is_taken(tmp_path: Path) -> None:
         Project(SITES, "localhost", port).save(tmp_path)
         result = runner.invoke(app, ["sites", "start", str(tmp_path)])
     assert result.exit_code == 2
-    assert f"port {port} " in result.stderr
+    check_facts(result.stderr, f"port {port}")
     assert "process" not in result.stdout
     processes.check_port(SiteProcess(tmp_path / "server"), port)  # free again
 
@@ -335,7 +337,7 @@ def test_the_audit_shows_what_was_asked_what_left_what_it_cost_and_what_was_refu
     own = json.loads(runner.invoke(app, ["ledger", str(project / SITE), "--json"]).output)
     assert {row["purpose"] for row in own} == {"set-up", "training", "evaluation"}
     assert sum(row["bytes"] for row in own) == sum(entry.size for entry in server.records().entries)
-    assert runner.invoke(app, ["audit", str(project)]).exit_code == 2
+    commands.run("audit", project, code=2)
 
 
 def test_every_test_here_stands_in_the_threat_model() -> None:
@@ -380,14 +382,14 @@ def test_a_small_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, m
     monkeypatch.setattr(decompression, "MAX_UNPACKED", 1 << 20)  # of a GiB, which takes long to write
     with zipfile.ZipFile(tmp_path / "pairs.npz", "w", zipfile.ZIP_DEFLATED) as held:
         held.writestr("y.npy", bytes(2 << 20))
-    with pytest.raises(DataError, match=r"would unpack to 2,097,152"):
+    with pytest.raises(DataError, match="2,097,152"):
         npz.read(tmp_path / "pairs.npz", "bomb")
     with refusal("file.damaged", "damaged:", "2,097,152"):
         files.read_pairs(tmp_path)
     (tmp_path / "DS_graph_indicator.txt").write_text("1\n")
     (tmp_path / "DS_graph_labels.txt").write_text("0\n")
     (tmp_path / "DS_A.txt.xz").write_bytes(lzma.compress(b" " * (2 << 20)))
-    with pytest.raises(DataError, match=r"bytes unpack to more than 1,048,576"):
+    with pytest.raises(DataError, match="1,048,576"):
         tu_files.read(tmp_path, "DS")
 
 
@@ -415,7 +417,7 @@ def test_a_long_word_that_is_stored_as_the_one_before_is_refused(
     pq.write_table(often, path, compression="zstd", use_dictionary=False, column_encoding={"id": "DELTA_BYTE_ARRAY"})
     size = path.stat().st_size
     assert size < 5000
-    with pytest.raises(DataError, match=rf"its {size:,} bytes hold more than 16,777,216 bytes of text"):
+    with pytest.raises(DataError, match=rf"{size:,} .*16,777,216"):
         table_files.read(path)
 
 
@@ -436,9 +438,9 @@ def test_a_small_table_that_would_fill_the_memory_is_refused(tmp_path: Path) -> 
     pq.write_table(big, tmp_path / "metrics.parquet", compression="zstd")
     size = (tmp_path / "metrics.parquet").stat().st_size
     assert size < 1_050_000
-    with pytest.raises(FedweaveError, match="bytes hold 90,000,000 rows"):
+    with pytest.raises(FedweaveError, match="90,000,000"):
         files.read_table(tmp_path, "metrics.parquet")
-    with pytest.raises(DataError, match="bytes hold 90,000,000 rows"):
+    with pytest.raises(DataError, match="90,000,000"):
         table_files.read(tmp_path / "metrics.parquet")
 
 
@@ -469,7 +471,7 @@ class Full(io.StringIO):
 def test_a_full_disk_at_the_other_end_is_said(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(sys, "stdout", Full())
     assert typer.main.get_command(app).main(["list", "algorithms"], standalone_mode=False) == 1
-    assert "the output cannot be written: the disk is full" in capsys.readouterr().err
+    check_facts(capsys.readouterr().err, "full")
 
 
 def test_a_full_disk_at_a_site_is_told_to_its_owner_by_the_file(
@@ -481,8 +483,8 @@ def test_a_full_disk_at_a_site_is_told_to_its_owner_by_the_file(
     server = Cheat(project)
     server.join()
     monkeypatch.setattr(os, "fsync", full)
-    assert "it failed (DiskFull); its owner finds the reason" in server.call("FedAvg.train", 1).refusal
-    assert "cannot be written, the disk is full" in server.refusals()[-1]["why"]
+    check_facts(server.call("FedAvg.train", 1).refusal, "DiskFull")
+    check_facts(server.refusals()[-1]["why"], "full")
     assert not any(record.exc_info for record in caplog.records)
 
 
@@ -496,8 +498,8 @@ def test_a_run_resumes_with_the_data_that_it_began_with(project: Path) -> None:
     arrays["x_data"][0] += 1
     np.savez(path, **arrays)
     answer = Cheat(project).join(after=1)
-    assert "its data or settings were refused" in answer.refusal
-    assert "data: not as in the run r1" in server.refusals()[-1]["why"]
+    check_facts(answer.refusal, "refused")
+    check_facts(server.refusals()[-1]["why"], "data:", "r1")
     assert not Cheat(project, run="r2").join().refusal
 
 

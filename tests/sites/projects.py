@@ -13,13 +13,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
+import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.algorithm import capabilities
+from fedweave.core.ledger import Ledger
 from fedweave.core.replies import Replies, ReplyBatch, as_row
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.tree import Tree, decode, map_leaves
+from fedweave.engines.calls import of_client
+from fedweave.experiment.build import build
 from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.rounds import train
+from fedweave.models.edge_settings import has_ports
+from fedweave.models.edges import model_of_form
+from fedweave.sites.flare import steps
 from fedweave.sites.flare.admin import write_job
+from fedweave.sites.flare.agreement import common_form, server_graphs
+from fedweave.sites.flare.alignment import max_features
+from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.member import Member
 from fedweave.sites.flare.provision import provision
 from fedweave.sites.flare.requests import Answer, pin, versions
@@ -28,6 +40,7 @@ from fedweave.sites.operation.experiments import hand_out, split
 from fedweave.sites.operation.processes import free_port, members, wait_until_open
 from fedweave.sites.operation.project import Project, administer, read_project
 from fedweave.sites.operation.running import run
+from tests.contract.federations import distance
 
 SITES = ("bank-a", "bank-b", "bank-c")
 HERE = Path(__file__).parent
@@ -63,10 +76,10 @@ def experiment(algorithm: str = "fedavg", **settings: object) -> Config:
     document = {
         "seed": 3,
         "rounds": settings.pop("rounds", 4),
-        "partition": given if "name" in given else cut | given,  # type: ignore[operator]
-        "data": DATA.get(algorithm, {"name": "digits"}) | settings.pop("data", {}),  # type: ignore[operator]
-        "model": model | settings.pop("model", {}),  # type: ignore[operator]
-        "algorithm": {"name": algorithm} | SETTINGS.get(algorithm, {}) | settings.pop("algorithm_settings", {}),  # type: ignore[operator]
+        "partition": given if "name" in given else cut | given,
+        "data": DATA.get(algorithm, {"name": "digits"}) | settings.pop("data", {}),
+        "model": model | settings.pop("model", {}),
+        "algorithm": {"name": algorithm} | SETTINGS.get(algorithm, {}) | settings.pop("algorithm_settings", {}),
         "engine": engine | settings,
     }
     return resolve(document)
@@ -128,6 +141,11 @@ def call_request(config: Config, step: str, round: int = 1, kind: str = "step", 
     return json.dumps(about | more)
 
 
+def job_of(member: Member) -> Any:
+    """What a member holds of the job that it has joined."""
+    return member._job
+
+
 class InProcess:
     """A `Link` that calls members in this process, and breaks where a test wants it to.
 
@@ -158,8 +176,87 @@ class InProcess:
         answers = {site: self.members[site].answer(request, blob) for site, blob in blobs.items()}
         for site, change in self.spoil.items():
             if site in answers:
-                answers[site] = change(answers[site])  # type: ignore[operator]
+                answers[site] = change(answers[site])
         return answers, {}
+
+
+def joined(
+    project: Path, config: Any, run: str = "r1", after: int = -1, **options: Any
+) -> tuple[Flare, Any, InProcess]:
+    """A federation that all sites have joined, its algorithm, and the link."""
+    link = InProcess(project, options.pop("submitter", ""))
+    vertical = config.algorithm.name in VERTICAL
+    ports = has_ports(config.model.make())
+    graphs, seed = server_graphs(project / "server", torch.float32, ports), config.general.seed
+    fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, graphs=graphs, **options)
+    replies = fed.join(config.plain(), run, after, vertical)
+    features, fed.classes = max_features(replies), replies[SITES[0]]["classes"]
+    fed.begin(max(after, 0) + 1)
+    form = {} if vertical else common_form(replies)
+    return fed, config.algorithm.make(model_of_form(config.model.make(), form, features, fed.classes)), link
+
+
+def simulated(config: Any) -> tuple[Any, Any]:
+    document = config.plain()
+    engine = {"name": "simulation", "mode": "loop", "resend": document["engine"]["resend"]}
+    built = build(resolve({**document, "engine": engine}))
+    *_, last = train(built.algorithm, built.fed, config.general.rounds)
+    for name in [name for name in last.summary if "pooled/" in name]:
+        del last.summary[name]  # which no server can say
+    return last, built.fed
+
+
+def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites draw the simulation's privacy noise, not their own."""
+    secrets = list[torch.Tensor]()
+
+    def keyed(call: torch.Tensor, purpose: str, word: torch.Tensor) -> torch.Tensor:
+        secrets.append(of_client(call, "secret", word))
+        return of_client(call, purpose, word)
+
+    monkeypatch.setattr("fedweave.sites.flare.member.of_client", keyed)
+    monkeypatch.setattr(steps, "noise_key", lambda path: secrets.pop())
+    monkeypatch.setattr(steps, "label_secrets", lambda path, version: None)
+
+
+def renamed(tree: Any, sim: Any) -> Any:
+    """What an algorithm keeps of clients in the simulation, under the sites' names."""
+    names = dict(zip(sim.clients, SITES, strict=True))
+    return {names.get(key, key): renamed(of, sim) if isinstance(of, dict) else of for key, of in tree.items()}
+
+
+def private(project: Path, site: str, run: str = "r1") -> Any:
+    """What a site keeps to itself."""
+    path = project / site / "runs" / run / "state.safetensors"
+    return decode(path.read_bytes()) if path.exists() else {}
+
+
+def cut_again(project: Path, config: Any) -> Path:
+    """The project with the data of another experiment."""
+    (project / "server/test.npz").unlink(missing_ok=True)
+    hand_out(*split(config, SITES), project, SITES)
+    return project
+
+
+def set_policy(project: Path, policy: str, site: str = "bank-b") -> None:
+    """Give a site this policy instead of its own."""
+    path = project / site / "site.toml"
+    path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\n{policy}\n")
+
+
+def check_equal(last: Any, config: Any, within: float = 1e-5) -> tuple[Any, Any]:
+    """What sites ended with has the state and the summary of the simulation; returns the simulation's, and its
+    federation."""
+    expected, sim = simulated(config)
+    assert distance(last.state, renamed(expected.state, sim)) <= within
+    assert last.summary == pytest.approx(expected.summary, abs=within)
+    return expected, sim
+
+
+def check_private(project: Path, sim: Any, run: str = "r1", within: float = 1e-5) -> None:
+    """What each site keeps to itself is what its client keeps in the simulation."""
+    for site, client in zip(SITES, sim.clients, strict=True):
+        assert distance(private(project, site, run), sim.snapshot().get(client, {})) <= within
 
 
 def replies_of(trees: Mapping[str, Tree]) -> Replies:

@@ -17,8 +17,9 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.files import write_table
 from fedweave.sites.flare.accounts import note_refusal
 from fedweave.sites.flare.audit import audit, compare
-from tests.sites.projects import copied, experiment
-from tests.sites.test_in_process import joined
+from tests import commands
+from tests.refusals import check_facts
+from tests.sites.projects import copied, experiment, joined
 
 runner = CliRunner()
 
@@ -84,20 +85,16 @@ def test_the_command_compares_with_a_run(trained: tuple[Path, pa.Table], tmp_pat
     project, ledger = trained
     write_table(tmp_path / "ledger.parquet", ledger)
     asked = ["audit", str(project / "bank-b"), "--against", str(tmp_path)]
-    assert "was not trained between sites" in " ".join(runner.invoke(app, asked).output.split())
+    commands.run(*asked, code=2)
     (tmp_path / "run.json").write_text(json.dumps({"run": "r1"}))
-    said = runner.invoke(app, asked)
-    assert said.exit_code == 0, said.output
-    assert "agree on what left the site" in said.output
+    commands.run(*asked)
     write_table(tmp_path / "ledger.parquet", ledger.slice(0, len(ledger) // 2))
-    said = runner.invoke(app, asked)
-    assert said.exit_code == 1
-    assert "left the site and is not in the run's ledger: round 2" in said.output
+    said = commands.run(*asked, code=1)
+    check_facts(said, "round 2")
     (tmp_path / "run.json").write_text(json.dumps({"run": "other"}))
-    said = runner.invoke(app, asked)
-    assert said.exit_code == 2
-    assert "has taken no part in the run other" in " ".join(said.output.split())
-    assert runner.invoke(app, [*asked, "-o", str(tmp_path / "page.html")]).exit_code == 2
+    said = commands.run(*asked, code=2)
+    check_facts(said, "other")
+    commands.run(*asked, "-o", tmp_path / "page.html", code=2)
 
 
 def test_the_command_compares_the_configuration_too(trained: tuple[Path, pa.Table], tmp_path: Path) -> None:
@@ -121,7 +118,7 @@ def test_the_command_compares_the_configuration_too(trained: tuple[Path, pa.Tabl
         assert said in " ".join(told.output.split())
         assert told.exit_code == code, told.output
     (tmp_path / "run.json").write_text(json.dumps({"run": "r1", "sites": [3]}))
-    assert "its sites are no names" in " ".join(runner.invoke(app, asked).output.split())
+    commands.run(*asked, code=1)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +150,7 @@ def test_the_owner_sees_how_much_of_its_caps_is_spent(trained: tuple[Path, pa.Ta
     assert "FedAvg.train: update" in bare
     assert "FedAvg.train: n" not in bare.partition(" of policy.bytes")[0]
     left = sum(row["bytes"] for row in audit(site).ledger.to_pylist() if row["direction"] == "up")
-    assert f"of policy.bytes = 1,000,000, {left:,} are spent" in told
+    check_facts(told, "policy.bytes = 1,000,000", f"{left:,}")
 
 
 def test_the_page_says_what_left_what_was_refused_and_runs_nothing(
@@ -161,10 +158,9 @@ def test_the_page_says_what_left_what_was_refused_and_runs_nothing(
 ) -> None:
     project = Path(shutil.copytree(trained[0], tmp_path / "project"))
     note_refusal(project / "bank-b", "r1", "step <script>alert(1)</script>", "policy.deny: n may not leave")
-    said = runner.invoke(app, ["audit", str(project / "bank-b"), "-o", str(tmp_path / "page.html")])
-    assert said.exit_code == 0, said.output
+    commands.run("audit", project / "bank-b", "-o", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    assert "What has left bank-b" in page
+    check_facts(page, "bank-b")
     for words in (
         "FedAvg.train: update",
         "change of the model weights",
@@ -175,4 +171,4 @@ def test_the_page_says_what_left_what_was_refused_and_runs_nothing(
     assert "<script" not in page
     assert "default-src &#39;none&#39;" in page or "default-src 'none'" in page
     for one in audit(project / "bank-b").runs[0].flows:
-        assert f"{one.bytes:,}" in page
+        check_facts(page, f"{one.bytes:,}")

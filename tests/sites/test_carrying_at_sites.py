@@ -6,12 +6,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.apply.predictions import probabilities
-from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
@@ -23,9 +21,9 @@ from fedweave.sites.operation.experiments import hand_out, split
 from fedweave.sites.operation.findings import Findings
 from fedweave.sites.operation.running import number_of, run
 from fedweave.sites.operation.site_check import check_site
+from tests import commands
 from tests.contract.federations import distance
-from tests.sites.projects import SITES, experiment
-from tests.sites.test_in_process import joined, simulated
+from tests.sites.projects import SITES, check_equal, experiment, joined, simulated
 from tests.sites.test_prediction_at_home import predict
 
 TABLES = {
@@ -65,9 +63,7 @@ def test_sites_give_the_numbers_of_the_simulation(project: Path, tmp_path: Path,
     hand_out(*split(config, SITES), project, SITES)
     fed, algorithm, _ = joined(project, config)
     *_, last = train(algorithm, fed, 2)
-    expected, _ = simulated(config)
-    assert distance(last.state, expected.state) <= 1e-5
-    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    check_equal(last, config)
 
 
 def test_a_site_s_own_tables_are_read_as_in_a_simulation(project: Path) -> None:
@@ -149,9 +145,7 @@ def test_edges_are_examples_as_in_the_simulation(project: Path, tmp_path: Path, 
     hand_out(*split(config, SITES), project, SITES, config)
     fed, algorithm, _ = joined(project, config)
     *_, last = train(algorithm, fed, 2)
-    expected, sim = simulated(config)
-    assert distance(last.state, expected.state) <= 1e-5
-    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    _, sim = check_equal(last, config)
     assert all(graph.depends_on_split for graph in sim.graphs.values())
     assert {graph.x.shape[1] for graph in sim.graphs.values()} == {
         {"refuse": 1, "features": 9, "exchange": 13}[external]
@@ -236,14 +230,12 @@ def test_real_sites_train_on_transfers_predict_and_export(owned: Path, tmp_path:
     for name in ("global/accuracy", "global/loss"):
         assert found["metrics"][name] == pytest.approx(expected.summary[name], abs=1e-5)
     assert found["edges"] == {"features": 1, "weighted": False, "examples": True, "directed": True}
-    told = CliRunner().invoke(app, ["sites", "predict", str(out), "--sites", str(owned)])
-    assert told.exit_code == 0, told.output
+    commands.run("sites", "predict", out, "--sites", owned)
     for site in SITES:
         table = pd.read_parquet(owned / site / "runs" / number_of(out) / "predictions.parquet")
         assert table["id"].tolist() == pd.read_csv(owned / site / "data/edges.csv")["id"].tolist()
         assert (table["threshold"] == found["metrics"]["pooled/threshold"]).all()
-    told = CliRunner().invoke(app, ["sites", "export", str(out), "--site", str(owned / SITES[0])])
-    assert told.exit_code == 0, told.output
+    commands.run("sites", "export", out, "--site", owned / SITES[0])
     about = json.loads((out / "export/model.json").read_text())
     assert about["edges"]["columns"] == ["amount"]
     assert about["threshold"] == found["metrics"]["pooled/threshold"]

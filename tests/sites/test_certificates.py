@@ -21,7 +21,8 @@ from fedweave.sites.flare.gatekeeper import load_revoked
 from fedweave.sites.flare.provision import provision
 from fedweave.sites.operation import running, status
 from fedweave.sites.operation.project import Project, administer, greet, greet_patiently, read_project, rejection
-from tests.refusals import refusal
+from tests import commands
+from tests.refusals import check_facts, refusal
 from tests.sites.projects import SITES
 from tests.sites.test_project import certificate
 
@@ -100,8 +101,7 @@ def test_who_belongs_to_the_project_is_taken(project: Path) -> None:
 def test_a_kit_of_another_project_is_named(project: Path, foreign: Path) -> None:
     with listening(project, as_server(project)) as about, pytest.raises(UserError) as error:
         greet(kit(foreign), about)
-    assert f"the server on localhost:{about.port} is of another project than {kit(foreign).parent}" in str(error.value)
-    assert "Take the whole folder startup" in str(error.value)
+    check_facts(str(error.value), f"localhost:{about.port}", f"{kit(foreign).parent}")
 
 
 def test_a_server_that_does_not_take_a_good_certificate_is_named(project: Path, foreign: Path) -> None:
@@ -190,7 +190,7 @@ def test_an_administrator_who_is_barred_hears_why_at_once_with_exit_code_2(
             assert done.exit_code == 2
             assert said in " ".join(done.stderr.split())
     assert running.administer is administer  # which `predict` has, too
-    assert "? bank-a: the server cannot be asked" in done.stdout
+    check_facts(done.stdout, "bank-a:")
 
 
 def test_a_server_that_was_not_started_is_missed_at_once_with_the_command_for_it(project: Path) -> None:
@@ -206,9 +206,8 @@ def test_a_site_of_another_project_is_not_started_and_found_by_check(project: Pa
     mix(project, "bank-a", foreign / "bank-a")
     with listening(project, as_server(Path(server).parent)):
         for command in ("check", "start"):
-            done = runner.invoke(app, ["sites", command, str(project)])
-            assert done.exit_code == 2
-            assert "is of another project than" in " ".join(done.output.split())
+            done = commands.run("sites", command, project, code=2)
+            check_facts(done, "another project", "bank-a")
     assert not (project / "bank-a/process.pid").exists()
 
 
@@ -222,5 +221,5 @@ def test_a_site_with_anothers_certificate_is_not_started_and_found_by_check_and_
     for command, code in (("check", 2), ("start", 2), ("status", 1)):
         done = runner.invoke(app, ["sites", command, str(project)])
         assert done.exit_code == code
-        assert " ".join(done.output.split()).count(said) == 1
+        check_facts(done.output, said)
     assert not list(project.glob("*/process.pid"))

@@ -29,7 +29,7 @@ from tests.contract.federations import distance
 from tests.contract.test_crossing import NeighborSums
 from tests.contract.test_nodes import NodeCodes
 from tests.refusals import refusal
-from tests.sites.projects import SITES, InProcess, experiment, join_request
+from tests.sites.projects import SITES, InProcess, experiment, job_of, join_request
 
 CLIENTS = dict(zip(SITES, ("client-0", "client-1", "client-2"), strict=True))
 
@@ -113,7 +113,7 @@ def test_data_survives_the_site(project: Path) -> None:
     next(steps), next(steps)
     fresh = InProcess(project).members["bank-b"]
     fresh.answer(join_request(config, after=2), b"")
-    fed._link.members["bank-b"] = fresh  # type: ignore[attr-defined]
+    fed._link.members["bank-b"] = fresh
     *_, last = steps
     expected, sim = simulated(config, 4)
     assert distance({"w": last.state["w"]}, {"w": expected.state["w"]}) <= 1e-5
@@ -148,7 +148,7 @@ def test_a_refused_graph_stops_its_site_alone_and_is_described_to_its_owner(
 
     config = experiment("dropping", rounds=1)
     fed, algorithm = joined(project, config, quorum=0.6)
-    graph = fed._link.members["bank-c"]._job.graph  # type: ignore[attr-defined]
+    graph = job_of(fed._link.members["bank-c"]).graph
     size = int(graph.real.sum())
     monkeypatch.setattr(changing, "graph_like", spoiled)
     fed.begin(1)

@@ -7,19 +7,17 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 import torch
-from typer.testing import CliRunner
 
 from fedweave.accounts.contributions import measure_contributions
-from fedweave.cli import app
 from fedweave.core.tree import map_leaves
 from fedweave.errors import ClientsMissing
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.reading import read_run
 from fedweave.sites.flare.journal import journal_path, read_journal
+from tests import commands
 from tests.algorithms.cheats import Liar, impossible
 from tests.refusals import refusal
-from tests.sites.projects import SITES, experiment
-from tests.sites.test_in_process import deny, joined, simulated
+from tests.sites.projects import SITES, experiment, joined, set_policy, simulated
 from tests.sites.test_refused_rounds import job
 
 COALITIONS = 8  # of three sites
@@ -46,9 +44,7 @@ def test_sites_value_each_other_as_the_simulation_does(project: Path, tmp_path: 
     ledger = [row for row in run.ledger.to_pylist() if row["key"] == "tried/accuracy" and row["direction"] == "up"]
     assert {row["shape"] for row in ledger} == {f"[{COALITIONS}, 2] float64"}
     assert "an evaluation for each" in ledger[0]["reveals"]
-    said = CliRunner().invoke(app, ["contributions", str(out), "--rounds", "all"])
-    assert said.exit_code == 0, said.output
-    assert "which each counted for itself" in " ".join(said.output.split())
+    commands.run("contributions", out, "--rounds", "all")
 
 
 def test_sites_value_updates_by_themselves_as_the_simulation_does(project: Path, tmp_path: Path) -> None:
@@ -63,8 +59,7 @@ def test_sites_value_updates_by_themselves_as_the_simulation_does(project: Path,
     rows = read_run(out).ledger.to_pylist()
     shapes = {row["shape"] for row in rows if row["key"] == "tried/accuracy" and row["direction"] == "up"}
     assert shapes == {"[4, 2] float64"}
-    said = CliRunner().invoke(app, ["contributions", str(out), "--rounds", "all"])
-    assert said.exit_code == 0, said.output
+    commands.run("contributions", out, "--rounds", "all")
 
 
 def test_a_run_of_sites_without_the_part_names_it(project: Path, tmp_path: Path) -> None:
@@ -76,10 +71,10 @@ def test_a_run_of_sites_without_the_part_names_it(project: Path, tmp_path: Path)
 
 def test_each_model_is_an_evaluation_of_the_policy(project: Path) -> None:
     planned = 2 * (COALITIONS + 1)
-    deny(project, f"evaluations = {planned - 1}")
+    set_policy(project, f"evaluations = {planned - 1}")
     with refusal("clients-missing", "policy.evaluations:", "18"):
         joined(project, valued())
-    deny(project, f"evaluations = {planned}")
+    set_policy(project, f"evaluations = {planned}")
     fed, algorithm, _ = joined(project, valued())
     list(train(algorithm, fed, 2))
     entries = read_journal(journal_path(project / "bank-b", "r1")).entries
@@ -90,7 +85,7 @@ def test_each_model_is_an_evaluation_of_the_policy(project: Path) -> None:
 
 def test_a_server_that_tries_more_models_than_it_said_is_refused(project: Path) -> None:
     """A message with thousands of models would be an oracle for labels."""
-    deny(project, "evaluations = 40")
+    set_policy(project, "evaluations = 40")
     fed, algorithm, _ = joined(project, valued())
     state = algorithm.init(fed)
     fed.map(algorithm.train, {"w": state["w"]})
@@ -123,14 +118,14 @@ def test_no_more_models_are_tried_than_the_algorithm_tries(
 
 @pytest.mark.parametrize("rule", ["score_epsilon = 1.0", "round_scores = 10"])
 def test_hits_on_labels_as_they_are_stay_where_scores_are_coarser(project: Path, rule: str) -> None:
-    deny(project, rule)
+    set_policy(project, rule)
     with refusal("clients-missing", f"policy.{rule.split()[0]}: tried"):
         joined(project, valued())
 
 
 @pytest.mark.parametrize("measures", [[], ["average_precision"]])
 def test_no_more_leaves_of_tried_models_than_the_policy_lets_of_scores(project: Path, measures: list[str]) -> None:
-    deny(project, f"measures = {measures}")
+    set_policy(project, f"measures = {measures}")
     fed, algorithm, _ = joined(project, valued())
     state = algorithm.init(fed)
     fed.map(algorithm.train, {"w": state["w"]})

@@ -53,19 +53,19 @@ def test_an_earlier_job_is_ended_and_what_it_reached_is_brought(tmp_path: Path) 
         (folder / SUMMARY).write_text(str(round))
     told: list[dict[str, Any]] = []
     (out / RUN).write_text(json.dumps({"run": "r1", "job": "j1"}))
-    deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
+    deployed._end_earlier(Busy(left), out, told.append)
     assert (out / SUMMARY).read_text() == "7"
     assert [now["status"] for now in told] == ["ending"]
     for known in ({"run": "r2"}, {"run": "r2", "job": "of another server"}):
         (out / RUN).write_text(json.dumps(known))
-        deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
+        deployed._end_earlier(Busy(left), out, told.append)
     assert len(told) == 1
     (out / RUN).write_text(json.dumps({"run": "r1", "job": "j0"}))  # j1 is the copy that a restarted server has begun
-    deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
+    deployed._end_earlier(Busy(left), out, told.append)
     assert len(told) == 2
     (out / RUN).write_text("{")
     with refusal("file.damaged", "run.json"):
-        deployed._end_earlier(Busy(left), out, told.append)  # type: ignore[arg-type]
+        deployed._end_earlier(Busy(left), out, told.append)
 
 
 def test_a_run_goes_on_with_the_sites_versions_and_settings_that_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,6 @@ def test_a_run_whose_administrator_was_killed_goes_on_at_once(running: Path, tmp
     (tmp_path / "long.toml").write_text(dumps(config.plain()))
     words = ["sites", "run", str(tmp_path / "long.toml"), "--sites", str(running), "--out", str(tmp_path / "out")]
     started = subprocess.Popen([sys.executable, "-m", "fedweave", *words], stdout=subprocess.PIPE, text=True)
-    assert started.stdout is not None
     assert any(line.startswith("round 2") for line in started.stdout)
     started.send_signal(signal.SIGKILL)
     started.wait()

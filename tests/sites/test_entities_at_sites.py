@@ -32,9 +32,8 @@ from fedweave.sites.operation.project import read_project
 from tests.contract.federations import distance
 from tests.links.test_knowledge_graphs import triples as circle
 from tests.refusals import refusal
-from tests.sites.projects import SITES, InProcess
+from tests.sites.projects import SITES, InProcess, job_of, renamed, simulated
 from tests.sites.test_external import Watched
-from tests.sites.test_in_process import renamed, simulated
 from tests.sites.test_links_at_sites import joined, of_links, project, tables
 from tests.sites.test_prediction_at_home import predict
 
@@ -236,7 +235,7 @@ def test_sites_with_triples_of_their_own_say_which_relations_there_are(project: 
     *_, last = train(algorithm, fed, 1)
     assert 0 < last.summary["global/mrr"] <= 1
     assert "global/auc" not in last.summary
-    assert {link.members[site]._job.graph.x.shape[1] for site in SITES} == {18}
+    assert {job_of(link.members[site]).graph.x.shape[1] for site in SITES} == {18}
     write_site_file(project / SITES[0] / SITE_FILE, about | {"labels": names[1:]}, min_nodes=1)
     with refusal("data.row", "'after'"):
         held(project, SITES[0])

@@ -27,9 +27,8 @@ from fedweave.sites.operation.project import read_project
 from fedweave.sites.operation.running import run
 from tests.contract.federations import distance
 from tests.refusals import refusal
-from tests.sites.projects import SITES, InProcess, experiment
+from tests.sites.projects import SITES, InProcess, experiment, job_of, joined, simulated
 from tests.sites.test_carrying_at_sites import bank
-from tests.sites.test_in_process import joined, simulated
 from tests.sites.test_prediction_at_home import predict
 from tests.sites.test_sites import Watcher
 
@@ -67,7 +66,7 @@ def test_sites_give_the_numbers_of_the_simulation(
     fed, algorithm, link = joined(handed(project, config), config)
     expected, sim = simulated(config)
     for site, client in zip(SITES, sim.clients, strict=True):
-        here, there = (graph_arrays(graph).x for graph in (link.members[site]._job.graph, sim.graphs[client]))
+        here, there = (graph_arrays(graph).x for graph in (job_of(link.members[site]).graph, sim.graphs[client]))
         np.testing.assert_allclose(dense(here), dense(there), atol=1e-6)
         assert (dense(here)[:, -3:] != 0).any()
     *_, last = train(algorithm, fed, 2)
@@ -129,7 +128,7 @@ def tables(project: Path, ages: Any = AGES, external: str = "exchange", **policy
 
 def heard(link: Any, site: str) -> dict[str, dict[str, float]]:
     """{column: {node: what the site knows of it}}."""
-    job = link.members[site]._job
+    job = job_of(link.members[site])
     data = job.holdings.data
     ids = [name.removeprefix("iban-") for name in data.ids]
     return {name: dict(zip(ids, own, strict=True)) for name, own in zip(data.columns, dense(data.x).T, strict=True)}
@@ -327,10 +326,10 @@ def test_a_restarted_server_and_prediction_exchange_anew_and_find_the_same(proje
     fed, algorithm, link = joined(handed(project, config), config)
     steps = train(algorithm, fed, 2)
     first = next(steps)
-    saved, was = fed.snapshot(), {site: dense(graph_arrays(link.members[site]._job.graph).x) for site in SITES}
+    saved, was = fed.snapshot(), {site: dense(graph_arrays(job_of(link.members[site]).graph).x) for site in SITES}
     again, algorithm, link = joined(project, config, after=1)
     for site in SITES:
-        np.testing.assert_array_equal(dense(graph_arrays(link.members[site]._job.graph).x), was[site])
+        np.testing.assert_array_equal(dense(graph_arrays(job_of(link.members[site]).graph).x), was[site])
     again.restore(saved)
     *_, last = train(algorithm, again, 2, resume=(1, first.state), summary=first.summary)
     assert last.summary == pytest.approx(simulated(config)[0].summary, abs=1e-5)

@@ -21,8 +21,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT
 from fedweave.sites.operation.processes import members
 from tests.contract.federations import distance
-from tests.sites.projects import SITES, experiment
-from tests.sites.test_sites import simulated
+from tests.sites.projects import SITES, experiment, simulated
 
 pytestmark = pytest.mark.slow
 COMMAND = (sys.executable, "-m", "fedweave")  # whether or not its folder is on the path

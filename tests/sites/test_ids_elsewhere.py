@@ -13,8 +13,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config, resolve
 from fedweave.sites.flare.sitefile import SITE_FILE, write_site_file
-from tests.sites.projects import SITES, experiment
-from tests.sites.test_in_process import joined
+from tests.sites.projects import SITES, experiment, joined
 from tests.sites.test_refused_rounds import job
 
 SECRET = "IBAN-7f3a"  # each id begins with it

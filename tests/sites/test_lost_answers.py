@@ -57,7 +57,7 @@ class Network:
 
     def __init__(self, lose: str) -> None:
         self.lose, self.calls, self.site = lose, 0, sites.Site()
-        self.site._member = self.member = Counting()  # type: ignore[assignment]
+        self.site._member = self.member = Counting()
 
     def get_clients(self, names: list[str]) -> Any:
         return lambda **options: Group(self, names, **options)

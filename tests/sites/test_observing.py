@@ -51,7 +51,7 @@ class Asking(Silent):
 
 def trackers() -> tuple[list[Kept], Tracking]:
     made: list[Kept] = []
-    return made, Tracking([lambda *about: made.append(Kept(*about)) or made[-1]])  # type: ignore[func-returns-value]
+    return made, Tracking([lambda *about: made.append(Kept(*about)) or made[-1]])
 
 
 def test_trackers_of_a_run_of_sites_are_told_of_every_round(tmp_path: Path) -> None:
@@ -82,6 +82,6 @@ def test_a_job_that_never_ran_is_nothing_to_track(tmp_path: Path) -> None:
 def test_progress_keeps_the_last_rounds_alone() -> None:
     progress = Progress(recent=[{"round": at} for at in range(RECENT)])
     progress.ledger = type("Sizes", (), {"sizes": lambda self: {"up": 1}})()
-    progress.step(type("Reached", (), {"round": RECENT, "seconds": 1.0, "summary": {}})())  # type: ignore[arg-type]
+    progress.step(type("Reached", (), {"round": RECENT, "seconds": 1.0, "summary": {}})())
     assert [one["round"] for one in progress.plain()["recent"]] == list(range(1, RECENT + 1))
     assert "ledger" not in progress.plain()

@@ -20,9 +20,8 @@ from fedweave.sites.flare.journal import entries
 from fedweave.sites.flare.peers import Receipt, read_faults
 from fedweave.sites.operation.running import run
 from tests.contract.federations import distance
-from tests.refusals import refusal
-from tests.sites.projects import SITES, call_request, experiment
-from tests.sites.test_in_process import deny, joined, simulated
+from tests.refusals import check_facts, refusal
+from tests.sites.projects import SITES, call_request, experiment, joined, set_policy, simulated
 from tests.sites.test_sites import Watcher
 
 INFO = StepInfo.of({"w": "weights"})
@@ -100,7 +99,7 @@ def test_what_a_peer_sends_is_looked_at_before_it_is_used(project: Path, what: s
     ],
 )
 def test_the_policy_holds_for_peers(project: Path, policy: str, said: str) -> None:
-    deny(project, policy)
+    set_policy(project, policy)
     fed, algorithm, link = joined(project, experiment("dfedgnn"), quorum=0.6)
     fed.begin(1)
     blob: list[int] = []
@@ -134,7 +133,7 @@ def test_nothing_is_sent_to_whom_the_run_does_not_name(project: Path, peer: str)
     request = call_request(config, "DFedGNN.train", kind="send", to={"bank-a": ["bank-b", peer]})
     answer = link.members["bank-a"].answer(request, encode(algorithm.init(fed)))
     assert (answer.blob, answer.final) == (b"", True)
-    assert "names peers that are no other sites of the run" in answer.refusal
+    check_facts(answer.refusal, "peers")
     assert not [e for e in entries(project / "bank-a/ledgers/r1.jsonl") if e.direction == "peer"]
 
 

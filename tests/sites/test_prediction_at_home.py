@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.apply.predictions import probabilities
-from fedweave.cli import app
 from fedweave.core.ledger import Ledger
 from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
@@ -30,9 +28,9 @@ from fedweave.sites.flare.journal import entries, journal_path
 from fedweave.sites.flare.server import Server, _predict
 from fedweave.sites.flare.sitefile import SITE_FILE, write_site_file
 from fedweave.sites.operation.running import number_of, run
-from tests.refusals import refusal
-from tests.sites.projects import SITES, InProcess, experiment
-from tests.sites.test_in_process import joined, private, simulated
+from tests import commands
+from tests.refusals import check_facts, refusal
+from tests.sites.projects import SITES, InProcess, experiment, joined, private, set_policy, simulated
 
 ROUNDS = 2
 
@@ -104,8 +102,7 @@ def test_sites_predict_at_home_what_the_simulation_predicts(project: Path, name:
 def test_sites_predict_whose_evaluations_are_used_up(project: Path) -> None:
     """What predicts is the step that scores; nothing of scores leaves."""
     for site in SITES:
-        path = project / site / SITE_FILE
-        path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\nevaluations = {ROUNDS}\n")
+        set_policy(project, f"evaluations = {ROUNDS}", site)
     predict(project, *trained(project))
     assert all((project / site / "runs/r1/predictions.parquet").exists() for site in SITES)
 
@@ -232,7 +229,7 @@ def test_a_site_that_was_asked_and_did_not_write_is_named_and_keeps_no_older_fil
 def test_a_site_without_the_model_that_is_asked_for_is_named(banks: Path) -> None:
     """Of FedAvg with one client a round, those that were never called have no trained model."""
     config, algorithm, state = trained(banks, algorithm_settings={"participation": 0.1})
-    with pytest.raises(UserError, match=r"1 of 3 sites wrote no predictions. bank-.: it never trained"):
+    with pytest.raises(UserError, match=r"1 of 3 .*bank-.:"):
         predict_as_the_server_does(banks, config, algorithm, state, "trained")
 
 
@@ -254,15 +251,13 @@ def test_the_command_fails_where_a_site_wrote_nothing(owned: Path, tmp_path: Pat
     (owned / "server/test.npz").unlink(missing_ok=True)
     run(experiment("fedavg", rounds=2, quorum=0.6), owned, tmp_path / "out", False, lambda now: None)
     command = ["sites", "predict", str(tmp_path / "out"), "--sites", str(owned)]
-    told = CliRunner().invoke(app, command)
-    assert told.exit_code == 0, told.output
+    commands.run(*command)
     paths = {site: owned / site / "runs" / number_of(tmp_path / "out") / PREDICTIONS for site in SITES}
     before = {site: path.stat().st_mtime_ns for site, path in paths.items()}
     swap(owned)
-    told = CliRunner().invoke(app, command)
-    assert told.exit_code == 2
-    assert "bank-b: its data or settings were refused" in told.stderr
-    assert "Give the columns" in told.stderr  # from the log of the site, whose folder is on this machine
+    told = commands.run(*command, code=2)
+    check_facts(told, "bank-b:")
+    check_facts(told, "columns")  # from the log of the site, whose folder is on this machine
     assert not paths["bank-b"].exists()
     assert all(paths[site].stat().st_mtime_ns > before[site] for site in ("bank-a", "bank-c"))
 

@@ -21,11 +21,10 @@ from fedweave.sites.flare.audit import compare
 from fedweave.sites.flare.journal import journal_path, read_journal
 from fedweave.sites.flare.predicted import read_flags
 from fedweave.sites.flare.server import flagging_known
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 from tests.security.cheating import SITE, Cheat, agreed, reply
-from tests.sites.projects import SITES
+from tests.sites.projects import SITES, joined, set_policy
 from tests.sites.test_carrying_at_sites import on_transfers, own_tables, transfers
-from tests.sites.test_in_process import deny, joined
 from tests.sites.test_prediction_at_home import predict
 from tests.sites.test_secure_sums import made, metered, project, words  # noqa: F401
 
@@ -100,8 +99,7 @@ def test_nobody_tells_how_many_of_each_class_it_has_unless_its_policy_says_so(pr
     """Neither as it joins nor with scores; a denial holds whatever the measures name, and sums are of all members."""
     for policy, told in (("", False), (f'{NAMED}\ndeny = ["labels"]', False), ('measures = ["classes"]', True)):
         for site in SITES:
-            path = project / site / "site.toml"
-            path.write_text(path.read_text().partition("[policy]")[0] + f"[policy]\n{policy}\n")
+            set_policy(project, f"{policy}", site)
         server = Cheat(project, agreed(), run=f"r{len(policy)}")
         found = reply(server.join())
         own = reply(server.call("FedAvg.score"))["own"]
@@ -124,7 +122,7 @@ def test_nobody_tells_how_many_of_each_class_it_has_unless_its_policy_says_so(pr
 def test_all_members_may_have_one_rule_for_sums(project: Path, policy: str) -> None:  # noqa: F811
     """Nothing is known then that nobody tells, and the server's ledger says what every site's own does."""
     for site in SITES:
-        deny(project, policy, site)
+        set_policy(project, policy, site)
     fed, algorithm, _ = joined(project, summed())
     [last] = train(algorithm, fed, 1)
     by_class = not policy or policy.startswith('measures = ["loss"]')
@@ -141,7 +139,7 @@ def _at(project: Path, config: Any) -> Iterator[Any]:  # noqa: F811
 
 
 def test_a_policy_has_scores_leave_in_sums_alone(project: Path) -> None:  # noqa: F811
-    deny(project, 'secure_sum = ["own"]\nmin_sites = 3')
+    set_policy(project, 'secure_sum = ["own"]\nmin_sites = 3')
     with pytest.raises(ClientsMissing, match=r"policy.secure_sum: own may only leave in a secure sum .*scores = .sum."):
         joined(project, agreed())
     *_, last = train(*_at(project, summed()), 2)
@@ -161,17 +159,17 @@ def test_a_server_gets_no_sites_own_scores_by_asking_otherwise(project: Path) ->
 
 
 def test_a_site_whose_scores_are_of_drawn_labels_adds_their_hits_alone(project: Path) -> None:  # noqa: F811
-    deny(project, f'{NAMED}\nscore_epsilon = 1.0\nepsilon = 9.0\nunbounded = ["update", "n", "nodes"]')
+    set_policy(project, f'{NAMED}\nscore_epsilon = 1.0\nepsilon = 9.0\nunbounded = ["update", "n", "nodes"]')
     *_, last = train(*_at(project, summed()), 2)
     assert 0 < last.summary["scores/uncounted"] < 1  # the others' are counted
     lines = [line for entry in read_journal(journal_path(project / SITE, "summed")).entries for line in entry.keys]
     [hits] = {line.mechanism for line in lines if line.key == "own/accuracy"}
-    assert "local differential privacy" in hits
-    assert "secure sum" in hits
+    check_facts(hits, "local differential privacy")
+    check_facts(hits, "secure sum")
 
 
 def test_words_of_scores_are_counted_among_evaluations(project: Path) -> None:  # noqa: F811
-    deny(project, "evaluations = 1")
+    set_policy(project, "evaluations = 1")
     with refusal("clients-missing", "evaluations"):
         joined(project, summed())
 
@@ -190,9 +188,9 @@ def test_sites_weigh_classes_by_all_members_counts_and_none_tells_its_own(projec
     server = Cheat(project, config, run="cheated")
     reply(server.join())
     answer = server.call("ClassCounts.count_classes", 0, {"classes": torch.zeros(3, dtype=torch.int64)})
-    assert "secure sum" in answer.refusal
+    check_facts(answer.refusal, "secure sum")
     for denied in ("class_counts", "labels"):
-        deny(project, f'deny = ["{denied}"]\ncalls = {{count_classes = 5}}')
+        set_policy(project, f'deny = ["{denied}"]\ncalls = {{count_classes = 5}}')
         with refusal("clients-missing", "class_counts"):
             joined(project, config, run=f"without{denied[0]}")
 

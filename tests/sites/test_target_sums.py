@@ -11,8 +11,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.metrics.selection import Judging
 from fedweave.sites.operation.experiments import hand_out, split
-from tests.sites.projects import SITES
-from tests.sites.test_in_process import simulated
+from tests.sites.projects import SITES, simulated
 from tests.sites.test_target_sites import joined, of_numbers
 
 

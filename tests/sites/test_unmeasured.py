@@ -20,8 +20,7 @@ from fedweave.sites.operation.experiments import hand_out
 from fedweave.sites.operation.findings import Findings
 from fedweave.sites.operation.site_check import check_site
 from tests.privacy.authority import write_kits
-from tests.sites.projects import SITES, experiment
-from tests.sites.test_in_process import deny, joined
+from tests.sites.projects import SITES, experiment, joined, set_policy
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +61,7 @@ def run(
 ) -> dict[str, float]:
     """The summary after two rounds of sites whose policies measure this."""
     for site in SITES:
-        deny(project, "" if measures is None else f"measures = {list(measures)}", site)
+        set_policy(project, "" if measures is None else f"measures = {list(measures)}", site)
     config = experiment("fedavg", rounds=2, algorithm_settings={"scores": scores, "lr": 0.1}, **rest)
     fed, algorithm, _ = joined(project, config, run)
     *_, last = train(algorithm, fed, 2, judging=config.evaluation)
@@ -98,7 +97,7 @@ def noted(
 ) -> list[str]:
     """What a check says of measures."""
     for site in sites:
-        deny(project, f"measures = {list(measures)}", site)
+        set_policy(project, f"measures = {list(measures)}", site)
     config = experiment("fedavg", rounds=2, algorithm_settings={"scores": scores}, **rest)
     told = Findings(forms={site: {} for site in SITES})
     for site in SITES:

@@ -18,8 +18,7 @@ from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.order import Order
 from tests.contract.federations import algorithm as made
 from tests.refusals import refusal
-from tests.sites.projects import SITES, InProcess, bring, experiment, tables
-from tests.sites.test_in_process import joined, private, simulated
+from tests.sites.projects import SITES, InProcess, bring, experiment, joined, private, simulated, tables
 from tests.sites.test_vertical import rewrite
 
 

@@ -10,7 +10,6 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.core.tree import leaves
-from fedweave.errors import UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, RUN, read_summary
@@ -19,6 +18,7 @@ from fedweave.experiment.runs.run import run
 from fedweave.sites.flare.participation import RUNS
 from fedweave.sites.flare.server import Progress, Server, backend
 from fedweave.sites.operation.experiments import with_start_run
+from tests.refusals import refusal
 from tests.sites.projects import SITES, InProcess, experiment
 
 
@@ -48,12 +48,10 @@ def test_sites_begin_from_the_earlier_run_of_that_number(project: Path, tmp_path
 @pytest.mark.parametrize("number", ["nobody", "../feb"])
 def test_a_number_of_no_run_is_refused(project: Path, number: str) -> None:
     config = resolve(experiment("fedavg", rounds=2).plain() | {"init_from": number})
-    with pytest.raises(UserError) as refused:
+    with refusal("init.run"):
         job(project, "mar", config)
-    assert refused.value.code == "init.run"
 
 
 def test_a_directory_that_is_no_run_of_sites_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError) as refused:
+    with refusal("init.run"):
         with_start_run(experiment("fedavg", rounds=2), tmp_path)
-    assert refused.value.code == "init.run"

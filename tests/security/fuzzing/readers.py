@@ -138,7 +138,7 @@ def asked(member: Member, text: str, blob: bytes) -> None:
     nothing with weights of another model is foreseen."""
     found: list[logging.LogRecord] = []
     handler = logging.Handler()
-    handler.emit = found.append  # type: ignore[method-assign]
+    handler.emit = found.append
     log = logging.getLogger(f"fedweave.site.{SITE}")
     log.addHandler(handler)
     try:
@@ -147,7 +147,7 @@ def asked(member: Member, text: str, blob: bytes) -> None:
         log.removeHandler(handler)
     faults = [record.exc_info[1] for record in found if record.exc_info]
     if faults and not isinstance(faults[0], StepFailed):
-        raise faults[0]  # type: ignore[misc]
+        raise faults[0]
 
 
 class Replying:
