@@ -311,9 +311,9 @@ def _sites(parts: Sequence[Part], classes: int, keep: float, dtype: torch.dtype)
         sites.append(
             Site(
                 hidden.torch(),
-                hidden.transposed().torch(),
+                hidden.transpose().torch(),
                 train.torch(),
-                train.transposed().torch(),
+                train.transpose().torch(),
                 target,
                 F.one_hot(target, classes).to(dtype),
                 Csr.of(s.astype(kind)).torch(),

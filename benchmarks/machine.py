@@ -145,7 +145,7 @@ def measure(nodes: int = 2708, features: int = 1433, nnz: int = 49216, hidden: i
     places = draw.choice(nodes * features, nnz, replace=False)
     x = sp.csr_matrix((np.ones(nnz, np.float32), np.divmod(places, features)), shape=(nodes, features))
     csr = Csr.of(x)
-    forth, back = csr.torch(), csr.transposed().torch()
+    forth, back = csr.torch(), csr.transpose().torch()
     w, g, square = torch.rand(features, hidden), torch.rand(nodes, hidden), torch.rand(hidden, hidden)
     into_w, into_g, one = torch.empty_like(w), torch.empty_like(g), torch.zeros(1)
     flops = 2e-9 * nnz * hidden

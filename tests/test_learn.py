@@ -549,7 +549,7 @@ def scaled(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
 def same_as_eager(calls: Sequence[Callable[..., Any]]) -> None:
     """Every call gives the same bits whether its steps are recorded at once or never."""
     runs, recordings = [[call() for call in calls]], Recordings("always")
-    with recordings.used():
+    with recordings.activate():
         runs.append([call() for call in calls])
     assert recordings.played
     for eager, replayed in zip(*runs, strict=True):
@@ -606,7 +606,7 @@ def test_recorded_parts_are_the_function(make_graphs: Callable[..., Any], when: 
         def step(g: Graph, w: Tensor, key: Tensor, common: Tensor = common, n: int = number) -> tuple[Tree, Tensor]:
             return record_part(part, g, {"own": {"w": w}, "common": common, "key": key, "n": n})
 
-        with recordings.used():
+        with recordings.activate():
             for _ in range(2):
                 found, dropped = vmap(step, in_dims=(dims, 0, 0))(both, w, keys)
         for i, graph in enumerate(graphs):
@@ -637,12 +637,12 @@ def test_what_a_server_computes_is_captured_for_each_graph_that_it_holds(
     held, recordings = padded_alike([*make_graphs([20, 20]).values()]), Recordings("always", by)
     for at, times in ((0, 1.0), (1, 2.0), (0, 3.0), (1, 4.0)):
         given = {"weight": torch.full((6, 3), times, dtype=held[at].x.dtype)}
-        with recordings.used():
+        with recordings.activate():
             found = compute_on_server(reached, given, held[at])
         assert torch.equal(found["h"], (held[at].x @ given["weight"]).relu())
         assert torch.equal(found["y"], held[at].y)
     assert (len(calls), by.captured) == (1, 2)
     monkeypatch.setattr(recording, "_MAX_ELEMENTS", 17)  # of 18 numbers it is not recorded
-    with recordings.used():
+    with recordings.activate():
         compute_on_server(reached, given, held[0])
     assert len(calls) == 2

@@ -137,7 +137,7 @@ def test_a_sparse_leaf_counts_its_entries_with_their_places() -> None:
     ledger.record(0, 0, "s", ["a"], "up", {"w": leaf})
     own, framing = ledger.table().to_pylist()
     assert (own["shape"], own["bytes"]) == ("[2, 3] float32, sparse", 16)
-    assert len(leaf.packed()) == 16
+    assert len(leaf.pack()) == 16
     assert own["bytes"] + framing["bytes"] == ledger.bytes_up == len(encode({"w": leaf}))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedweave.contract.subject import distance, everything
-from fedweave.engines.ray_workers import _ASKING, RayWorkers
+from fedweave.engines.ray_workers import _ATTEMPTS, RayWorkers
 from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -120,14 +120,14 @@ def test_a_node_that_dies_costs_no_number(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_cluster_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**options: Any) -> None:
-        assert os.environ[_ASKING] == "1"  # Ray would ask for a quarter of an hour
+        assert os.environ[_ATTEMPTS] == "1"  # Ray would ask for a quarter of an hour
         raise ConnectionError("nobody listens")
 
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with refusal("user", "engine.address"):
         RayWorkers("127.0.0.1:1", 1.0)
-    assert _ASKING not in os.environ
+    assert _ATTEMPTS not in os.environ
 
 
 def test_a_machine_that_is_too_busy_for_ray_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from fedweave.algorithms import ALGORITHMS
 from fedweave.contract.subject import RecordingEngine, Subject, distance, everything
 from fedweave.engines import recovery
-from fedweave.engines.recovery import Recovering
+from fedweave.engines.recovery import RecoveringChannel
 from fedweave.engines.sharded import Channel, Pending, Shard, Sharded, Worker
 from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import WorkerLost
@@ -56,7 +56,7 @@ def federation(subject: Subject, spool: Path, deaths: list[int], after: bool = F
     first, *others = graphs
     mortal = Mortal(lambda: make(others), deaths, after)
     safe = Mortal(lambda: make([first]), [], False)
-    shards = [Shard([first], safe()), Shard(others, Recovering("worker 2", mortal, spool / "2"))]
+    shards = [Shard([first], safe()), Shard(others, RecoveringChannel("worker 2", mortal, spool / "2"))]
     held = {"test": whole.test, "validation": whole.test}
     return RecordingEngine(Sharded(tuple(graphs), shards), held=held, **given), mortal
 

@@ -116,7 +116,7 @@ def test_sparse_tensors_of_many_clients_are_counted_at_once(resend: bool) -> Non
         messages, ledger = Messages("s", {}, each, names, names), Ledger()
         encoded_size(messages.down(names[0]))  # the form of such messages is known from then on
         with Counted() as counted:
-            for part, sent, counts in LastSent(resend).metered(names, messages):
+            for part, sent, counts in LastSent(resend).group_by_message(names, messages):
                 ledger.record(0, 0, "s", part, "down", sent, counts=counts)
         assert ledger.bytes_down == sum(len(encode(messages.down(name))) for name in names)
         return counted.kernels
@@ -141,9 +141,9 @@ class Counted(TorchDispatchMode):
 def test_only_the_last_message_counts_on_both_sides() -> None:
     server, client = LastSent(resend=False), LastReceived(resend=False)
     for message in ({"w": W}, {"b": B}):
-        client.whole(server.shortened({"a": message})["a"])
+        client.whole(server.shorten({"a": message})["a"])
         server.note({"a": message}, ["a"])
-    assert HELD not in server.shortened({"a": {"w": W}})["a"]
+    assert HELD not in server.shorten({"a": {"w": W}})["a"]
     with refusal("call-refused", "leaves out"):
         client.whole({HELD: "w"})
 
@@ -151,7 +151,7 @@ def test_only_the_last_message_counts_on_both_sides() -> None:
 def test_clients_with_the_same_message_get_what_each_of_them_lacks() -> None:
     server, message = LastSent(resend=False), {"w": W}
     server.note({"a": message}, ["a"])
-    sent = server.shortened({"a": message, "b": message, "c": message})
+    sent = server.shorten({"a": message, "b": message, "c": message})
     assert [HELD in sent[client] for client in "abc"] == [True, False, False]
     assert sent["b"] is sent["c"]
 
@@ -163,7 +163,7 @@ def test_both_sides_agree_and_one_that_missed_a_call_gets_all() -> None:
         {"w": {"weight": W, "bias": B}, "n": 3},
     )
     for replied, held in ((["a"], False), (["a"], True), ([], True), (["a"], False)):
-        sent = server.shortened({"a": message})["a"]
+        sent = server.shorten({"a": message})["a"]
         got = client.whole(decode(encode(sent)))
         assert got["n"] == 3
         assert torch.equal(got["w"]["weight"], W)

@@ -122,7 +122,7 @@ def test_a_batch_made_at_once_is_the_stack_of_its_clients_graphs_to_the_bit(
     made: Any = client_graphs(*small(sparse, sensitive, shared), dtype)
     names = [*made, "client-1"]  # the last fills up
     assert (made._slots is None) == shared
-    ours, theirs = made.stacked(names), stack([made[name] for name in names])
+    ours, theirs = made.stack(names), stack([made[name] for name in names])
     assert {made.rows(name) for name in names} == {(32, 32)}
     pairs = [(getattr(ours, name), getattr(theirs, name)) for name in ("y", "masks", "real", "sensitive", "x")]
     pairs += [(ours.edges.operator(kind), theirs.edges.operator(kind)) for kind in ("gcn", "mean", "two_hops")]

@@ -110,7 +110,7 @@ def test_the_store_is_a_dict_of_clients(groups: list[list[str]]) -> None:
         model.update(zip(group, numbers, strict=True))
     assert {client: state["w"][0].item() for client, state in states.dump().items()} == model
     homes = {states._home[client][0] for client in model}
-    assert homes - states._filed.keys() == set(states._stacks)  # no stack outlives its last client
+    assert homes - states._stores.keys() == set(states._stacks)  # no stack outlives its last client
     for stack, (group, _) in states._stacks.items():  # nor keeps what clients have that have gone
         assert all(states._home[client][0] == stack for client in group)
 

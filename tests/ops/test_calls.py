@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 import torch
 
-from fedweave.ops.recorded_calls import _DIRECT, MemoryPlace, TapedCall, quickest, simplified
+from fedweave.ops.recorded_calls import _DIRECT, MemoryPlace, TapedCall, quickest, simplify
 
 A, B = MemoryPlace("a", (2, 3), (3, 1)), MemoryPlace("b", (2, 3), (3, 1))
 SWAPPED = MemoryPlace("a", (3, 2), (1, 3))
@@ -18,7 +18,7 @@ def call(text: str, *gives: int, reads: Iterable[int] = (), writes: Iterable[int
 
 
 def lines(calls: list[TapedCall], places: list[MemoryPlace], *results: int) -> list[str]:
-    return [found.line for found in simplified(calls, places, results)]
+    return [found.line for found in simplify(calls, places, results)]
 
 
 def view(of: int, number: int) -> TapedCall:

@@ -22,7 +22,7 @@ REFUSES_NOTHING |= {"cgsv", "dw", "eu", "fedtgp", "rffl"}
 
 
 def runs(recordings: Recordings, function: Any, name: int, *operands: Tensor) -> Any:
-    with recordings.used():
+    with recordings.activate():
         return record_or_play(function, (function,), ("x", "w"), (), operands, StableOperands(name, frozenset({0})))
 
 

@@ -26,7 +26,7 @@ from fedweave.ops.tape import derived, kernel
 
 
 def call(recordings: Recordings, function: Callable[..., Any], *operands: Any, roots: tuple[Any, ...] = ()) -> Any:
-    with recordings.used(), torch.no_grad():
+    with recordings.activate(), torch.no_grad():
         return record_or_play(function, (function,), (), roots, operands)
 
 
@@ -288,7 +288,7 @@ def test_a_recording_that_fails_is_dropped_with_one_note(
 
     recordings = Recordings("always")
     if broken == "making":
-        monkeypatch.setattr("fedweave.ops.tape.compiled", fails)
+        monkeypatch.setattr("fedweave.ops.tape.compile_calls", fails)
     else:
         monkeypatch.setattr(Recording, broken, fails)
     for seed in range(4):
@@ -338,7 +338,7 @@ def test_what_is_derived_is_that_of_the_batch_it_is_played_on() -> None:
     for rows in ((1.0, 2.0), (5.0, 7.0), (3.0, 4.0, 5.0), (0.0, 9.0), (1.0, 1.0, 8.0)):
         owner, plain = Owner(*rows), Owner(*rows)
 
-        with recordings.used():
+        with recordings.activate():
             found = record_or_play(partial(from_owner, owner), (from_owner,), (), (owner,), (a,))
         assert torch.equal(found, from_owner(plain, a))
     assert (recordings.recorded, recordings.played) == (2, 3)  # one of two rows, one of three
@@ -349,7 +349,7 @@ def test_a_batch_is_not_kept_alive() -> None:
 
     def used() -> list[weakref.ref[Any]]:
         owner = Owner(1.0, 2.0)
-        with recordings.used():
+        with recordings.activate():
             record_or_play(partial(from_owner, owner), (from_owner,), (), (owner,), (torch.ones(4, 6),))
         return [weakref.ref(thing) for thing in (owner, owner.matrix, *owner.below)]
 
@@ -375,7 +375,7 @@ def test_a_recorded_part_is_one_call_of_the_whole() -> None:
 
 
 def test_recordings_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_MOST_COMPUTATIONS", 3)
+    monkeypatch.setattr(recording, "_MAX_COMPUTATIONS", 3)
     recordings = Recordings("always")
     for size in (1, 2, 1, 3, 1, 4, 1, 5, 2):
         call(recordings, torch.neg, torch.ones(size))
@@ -385,7 +385,7 @@ def test_recordings_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_recordings_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "_MOST_BYTES", 30_000)
+    monkeypatch.setattr(recording, "_MAX_BYTES", 30_000)
     recordings = Recordings("always")
     for size in range(20):
 

@@ -125,7 +125,7 @@ def test_a_recording_picks_the_rows_that_it_is_given_later() -> None:
 
     recordings = Recordings("always")
     for seed in (0, 1):
-        with recordings.used():
+        with recordings.activate():
             given = record_or_play(step, (step,), (), (), inputs(seed))
         for found, expected in zip(given, step(*inputs(seed)), strict=True):
             assert torch.equal(found, expected)

@@ -132,8 +132,8 @@ def test_a_csr_keeps_its_matrix(dtype: torch.dtype) -> None:
     csr = Csr.of(m)
     assert csr.starts.dtype == csr.columns.dtype == torch.int32
     assert (csr.scipy() != m).nnz == 0
-    assert (csr.transposed().scipy() != m.T).nnz == 0
-    assert (csr.transposed().transposed().scipy() != m).nnz == 0
+    assert (csr.transpose().scipy() != m.T).nnz == 0
+    assert (csr.transpose().transpose().scipy() != m).nnz == 0
     assert torch.equal(csr.torch().to_dense(), torch.from_numpy(m.toarray()))
     assert csr.values.dtype == dtype
 

@@ -112,7 +112,7 @@ def test_a_sparse_form_hides_no_number(value: float, said: str) -> None:
 @pytest.mark.parametrize("form", ["sparse float32 -1099511627776", "float"])
 def test_what_is_said_of_leaves_that_do_not_come_is_refused(form: str) -> None:
     """A negative size would let the others be as large as they like."""
-    tensors = {"a": Sparsified(torch.zeros(1 << 20)).packed()}
+    tensors = {"a": Sparsified(torch.zeros(1 << 20)).pack()}
     told = {"a": "sparse float32 1048576", "nowhere": form}
     blob = save(tensors, {"python": json.dumps(told)})
     _, refused = Inspector(1 << 20).accept("train", INFO, {}, {"bad": blob})

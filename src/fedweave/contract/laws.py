@@ -164,13 +164,15 @@ def clients_are_isolated(subject: Subject) -> None:
     for before in (subject.loop_run(), subject.vmap_run()):
         fed = subject.federation(clients=subject.graphs(changed=CHANGED), **TOGETHER | {"mode": before.fed.mode})
         for _ in train(subject.build(), fed, ROUNDS, EVERY):
-            pairs = list(zip(before.fed.heard, fed.heard, strict=False))
-            differs = [changed in one.clients and distance(one[changed], two[changed]) > 0 for one, two in pairs]
-            for one, two in pairs[: differs.index(True) + 1 if any(differs) else len(pairs)]:
-                for client in [client for client in one.clients if client != changed]:
-                    if distance(one[client], two[client]) > 0:
+            differs = False
+            for one, two in zip(before.fed.heard, fed.heard, strict=False):
+                for client in one.clients:
+                    if client != changed and distance(one[client], two[client]) > 0:
                         raise Broken(f"{client}'s reply in mode {fed.mode!r} depends on the data of {changed}")
-            if any(differs):
+                differs = changed in one.clients and distance(one[changed], two[changed]) > 0
+                if differs:
+                    break
+            if differs:
                 break
         else:
             raise Broken(f"{changed} replied as before, although its data had changed")
@@ -200,9 +202,9 @@ def a_quorum_carries_the_round(subject: Subject) -> None:
         raise Broken("it has no setting `quorum`")
     evaluated = []
     for step, fed in subject.resume(subject.vmap_run(), subject.build(quorum=0.8), every=1, absent=_absent):
-        evaluated.append([client for client in fed.clients if client in _evaluated_clients(step.metrics)])
-    everyone = [*fed.clients]
-    if evaluated != [[client for client in everyone if client != ABSENT], everyone]:
+        evaluated.append([client for client in fed.clients if client in _clients_of(step.metrics)])
+    without_absent = [client for client in fed.clients if client != ABSENT]
+    if evaluated != [without_absent, [*fed.clients]]:
         raise Broken(f"{ABSENT} was to be left out of only one round, but the evaluated clients were {evaluated}")
 
 
@@ -217,11 +219,11 @@ def a_client_without_training_examples_keeps_what_it_receives(subject: Subject) 
     client, received = f"site-{IDLE}", []
     state = algorithm.init(fed)
     for round in (1, 2):
-        received.append(_deployed_model(algorithm, state, fed, "personal", client))
+        received.append(_model_at_client(algorithm, state, fed, "personal", client))
         fed.begin(round)
         state = algorithm.round(state, fed)
-    received = [*received[1:], _deployed_model(algorithm, state, fed, "personal", client)]
-    trained_model = _deployed_model(algorithm, state, fed, "trained", client)
+    received = [*received[1:], _model_at_client(algorithm, state, fed, "personal", client)]
+    trained_model = _model_at_client(algorithm, state, fed, "trained", client)
     gap = min(distance(trained_model, model) for model in received)
     if not gap <= 1e-6:
         raise Broken(f"the trained model of {client}, which has no training examples, is {gap:.2g} off what it got")
@@ -250,12 +252,14 @@ def one_client_is_ordinary_training(subject: Subject) -> None:
     """With one client and one local step a round, training equals PyTorch's own optimizer, to 1e-9."""
     if subject.needs.graph_level or not subject.takes("local_steps", "optimizer", "lr", "weight_decay"):
         raise Broken("it has no full-batch local steps of a chosen optimizer on nodes")
-    plain: Record = {"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}
-    adam = {"local_steps": 1, "optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
-    candidates = [adam | {"optimizer_state": state_kind} for state_kind in ("kept", "fresh")]
-    if not subject.takes("optimizer_state"):
-        candidates = []
-    for settings in (plain, *(candidate for candidate in candidates if _accepts(subject, candidate))):
+    adam: Record = {"local_steps": 1, "optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
+    choices: list[Record] = [{"local_steps": 1, "optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}]
+    if subject.takes("optimizer_state"):
+        for state_kind in ("kept", "fresh"):
+            settings = adam | {"optimizer_state": state_kind}
+            if _accepts(subject, settings):
+                choices.append(settings)
+    for settings in choices:
         try:
             trained, expected = train_both(subject, settings)
         except NoGcn as error:
@@ -312,32 +316,30 @@ def it_runs_the_steps_that_it_declares(subject: Subject) -> None:
         _check_order(fed.ran[0], calls.prediction, "in prediction")
 
 
-LAWS: dict[str, Law] = {
-    law.__name__: law
-    for law in (
-        clients_in_batches_give_the_loops_numbers,
-        all_clients_at_once_do_in_double_precision,
-        recorded_steps_give_the_same_bits,
-        recorded_rounds_give_the_same_bits,
-        the_order_of_clients_does_not_matter,
-        nothing_but_bytes_passes,
-        shards_give_the_same_bits,
-        the_ledger_counts_the_bytes_that_pass,
-        the_same_seed_gives_the_same_run,
-        evaluating_more_often_changes_nothing,
-        clients_are_isolated,
-        a_resumed_run_gives_the_same,
-        a_missing_client_is_named,
-        a_quorum_carries_the_round,
-        a_client_without_training_examples_keeps_what_it_receives,
-        it_runs_the_steps_that_it_declares,
-        training_lowers_the_loss,
-        one_client_is_ordinary_training,
-    )
-}
+_ALL_LAWS: tuple[Law, ...] = (
+    clients_in_batches_give_the_loops_numbers,
+    all_clients_at_once_do_in_double_precision,
+    recorded_steps_give_the_same_bits,
+    recorded_rounds_give_the_same_bits,
+    the_order_of_clients_does_not_matter,
+    nothing_but_bytes_passes,
+    shards_give_the_same_bits,
+    the_ledger_counts_the_bytes_that_pass,
+    the_same_seed_gives_the_same_run,
+    evaluating_more_often_changes_nothing,
+    clients_are_isolated,
+    a_resumed_run_gives_the_same,
+    a_missing_client_is_named,
+    a_quorum_carries_the_round,
+    a_client_without_training_examples_keeps_what_it_receives,
+    it_runs_the_steps_that_it_declares,
+    training_lowers_the_loss,
+    one_client_is_ordinary_training,
+)
+LAWS: dict[str, Law] = {law.__name__: law for law in _ALL_LAWS}
 
 
-def _deployed_model(algorithm: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
+def _model_at_client(algorithm: Deployable, state: Tree, fed: Engine, which: Which, client: str) -> Tree:
     """The model that is stored at a client for its owner; the clients' states do not change."""
     before, data = fed.snapshot(), fed.snapshot_data()
     algorithm.deploy(state, fed, which)
@@ -379,7 +381,7 @@ def _last(run: ContractRun) -> dict[str, float]:
     return {name: value for name, value in run.final["summary"].items() if not name.startswith("best_")}
 
 
-def _evaluated_clients(metrics: pa.Table) -> set[str]:
+def _clients_of(metrics: pa.Table) -> set[str]:
     """The clients of an evaluation."""
     return {row["client"] for row in metrics.to_pylist() if row["split"] != SERVER}
 

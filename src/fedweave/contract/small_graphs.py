@@ -38,11 +38,12 @@ def graphs(
 ) -> dict[str, Graph]:
     """{client: graph} of their data, padded to few sizes, with `extra` precomputed values."""
     each = client_data(changed)
-    rows, examples = (size_classes([len(fields[name]) for fields in each]) for name in ("graph_of", "y"))
-    return {
-        f"site-{i}": make_graph(**fields, dtype=dtype, rows=rows[i], examples=examples[i], extra=extra[i])
-        for i, fields in enumerate(each)
-    }
+    rows = size_classes([len(fields["graph_of"]) for fields in each])
+    examples = size_classes([len(fields["y"]) for fields in each])
+    graphs = dict[str, Graph]()
+    for i, fields in enumerate(each):
+        graphs[f"site-{i}"] = make_graph(**fields, dtype=dtype, rows=rows[i], examples=examples[i], extra=extra[i])
+    return graphs
 
 
 def global_test(dtype: torch.dtype = torch.float64) -> Graph:

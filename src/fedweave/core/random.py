@@ -106,7 +106,7 @@ def fold(parent: Tensor, *purpose: int | str | Tensor) -> Tensor:
     out = parent
     for part in purpose:
         if hashing.is_secret(out):
-            out = hashing.derived(out, part)
+            out = hashing.derive(out, part)
         elif isinstance(part, Tensor):
             out = finalize(out * 3 + finalize(part))
         else:

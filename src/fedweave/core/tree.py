@@ -222,7 +222,7 @@ def encode(tree: Tree) -> bytes:
             tensors[path] = materialize(leaf).detach().cpu().contiguous().clone()
         elif isinstance(leaf, Sparsified):
             python[path] = _SPARSE + leaf.form
-            tensors[path] = leaf.packed().cpu()
+            tensors[path] = leaf.pack().cpu()
         else:
             python[path] = _kind(leaf)
             if isinstance(leaf, str):
@@ -287,7 +287,7 @@ def decode(blob: bytes, filled: int = _FILLED, device: torch.device | str = "cpu
             if kind is None:
                 flat[path] = tensor
             elif kind.startswith(_SPARSE):
-                flat[path] = Sparsified.unpacked(tensor, kind.removeprefix(_SPARSE))
+                flat[path] = Sparsified.unpack(tensor, kind.removeprefix(_SPARSE))
             elif kind == "str":
                 flat[path] = bytes(tensor.tolist()).decode()
             else:

@@ -63,7 +63,7 @@ class Flat(NamedTuple):
 
 
 class Layout:
-    """Positions of trees' leaves in a list, and the parts of partly stored or sparsified leaves that are no tensors.
+    """Positions of trees' leaves in a list, and the parts of partly stored or sparsified leaves that are not tensors.
 
     kinds: {path: function that rebuilds the leaf}. shared: positions of values that all clients of a batch share.
     """
@@ -77,11 +77,11 @@ class Layout:
         kinds, flat, shared = dict[str, Callable[[Iterator[Any]], Any]](), list[Any](), list[int]()
         for path, leaf in by_path.items():
             if isinstance(leaf, TouchedRows):
-                kinds[path] = partial(_touched, matrix=leaf.matrix)
+                kinds[path] = partial(_take_touched_rows, matrix=leaf.matrix)
                 shared.append(len(flat))
                 flat += leaf.rest, leaf.rows, leaf.values
             elif isinstance(leaf, Sparsified):
-                kinds[path] = _sparsified
+                kinds[path] = _take_sparsified
                 flat.append(leaf.dense)
             else:
                 kinds[path] = next
@@ -91,10 +91,11 @@ class Layout:
     @property
     def form(self) -> tuple[object, ...]:
         """Equal for layouts that read lists in the same way."""
-        return tuple(
-            (path, isinstance(kind, partial) and kind.keywords["matrix"] is not None, kind is next)
-            for path, kind in self.kinds.items()
-        )
+        form = list[object]()
+        for path, kind in self.kinds.items():
+            has_matrix = isinstance(kind, partial) and kind.keywords["matrix"] is not None
+            form.append((path, has_matrix, kind is next))
+        return tuple(form)
 
     def leaves(self, flat: Iterable[Any]) -> dict[str, Any]:
         """{path: leaf}."""
@@ -106,11 +107,11 @@ class Layout:
         return nest(self.leaves(flat))
 
 
-def _touched(rest: Iterator[Any], matrix: object) -> TouchedRows:
+def _take_touched_rows(rest: Iterator[Any], matrix: object) -> TouchedRows:
     return TouchedRows(next(rest), next(rest), next(rest), matrix)
 
 
-def _sparsified(rest: Iterator[Any]) -> Sparsified:
+def _take_sparsified(rest: Iterator[Any]) -> Sparsified:
     return Sparsified(next(rest))
 
 
@@ -138,16 +139,17 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
         check_permanent(work.name, work.info, reply, new_state)
         return form.flat((reply, new_state))
 
-    dims = tuple(dim for part in parts for dim in part.dims)
-    results = form.whole(vmap(one, in_dims=dims)(*operands))
+    dims = list[Any]()
+    for part in parts:
+        dims += part.dims
+    results = form.whole(vmap(one, in_dims=tuple(dims))(*operands))
     if _generator_state() != before:
         raise StepFailed(
             f"step {work.name} draws from NumPy's own generator: in a batch that is one draw for all clients, and the "
             "same again each time a recording is played. Draw from client.key, in a part ctx.client.key "
             "(fedweave.core.random.uniform(key, shape), normal, …)."
         )
-    trees = pytree.tree_map(_without_matrix, results, is_leaf=_partly_stored)
-    reply_tree, state_tree = trees
+    reply_tree, state_tree = pytree.tree_map(_without_matrix, results, is_leaf=_is_partly_stored)
     reply, reply_leaves = Layout.of(dict(leaves(reply_tree)))
     state, state_leaves = Layout.of(dict(leaves(state_tree)))
     return [reply, state, len(reply_leaves), *reply_leaves, *state_leaves]
@@ -180,10 +182,10 @@ def remedy(error: Exception) -> str:
     return "Mark it @on_client(…, ragged=True) if its shapes depend on data, or set engine.mode = 'loop'."
 
 
-def stacked_states(store: States, group: Group, graphs: Graph, copy: bool) -> Leaves:
+def stack_states(store: States, group: Group, graphs: Graph, copy: bool) -> Leaves:
     """The states of a batch, stacked; leaves that are `TouchedRows` refer to the batch's own matrix."""
-    states, known = store.many(group, copy), (matrix_of(graphs), None)
-    stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in known for leaf in states.values())
+    states, matrices = store.many(group, copy), (matrix_of(graphs), None)
+    stale = any(isinstance(leaf, TouchedRows) and leaf.matrix not in matrices for leaf in states.values())
     if store.together(group) and not stale:
         return states
     whole = nest({path: materialize_stacked(leaf) for path, leaf in states.items()})
@@ -192,18 +194,20 @@ def stacked_states(store: States, group: Group, graphs: Graph, copy: bool) -> Le
 
 def batch_dims(inputs: object) -> tuple[int | None, ...]:
     """`in_dims` of leaves that each client has separately: 0 for tensors, None for the rest."""
-    flat = pytree.tree_leaves(inputs, is_leaf=_partly_stored)
-    if not any(map(_partly_stored, flat)):
+    flat = pytree.tree_leaves(inputs, is_leaf=_is_partly_stored)
+    if not any(map(_is_partly_stored, flat)):
         return tuple(0 if isinstance(leaf, Tensor) else None for leaf in flat)
 
     def dim(leaf: object) -> Any:
-        return STACKED if isinstance(leaf, TouchedRows) else 0 if isinstance(leaf, Tensor) else None
+        if isinstance(leaf, TouchedRows):
+            return STACKED
+        return 0 if isinstance(leaf, Tensor) else None
 
-    dims = pytree.tree_map(dim, inputs, is_leaf=_partly_stored)
+    dims = pytree.tree_map(dim, inputs, is_leaf=_is_partly_stored)
     return tuple(pytree.tree_leaves(dims))
 
 
-def _partly_stored(leaf: object) -> bool:
+def _is_partly_stored(leaf: object) -> bool:
     return isinstance(leaf, TouchedRows)
 
 
@@ -280,7 +284,7 @@ class Batches:
         """Split `clients` into batches, each in client order."""
         key = tuple(clients)
         if key not in self._plans:
-            self._plans[key] = self._split(key)
+            self._plans[key] = self._batches(key)
             while len(self._plans) > _MAX_PLANS:
                 self._plans.popitem(last=False)
         return self._plans[key]
@@ -288,7 +292,7 @@ class Batches:
     def graph(self, batch: tuple[str, ...]) -> tuple[int, Graph]:
         """A version, which is unique to this stack, and the clients' graphs, stacked."""
         if batch not in self._stacked:
-            graph = self._graphs.stacked(batch).to(self._device)
+            graph = self._graphs.stack(batch).to(self._device)
             self._last += 1
             self._stacked[batch], self._sizes[self._last] = (self._last, graph), _bytes(graph)
             while len(self._stacked) > 1 and sum(self._sizes.values()) > self._max_bytes:
@@ -303,11 +307,13 @@ class Batches:
         for batch in [batch for batch in self._stacked if not set(clients).isdisjoint(batch)]:
             del self._sizes[self._stacked.pop(batch)[0]]
 
-    def _split(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
+    def _batches(self, clients: tuple[str, ...]) -> list[tuple[str, ...]]:
+        clients_by_size: dict[object, list[str]] = {}
+        for client in clients:
+            size = (*self._graphs.rows(client), self._kind.get(client))
+            clients_by_size.setdefault(size, []).append(client)
         batches: list[tuple[str, ...]] = []
-        sizes = [(*self._graphs.rows(client), self._kind.get(client)) for client in clients]
-        for size in dict.fromkeys(sizes):
-            of_size = tuple(client for client, other in zip(clients, sizes, strict=True) if other == size)
+        for of_size in map(tuple, clients_by_size.values()):
             count = self.max_clients(of_size[0])
             if self._room is not None and not self._chunk:  # batches of one size share recordings and their buffers
                 count = -(-len(of_size) // -(-len(of_size) // count))

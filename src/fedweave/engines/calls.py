@@ -19,7 +19,7 @@ KeyName = tuple[str | int, ...]  # ("server", purpose), ("step", step, how often
 class Keys:
     """The server's side of a run's randomness: the number of the round, and how often each step ran in it.
 
-    asked: the names of the keys of this round so far.
+    key_names: the names of the keys of this round so far.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
@@ -29,8 +29,8 @@ class Keys:
     def begin(self, round: int) -> None:
         """Start a round: the randomness of everything in it depends on its number."""
         self._times: dict[str, int] = {}
-        self.asked: list[KeyName] = []
-        self._given: Mapping[KeyName, Tensor] = {}
+        self.key_names: list[KeyName] = []
+        self._replacements: Mapping[KeyName, Tensor] = {}
         self._round = random.fold_bits(self._root, "round", round)
 
     def server(self, purpose: str) -> Tensor:
@@ -39,45 +39,47 @@ class Keys:
 
     def occurrence(self, step: str) -> int:
         """Number of earlier runs of `step` in this round; counts this one."""
-        again = self._times[step] = self._times.get(step, -1) + 1
-        return again
+        self._times[step] = self._times.get(step, -1) + 1
+        return self._times[step]
 
     @property
     def times(self) -> dict[str, int]:
         """How often each step ran in this round before its last run."""
         return dict(self._times)
 
-    def step(self, step: str, again: int) -> Tensor:
+    def step(self, step: str, occurrence: int) -> Tensor:
         """Randomness of a call: f(seed, round, step, how often it ran in this round)."""
-        return self._key("step", step, again)
+        return self._key("step", step, occurrence)
 
     def _key(self, *name: str | int) -> Tensor:
-        self.asked.append(name)
-        known = self._given.get(name)
-        return random.key_of(random.fold_bits(self._round, *name), self._device) if known is None else known
+        self.key_names.append(name)
+        replacement = self._replacements.get(name)
+        if replacement is not None:
+            return replacement
+        return random.key_of(random.fold_bits(self._round, *name), self._device)
 
     def words(self, names: Sequence[KeyName]) -> Tensor:
         """The keys of these names in this round, int64 [keys]."""
         return random.keys_of([random.fold_bits(self._round, *name) for name in names], self._device)
 
     @contextmanager
-    def replaced_by(self, keys: Mapping[KeyName, Tensor]) -> Iterator[None]:
+    def override(self, keys: Mapping[KeyName, Tensor]) -> Iterator[None]:
         """Return these tensors for the keys of these names inside."""
-        self._given = keys
+        self._replacements = keys
         try:
             yield
         finally:
-            self._given = {}
+            self._replacements = {}
 
     def skip(self, names: Sequence[KeyName]) -> None:
         """Count the runs of steps whose keys were used without being asked for."""
-        self.asked += names
+        self.key_names += names
         self._times |= {str(name[1]): int(name[2]) for name in names if name[0] == "step"}
 
 
-def with_test(held: Mapping[str, Graph], test: Graph | None) -> dict[str, Graph]:
+def with_test(graphs: Mapping[str, Graph], test: Graph | None) -> dict[str, Graph]:
     """The server's graphs, by role, with the global test graph as "test"."""
-    return dict(held) if test is None else {"test": test, **held}
+    return dict(graphs) if test is None else {"test": test, **graphs}
 
 
 def of_client(call: Tensor, purpose: str, clients: Tensor) -> Tensor:
@@ -85,7 +87,9 @@ def of_client(call: Tensor, purpose: str, clients: Tensor) -> Tensor:
     return random.fold(call, purpose, clients)
 
 
-def called(step: str, clients: Sequence[str] | None, known: Mapping[str, int], quorum: float) -> tuple[str, ...]:
+def resolve_clients(
+    step: str, clients: Sequence[str] | None, known: Mapping[str, int], quorum: float
+) -> tuple[str, ...]:
     """The called clients in client order; all `known` clients, {client: its place}, if `clients` is None.
 
     Raises:
@@ -112,7 +116,7 @@ def sources(step: str, to: Mapping[str, Sequence[str]], known: Mapping[str, int]
         FedweaveError: a client is unknown, sends to itself, twice to a peer, or to a client that is not called; or
             peers receive different numbers of messages.
     """
-    chosen = called(step, list(to), known, 1.0)
+    chosen = resolve_clients(step, list(to), known, 1.0)
     for client, peers in to.items():
         if client in peers or len(set(peers)) < len(peers) or not set(peers) <= set(to):
             raise FedweaveError(
@@ -120,8 +124,10 @@ def sources(step: str, to: Mapping[str, Sequence[str]], known: Mapping[str, int]
                 "each a key of `to` itself.",
                 code="call.topology",
             )
-    senders_by_peer = {peer: tuple(client for client in chosen if peer in to[client]) for peer in chosen}
-    if len({len(senders) for senders in senders_by_peer.values()}) > 1:
+    senders_by_peer = dict[str, tuple[str, ...]]()
+    for peer in chosen:
+        senders_by_peer[peer] = tuple(client for client in chosen if peer in to[client])
+    if len(set(map(len, senders_by_peer.values()))) > 1:
         counts = listed([f"{peer}: {len(senders)}" for peer, senders in senders_by_peer.items()])
         raise FedweaveError(
             f"{step} sends unequal numbers of messages ({counts}); let all clients receive the same number.",
@@ -138,7 +144,8 @@ def receivers(step: str, clients: Sequence[str] | None, received: Sent | None) -
     """
     if received is None:
         return clients
-    if silent := [client for client in clients or () if client not in received.clients]:
+    silent = [client for client in clients or () if client not in received.clients]
+    if silent:
         raise FedweaveError(
             f"{step} was called on {listed(silent)} with what {received.step} sent, but they did not send.",
             code="call.not-sent",
@@ -202,7 +209,8 @@ def check_declared(step: str, info: StepInfo, paths: Iterable[str]) -> None:
     Raises:
         ReplyRefused: names the leaves.
     """
-    if undeclared := [path for path in paths if info.covering(path) is None]:
+    undeclared = [path for path in paths if info.covering(path) is None]
+    if undeclared:
         declared = ", ".join(info.sends) or "nothing"
         raise ReplyRefused(
             f"step {step} replies with {', '.join(undeclared[:5])}, but declares {declared}. "
@@ -231,10 +239,11 @@ def check_permanent(step: str, info: StepInfo, reply: Tree, state: Tree) -> None
     Raises:
         FedweaveError: names the step and the entry.
     """
-    released = (release_of(mechanism) for applied in info.mechanisms_of(reply) for mechanism in applied.mechanisms)
-    if absent := [release for release in released if release and release not in state]:
-        raise FedweaveError(
-            f"{step} declares a release {absent[0]!r}, but leaves nothing of that name in client.state. Store the "
-            "noised value there, so that it is sent again rather than drawn again.",
-            code="step.release",
-        )
+    for applied in info.mechanisms_of(reply):
+        for release in map(release_of, applied.mechanisms):
+            if release and release not in state:
+                raise FedweaveError(
+                    f"{step} declares a release {release!r}, but leaves nothing of that name in client.state. Store "
+                    "the noised value there, so that it is sent again rather than drawn again.",
+                    code="step.release",
+                )

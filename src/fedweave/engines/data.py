@@ -23,7 +23,7 @@ from fedweave.ops.sparse import Sparse
 _REMEDY = "Make it with core.arrays.graph_like(client.graph, …)."
 
 
-class Makes(Shown, Mapping[str, Graph]):
+class LazyGraphs(Shown, Mapping[str, Graph]):
     """Clients' graphs that are made on first use."""
 
     def facts(self) -> dict[str, object]:
@@ -35,12 +35,12 @@ class Makes(Shown, Mapping[str, Graph]):
         """Numbers of nodes and of examples of a client's graph, padding included."""
 
     @abstractmethod
-    def stacked(self, clients: Sequence[str]) -> Graph:
+    def stack(self, clients: Sequence[str]) -> Graph:
         """The graphs of these clients, which have one size, stacked (see `core.graph.stack`)."""
 
 
 class CurrentGraphs(Shown, ChainMap[str, Graph]):
-    """{client: its graph}: replaced graphs first, then the graphs as loaded, which may be `Makes`."""
+    """{client: its graph}: replaced graphs first, then the graphs as loaded, which may be `LazyGraphs`."""
 
     def facts(self) -> dict[str, object]:
         """The numbers of all clients and of clients with replaced graphs."""
@@ -48,15 +48,15 @@ class CurrentGraphs(Shown, ChainMap[str, Graph]):
 
     def rows(self, client: str) -> tuple[int, int]:
         replaced, loaded = self.maps
-        if isinstance(loaded, Makes) and client not in replaced:
+        if isinstance(loaded, LazyGraphs) and client not in replaced:
             return loaded.rows(client)
         graph = self[client]
         return graph.nodes, len(graph.y)
 
-    def stacked(self, clients: Sequence[str]) -> Graph:
+    def stack(self, clients: Sequence[str]) -> Graph:
         replaced, loaded = self.maps
-        if isinstance(loaded, Makes) and replaced.keys().isdisjoint(clients):
-            return loaded.stacked(clients)
+        if isinstance(loaded, LazyGraphs) and replaced.keys().isdisjoint(clients):
+            return loaded.stack(clients)
         return stack([self[client] for client in clients])
 
 
@@ -83,12 +83,12 @@ class ClientData:
 
     def replace(self, client: str, new: object, where: str, columns: int) -> bool:
         """Move to the next version: the `new` graph that a step made, or the same data again for None; returns whether
-        there is another graph. where, columns: see `accepted`.
+        there is another graph. where, columns: see `check_replacement`.
 
         Raises:
-            DataError: see `accepted`.
+            DataError: see `check_replacement`.
         """
-        graph = None if new is None else accepted(new, self.graphs[client], self.classes, where, columns)
+        graph = None if new is None else check_replacement(new, self.graphs[client], self.classes, where, columns)
         self._enter(client, graph)
         return graph is not None
 
@@ -101,11 +101,13 @@ class ClientData:
     def dump(self) -> Tree:
         """{client: its version, and its graph if that was replaced} of all clients whose version is not 0."""
         replaced = self.graphs.maps[0]
-        return {
-            client: {"version": version, **({DATA: graph_tree(replaced[client])} if client in replaced else {})}
-            for client, version in self.versions.items()
-            if version
-        }
+        dump = Tree()
+        for client, version in self.versions.items():
+            if version:
+                dump[client] = {"version": version}
+                if client in replaced:
+                    dump[client][DATA] = graph_tree(replaced[client])
+        return dump
 
     def load(self, tree: Tree) -> None:
         """Undo `dump`: clients that are not in `tree` get their loaded graphs back."""
@@ -118,16 +120,17 @@ class ClientData:
             self.versions[client] = int(entry["version"])
 
 
-def accepted(new: object, old: Graph, classes: int, where: str, columns: int) -> Graph:
+def check_replacement(new: object, old: Graph, classes: int, where: str, columns: int) -> Graph:
     """Check a step's new graph and copy it into new memory; it has `columns` more columns than the old graph.
 
     Raises:
-        DataError: it is no graph, does not have the form of the `old` graph, or breaks a promise of `Dataset`; the
+        DataError: it is not a graph, does not have the form of the `old` graph, or breaks a promise of `Dataset`; the
             message begins with `where`.
     """
     if not isinstance(new, Graph):
         refuse(where, f"it is a {type(new).__name__}, not a Graph", _REMEDY)
-    if fault := next(_faults(new, old, columns), ""):
+    fault = next(_faults(new, old, columns), "")
+    if fault:
         refuse(where, fault, _REMEDY)
     values, edges, y, masks, sensitive, graph_of, attributes, scale, pairs, ranks, lists = graph_arrays(new)
     x = values.astype(np.float32)
@@ -148,13 +151,13 @@ def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
         yield f"its edges do not belong to one client with {rows} rows"
     if examples % BLOCK:
         yield f"its {examples} rows of y are not whole blocks of {BLOCK} rows"
-    shapes = {
+    shapes: dict[str, tuple[int, ...]] = {
         "x": (rows, old.x.shape[1] + columns),
         "y": (examples, *old.y.shape[1:]),
         "masks": (3, examples),
         "sensitive": (examples,),
+        "graph_of": (rows,),
     }
-    shapes["graph_of"] = (rows,)
     for name, shape in shapes.items():
         was, now = getattr(old, name), getattr(new, name)
         if was is None or now is None:
@@ -162,22 +165,22 @@ def _faults(new: Graph, old: Graph, columns: int) -> Iterator[str]:
                 yield f"{name} is {'absent' if now is None else 'there'}, unlike before"
         elif isinstance(was, Sparse) != isinstance(now, Sparse) or now.dtype != was.dtype or tuple(now.shape) != shape:
             yield f"{name} is {_form(now)}, not {_form(was, shape)}"
-    current = len(graph_arrays(new).y)
+    real_examples = len(graph_arrays(new).y)
     gap = float("nan") if new.y.is_floating_point() else -1
     padding = {
         "x": (0, real),
-        "y": (gap, current),
-        "masks": (0, current),
-        "sensitive": (-1, current),
+        "y": (gap, real_examples),
+        "masks": (0, real_examples),
+        "sensitive": (-1, real_examples),
         "graph_of": (-1, real),
     }
     for name, (value, count) in padding.items():
-        current = getattr(new, name)
-        if current is not None and not _padded(current, count, value, 1 if name == "masks" else 0):
+        values = getattr(new, name)
+        if values is not None and not _has_neutral_padding(values, count, value, 1 if name == "masks" else 0):
             yield f"{name} does not end with {value} after its {count} real {'nodes' if count == real else 'examples'}"
 
 
-def _padded(values: "Tensor | Sparse", real: int, neutral: float, dim: int) -> bool:
+def _has_neutral_padding(values: "Tensor | Sparse", real: int, neutral: float, dim: int) -> bool:
     if isinstance(values, Sparse):
         [member] = values.blocks.members
         return bool((member.starts[real:] == member.starts[-1]).all())

@@ -8,8 +8,8 @@ AUTO, CPU = "auto", "cpu"
 _WHEELS = "install one of the CUDA builds (docs/scale.md, “Which PyTorch”)"
 
 
-def choose_device(wanted: str, together: bool = True, where: str = "engine.device") -> torch.device:
-    """The device that `wanted` names: "cpu", "cuda", "cuda:1", or "auto", which is a GPU if there is one and clients
+def choose_device(setting: str, together: bool = True, where: str = "engine.device") -> torch.device:
+    """The device that `setting` names: "cpu", "cuda", "cuda:1", or "auto", which is a GPU if there is one and clients
     are computed together.
 
     where: the setting, for messages.
@@ -17,18 +17,22 @@ def choose_device(wanted: str, together: bool = True, where: str = "engine.devic
     Raises:
         ConfigError: there is no such device; the error gives the reason and the remedy.
     """
-    if wanted == CPU or (wanted == AUTO and not (together and count())):
+    if setting == CPU or (setting == AUTO and not (together and count())):
         return torch.device(CPU)
-    if wanted != AUTO and (fault := _fault(wanted)):
-        raise ConfigError(f"{where}: {wanted!r} cannot be used: {fault}. Or set {where} = 'cpu'.", code="config.device")
-    index = 0 if wanted == AUTO else torch.device(wanted).index
+    index: int | None = 0
+    if setting != AUTO:
+        fault = _fault(setting)
+        if fault:
+            message = f"{where}: {setting!r} cannot be used: {fault}. Or set {where} = 'cpu'."
+            raise ConfigError(message, code="config.device")
+        index = torch.device(setting).index
     return torch.device("cuda", torch.cuda.current_device() if index is None else index)
 
 
-def usable(wanted: str) -> bool:
+def usable(name: str) -> bool:
     """Whether this machine has such a device."""
     try:
-        return bool(choose_device(wanted))
+        return bool(choose_device(name))
     except ConfigError:
         return False
 
@@ -45,12 +49,11 @@ def device_name(device: torch.device) -> str:
 
 def describe_devices() -> str:
     """A sentence on the devices of this machine."""
-    if gpus := [device_name(torch.device("cuda", index)) for index in range(count())]:
-        return f"Here: cpu, {', '.join(gpus)}."
-    return f"Here: only cpu, because {_fault('cuda')}."
+    gpus = [device_name(torch.device("cuda", index)) for index in range(count())]
+    return f"Here: cpu, {', '.join(gpus)}." if gpus else f"Here: only cpu, because {_fault('cuda')}."
 
 
-def _fault(wanted: str) -> str:
+def _fault(name: str) -> str:
     """The reason why a GPU cannot be used, and the remedy; "" if it can be used."""
     if torch.version.cuda is None and torch.version.hip is None:
         return f"this PyTorch ({torch.__version__}) is built only for CPUs; {_WHEELS}"
@@ -59,7 +62,7 @@ def _fault(wanted: str) -> str:
     except (RuntimeError, AssertionError) as error:
         return _reason(str(error))
     count_here = torch.cuda.device_count()
-    if (torch.device(wanted).index or 0) >= count_here:
+    if (torch.device(name).index or 0) >= count_here:
         gpus = "is 1 GPU" if count_here == 1 else f"are {count_here} GPUs"
         return f"there {gpus}, counted from 0; set a number below {count_here}"
     return ""

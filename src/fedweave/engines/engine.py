@@ -19,13 +19,13 @@ from fedweave.core.tree import Tree
 from fedweave.core.types import EVALUATION, RESERVED_CLIENTS
 from fedweave.engines.calls import (
     Keys,
-    called,
     check_addressed,
     check_declared,
     check_quorum,
     check_summed,
     check_way,
     receivers,
+    resolve_clients,
     sources,
     with_test,
 )
@@ -52,7 +52,9 @@ class DeliveredReplies(Sent):
         trees = {client: self.content[client] for client in self.clients}
         if self.to is None:
             return {client: peer_messages(trees[client], self.sources[client], trees) for client in self.clients}
-        place = {client: {peer: str(at) for at, peer in enumerate(peers)} for client, peers in self.to.items()}
+        place = dict[str, dict[str, str]]()  # {sender: {receiver: key of its parcel}}
+        for client, peers in self.to.items():
+            place[client] = {peer: str(at) for at, peer in enumerate(peers)}
         messages = dict[str, Tree]()
         for client in self.clients:
             senders = self.sources[client]
@@ -79,19 +81,19 @@ class ServerEngine(Engine):
     def key(self, purpose: str) -> Tensor:
         return self._keys.server(purpose)
 
-    def _prepared(self, call: Call) -> tuple[int, tuple[str, ...], Messages]:
-        """A call after all checks: how often its step ran in this round before, the called clients, their messages."""
+    def _prepare(self, call: Call) -> tuple[int, tuple[str, ...], Messages]:
+        """Check a call: how often its step ran in this round before, the called clients, their messages."""
         name, info, clients = call.name, call.info, call.clients
-        again = self._keys.occurrence(name)
+        occurrence = self._keys.occurrence(name)
         check_way(name, info, call.way)
         if clients is None and self.evaluated_clients and self.ledger.purpose == EVALUATION:
             clients = self.evaluated_clients
-        chosen = called(name, receivers(name, clients, call.received), self.place, call.quorum)
+        chosen = resolve_clients(name, receivers(name, clients, call.received), self.place, call.quorum)
         peers = call.received.open() if isinstance(call.received, DeliveredReplies) else None
         messages = Messages(name, call.shared, call.each, chosen, self.clients, peers, self.device)
         if info.sums:
             check_same_message(name, messages)
-        return again, chosen, messages
+        return occurrence, chosen, messages
 
 
 class LocalEngine(ServerEngine):
@@ -143,60 +145,64 @@ class LocalEngine(ServerEngine):
 
     def answer(self, call: Call) -> Replies:
         name, info = call.name, call.info
-        again, chosen, messages = self._prepared(call)
-        here, missing = self._present(name, chosen, call.quorum)
-        check_summed(name, info, len(here), self.clients, missing)
+        occurrence, chosen, messages = self._prepare(call)
+        present, missing = self._present(name, chosen, call.quorum)
+        check_summed(name, info, len(present), self.clients, missing)
         if info.sums:
-            self._sums.record_agreement((self._round, self._calls), here)
+            self._sums.record_agreement((self._round, self._calls), present)
+        work = Work(call.step, name, info, self._keys.step(name, occurrence), messages)
         portions: list[Portion] = []
-        for ran in self.executor.run(Work(call.step, name, info, self._keys.step(name, again), messages), here):
-            portions.append(ran.replies)
-            for group in ran.groups:
-                self._note(call, [*map(here.__getitem__, group.at)], messages, group)
+        for results in self.executor.run(work, present):
+            portions.append(results.replies)
+            for group in results.groups:
+                self._record(call, [present[at] for at in group.at], messages, group)
         if info.sums:
-            self._sums.record_opening((self._round, self._calls), here)
+            self._sums.record_opening((self._round, self._calls), present)
         self._calls += 1
-        return Replies(here, portions, missing, info.sums)
+        return Replies(present, portions, missing, info.sums)
 
     def deliver(self, call: Call) -> Sent:
         senders = sources(call.name, call.to, self.place)
         replies = self.answer(call)
-        sent = DeliveredReplies(
-            call.name, replies.clients, replies.missing, senders, replies, call.to if call.info.addressed else None
-        )
+        to = call.to if call.info.addressed else None
         if call.info.addressed:
-            self._note_parcels(call, replies)
-        return sent
+            self._record_parcels(call, replies)
+        return DeliveredReplies(call.name, replies.clients, replies.missing, senders, replies, to)
 
     def _present(self, name: str, chosen: Sequence[str], quorum: float) -> tuple[list[str], dict[str, str]]:
         if not self._absent:
             return list(chosen), {}
-        reasons = {c: self._absent(self._round, c) for c in chosen}
-        missing = {client: reason for client, reason in reasons.items() if reason}
+        missing = dict[str, str]()
+        for client in chosen:
+            reason = self._absent(self._round, client)
+            if reason:
+                missing[client] = reason
         check_quorum(name, quorum, len(chosen), missing)
         return [client for client in chosen if client not in missing], missing
 
-    def _note(self, call: Call, group: Sequence[str], messages: Messages, ran: GroupResult) -> None:
+    def _record(self, call: Call, group: Sequence[str], messages: Messages, result: GroupResult) -> None:
         """Record the server's messages to some clients, and their replies."""
         if not call.info.addressed:
-            check_declared(call.name, call.info, ran.form.paths)
+            check_declared(call.name, call.info, result.form.paths)
         where = (self._round, self._calls, call.name)
-        heard = call.info.message
         with self.recording():
-            sent = [*self._last.metered(group, messages)]
+            sent = [*self._last.group_by_message(group, messages)]
         for part, message, counts in sent:
-            self.ledger.record(*where, part, "down", message, 0.0, heard, (), counts)
+            self.ledger.record(*where, part, "down", message, 0.0, call.info.message, (), counts)
         if call.way != "send":
-            self.ledger.record(*where, group, "up", ran.form, ran.seconds, call.info)
+            self.ledger.record(*where, group, "up", result.form, result.seconds, call.info)
             return
-        self.ledger.record(*where, group, "up", {}, ran.seconds)
-        if call.info.addressed:
+        self.ledger.record(*where, group, "up", {}, result.seconds)
+        if call.info.addressed:  # `_record_parcels` records the messages to peers
             return
-        if pairs := [(client, peer) for client in group for peer in call.to[client]]:
-            senders, peers = zip(*pairs, strict=True)
-            self.ledger.record(*where, senders, "peer", ran.form, 0.0, call.info, peers)
+        senders, peers = list[str](), list[str]()
+        for client in group:
+            senders += [client] * len(call.to[client])
+            peers += call.to[client]
+        if peers:
+            self.ledger.record(*where, tuple(senders), "peer", result.form, 0.0, call.info, tuple(peers))
 
-    def _note_parcels(self, call: Call, replies: Replies) -> None:
+    def _record_parcels(self, call: Call, replies: Replies) -> None:
         """Record each client's messages to its peers."""
         for client in replies.clients:
             parcels, peers = replies[client], call.to[client]
@@ -215,13 +221,16 @@ class LocalEngine(ServerEngine):
     def replay(
         self, entries: Sequence[Entry | Uncounted], counts: Sequence[Tensor], calls: int, seconds: float
     ) -> None:
-        """Note in the ledger what a recorded round does again; its clients share the `seconds` equally. counts: of this
-        round, for the entries that are uncounted."""
-        up, rest = [entry for entry in entries if isinstance(entry, Entry) and entry.direction == "up"], iter(counts)
-        each = seconds / max(1, sum(len(entry.clients) for entry in up))
+        """Record in the ledger what a recorded round does again; its clients share the `seconds` equally. counts: of
+        this round, for the entries that are uncounted."""
+        replies = 0
+        for entry in entries:
+            if isinstance(entry, Entry) and entry.direction == "up":
+                replies += len(entry.clients)
+        each, remaining_counts = seconds / max(1, replies), iter(counts)
         for entry in entries:
             if isinstance(entry, Uncounted):
-                entry = entry.repeat(self._round, next(rest))
+                entry = entry.repeat(self._round, next(remaining_counts))
             else:
                 entry = replace(entry, round=self._round, seconds=each if entry.direction == "up" else 0.0)
             self.ledger.add_now(entry)
@@ -249,9 +258,11 @@ def check_names(clients: Sequence[str]) -> None:
     """
     if not clients:
         raise ConfigError("a federation needs at least one client.", code="config.no-clients")
-    if bad := [client for client in clients if client in ("", ".", "..") or {"/", "\0"} & set(client)]:
+    bad = [client for client in clients if client in ("", ".", "..") or {"/", "\0"} & set(client)]
+    if bad:
         raise ConfigError(f"client ids {bad} cannot name files and tree keys; use non-empty ids without '/'.")
-    if reserved := sorted(RESERVED_CLIENTS & set(clients)):
+    reserved = sorted(RESERVED_CLIENTS & set(clients))
+    if reserved:
         raise ConfigError(
             f"no client can be called {' or '.join(reserved)}: a run's files reserve these names. Rename it.",
             code="config.client-name",

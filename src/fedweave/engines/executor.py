@@ -40,7 +40,7 @@ class GroupResult(NamedTuple):
     seconds: float
 
 
-class Ran(NamedTuple):
+class StepResults(NamedTuple):
     """The results of some clients; the groups list them in the order of the replies."""
 
     replies: Portion
@@ -65,11 +65,11 @@ class Executor(Protocol):
     def computes_on(self) -> tuple[str, ...]:
         """The devices that steps run on, with their models' names."""
 
-    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
+    def run(self, work: Work, clients: Sequence[str]) -> Iterator[StepResults]:
         """Run a step on some of its clients; positions in the replies (`Portion.at`) count in `clients`.
 
         Raises:
-            StepFailed: the step raised; names the client. ReplyRefused: a reply is no tree. DataError: new data is
+            StepFailed: the step raised; names the client. ReplyRefused: a reply is not a tree. DataError: new data is
                 rejected.
         """
 

@@ -18,9 +18,9 @@ from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.engines.calls import of_client
 from fedweave.engines.data import ClientData
 from fedweave.engines.devices import device_name
-from fedweave.engines.executor import GroupResult, Ran, Work
+from fedweave.engines.executor import GroupResult, StepResults, Work
 from fedweave.engines.states import Group, MemoryIsolation, States
-from fedweave.engines.steps import carry_out, find_step, refuse_changes
+from fedweave.engines.steps import carry_out, check_message_unchanged, find_step
 from fedweave.engines.sum_messages import check_terms
 from fedweave.metrics.pooled import example_outputs
 from fedweave.ops.touched_rows import materialize
@@ -58,11 +58,13 @@ class Loop:
     def computes_on(self) -> tuple[str, ...]:
         return (device_name(self.device),)
 
-    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
+    def run(self, work: Work, clients: Sequence[str]) -> Iterator[StepResults]:
         for at, client in enumerate(clients):
-            yield self._timed(self._run_client, work, (client,), (at,))
+            yield self._time_call(self._run_client, work, (client,), (at,))
 
-    def _timed(self, call: Callable[[Work, Group], Tree], work: Work, group: Group, at: tuple[int, ...]) -> Ran:
+    def _time_call(
+        self, call: Callable[[Work, Group], Tree], work: Work, group: Group, at: tuple[int, ...]
+    ) -> StepResults:
         """The result of `call` on a group of clients, whose positions in the call are `at`; it returns their replies as
         one tree with leaves [clients, …]."""
         began = time.perf_counter()
@@ -72,7 +74,7 @@ class Loop:
         if work.info.sums:
             check_terms(work.info, group, tree)
         replies = ReplyBatch(at, tree)
-        return Ran(replies, (GroupResult(at, batch_form(replies), seconds),))
+        return StepResults(replies, (GroupResult(at, batch_form(replies), seconds),))
 
     def _of(self, work: Work, client: str) -> Work:
         """The work as the client does it: with the step of its own algorithm, if it has one."""
@@ -91,9 +93,9 @@ class Loop:
         message, versions = work.messages.one(client), work.messages.versions()
         sent = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)]
         reply, new_graph = carry_out(work.step, work.name, work.info, view, message, f"client {client!r}")
-        refuse_changes(work.name, versions, work.messages)
-        # What the step leaves behind: new data, the client's state and the reply. State and reply share memory neither
-        # with each other nor with what the step received.
+        check_message_unchanged(work.name, versions, work.messages)
+        # What the step returns or changes: new data, the client's state and the reply. State and reply share memory
+        # neither with each other nor with what the step received.
         where = f"the graph that {work.name} made for {client!r}"
         if work.info.replaces_data and self.data.replace(client, new_graph, where, work.info.columns):
             self._renew([client])

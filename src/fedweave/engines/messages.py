@@ -13,7 +13,7 @@ from fedweave.core.tree import Tree, check, clone, device_of, leaves, map_leaves
 from fedweave.errors import FedweaveError
 from fedweave.learn import compute_on_server
 from fedweave.ops.identity import writes
-from fedweave.ops.sparsified import Sparsified, counted
+from fedweave.ops.sparsified import Sparsified, count_nonzero
 from fedweave.ops.touched_rows import materialize
 
 RECEIVED, PRESENT = "received", "present"  # message fields that hold what peers sent
@@ -48,49 +48,60 @@ class Messages:
             check(each.tree, f"the message of {step}")
             self.rows, each = each, None
         self.each = {c: check(tree, f"the message of {step} to {c!r}") for c, tree in (each or {}).items()}
-        keys = {*self.shared, *self.rows.tree, *(key for tree in self.each.values() for key in tree)}
-        if self.peers and (conflicting := keys & {RECEIVED, PRESENT}):
-            raise FedweaveError(
-                f"the message of {step} has the keys {sorted(conflicting)}, which are of what peers sent.",
-                code="call.each",
-            )
+        if self.peers:
+            keys = set[str]().union(self.shared, self.rows.tree, *self.each.values())
+            conflicting = sorted(keys & {RECEIVED, PRESENT})
+            if conflicting:
+                raise FedweaveError(
+                    f"the message of {step} has the keys {conflicting}, which are of what peers sent.",
+                    code="call.each",
+                )
         owners = self.each.keys() or set(self.rows.clients)
         if not owners:
             return
-        if absent := set(called) - owners:
+        absent = set(called) - owners
+        if absent:
             raise FedweaveError(
                 f"`each` of {step} has no part for {sorted(absent)}; give one to every called client or to none.",
                 code="call.each",
             )
-        if unknown := owners - set(known):
+        unknown = owners - set(known)
+        if unknown:
             raise FedweaveError(
                 f"`each` of {step} names {sorted(unknown)}, which are no clients of this federation.", code="call.each"
             )
-        kinds = {tuple(sorted(path for path, _ in leaves(tree))) for tree in self.each.values()}
-        if len(kinds) > 1:
+        paths_of_clients = set[tuple[str, ...]]()
+        for tree in self.each.values():
+            paths_of_clients.add(tuple(sorted(path for path, _ in leaves(tree))))
+        if len(paths_of_clients) > 1:
             raise FedweaveError(
-                f"`each` of {step} must give every client the same keys; it gives {sorted(kinds)}.", code="call.each"
+                f"`each` of {step} must give every client the same keys; it gives {sorted(paths_of_clients)}.",
+                code="call.each",
             )
 
     def ragged(self, group: Sequence[str]) -> bool:
         """Whether the group's parts for single clients differ in shape, or hold strings, and so cannot be stacked."""
         if not self.each and not self.peers:
             return False
-        shapes = {tuple(_shape(leaf) for _, leaf in leaves(self._client_part(client))) for client in group}
+        shapes = set[tuple[object, ...]]()
+        for client in group:
+            shapes.add(tuple([_shape(leaf) for _, leaf in leaves(self._client_part(client))]))
         return len(shapes) > 1 or any(str in shape for shape in shapes)
 
     def counts(self, clients: Sequence[str]) -> Counts | None:
         """Numbers of entries of sparse leaves in the messages to some clients; None without such leaves."""
-        if self._sparse is None:
+        if self._entry_counts is None:
             return None
-        paths, each = self._sparse
-        return Counts(paths, each, [self._row[client] for client in clients])
+        paths, counts = self._entry_counts
+        return Counts(paths, counts, [self._row[client] for client in clients])
 
     @cached_property
-    def _sparse(self) -> tuple[tuple[str, ...], Tensor] | None:
-        """The sparse leaves, and the number of entries of each in each client's message, counted together."""
+    def _entry_counts(self) -> tuple[tuple[str, ...], Tensor] | None:
+        """The paths of sparse leaves, and the number of entries of each in each client's message, counted together."""
         sparse_leaves = {path: leaf.dense for path, leaf in leaves(self.rows.tree) if isinstance(leaf, Sparsified)}
-        return (tuple(sparse_leaves), compute_on_server(counted, sparse_leaves)) if sparse_leaves else None
+        if not sparse_leaves:
+            return None
+        return tuple(sparse_leaves), compute_on_server(count_nonzero, sparse_leaves)  # [P, leaves]
 
     @cached_property
     def _row(self) -> dict[str, int]:
@@ -115,25 +126,30 @@ class Messages:
         """One client's message, in new dicts; a peer's tree is a copy, because another client may receive it too."""
         return self.down(client) | clone(self.peers.get(client, {}))
 
-    def stacked(self, group: Sequence[str]) -> Tree:
+    def stack(self, group: Sequence[str]) -> Tree:
         """The parts for single clients, stacked."""
+        rows = self.rows.of(group) if self.rows.clients else {}
         if not self.each and not self.peers:
-            return self.rows.of(group) if self.rows.clients else {}
+            return rows
         flats = [dict(leaves(self._client_part(client))) for client in group]
-        messages = nest({path: torch.stack([_tensor(flat[path], self._device) for flat in flats]) for path in flats[0]})
-        return messages | self.rows.of(group) if self.rows.clients else messages
+        stacks = dict[str, Tensor]()
+        for path in flats[0]:
+            stacks[path] = torch.stack([_tensor(flat[path], self._device) for flat in flats])  # [P, …]
+        return nest(stacks) | rows
 
     def _client_part(self, client: str) -> Tree:
         return {**self.each.get(client, {}), **self.peers.get(client, {})}
 
     def versions(self) -> list[int]:
         """Counters that rise when one of the server's tensors is changed in place."""
-        return list(map(writes, self._sent))
+        return list(map(writes, self._server_tensors))
 
     @cached_property
-    def _sent(self) -> list[Tensor]:
-        client_leaves = (leaf for tree in (self.rows.tree, *self.each.values()) for _, leaf in leaves(tree))
-        return [leaf for leaf in (*self.common_leaves.values(), *client_leaves) if isinstance(leaf, Tensor)]
+    def _server_tensors(self) -> list[Tensor]:
+        values = list(self.common_leaves.values())
+        for tree in (self.rows.tree, *self.each.values()):
+            values += [leaf for _, leaf in leaves(tree)]
+        return [leaf for leaf in values if isinstance(leaf, Tensor)]
 
 
 def peer_messages(message: Tree, sources: Sequence[str], trees: Mapping[str, Tree]) -> Tree:

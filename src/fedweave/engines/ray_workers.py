@@ -19,18 +19,18 @@ from uuid import uuid4
 
 from fedweave.core.text import counted
 from fedweave.core.types import Record, Values
-from fedweave.engines.recovery import Recovering
+from fedweave.engines.recovery import RecoveringChannel
 from fedweave.engines.sharded import Channel, Pending, Shard, Sharded, Worker, deal
 from fedweave.errors import ConfigError, FedweaveError, UserError, WorkerLost
 
 Make = Callable[[Record, Sequence[str]], Worker]
-_HERE = "local"
+_LOCAL = "local"
 _INLINE = 100_000  # bytes from which a message is stored on the nodes instead of being sent with each call
 _LOOK_SECONDS = 15.0  # how long to wait for a free core that replaces a lost worker's
-_ASKING = "RAY_gcs_server_port_wait_time_s"  # Ray's setting: number of attempts to reach a cluster
+_ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # Ray's setting: number of attempts to reach a cluster
 
 
-def _ask_for_token() -> None:
+def _require_token() -> None:
     """Let a cluster that this process starts accept only clients with its token, which is in no file."""
     os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
     os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
@@ -38,8 +38,8 @@ def _ask_for_token() -> None:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """Let Ray listen on 127.0.0.1 as requested. By default it replaces this with the machine's address, and opens its
-    ports to all networks."""
+    """Let Ray listen on 127.0.0.1 as requested; by default it takes the machine's address instead, and opens its ports
+    to all networks."""
     from ray._private import services
 
     resolve = getattr(services, "resolve_ip_for_localhost", None)
@@ -69,23 +69,23 @@ class RayWorkers:
         if find_spec("ray") is None:
             raise UserError("engine.name = 'ray' needs Ray; install it with `pip install 'fedweave[ray]'`.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if address == _HERE and "ray" not in sys.modules:  # Ray reads these variables at import
-            _ask_for_token()
+        if address == _LOCAL and "ray" not in sys.modules:  # Ray reads these variables at import
+            _require_token()
         import ray
 
         self._ray, self._seconds, self._gpus = ray, start_seconds, gpus
         self._folder = tempfile.TemporaryDirectory(prefix="fedweave-workers-")
-        self._own = not ray.is_initialized()
-        if self._own:
+        self._owns_cluster = not ray.is_initialized()
+        if self._owns_cluster:
             self._connect(address)
 
     def _connect(self, address: str) -> None:
         quiet: Record = {"log_to_driver": False, "logging_level": "error", "configure_logging": False}
-        if address == _HERE:
-            here: Record = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+        if address == _LOCAL:
+            local: Record = {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
             try:
                 with _on_loopback():
-                    self._ray.init(address=_HERE, num_cpus=os.cpu_count() or 1, **here, **quiet)
+                    self._ray.init(address=_LOCAL, num_cpus=os.cpu_count() or 1, **local, **quiet)
             except Exception as error:  # Ray raises many classes here
                 raise UserError(
                     f"Ray did not start on this machine ({error}). A busy machine may be too slow for it: try again "
@@ -94,7 +94,7 @@ class RayWorkers:
                 ) from error
             return
         try:
-            with _asking_once():
+            with _single_attempt():
                 self._ray.init(address=address, **quiet)
         except (ConnectionError, RuntimeError, ValueError) as error:
             raise UserError(
@@ -102,7 +102,7 @@ class RayWorkers:
                 "--head`, or set engine.address = 'local'."
             ) from error
 
-    def count(self, wanted: "int | Literal['auto']") -> int:
+    def count(self, workers: "int | Literal['auto']") -> int:
         """The number of workers to start.
 
         Raises:
@@ -111,19 +111,22 @@ class RayWorkers:
         resources = self._ray.cluster_resources()
         cores = int(resources.get("CPU", 0))
         if self._gpus:
-            cards = float(resources.get("GPU", 0))
-            most, least = int(cards / self._gpus), 1 if wanted == "auto" else wanted
-            if most < least:
+            gpus = float(resources.get("GPU", 0))
+            max_workers = int(gpus / self._gpus)
+            if max_workers < (1 if workers == "auto" else workers):
+                enough_for = counted(max_workers, "worker")
                 raise ConfigError(
-                    f"engine.gpus_per_worker is {self._gpus:g}, which is enough for {counted(most, 'worker')} on the "
-                    f"{cards:g} GPUs of the cluster; lower it, or engine.workers, or take engine.device = 'cpu'."
+                    f"engine.gpus_per_worker is {self._gpus:g}, which is enough for {enough_for} on the {gpus:g} GPUs "
+                    "of the cluster; lower it, or engine.workers, or take engine.device = 'cpu'."
                 )
-            cores = min(cores, most)
-        if wanted == "auto":
+            cores = min(cores, max_workers)
+        if workers == "auto":
             return max(1, cores)
-        if wanted > cores:
-            raise ConfigError(f"engine.workers is {wanted}, and the cluster has {cores} cores; take {cores} or 'auto'.")
-        return wanted
+        if workers > cores:
+            raise ConfigError(
+                f"engine.workers is {workers}, and the cluster has {cores} cores; take {cores} or 'auto'."
+            )
+        return workers
 
     def executor(self, make: Make, document: Values, sizes: Mapping[str, int], workers: int) -> Sharded:
         """An executor whose shards are on this number of workers.
@@ -142,7 +145,7 @@ class RayWorkers:
 
     def close(self) -> None:
         """Disconnect from the cluster, which ends the workers."""
-        if self._own:
+        if self._owns_cluster:
             self._ray.shutdown()
         self._folder.cleanup()
 
@@ -153,37 +156,39 @@ class RayWorkers:
         ray = self._ray
         kind = ray.remote(num_cpus=1, num_gpus=self._gpus, max_restarts=0)(RemoteWorker)
         gone = (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError, ray.exceptions.OwnerDiedError)
-        again = False
+        restarts = False
 
         def start() -> Channel:
-            nonlocal again
-            place = self._what_is_left(at) if again else {}
+            nonlocal restarts
+            place = self._placement(at) if restarts else {}
             actor = kind.options(name=f"fedweave-{uuid4().hex}", **place).remote(make, text, list(clients))
-            _received(ray, actor.ready.remote(), gone, self._seconds)
-            again = True
+            _wait_for(ray, actor.ready.remote(), gone, self._seconds)
+            restarts = True
 
             def channel(method: str, *blobs: object) -> Pending:
                 task = actor.answer.remote(method, *blobs)
-                return lambda: _received(ray, task, gone)
+                return lambda: _wait_for(ray, task, gone)
 
             return channel
 
-        return Recovering(name, start, Path(self._folder.name) / f"{at}")
+        return RecoveringChannel(name, start, Path(self._folder.name) / f"{at}")
 
-    def _what_is_left(self, at: int) -> Record:
+    def _placement(self, at: int) -> Record:
         """Ray options that place the replacement of a lost worker: on a free core, or on another worker's core if there
         is none, for example after the loss of a machine. GPUs are not shared this way."""
-        if self._gpus or self._free():
+        if self._gpus or self._has_free_core():
             return {}
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        nodes = [node for node in self._ray.nodes() if node["Alive"]]
-        cores = [node["NodeID"] for node in nodes for _ in range(int(node["Resources"].get("CPU", 0)))]
+        cores = list[str]()  # the node of each core
+        for node in self._ray.nodes():
+            if node["Alive"]:
+                cores += [node["NodeID"]] * int(node["Resources"].get("CPU", 0))
         if not cores:
             return {}
         return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(cores[at % len(cores)], soft=True)}
 
-    def _free(self) -> bool:
+    def _has_free_core(self) -> bool:
         """Whether a core is free: whether it takes a task. The cluster's own count may include a lost machine's."""
         task = self._ray.remote(num_cpus=1)(_nothing).remote()
         done, _ = self._ray.wait([task], timeout=_LOOK_SECONDS)
@@ -197,19 +202,19 @@ def _nothing() -> None:
 
 
 @contextmanager
-def _asking_once() -> Iterator[None]:
+def _single_attempt() -> Iterator[None]:
     """Let Ray try only once to reach a cluster; by default it tries twenty times, 40 s each."""
-    if _ASKING in os.environ:
+    if _ATTEMPTS in os.environ:
         yield
         return
-    os.environ[_ASKING] = "1"
+    os.environ[_ATTEMPTS] = "1"
     try:
         yield
     finally:
-        del os.environ[_ASKING]
+        del os.environ[_ATTEMPTS]
 
 
-def _received(ray: Any, task: Any, gone: tuple[type[Exception], ...], seconds: float | None = None) -> bytes:
+def _wait_for(ray: Any, task: Any, gone: tuple[type[Exception], ...], seconds: float | None = None) -> bytes:
     """A worker's answer.
 
     Raises:
@@ -227,15 +232,14 @@ def _received(ray: Any, task: Any, gone: tuple[type[Exception], ...], seconds: f
     return answer
 
 
-def _kinds(base: type[FedweaveError]) -> dict[str, type[FedweaveError]]:
-    """Errors by name."""
-    kinds = {base.__name__: base}
+def _errors_by_name(base: type[FedweaveError]) -> dict[str, type[FedweaveError]]:
+    errors = {base.__name__: base}
     for kind in base.__subclasses__():
-        kinds |= _kinds(kind)
-    return kinds
+        errors |= _errors_by_name(kind)
+    return errors
 
 
-_ERRORS = _kinds(FedweaveError)
+_ERRORS = _errors_by_name(FedweaveError)
 
 
 class RemoteWorker:

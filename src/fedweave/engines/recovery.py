@@ -17,7 +17,7 @@ _TRIES = 3  # workers that one request may cost
 _CHANGING = ("run", "restore")  # methods that change a worker's states
 
 
-class Recovering:
+class RecoveringChannel:
     """Leads to a worker, and to a new one if the worker is lost.
 
     name:  the worker's name, with its number of clients. start: makes a worker and gives a channel to it, whose answers
@@ -38,12 +38,12 @@ class Recovering:
 
         def wait() -> bytes:
             nonlocal pending, generation
-            for left in reversed(range(_TRIES)):
+            for remaining_tries in reversed(range(_TRIES)):
                 try:
                     answer = pending()
                     break
                 except WorkerLost as lost:
-                    if not left:
+                    if not remaining_tries:
                         raise WorkerLost(f"{self._name} was lost {_TRIES} times: {lost}") from lost
                     if generation == self._generation:
                         self._recover(lost)
@@ -67,7 +67,7 @@ class Recovering:
         _LOG.warning(
             "%s was lost (%s); a new one takes its clients and repeats %d calls.", self._name, lost, len(self._log)
         )
-        for left in reversed(range(_TRIES)):
+        for remaining_tries in reversed(range(_TRIES)):
             try:
                 self._channel, self._generation = self._start(), self._generation + 1
                 if self._spool.exists():
@@ -75,6 +75,6 @@ class Recovering:
                 for method, blobs in self._log:
                     self._channel(method, *blobs)()
                 return
-            except WorkerLost as again:
-                if not left:
-                    raise WorkerLost(f"{self._name} could not be rebuilt: {again}") from again
+            except WorkerLost as error:
+                if not remaining_tries:
+                    raise WorkerLost(f"{self._name} could not be rebuilt: {error}") from error

@@ -1,10 +1,7 @@
-"""An executor in another process, on another device or another machine, reached by bytes: engine and executor exchange
-only encoded trees.
-"""
+"""An executor in another process, on another device or machine: it exchanges only encoded trees with the engine."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, TypeAlias
 from weakref import finalize
 
@@ -12,12 +9,12 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
-from fedweave.core.federation import StepInfo, step_info
+from fedweave.core.federation import step_info
 from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
 from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums
 from fedweave.core.tree import Tree, decode, encode, leaves, nest
-from fedweave.engines.executor import GroupResult, Ran, Work
+from fedweave.engines.executor import GroupResult, StepResults, Work
 from fedweave.engines.loop import Loop
 from fedweave.engines.messages import Messages
 from fedweave.engines.steps import find_step
@@ -77,11 +74,6 @@ def read_request(
     return clients, Messages(body["step"], shared, each, clients, clients, body.get("peers"), device)
 
 
-def call(body: Tree, messages: Messages, step: Any, info: StepInfo) -> Work:
-    """The work of a `request`, with the executor's own step."""
-    return Work(step, body["step"], info, body["key"], messages)
-
-
 class Worker:
     """Owns an executor and an algorithm, whose steps are called by name. Replies stay here until the engine asks for
     them, or for sums of them.
@@ -127,12 +119,15 @@ class Worker:
         self._drop(body)
         step = find_step(self._algorithm, body["step"])
         clients, messages = read_request(body, shared, self._executor.device, self._executor.clients)
-        ran = list(self._executor.run(call(body, messages, step, step_info(step)), clients))
-        replies = Joint([batch.replies for batch in ran])
+        work = Work(step, body["step"], step_info(step), body["key"], messages)
+        results = list(self._executor.run(work, clients))
+        replies = Joint([batch.replies for batch in results])
         number, self._number = self._number, self._number + 1
         self._replies[number] = replies
         dtypes = {path: str(replies.dtype(path)).removeprefix("torch.") for path in replies.paths}
-        groups = chain.from_iterable(batch.groups for batch in ran)
+        groups = list[object]()
+        for batch in results:
+            groups += [(len(group.at), group.form, group.seconds) for group in batch.groups]
         answers = dict[str, Tree]()
         for key, query in body.get("ahead", {}).items():
             try:
@@ -143,7 +138,7 @@ class Worker:
             "number": number,
             "at": torch.tensor(replies.at, dtype=torch.int32, device="cpu"),
             "dtypes": json.dumps(dtypes),
-            "groups": json.dumps([(len(group.at), group.form, group.seconds) for group in groups]),
+            "groups": json.dumps(groups),
             "ahead": answers,
         }
 
@@ -163,9 +158,9 @@ class Worker:
         self._drop(body)
         replies_by_call = Tree()
         for number, replies in self._replies.items():
-            replies_by_call[str(number)] = {
-                str(at): {"at": at, "reply": replies.one(row)} for row, at in enumerate(replies.at)
-            }
+            replies_of_call = replies_by_call[str(number)] = Tree()
+            for row, at in enumerate(replies.at):
+                replies_of_call[str(at)] = {"at": at, "reply": replies.one(row)}
         states, data = self._executor.snapshot(), self._executor.snapshot_data()
         return {"states": states, "data": data, "number": self._number, "kept": replies_by_call}
 
@@ -198,8 +193,9 @@ class ReplyRequests:
 
     def ahead(self, step: str) -> dict[str, Tree]:
         """The queries to send with the next call of the step."""
-        before, self._before[step] = self._before.get(step, {}), self._now.pop(step, {})
-        return {name: query for name, query in self._before[step].items() if _same_weights(query, before.get(name, {}))}
+        last, queries = self._before.get(step, {}), self._now.pop(step, {})
+        self._before[step] = queries
+        return {name: query for name, query in queries.items() if _same_weights(query, last.get(name, {}))}
 
 
 def _same_weights(query: Tree, before: Tree) -> bool:
@@ -222,7 +218,7 @@ class Shard:
         """Let the worker run a method."""
         return self._channel(method, pack(tree))
 
-    def start(self, work: Work, clients: Sequence[str], shared: object) -> Callable[[Sequence[int]], Ran]:
+    def start(self, work: Work, clients: Sequence[str], shared: object) -> Callable[[Sequence[int]], StepResults]:
         """Let the worker run a step on some of its clients. The result waits for the worker, and takes the positions of
         these clients among all called clients."""
         done, self._done = self._done, []
@@ -230,13 +226,16 @@ class Shard:
         all_clients = len(clients) == len(self.clients)
         pending = self._channel("run", request(work, clients, done, [*ahead.values()], all_clients), shared)
 
-        def wait(at: Sequence[int]) -> Ran:
+        def wait(at: Sequence[int]) -> StepResults:
             answer = unpack(pending())
-            places, groups, start, total = [at[index] for index in answer["at"].tolist()], [], 0, 0
+            places = [at[index] for index in answer["at"].tolist()]
+            groups = list[GroupResult]()
+            start = total_bytes = 0
             for count, (size, parts), seconds in json.loads(answer["groups"]):
                 form = MessageForm(size, tuple(map(tuple, parts)))
                 groups.append(GroupResult(tuple(places[start : start + count]), form, seconds))
-                start, total = start + count, total + count * size
+                start += count
+                total_bytes += count * size
             answers = dict[str, tuple[Tree, Tree]]()
             for number, (name, query) in enumerate(ahead.items()):
                 early = answer.get("ahead", {}).get(str(number), {})
@@ -249,9 +248,9 @@ class Shard:
                 tuple(places),
                 json.loads(answer["dtypes"]),
                 answers,
-                total > _TOGETHER,
+                total_bytes > _TOGETHER,
             )
-            return Ran(replies, tuple(groups))
+            return StepResults(replies, tuple(groups))
 
         return wait
 
@@ -353,16 +352,18 @@ class Sharded:
 
     @property
     def computes_on(self) -> tuple[str, ...]:
-        name_lists = [json.loads(answer["names"]) for answer in self._each("computes_on")]
-        return tuple(dict.fromkeys(name for names in name_lists for name in names))
+        names = list[str]()
+        for answer in self._each("computes_on"):
+            names += json.loads(answer["names"])
+        return tuple(dict.fromkeys(names))
 
-    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
+    def run(self, work: Work, clients: Sequence[str]) -> Iterator[StepResults]:
         place = {client: at for at, client in enumerate(clients)}
         shared, waiting = self._shared(pack(work.messages.shared)), []
         for shard in self._shards:
-            here = [client for client in shard.clients if client in place]
-            if here:
-                waiting.append((shard.start(work, here, shared), [place[client] for client in here]))
+            shard_clients = [client for client in shard.clients if client in place]
+            if shard_clients:
+                waiting.append((shard.start(work, shard_clients, shared), [place[client] for client in shard_clients]))
         for wait, at in waiting:
             yield wait(at)
 
@@ -400,7 +401,8 @@ class Sharded:
 
     def _each(self, method: str, tree: Callable[[Shard], Tree] = lambda shard: {}) -> list[Tree]:
         """The answers of all workers, which run side by side."""
-        return [unpack(answer()) for answer in [shard.begin(method, tree(shard)) for shard in self._shards]]
+        pending = [shard.begin(method, tree(shard)) for shard in self._shards]
+        return [unpack(wait()) for wait in pending]
 
 
 def _of(shard: Shard, tree: Tree) -> Tree:
@@ -415,4 +417,7 @@ def deal(sizes: Mapping[str, int], shards: int) -> list[tuple[str, ...]]:
     for client in sorted(sizes, key=lambda client: -sizes[client]):
         shard_of[client] = total.index(min(total))
         total[shard_of[client]] += sizes[client]
-    return [tuple(client for client in sizes if shard_of[client] == shard) for shard in range(len(total))]
+    parts: list[list[str]] = [[] for _ in total]
+    for client in sizes:
+        parts[shard_of[client]].append(client)
+    return [tuple(part) for part in parts]

@@ -64,7 +64,7 @@ class Simulation(LocalEngine):
 
     graphs: {client id: its graph}, in client order.
     mode:   "vmap" runs clients in batches (`engines.vectorized`), "loop" one after the other (`engines.loop`).
-    chunk, record: see `Vectorized`. members, own, device: see `Loop`. The rest: see `LocalEngine`.
+    chunk, record: see `Vectorized`. members, member_algorithms, device: see `Loop`. The rest: see `LocalEngine`.
     origin: the inputs of `experiment.build.federation` (`experiment.build.Origin`), if that function made it.
     """
 
@@ -135,7 +135,7 @@ class Simulation(LocalEngine):
         return frozenset() if self._whole is None else frozenset(self._whole.played)
 
     def recording(self) -> AbstractContextManager[None]:
-        return self.recordings.used()
+        return self.recordings.activate()
 
     @property
     def graphs(self) -> Mapping[str, Graph]:

@@ -1,5 +1,7 @@
-"""Clients' private states, stored stacked as the last batch left them, ready for the next one. Clients that a later
-call separates from their batch have a row each in a `RowStore`.
+"""Clients' private states, stored stacked as the last batch returned them, ready for the next one.
+
+Clients that a later call separates from their batch have a row each in a `RowStore`. Its large leaves are in
+memory-mapped files, which take no memory until they are read.
 
 Leaves of a stack are tensors [P, …], partly stored ones (`TouchedRows`: `rest` [F, …], `rows` [P, m], `values`
 [P, m, …]), which last while the same clients are called together, and numbers and strings that all share.
@@ -25,10 +27,6 @@ from fedweave.core.tree import Tree, clone, leaves, nest, to
 from fedweave.errors import DiskFull
 from fedweave.ops.identity import address, writes
 from fedweave.ops.touched_rows import TouchedRows, materialize_stacked, move_leaf
-
-# States of clients that are not called, a row for each. Large ones are in memory-mapped files, which take no memory
-# until they are read.
-
 
 _IN_MEMORY = 256 << 20  # bytes of one leaf; a larger leaf is in a file
 _LOADED = 1 << 20  # bytes of an array; `map_large_array` puts a larger array into a file
@@ -118,13 +116,14 @@ def _space(size: int, what: str) -> Iterator[IO[bytes]]:
 class MemoryIsolation:
     """Copies tensors that share memory with anything returned before, so that replies and states are independent.
 
+    values: what was returned before; values that are not tensors are ignored.
     dense: also copies tensors with gaps in memory, which do not occur in copies out of a capture (`ops.captures`).
     Otherwise their strides would make a computation look like another one, which is recorded again.
     """
 
-    def __init__(self, others: Sequence[object], dense: bool = False) -> None:
+    def __init__(self, values: Sequence[object], dense: bool = False) -> None:
         self._dense = dense
-        self._taken = {address(tensor) for tensor in others if isinstance(tensor, Tensor)}
+        self._addresses = {address(value) for value in values if isinstance(value, Tensor)}
 
     def copy(self, leaf: object) -> Any:
         """`leaf` if no other tensor has its memory, else a copy; a value shared by all clients is repeated for each."""
@@ -132,10 +131,10 @@ class MemoryIsolation:
             return leaf
         place = address(leaf)
         expanded = 0 in leaf.stride() and leaf.numel()
-        if place in self._taken or expanded or (self._dense and not leaf.is_contiguous()):
+        if place in self._addresses or expanded or (self._dense and not leaf.is_contiguous()):
             leaf = leaf.detach().clone(memory_format=torch.contiguous_format)
             place = address(leaf)
-        self._taken.add(place)
+        self._addresses.add(place)
         return leaf
 
 
@@ -150,9 +149,9 @@ class States:
         self._device = torch.device(device)
         self._stacks: dict[int, tuple[Group, Leaves]] = {}
         self._whole: frozenset[int] = frozenset()  # stacks that still have all their clients
-        self._filed: dict[int, RowStore] = {}
-        self._tables: dict[object, int] = {}  # kind of leaves -> number of the store in `_filed`
-        self._held: dict[int, int] = {}  # store -> number of clients in it
+        self._stores: dict[int, RowStore] = {}
+        self._tables: dict[object, int] = {}  # kind of leaves -> number of the store in `_stores`
+        self._store_sizes: dict[int, int] = {}  # store -> number of clients in it
         self._home: dict[str, tuple[int, int]] = {}  # numbers, because hashing a tuple of clients each time is slow
         self._next = 0
 
@@ -168,55 +167,55 @@ class States:
         if self.together(group):
             self._stacks[self._home[group[0]][0]] = group, stacked
             return
-        left = Counter(self._home[client][0] for client in group if client in self._home)
+        departures = Counter(self._home[client][0] for client in group if client in self._home)
         self._home.update({client: (self._next, row) for row, client in enumerate(group)})
         self._stacks[self._next] = group, stacked
-        self._whole = (self._whole | {self._next}).difference(left)
+        self._whole = (self._whole | {self._next}).difference(departures)
         self._next += 1
-        for old, gone in left.items():
-            if old in self._stacks:
-                self._part(old)
+        for home, count in departures.items():
+            if home in self._stacks:
+                self._split_stack(home)
             else:
-                self._leave(old, gone)
+                self._shrink_store(home, count)
 
     def load(self, states: Tree) -> None:
         """Store {client: its state} of clients without a state."""
         for client, state in states.items():
-            self._file((client,), {path: as_row(leaf) for path, leaf in leaves(state)}, [0])
+            self._store_rows((client,), {path: as_row(leaf) for path, leaf in leaves(state)}, [0])
 
-    def _part(self, old: int) -> None:
-        """Move the remaining rows of a stack that some clients have left to a `RowStore`, or drop the stack."""
-        group, stacked = self._stacks[old]
+    def _split_stack(self, home: int) -> None:
+        """After some clients have moved from a stack, move the remaining rows to a `RowStore`, or drop the stack."""
+        group, stacked = self._stacks[home]
         flat = {path: _by_client(leaf) for path, leaf in stacked.items()}
-        stay = [(client, row) for row, client in enumerate(group) if self._home[client] == (old, row)]
-        if stay and any(isinstance(leaf, TouchedRows) for leaf in flat.values()):
+        rows = [row for row, client in enumerate(group) if self._home[client] == (home, row)]
+        if rows and any(isinstance(leaf, TouchedRows) for leaf in flat.values()):
             return  # its clients share most of their rows
-        del self._stacks[old]
-        if stay:
-            clients, rows = zip(*stay, strict=True)
-            self._file(clients, flat, rows, group if 2 * len(stay) > len(group) else ())
+        del self._stacks[home]
+        if rows:
+            self._store_rows([group[row] for row in rows], flat, rows, group if 2 * len(rows) > len(group) else ())
 
-    def _file(self, clients: Sequence[str], flat: Leaves, rows: Sequence[int], whole: Group = ()) -> None:
+    def _store_rows(self, clients: Sequence[str], flat: Leaves, rows: Sequence[int], whole: Group = ()) -> None:
         """Store some `rows` of stacked leaves in a `RowStore`. whole: the clients of all rows, to write all rows
         unselected; rows of clients whose states are elsewhere are never read."""
         kind = self._kind(flat)
         if kind not in self._tables:
-            self._tables[kind], self._filed[self._next], self._held[self._next] = self._next, RowStore(flat), 0
+            self._tables[kind] = self._next
+            self._stores[self._next], self._store_sizes[self._next] = RowStore(flat), 0
             self._next += 1
         home = self._tables[kind]
         if whole:
-            file_rows = self._filed[home].put(whole, flat)
-            at = [file_rows[row] for row in rows]
+            store_rows = self._stores[home].put(whole, flat)
+            at = [store_rows[row] for row in rows]
         else:
-            at = self._filed[home].put(clients, flat, rows)
+            at = self._stores[home].put(clients, flat, rows)
         self._home.update({client: (home, row) for client, row in zip(clients, at, strict=True)})
-        self._held[home] += len(clients)
+        self._store_sizes[home] += len(clients)
 
-    def _leave(self, home: int, gone: int) -> None:
-        """Count clients that have left a store; drop the store after the last one."""
-        self._held[home] -= gone
-        if not self._held[home]:
-            del self._held[home], self._filed[home]
+    def _shrink_store(self, home: int, count: int) -> None:
+        """Count clients that have moved from a store; drop the store after the last one."""
+        self._store_sizes[home] -= count
+        if not self._store_sizes[home]:
+            del self._store_sizes[home], self._stores[home]
             self._tables = {kind: table for kind, table in self._tables.items() if table != home}
 
     def one(self, client: str) -> Tree:
@@ -238,28 +237,31 @@ class States:
             home, row = self._home.get(client, (-1, 0))
             rows.setdefault(home, []).append(row)
             places.setdefault(home, []).append(place)
-        most, *others = sorted(rows, key=lambda home: -len(rows[home]))
-        base = [rows[most][0]] * len(group)  # rows of other stacks come later
-        for place, row in zip(places[most], rows[most], strict=True):
-            base[place] = row
-        parts: list[tuple[Leaves, Tensor, Tensor | None]] = [(self._leaves(most), _index(base), None)]
-        parts += [(self._leaves(home), _index(rows[home]), _index(places[home], self._device)) for home in others]
-        return {path: self._joined([(flat[path], index, at) for flat, index, at in parts]) for path in parts[0][0]}
 
-    def _joined(self, parts: "list[tuple[Any, Tensor, Tensor | None]]") -> Any:
-        """Rows of stacked leaves: the rows of the first leaf, with the rows of other leaves copied to their places."""
-        first = parts[0][0]
-        if not isinstance(first, Tensor | TouchedRows):
-            return first
-        whole, *others = (
-            move_leaf(materialize_stacked(row_of(leaf, rows.to(leaf.device))), self._device) for leaf, rows, _ in parts
-        )
-        for part, (_, _, place) in zip(others, parts[1:], strict=True):
-            whole.index_copy_(0, place, part)
-        return whole
+        # 1. rows of the stack with most of the clients, at all places
+        largest, *remaining = sorted(rows, key=lambda home: -len(rows[home]))
+        base = [rows[largest][0]] * len(group)
+        for place, row in zip(places[largest], rows[largest], strict=True):
+            base[place] = row
+        base_rows = _index(base)
+        result = {path: self._rows(leaf, base_rows) for path, leaf in self._leaves(largest).items()}
+
+        # 2. rows of other stacks, copied to their places
+        for home in remaining:
+            flat, home_rows, at = self._leaves(home), _index(rows[home]), _index(places[home], self._device)
+            for path, whole in result.items():
+                if isinstance(whole, Tensor):
+                    whole.index_copy_(0, at, self._rows(flat[path], home_rows))
+        return result
+
+    def _rows(self, leaf: Any, rows: Tensor) -> Any:
+        """Some rows of a stacked leaf, in new memory on the device; a value that all clients share is returned."""
+        if not isinstance(leaf, Tensor | TouchedRows):
+            return leaf
+        return move_leaf(materialize_stacked(row_of(leaf, rows.to(leaf.device))), self._device)
 
     def together(self, group: Group) -> bool:
-        """Whether the states of `group` were stored together, and no client has left them since."""
+        """Whether the states of `group` were stored together, and no client has been stored elsewhere since."""
         home, _ = self._home.get(group[0], (-1, 0))
         return home in self._whole and (self._stacks[home][0] is group or self._stacks[home][0] == group)
 
@@ -281,9 +283,9 @@ class States:
         parts: dict[object, list[str]] = {}
         for client, home in zip(group, homes, strict=True):
             parts.setdefault(kinds[home], []).append(client)
-        return [self._ordered(part) for part in parts.values()]
+        return [self._sort_by_counts(part) for part in parts.values()]
 
-    def _ordered(self, part: list[str]) -> Group:
+    def _sort_by_counts(self, part: list[str]) -> Group:
         """Clients of one kind, sorted so that clients with equal counts, such as optimizer steps, are adjacent: these
         can move at once (`learn.fitting`). Accelerators skip this, because reading values would wait."""
         if self._device.type != "cpu":
@@ -297,15 +299,15 @@ class States:
             index = _index(rows.values())
             flat = [_by_client(leaf) for leaf in self._leaves(home).values()]
             for leaf in flat:
-                if isinstance(leaf, Tensor) and leaf.dtype == torch.int64 and leaf.dim() == 1:
+                if isinstance(leaf, Tensor) and leaf.dtype == torch.int64 and leaf.dim() == 1:  # one number per client
                     for client, count in zip(rows, leaf[index].tolist(), strict=True):
                         counts[client].append(count)
         return tuple(sorted(part, key=counts.__getitem__))
 
     def _leaves(self, home: int) -> Leaves:
         """The leaves of a stack or store; {} for clients without a state."""
-        if home in self._filed:
-            return self._filed[home].leaves
+        if home in self._stores:
+            return self._stores[home].leaves
         return self._stacks[home][1] if home in self._stacks else {}
 
     @staticmethod
@@ -314,12 +316,12 @@ class States:
 
     def dump(self) -> Tree:
         """{client: state} of all clients with a state; states in one stack are copied at once."""
-        members, states = dict[int, list[str]](), dict[str, Tree]()
+        clients_by_home, states = dict[int, list[str]](), dict[str, Tree]()
         for client, (home, _) in self._home.items():
-            members.setdefault(home, []).append(client)
-        for home, clients in members.items():
+            clients_by_home.setdefault(home, []).append(client)
+        for home, clients in clients_by_home.items():
             rows = _index(self._home[client][1] for client in clients)
-            whole = {path: self._joined([(leaf, rows, None)]) for path, leaf in self._leaves(home).items()}
+            whole = {path: self._rows(leaf, rows) for path, leaf in self._leaves(home).items()}
             for at, client in enumerate(clients):
                 states[client] = nest({path: row_of(leaf, at) for path, leaf in whole.items()})
         return {client: states[client] for client in self._home if states[client]}
@@ -335,7 +337,7 @@ def _by_client(leaf: Any) -> Any:
 
 
 def _form(leaf: Any) -> object:
-    """Shape and dtype of a client's part of a stacked leaf; a value that is no tensor stands for itself."""
+    """Shape and dtype of a client's part of a stacked leaf; any other value itself."""
     if isinstance(leaf, TouchedRows):
         return leaf.shape, leaf.dtype
     return (leaf.shape[1:], leaf.dtype) if isinstance(leaf, Tensor) else leaf

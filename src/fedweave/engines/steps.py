@@ -25,17 +25,24 @@ from fedweave.ops.identity import writes
 from fedweave.ops.sparse import Sparse
 
 
-class Watched:
+class WriteGuard:
     """The tensors of the graphs that a step sees, and their numbers of writes until now."""
 
     def __init__(self, graph: Graph, test: Graph | None = None) -> None:
-        graphs = {"graph": graph, "test": test}
-        self._tensors = {
-            name: values for role, watched_graph in graphs.items() for name, values in _of(role, watched_graph)
-        }
+        self._tensors: dict[str, tuple[Tensor, ...]] = {}
+        for role, visible in (("graph", graph), ("test", test)):
+            if visible is None:
+                continue
+            values: dict[str, object] = visible._asdict()
+            values |= {f"extra[{name!r}]": value for name, value in visible.extra.items()}
+            for name, value in values.items():
+                if isinstance(value, Tensor) and not value.is_inference():  # inference tensors have no count
+                    self._tensors[f"{role}.{name}"] = (value,)
+                elif isinstance(value, Sparse):
+                    self._tensors[f"{role}.{name}"] = value.blocks.values
         self._before = [sum(map(writes, tensors)) for tensors in self._tensors.values()]
 
-    def refuse_changes(self, step: str, whose: str, kind: type[FedweaveError] = StepFailed) -> None:
+    def check_unchanged(self, step: str, whose: str, kind: type[FedweaveError] = StepFailed) -> None:
         """Raise an error of class `kind` if the step wrote into a tensor; names the step, the tensor and its owner
         `whose`."""
         for (name, tensors), before in zip(self._tensors.items(), self._before, strict=True):
@@ -65,10 +72,10 @@ def carry_out(
     if the step wrote into the client's data.
 
     Raises:
-        StepFailed: the step raised; names the client. ReplyRefused: reply or state is no tree. FedweaveError: see
+        StepFailed: the step raised; names the client. ReplyRefused: reply or state is not a tree. FedweaveError: see
             `check_permanent`.
     """
-    watched = Watched(client.graph, client.test)
+    guard = WriteGuard(client.graph, client.test)
     try:
         with torch.no_grad():
             reply = step(client, message)
@@ -82,24 +89,11 @@ def carry_out(
         raise StepFailed(
             f"step {name} failed on {whose}{error_place(error)}: {type(error).__name__}: {error}"
         ) from error
-    watched.refuse_changes(name, whose, written)
+    guard.check_unchanged(name, whose, written)
     return reply, new_data
 
 
-def _named(graph: Graph) -> Iterator[tuple[str, object]]:
-    yield from graph._asdict().items()
-    yield from ((f"extra[{name!r}]", value) for name, value in graph.extra.items())
-
-
-def _of(role: str, graph: Graph | None) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    for name, value in _named(graph) if graph is not None else ():
-        if isinstance(value, Tensor) and not value.is_inference():  # inference tensors have no count, and are rare
-            yield f"{role}.{name}", (value,)
-        elif isinstance(value, Sparse):
-            yield f"{role}.{name}", value.blocks.values
-
-
-def refuse_changes(step: str, before: list[int], messages: Messages) -> None:
+def check_message_unchanged(step: str, before: list[int], messages: Messages) -> None:
     """Raise an error if a step wrote into its message, whose `versions` were these `before`."""
     if messages.versions() != before:
         raise StepFailed(f"step {step} changed its message in place; copy the tensor first.")
@@ -112,9 +106,10 @@ def find_step(algorithm: object, name: str) -> Step:
         CallRefused: the algorithm has no such step; nothing else can be called over the wire.
     """
     owner, _, method = name.rpartition(".")
-    more = algorithm.paced if isinstance(algorithm, Algorithm) else ()  # a site that is asked too early has none
-    places = [part for part in (*_parts(algorithm), *more) if type(part).__name__ == owner]
-    if not owner:
+    if owner:
+        paced = algorithm.paced if isinstance(algorithm, Algorithm) else ()  # empty at a site that is called too early
+        places: list[object] = [part for part in (*_parts(algorithm), *paced) if type(part).__name__ == owner]
+    else:
         places = [sys.modules[kind.__module__] for kind in type(algorithm).__mro__ if kind is not object]
     for place in places:
         step: Step | None = getattr(place, method, None)

@@ -19,7 +19,7 @@ from fedweave.privacy.secure_sum import has_diverged
 
 SHARE, SEED, KEY = 48, 16, 32  # bytes of a sealed letter with two shares, of a share, of a public key
 CERTIFICATE, SIGNATURE = 1024, 256  # bytes in the simulation; the signature's are exact for RSA keys of 2048 bits
-AGREEING: dict[str, Declaration] = {
+REPLIES: dict[str, Declaration] = {
     "advertise": {
         "certificate": "the site's certificate",
         "keys": "public keys for secure sums",
@@ -32,19 +32,19 @@ AGREEING: dict[str, Declaration] = {
         "shares": "shares of the self masks of the other sites in a secure sum, and of the keys of those not in it",
     },
 }
-HEARD = {
+MESSAGES = {
     "share": {"adverts": "the other sites' public keys for secure sums, certified and signed"},
     "reveal": {
         "signatures": "the other sites' signatures on whose terms a secure sum has",
         "letters": "shares of the other sites' keys and masks, sealed for this one",
     },
 }
-INFO = {kind: StepInfo.of(sends, ragged=True, hears=HEARD.get(kind, {})) for kind, sends in AGREEING.items()}
+INFO = {kind: StepInfo.of(sends, ragged=True, hears=MESSAGES.get(kind, {})) for kind, sends in REPLIES.items()}
 
 
-def fingerprint(heard: Tree) -> str:
+def fingerprint(message: Tree) -> str:
     """Fingerprint of a step's message: SHA-256 of its serialized form, in hexadecimal."""
-    return hashlib.sha256(encode(heard)).hexdigest()
+    return hashlib.sha256(encode(message)).hexdigest()
 
 
 def check_same_message(step: str, messages: Messages) -> None:
@@ -69,8 +69,8 @@ def check_terms(info: StepInfo, clients: Sequence[str], replies: Tree) -> None:
     """
     for path, words in leaves(replies):
         if info.covering(path) in info.sums and isinstance(words, Tensor) and has_diverged(words):
-            odd = next(client for client, row in zip(clients, words, strict=True) if has_diverged(row))
-            raise FedweaveError(diverged_message(f"{path} of {odd!r}"), code="diverged")
+            diverged = next(client for client, row in zip(clients, words, strict=True) if has_diverged(row))
+            raise FedweaveError(diverged_message(f"{path} of {diverged!r}"), code="diverged")
 
 
 class SumMeter:
@@ -78,37 +78,38 @@ class SumMeter:
     do."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger, self._left, self._agreed = ledger, 0, frozenset[str]()
+        self._ledger, self._remaining_slots, self._agreed = ledger, 0, frozenset[str]()
 
-    def record_agreement(self, where: tuple[int, int], here: Sequence[str]) -> None:
-        """Keys for the sum of a step: from an epoch that has slots left and keys of all `here`, or from a new one.
+    def record_agreement(self, where: tuple[int, int], clients: Sequence[str]) -> None:
+        """Keys for the sum of a step: from an epoch with remaining slots and keys of all these `clients`, or from a new
+        epoch.
 
         where: round and number of the call.
         """
-        if not self._left or not self._agreed >= set(here):
-            self._left, self._agreed = SLOTS, frozenset(here)
+        if not self._remaining_slots or not self._agreed >= set(clients):
+            self._remaining_slots, self._agreed = SLOTS, frozenset(clients)
             advert = {
                 "certificate": _bytes(CERTIFICATE),
                 "keys": _bytes(SLOTS + 1, KEY),
                 "signature": _bytes(SIGNATURE),
             }
-            self._exchange("advertise", where, here, {}, advert)
-            message = {"adverts": dict.fromkeys(here, advert)}
-            self._exchange("share", where, here, message, {"shares": _bytes(len(here), SLOTS, SHARE)})
-        self._left -= 1
+            self._exchange("advertise", where, clients, {}, advert)
+            message = {"adverts": dict.fromkeys(clients, advert)}
+            self._exchange("share", where, clients, message, {"shares": _bytes(len(clients), SLOTS, SHARE)})
+        self._remaining_slots -= 1
 
-    def record_opening(self, where: tuple[int, int], here: Sequence[str]) -> None:
+    def record_opening(self, where: tuple[int, int], clients: Sequence[str]) -> None:
         """Signatures on the list of survivors, and shares."""
-        self._exchange("survivors", where, here, {}, {"signature": _bytes(SIGNATURE)})
-        reply = {"mask": _bytes(SEED), "shares": _bytes(len(here), SEED)}
-        signatures = dict.fromkeys(here, _bytes(SIGNATURE))
-        for client in here:
-            letters = {peer: _bytes(SHARE) for peer in here if peer != client}
+        self._exchange("survivors", where, clients, {}, {"signature": _bytes(SIGNATURE)})
+        reply = {"mask": _bytes(SEED), "shares": _bytes(len(clients), SEED)}
+        signatures = dict.fromkeys(clients, _bytes(SIGNATURE))
+        for client in clients:
+            letters = {peer: _bytes(SHARE) for peer in clients if peer != client}
             self._exchange("reveal", where, [client], {"signatures": signatures, "letters": letters}, reply)
 
-    def _exchange(self, kind: str, where: tuple[int, int], here: Sequence[str], down: Tree, up: Tree) -> None:
-        self._ledger.record(*where, f"({kind})", tuple(here), "down", down, 0.0, INFO[kind].message)
-        self._ledger.record(*where, f"({kind})", tuple(here), "up", up, 0.0, INFO[kind])
+    def _exchange(self, kind: str, where: tuple[int, int], clients: Sequence[str], down: Tree, up: Tree) -> None:
+        self._ledger.record(*where, f"({kind})", tuple(clients), "down", down, 0.0, INFO[kind].message)
+        self._ledger.record(*where, f"({kind})", tuple(clients), "up", up, 0.0, INFO[kind])
 
 
 def _bytes(*form: int) -> Tensor:

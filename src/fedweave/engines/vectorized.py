@@ -22,12 +22,12 @@ from fedweave.engines.batches import (
     memory_message,
     remedy,
     run_batch,
-    stacked_states,
+    stack_states,
 )
-from fedweave.engines.executor import Ran, Work
+from fedweave.engines.executor import StepResults, Work
 from fedweave.engines.loop import Loop
 from fedweave.engines.states import Group, Leaves, MemoryIsolation, Readers
-from fedweave.engines.steps import Watched, refuse_changes
+from fedweave.engines.steps import WriteGuard, check_message_unchanged
 from fedweave.errors import ConfigError, OutOfMemory, ReplyRefused, StepFailed, error_place, out_of_memory
 from fedweave.metrics.pooled import infer_outputs, split_examples
 from fedweave.ops.captures import StableOperands, recorder_for
@@ -70,13 +70,13 @@ class Vectorized(Loop):
         self._batches, self._readers = Batches(self.data.graphs, chunk, self.device, self._member_algorithms), Readers()
         self._group_ids: dict[Group, Tensor] = {}
         self._flats: dict[int, Flat] = {}  # version of a batch -> its operands
-        self._seen: set[int] = set()
+        self._versions: set[int] = set()  # of batches that were called
         self._all = Flat.of((self.test, self._members), False)
         self._called: dict[str, int] = {}  # step -> number of clients in its last call
         self._ran: dict[Group, int] | None = None  # see `ran`
         self.recordings = Recordings(record, recorder_for(self.device))
 
-    def run(self, work: Work, clients: Sequence[str]) -> Iterator[Ran]:
+    def run(self, work: Work, clients: Sequence[str]) -> Iterator[StepResults]:
         if work.info.ragged:
             self._ran = None
             yield from super().run(work, clients)
@@ -85,16 +85,16 @@ class Vectorized(Loop):
         as_before = self._called.get(work.name, len(clients)) == len(clients)
         self._called[work.name] = len(clients)
         for batch in self._batches.plan(clients):
-            alike = as_before and len(batch) == len(clients)
-            for group, size in self._parts(batch, alike or len(clients) == len(self.clients)):
+            same_size = len(clients) == len(self.clients) or (as_before and len(batch) == len(clients))
+            for group, size in self._parts(batch, same_size):
                 if work.messages.ragged(group):
                     self._ran = None
                     for client in group:
-                        yield self._timed(self._run_client, work, (client,), places.of((client,)))
+                        yield self._time_call(self._run_client, work, (client,), places.of((client,)))
                 else:
                     together = partial(self._run_together, size=size)
-                    with self.recordings.used():
-                        ran = self._timed(together, work, group, places.of(group))
+                    with self.recordings.activate():
+                        ran = self._time_call(together, work, group, places.of(group))
                     yield ran
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
@@ -122,7 +122,7 @@ class Vectorized(Loop):
             self._ran = None
 
     def constants(self, batches: Mapping[Group, int]) -> tuple[object, ...] | None:
-        """What steps read of these batches and that no step changes; None if it was made again since."""
+        """What steps read of these batches and that no step changes; None if a batch was stacked again since."""
         operands: list[object] = list(self._all.leaves)
         operands += [] if self.test is None else self.test.roots
         for group, version in batches.items():
@@ -137,7 +137,7 @@ class Vectorized(Loop):
         if not self._states.knows(group):
             return {}
         _, graphs = self._batches.graph(group)
-        return stacked_states(self._states, group, graphs, copy=False) if self._states.together(group) else None
+        return stack_states(self._states, group, graphs, copy=False) if self._states.together(group) else None
 
     def store_states(self, group: Group, states: Leaves) -> None:
         """Replace the states of a batch."""
@@ -145,8 +145,9 @@ class Vectorized(Loop):
             self._states.put(group, states)
 
     def _parts(self, batch: Group, same_size: bool) -> Iterator[tuple[Group, int]]:
-        """Parts of a batch whose states can be stacked, and the number of clients to which each part is filled up. In
-        every round a sample has another number of clients of one size that were called before, and a recording holds
+        """Parts of a batch whose states can be stacked, and the number of clients to which each part is filled up.
+
+        In every round a sample has another number of clients of one size that were called before, and a recording holds
         for one number.
 
         same_size: whether the next call of the step has the same number of clients in the batch.
@@ -157,11 +158,10 @@ class Vectorized(Loop):
                 yield part, len(part)
                 continue
             at = 0
-            for used, size in batch_sizes(
-                len(part), self.data.graphs.rows(part[0])[0], self._batches.max_clients(part[0])
-            ):
-                yield part[at : at + used], size
-                at += used
+            rows, _ = self.data.graphs.rows(part[0])
+            for count, size in batch_sizes(len(part), rows, self._batches.max_clients(part[0])):
+                yield part[at : at + count], size
+                at += count
 
     def _run_together(self, work: Work, group: Group, size: int) -> Tree:
         """One call for all clients of a batch, filled up to `size` with its last client."""
@@ -169,16 +169,20 @@ class Vectorized(Loop):
         messages, called = work.messages, group
         group += (group[-1],) * (size - len(group))
         ids = self._ids_of(group)
-        (version, graphs), mine = self._batches.graph(group), messages.stacked(group)
+        version, graphs = self._batches.graph(group)
+        mine = messages.stack(group)
         if self._ran is not None:
             self._ran[group] = version
         states: Leaves = {}
         if not work.info.stateless:
-            states = stacked_states(self._states, group, graphs, copy=work.step not in self._readers)
+            states = stack_states(self._states, group, graphs, copy=work.step not in self._readers)
         batch, private = self._flat(version, (graphs, ids)), Flat.of_leaves(states, True)
         message, shared = Flat.of_leaves(dict(leaves(mine)), True), Flat.of_leaves(messages.common_leaves, False)
         parts = (batch, private, message, Flat.of_tensor(work.key), shared, self._all)
-        operands = [leaf for part in parts for leaf in part.leaves]
+        operands, forms = list[Any](), list[Any]()
+        for part in parts:
+            operands += part.leaves
+            forms += part.forms
         partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for leaf in states.values())
         try:
             form, state_form, reply_size, *outputs = record_or_play(
@@ -188,7 +192,7 @@ class Vectorized(Loop):
                 graphs.roots if self.test is None else graphs.roots + self.test.roots,
                 operands,
                 self._stable_operands(version, len(batch.leaves), len(operands)),
-                tuple([form for part in parts for form in part.forms]),
+                tuple(forms),
             )
         except (ReplyRefused, StepFailed):
             raise
@@ -201,9 +205,9 @@ class Vectorized(Loop):
                 f"any of them alone{error_place(error)}: {type(error).__name__}: "
                 f"{str(error).rstrip('.')}. {remedy(error)}"
             ) from error
-        shown = [*batch.leaves, *shared.leaves, *message.leaves]
+        received = [*batch.leaves, *shared.leaves, *message.leaves]
         reply, state = form.leaves(outputs[:reply_size]), state_form.leaves(outputs[reply_size:])
-        return self._store(called, None if work.info.apart else state, reply, matrix_of(graphs), shown)
+        return self._store(called, None if work.info.apart else state, reply, matrix_of(graphs), received)
 
     def _compute(
         self, work: Work, parts: Sequence[Flat], inputs: tuple[Graph, Leaves], whose: str, *operands: Any
@@ -211,10 +215,10 @@ class Vectorized(Loop):
         """Run `run_batch`, and check whether the step wrote into its message, graphs or states. A played recording
         writes only where the step did."""
         (graphs, states), messages = inputs, work.messages
-        before, versions, watched = messages.versions(), self._readers.versions(states), Watched(graphs, self.test)
+        before, versions, guard = messages.versions(), self._readers.versions(states), WriteGuard(graphs, self.test)
         outputs = run_batch(work, parts, operands)
-        refuse_changes(work.name, before, messages)
-        watched.refuse_changes(work.name, whose)
+        check_message_unchanged(work.name, before, messages)
+        guard.check_unchanged(work.name, whose)
         self._readers.note(work.step, states, versions)
         return outputs
 
@@ -236,11 +240,11 @@ class Vectorized(Loop):
         if version in self._flats:
             return self._flats[version]
         flat = Flat.of(batch, True)
-        if version in self._seen:
+        if version in self._versions:
             self._flats[version] = flat
-        self._seen.add(version)
-        if max(len(self._seen), len(self._flats)) > _GROUPS:
-            self._seen.clear()
+        self._versions.add(version)
+        if max(len(self._versions), len(self._flats)) > _GROUPS:
+            self._versions.clear()
             self._flats.clear()
         return flat
 
@@ -250,11 +254,11 @@ class Vectorized(Loop):
         state: Mapping[str, Any] | None,
         reply: Mapping[str, Any],
         matrix: StackedCsr | None,
-        shown: Sequence[object],
+        received: Sequence[object],
     ) -> Tree:
         """Store the batch's states, unless they do not change, in new memory; returns its replies. matrix: the features
-        of the batch. shown: the tensors that its clients received."""
-        isolation = MemoryIsolation(shown, self.recordings.captures)
+        of the batch. received: the tensors that its clients received."""
+        isolation = MemoryIsolation(received, self.recordings.captures)
 
         def copies(tree: Mapping[str, Any]) -> Leaves:
             return {path: isolation.copy(client_rows(leaf, len(group), matrix)) for path, leaf in tree.items()}

@@ -5,9 +5,9 @@ keys, and what the server computes. A round that does the same each time is then
 its inputs are the round's keys, the server's state and the clients' states, and its outputs the new states. On a GPU it
 is captured as one graph, and rounds follow each other without waiting for the process.
 
-Whether Python code does the same each time cannot be seen from outside. So the classes of the algorithm and of its
-parts declare it (`core.algorithm.Algorithm.recorded`), and the contract compares both ways. All others run as written.
-What is here only finds the inputs: the keys and the batches of clients that the call before took.
+Whether Python code does the same each time cannot be determined from outside. So the classes of the algorithm and of
+its parts declare it (`core.algorithm.Algorithm.recorded`), and the contract compares both ways. All other algorithms
+run as written. This module only finds the inputs: the keys and the batches of clients that the call before took.
 """
 
 import logging
@@ -41,7 +41,9 @@ from fedweave.ops.tape import Unrecordable, running
 Method = Callable[[Tree, Federation], Any]
 Position = tuple[object, ...]
 _LOG = logging.getLogger(__name__)
-_MOST = 1 << 28  # numbers in the states; with more, kernels take longer than the process, and captures store copies
+_MAX_NUMBERS = (
+    1 << 28
+)  # numbers in the states; with more, kernels take longer than the process, and captures store copies
 _PATIENCE = 6  # calls as written after which the reason is logged
 _TRIES = 3  # recordings in a row of which none was played: inputs take another form each time, and recording takes long
 
@@ -59,7 +61,7 @@ class Plan(NamedTuple):
 @dataclass(frozen=True)
 class SideEffects:
     """What the recorded call did beside its kernels. entries: of the ledger. layouts: of the states of each batch.
-    calls: its number of calls. rest: see `_packed`."""
+    calls: its number of calls. rest: see `_pack`."""
 
     entries: tuple[Entry | Uncounted, ...]
     layouts: tuple[Layout, ...]
@@ -83,7 +85,10 @@ class Inputs:
     @property
     def operands(self) -> list[Any]:
         """What changes from call to call."""
-        return [*self.state, *(leaf for _, flat in self.clients for leaf in flat)]
+        operands = list(self.state)
+        for _, flat in self.clients:
+            operands += flat
+        return operands
 
     @property
     def names(self) -> tuple[object, ...]:
@@ -101,7 +106,7 @@ class WholeRounds:
         self._engine, self._keys, self._executor = engine, keys, executor
         self._obstacles: dict[Method, str] = {}
         self._plans: dict[tuple[Method, Position], Plan] = {}
-        self._written = Counter[Method]()  # calls as written
+        self._direct_calls = Counter[Method]()  # calls as written
         self._tries = Counter[Method]()  # recordings since one was played
         self.played: set[str] = set()
 
@@ -116,8 +121,8 @@ class WholeRounds:
         plan = self._plans.get((method, self._position()))
         inputs = None if plan is None else self._inputs(plan, state)
         if plan is None or inputs is None:
-            return self._as_written(method, state)
-        return self._replayed(method, state, plan, inputs)
+            return self._run_as_written(method, state)
+        return self._replay(method, state, plan, inputs)
 
     def _position(self) -> Position:
         """What ran in the round before; the names of keys count it."""
@@ -126,32 +131,32 @@ class WholeRounds:
     def _log(self, method: Method, what: str) -> None:
         _LOG.info("%s is %s", method.__qualname__, what)
 
-    def _as_written(self, method: Method, state: Tree) -> Any:
+    def _run_as_written(self, method: Method, state: Tree) -> Any:
         """The result; where its steps were all played, the next call is recorded."""
         recordings, position = self._executor.recordings, self._position()
         recorded, played = recordings.recorded, recordings.played
-        result, plan, _ = self._observed(method, state)
-        self._written[method] += 1
+        result, plan, _ = self._observe(method, state)
+        self._direct_calls[method] += 1
         if isinstance(plan, Plan) and recordings.recorded == recorded and recordings.played > played:
             self._plans[method, position] = plan
-        elif self._written[method] == _PATIENCE:
+        elif self._direct_calls[method] == _PATIENCE:
             reason = plan if isinstance(plan, str) else "its steps are not recorded"
             self._log(method, f"not recorded as a whole: {reason}")
         return result
 
-    def _observed(self, method: Method, state: Tree) -> tuple[Any, Plan | str, Sequence[Entry | Uncounted]]:
+    def _observe(self, method: Method, state: Tree) -> tuple[Any, Plan | str, Sequence[Entry | Uncounted]]:
         """The result of a method; what it took, or why it cannot be recorded; and its entries of the ledger."""
-        executor, first = self._executor, len(self._keys.asked)
+        executor, first = self._executor, len(self._keys.key_names)
         with executor.ran() as batches, self._engine.ledger.new_entries() as entries:
             result = method(state, self._engine)
             ran = batches()
         if not ran:
             return result, "a step runs for one client at a time", entries
-        if _packed(result) is None:
+        if _pack(result) is None:
             return result, "replies are sums, or not all in this process", entries
         if None in [executor.states_of(group) for group in ran]:
             return result, "its steps run on groups of clients that overlap", entries
-        return result, Plan(tuple(self._keys.asked[first:]), ran), entries
+        return result, Plan(tuple(self._keys.key_names[first:]), ran), entries
 
     def _inputs(self, plan: Plan, state: Tree) -> Inputs | None:
         """What a recorded call reads; None if it must be carried out as written."""
@@ -162,9 +167,9 @@ class WholeRounds:
         leaves_of_state, form = pytree.tree_flatten(state)
         inputs = Inputs(constants, leaves_of_state, form, [Layout.of(by_path or {}) for by_path in states])
         numbers = (leaf.numel() for leaf in inputs.operands if isinstance(leaf, Tensor))
-        return inputs if sum(numbers) <= _MOST else None
+        return inputs if sum(numbers) <= _MAX_NUMBERS else None
 
-    def _replayed(self, method: Method, state: Tree, plan: Plan, inputs: Inputs) -> Any:
+    def _replay(self, method: Method, state: Tree, plan: Plan, inputs: Inputs) -> Any:
         engine, began, results = self._engine, time.perf_counter(), list[Any]()
 
         def whole(words: Tensor, *operands: Any) -> Any:
@@ -172,11 +177,13 @@ class WholeRounds:
             results.append(result)
             return output
 
-        held = pytree.tree_leaves(tuple(engine.held.values()))
-        roots = [*inputs.constants, *(root for graph in engine.held.values() for root in graph.roots)]
-        roots += [leaf for leaf in held if isinstance(leaf, Tensor)]
+        server_graphs = tuple(engine.held.values())
+        roots = list(inputs.constants)
+        for graph in server_graphs:
+            roots += graph.roots
+        roots += [leaf for leaf in pytree.tree_leaves(server_graphs) if isinstance(leaf, Tensor)]
         before = self._executor.recordings.recorded
-        with self._executor.recordings.used():
+        with self._executor.recordings.activate():
             tensors, clients, counts, effects = record_or_play(
                 whole,
                 (method,),
@@ -194,12 +201,12 @@ class WholeRounds:
             self.played.add(method.__name__)
             self._log(method, "recorded as a whole")
         if not self._sound(method, tensors):  # as written, it says which client's or part's values are at fault
-            return self._as_written(method, state)
+            return self._run_as_written(method, state)
         for group, layout, flat in zip(plan.batches, effects.layouts, clients, strict=True):
             self._executor.store_states(group, layout.leaves(flat))
         self._keys.skip(plan.keys)
         engine.replay(effects.entries, counts, effects.calls, time.perf_counter() - began)
-        return _unpacked(tensors, effects.rest)
+        return _unpack(tensors, effects.rest)
 
     def _run(
         self, method: Method, plan: Plan, inputs: Inputs, words: Tensor, operands: Iterator[Any]
@@ -211,11 +218,11 @@ class WholeRounds:
         for group, (layout, flat) in zip(plan.batches, inputs.clients, strict=True):
             executor.store_states(group, layout.leaves(islice(operands, len(flat))))
         keys, first = dict(zip(plan.keys, words.unbind(), strict=True)), engine.calls
-        with self._keys.replaced_by(keys):
-            result, taken, entries = self._observed(method, state)
-        tape, packed = running(), _packed(result)
-        if taken != plan and tape is not None and tape.flaw is None:  # not all that it read is among the operands
-            reason = taken if isinstance(taken, str) else "it takes other keys or clients than in the call before"
+        with self._keys.override(keys):
+            result, new_plan, entries = self._observe(method, state)
+        tape, packed = running(), _pack(result)
+        if new_plan != plan and tape is not None and tape.flaw is None:  # not all that it read is among the operands
+            reason = new_plan if isinstance(new_plan, str) else "it takes other keys or clients than in the call before"
             tape.flaw = Unrecordable(reason, expected=True)
         tensors, rest = packed or ([], None)
         after = [Layout.of(executor.states_of(group) or {}) for group in plan.batches]
@@ -231,8 +238,8 @@ class WholeRounds:
         return not numbers or bool(get_total_norm(numbers, math.inf).isfinite())
 
 
-def _packed(result: Any) -> tuple[list[Tensor], Any] | None:
-    """The tensors of a state or an `Evaluation`, and the rest, from which `_unpacked` makes it again; None if it is
+def _pack(result: Any) -> tuple[list[Tensor], Any] | None:
+    """The tensors of a state or an `Evaluation`, and the rest, from which `_unpack` makes it again; None if it is
     something else, or not all in this process."""
     who: Any = None
     if isinstance(result, Evaluation):
@@ -248,8 +255,8 @@ def _packed(result: Any) -> tuple[list[Tensor], Any] | None:
     return [leaf for leaf in flat if isinstance(leaf, Tensor)], (rest, form, who)
 
 
-def _unpacked(tensors: Sequence[Tensor], rest: Any) -> Any:
-    """Undo `_packed`."""
+def _unpack(tensors: Sequence[Tensor], rest: Any) -> Any:
+    """Undo `_pack`."""
     (fixed, form, who), fresh = rest, iter(tensors)
     result = pytree.tree_unflatten([next(fresh) if leaf is None else leaf[0] for leaf in fixed], form)
     if who is None:

@@ -18,7 +18,7 @@ from fedweave.core.sizes import size_classes
 from fedweave.core.target import CLASS
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import AUTO, amounts, pad_columns
-from fedweave.engines.data import Makes
+from fedweave.engines.data import LazyGraphs
 from fedweave.ops.csr import Csr, StackedCsr
 from fedweave.ops.sparse import Sparse
 from fedweave.partition.base import Part, Partition, client_ids
@@ -97,7 +97,7 @@ def graphs_at_server(data: Dataset, partition: Partition, dtype: torch.dtype = t
     return {role: graph_of(share, data.features, dtype) for role, share in parts}
 
 
-class MadeGraphs(Makes):
+class MadeGraphs(LazyGraphs):
     """{client: its graph}, for data without edge attributes.
 
     client_parts: {client: its part of `data`, and the rows that its nodes and its examples are padded to}, in client
@@ -129,8 +129,8 @@ class MadeGraphs(Makes):
     def rows(self, client: str) -> tuple[int, int]:
         return self._client_parts[client][1:]
 
-    def stacked(self, clients: Sequence[str]) -> Graph:
-        """See `Makes`; of nodes with all columns and edges, without a graph of each client."""
+    def stack(self, clients: Sequence[str]) -> Graph:
+        """See `LazyGraphs`; of nodes with all columns and edges, without a graph of each client."""
         if not self._stackable:
             return stack([self[client] for client in clients])
         parts = [self._client_parts[client][0] for client in clients]

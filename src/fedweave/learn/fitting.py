@@ -97,7 +97,8 @@ def fit(
     inputs = (copied_tree, anchor, graph, key, args or {}, batches or {}, state or {}, limit, rate)
     operands, plan.spec = pytree.tree_flatten(inputs)
     result = Fit(*pytree.tree_unflatten(_Fit.apply(plan, *operands), plan.result))
-    result = result if limit is None else result._replace(state={})
+    if limit is not None:
+        result = result._replace(state={})
     partly = [leaf for _, leaf in leaves({"w": result.w, "state": result.state}) if isinstance(leaf, TouchedRows)]
     for leaf in partly:
         if leaf.matrix is partly[0].matrix:  # one tensor for all, so that arithmetic sees equal rows
@@ -153,7 +154,9 @@ class TrainSpec:
         statistics = {at for at, path in enumerate(paths) if is_statistic(path)}
         moving = [at for at in range(len(tensors)) if at not in statistics]
         moving_per_client = None if weight_count is None else weight_count - len(statistics)
-        moments = {name: [moment[at] for at in moving] for name, moment in moments.items()}
+        moving_moments = dict[str, list[Tensor]]()
+        for name, moment in moments.items():
+            moving_moments[name] = [moment[at] for at in moving]
 
         move_runs = _step_of_runs(self.optimizer, list(moments)) if numbers.dim() else None
         factor = () if rate is None else (rate,)
@@ -169,9 +172,9 @@ class TrainSpec:
             slopes = [slope.contiguous() for slope in slopes]
             numbers.add_(1)
             if move_runs is None:
-                self.optimizer.move(weights, slopes, moments, [numbers] * len(weights), *factor)
+                self.optimizer.move(weights, slopes, moving_moments, [numbers] * len(weights), *factor)
             else:
-                move_runs(weights, slopes, list(moments.values()), numbers, *factor)
+                move_runs(weights, slopes, list(moving_moments.values()), numbers, *factor)
             for at in statistics:
                 tensors[at].sub_(grads[at])
 
@@ -194,7 +197,7 @@ def clip_gradients(gradients: list[Tensor], max_norm: float, batch_dims: int, co
     weights; all other gradients are 0.
     """
     per_client = gradients[:count]
-    squares = [slope.reshape(*slope.shape[:batch_dims], -1).square().sum(-1) for slope in per_client]
+    squares = [slope.reshape(*slope.shape[:batch_dims], -1).square().sum(-1) for slope in per_client]  # [] or [P]
     share = (max_norm / (torch.stack(squares).sum(0).sqrt() + 1e-6)).clamp(max=1.0)  # [] or [P]
     scaled = [slope * share.view(*share.shape, *[1] * (slope.dim() - batch_dims)) for slope in per_client]
     return scaled + gradients[len(per_client) :]
@@ -279,11 +282,14 @@ class _Fit(Operation):
 
         gradients = differentiate(objective, len(weights), len(minibatch))
         steps_before = materialize(state["steps"]) if state else torch.zeros((), dtype=torch.int64, device=key.device)
+
+        def minibatch_of(step: int) -> list[Tensor]:
+            return [leaf[step] for leaf in minibatch.values()]
+
         past = {name: moment.tensors for name, moment in moments.items()}
         last = plan.train_loop(
-            weights.shapes, weights.tensors, past, steps_before, gradients, key,
-            lambda at: [leaf[at] for leaf in minibatch.values()], limit, None, rate,
-        )  # fmt: skip
+            weights.shapes, weights.tensors, past, steps_before, gradients, key, minibatch_of, limit, None, rate
+        )
         weights.spread_nonfinite(last)
         state_after: Tree = {name: nest(moment.reshape(moment.tensors)) for name, moment in moments.items()}
         if state_after:
@@ -327,7 +333,8 @@ def train_batch(
     dims_of_args = nest(dict(leaves(batch.args[1])) | minibatch_dims)
 
     def objective(key: Tensor, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        minibatch_now, inputs = dict(zip(minibatch, inputs, strict=False)), inputs[len(minibatch) :]
+        minibatch_now = dict(zip(minibatch, inputs, strict=False))
+        inputs = inputs[len(minibatch) :]
         current = nest(per_client.reshape(inputs[: len(per_client)]))
         untouched = rest.reshape(inputs[len(per_client) : len(tensors)])
         data, args, anchor, untouched_inputs = pytree.tree_unflatten(inputs[len(tensors) :], spec)
@@ -343,11 +350,11 @@ def train_batch(
                 total = total + scalar("penalty", plan.penalty(nest(untouched), *untouched_inputs))
         return last, total
 
-    shapes = ((path, leaf.shape, leaf.dtype) for path, leaf in minibatch.items())
+    shapes = [(path, leaf.shape, leaf.dtype) for path, leaf in minibatch.items()]
     names = (*per_client.shapes.items(), *leaves(batch.anchor[1] or {}), *leaves(dims_of_args), *shapes)
     gradients = differentiate(objective, len(tensors), len(minibatch))
 
-    def traced_gradients(*inputs: Tensor) -> tuple[Tensor, ...]:
+    def record_gradients(*inputs: Tensor) -> tuple[Tensor, ...]:
         functions, roots = (plan.loss, plan.penalty), batch.graph[0].roots
         result: tuple[Tensor, ...] = record_or_play(gradients, functions, names, roots, [*inputs, *operands])
         return result
@@ -356,10 +363,10 @@ def train_batch(
         return [leaf[step] if minibatch_dims[path] is None else leaf[:, step] for path, leaf in minibatch.items()]
 
     moments = {name: moment.tensors for name, moment in batch.moments.items()}
-    keys = key[0] if key[1] == 0 else key[0].expand(clients)
-    limits = limit[0] if limit[1] == 0 or limit[0] is None else limit[0].expand(clients)
+    keys = key[0] if key[1] == 0 else key[0].expand(clients)  # [P]
+    limits = limit[0] if limit[1] == 0 or limit[0] is None else limit[0].expand(clients)  # [P]
     last = plan.train_loop(
-        per_client.shapes, tensors, moments, batch.steps_before, traced_gradients, keys, minibatch_of, limits,
+        per_client.shapes, tensors, moments, batch.steps_before, record_gradients, keys, minibatch_of, limits,
         len(per_client), rate[0],
     )  # fmt: skip
     per_client.spread_nonfinite(last)

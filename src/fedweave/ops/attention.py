@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation
+from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, merge_clients
 from fedweave.ops.csr import Pair, StackedCsr, csr_tensor
 from fedweave.ops.hashing import bits
 from fedweave.ops.sparse import Sparse
@@ -32,11 +32,11 @@ def attend(
     Velickovic et al. (2018, "Graph Attention Networks"), eqs. 3 and 4. j runs over the columns in which row i of
     `operator` [m, n] has an entry, with any value; a row without entries gives 0. source [n, H], target [m, H],
     values [n, H C], slope of LeakyReLU below 0; returns [m, H C]. Can be differentiated once. With a key, each a_ij is
-    dropped with probability `rate` and the rest rescaled. An operator that is no matrix (sampled neighbors) has its
-    own `attend`.
+    dropped with probability `rate` and the rest rescaled. Operators that are not matrices (sampled neighbors) have an
+    `attend` method.
 
     Raises:
-        TypeError: the operator is no whole sparse matrix.
+        TypeError: the operator is not a whole sparse matrix.
     """
     if hasattr(operator, "attend"):
         result: Tensor = operator.attend(source, target, values, slope, key, rate)
@@ -50,28 +50,28 @@ def attend(
 class _Pattern:
     """The entries of a block-diagonal matrix, by row and by column; `order` sorts the entries by column.
 
-    `client` is the block of each entry, `place` its number within the block, and `most` the largest number of entries
-    of a block.
+    `client` is the block of each entry, `place` its number within the block, and `max_entries` the largest number of
+    entries of a block. E entries, P clients, m rows and n columns in total.
     """
 
     def __init__(self, pair: Pair, clients: int) -> None:
         self.clients = clients
         self.starts, self.columns = pair.matrix.crow_indices(), pair.matrix.col_indices()
         self.back_starts, self.back_columns = pair.transpose.crow_indices(), pair.transpose.col_indices()
-        self.rows = torch.repeat_interleave(self.starts.diff().long())
-        self.order = torch.argsort(self.columns, stable=True)
+        self.rows = torch.repeat_interleave(self.starts.diff().long())  # [E]
+        self.order = torch.argsort(self.columns, stable=True)  # [E]
         self.row_ends, self.column_ends = self.starts.long(), self.back_starts.long()
         self.shape = tuple(pair.matrix.shape)
-        self.client = self.rows // (self.shape[0] // clients)
-        ends = self.row_ends[:: self.shape[0] // clients]
+        self.client = self.rows // (self.shape[0] // clients)  # [E]
+        ends = self.row_ends[:: self.shape[0] // clients]  # [P + 1]
         self.place = torch.arange(len(self.rows), device=self.rows.device) - ends[self.client]
-        self.most = int(ends.diff().max())
+        self.max_entries = int(ends.diff().max())
 
     def matrix(self, values: Tensor) -> Tensor:
         """The matrix [m, n] with these entries."""
         return csr_tensor(self.starts, self.columns, values, self.shape)
 
-    def transposed(self, values: Tensor) -> Tensor:
+    def transpose(self, values: Tensor) -> Tensor:
         """The transpose [n, m] of the matrix with these entries."""
         return csr_tensor(self.back_starts, self.back_columns, values[self.order], self.shape[::-1])
 
@@ -86,7 +86,7 @@ def _coefficients(source: Tensor, target: Tensor, pattern: _Pattern, slope: floa
     """Per entry and head [E, H]: the score before LeakyReLU, and a_ij."""
     raw = target.index_select(0, pattern.rows) + source.index_select(0, pattern.columns)
     scores = F.leaky_relu(raw, slope)
-    top = torch.segment_reduce(scores, "max", offsets=pattern.row_ends)
+    top = torch.segment_reduce(scores, "max", offsets=pattern.row_ends)  # [m, H]
     powers = (scores - top.index_select(0, pattern.rows)).exp_()  # at most 1, so that nothing overflows
     total = torch.segment_reduce(powers, "sum", offsets=pattern.row_ends)
     return raw, powers.div_(total.index_select(0, pattern.rows))
@@ -99,7 +99,7 @@ def _scale(key: Tensor, pattern: _Pattern, like: Tensor, rate: float) -> Tensor 
     keys, heads = key.reshape(-1, 1), like.shape[1]
     if pattern.clients == 1:  # clients that share the graph have separate heads
         heads //= len(keys)
-    words = bits(keys, pattern.most * heads).view(len(keys), pattern.most, heads)
+    words = bits(keys, pattern.max_entries * heads).view(len(keys), pattern.max_entries, heads)
     entry_bits = words.transpose(0, 1).flatten(1) if pattern.clients == 1 else words[pattern.client, pattern.place]
     return ((entry_bits >> 40 & 0xFFFFFF) >= round(rate * 2**24)).to(like.dtype) / (1 - rate)
 
@@ -124,7 +124,7 @@ def _attend(
 ) -> Tensor:
     heads = source.shape[1]
     _, a = _coefficients(source, target, pattern, slope)
-    a = a * _scale(key, pattern, a, rate)
+    a = a * _scale(key, pattern, a, rate)  # [E, H]
     return _per_head(map(pattern.matrix, a.T.contiguous()), values, heads, pattern.shape[0])
 
 
@@ -142,12 +142,13 @@ def _attend_back(
     heads = source.shape[1]
     raw, a = _coefficients(source, target, pattern, slope)
     scale = _scale(key, pattern, a, rate)
-    weights, of_a = (a * scale).T.contiguous(), torch.empty_like(a)
-    of_values = _per_head(map(pattern.transposed, weights), grad, heads, pattern.shape[1])
+    weights = (a * scale).T.contiguous()  # [H, E]
+    of_a = torch.empty_like(a)  # [E, H]
+    of_values = _per_head(map(pattern.transpose, weights), grad, heads, pattern.shape[1])
     for head, (pull, value) in enumerate(zip(_heads(grad, heads), _heads(values, heads), strict=True)):
         of_a[:, head] = torch.sparse.sampled_addmm(pattern.matrix(weights[head]), pull, value.T, beta=0).values()
     of_a *= scale
-    mean = torch.segment_reduce(a * of_a, "sum", offsets=pattern.row_ends)
+    mean = torch.segment_reduce(a * of_a, "sum", offsets=pattern.row_ends)  # [m, H]
     of_scores = a * (of_a - mean.index_select(0, pattern.rows))
     of_raw = torch.where(raw > 0, of_scores, of_scores * slope)
     of_source = torch.segment_reduce(of_raw[pattern.order], "sum", offsets=pattern.column_ends)
@@ -199,16 +200,10 @@ class _AttendBack(Operation):
 def _over_all(kind: Any, clients: int, in_dims: Dims, client_index: Tensor, *rest: Any) -> tuple[Any, Any]:
     """One call for all clients: their nodes below each other or, if they share one graph, their heads side by side."""
     key, *tensors, blocks, slope, rate = rest
-    keys = key.expand(clients) if in_dims[1] is None else key
-    one_graph = in_dims[0] is None
-    at = 1 if one_graph else 0
-    merged = [
-        (t.unsqueeze(at).expand(*t.shape[:at], clients, *t.shape[at:]) if dim is None else t.movedim(dim, at)).flatten(
-            at, at + 1
-        )
-        for t, dim in zip(tensors, in_dims[2:-3], strict=True)
-    ]
+    keys = key.expand(clients) if in_dims[1] is None else key  # [P]
+    axis = 1 if in_dims[0] is None else 0
+    merged = merge_clients(clients, in_dims[2:-3], axis, *tensors)
     out = kind.apply(client_index, keys, *merged, blocks, slope, rate)
-    single = isinstance(out, Tensor)
-    parts = [part.unflatten(at, (clients, -1)) for part in ((out,) if single else out)]
-    return (parts[0], at) if single else (tuple(parts), (at,) * len(parts))
+    if isinstance(out, Tensor):
+        return out.unflatten(axis, (clients, -1)), axis
+    return tuple(part.unflatten(axis, (clients, -1)) for part in out), (axis,) * len(out)

@@ -10,8 +10,6 @@ from torch import Tensor
 from fedweave.ops.tape import kernel
 
 Context: TypeAlias = Any  # PyTorch's context of one operation; the passes share values as its attributes
-
-
 Dims: TypeAlias = tuple[Any, ...]  # for each operand the axis of clients, or None if it is the same for all
 Operands: TypeAlias = tuple[Any, ...]
 
@@ -52,10 +50,23 @@ class Constant(Operation):
 
 def over_clients(clients: int, dims: tuple[int | None, ...], *tensors: Tensor) -> list[Tensor]:
     """The tensors with clients first, [P, …]; `dims` has each tensor's axis of clients, or None if all share it."""
-    return [
-        tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-        for tensor, dim in zip(tensors, dims, strict=False)
-    ]
+    stacked = []
+    for tensor, dim in zip(tensors, dims, strict=False):
+        stacked.append(tensor.expand(clients, *tensor.shape) if dim is None else tensor.movedim(dim, 0))
+    return stacked
+
+
+def merge_clients(clients: int, dims: tuple[int | None, ...], axis: int, *tensors: Tensor) -> list[Tensor]:
+    """The tensors of all clients as one client's, with clients next to each other along `axis`; dims: see
+    `over_clients`."""
+    merged = []
+    for tensor, dim in zip(tensors, dims, strict=True):
+        if dim is None:
+            stacked = tensor.unsqueeze(axis).expand(*tensor.shape[:axis], clients, *tensor.shape[axis:])
+        else:
+            stacked = tensor.movedim(dim, axis)
+        merged.append(stacked.flatten(axis, axis + 1))
+    return merged
 
 
 def flat_index(index: Tensor, count: int) -> Tensor:

@@ -69,19 +69,19 @@ class Buffers:
 
     def __init__(self, tensors: Sequence[Tensor], fixed: Collection[int], results: Results) -> None:
         self._changing = [at for at in range(len(tensors)) if at not in fixed]
-        self._given = _Copies([tensors[at] for at in self._changing])
+        self._inputs = _Copies([tensors[at] for at in self._changing])
         self._results, self._groups = tuple(map(torch.empty_like, results)), _by_dtype(results)
 
     def among(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The tensors of a batch, where buffers replace the tensors that change from call to call."""
         inputs = list(tensors)
-        for at, copy in zip(self._changing, self._given.tensors, strict=True):
+        for at, copy in zip(self._changing, self._inputs.tensors, strict=True):
             inputs[at] = copy
         return inputs
 
     def fill(self, tensors: Sequence[Tensor]) -> None:
         """Copy the tensors that change from call to call into the buffers."""
-        self._given.fill([tensors[at] for at in self._changing])
+        self._inputs.fill([tensors[at] for at in self._changing])
 
     def take(self, results: Results) -> None:
         """Copy the results of a call into the buffers."""
@@ -106,7 +106,7 @@ class Capture:
         buffers: Buffers,
         by: KernelRecorder,
     ) -> None:
-        self._held = values, [tensors[at] for at in sorted(fixed)]  # keeps them alive: the capture has their addresses
+        self._operands = values, [tensors[at] for at in sorted(fixed)]  # kept alive: the capture has their addresses
         self._buffers, inputs = buffers, buffers.among(tensors)
         self._launch = by.capture(lambda: buffers.take(recording.play(values, inputs)))
 
@@ -118,21 +118,23 @@ class Capture:
 
 
 class _Copies:
-    """Tensors with the shapes and strides of others, to be filled with other numbers. All tensors of one dtype are
+    """Copies of tensors, with their shapes and strides, to be filled with other numbers. All tensors of one dtype are
     copied at once, because a launch takes longer than the copy."""
 
     def __init__(self, like: Sequence[Tensor]) -> None:
-        self._plain = [tensor.is_contiguous() for tensor in like]
-        self._memory = [_memory(tensor).clone() for tensor in like]
-        forms = [(tensor.shape, tensor.stride()) for tensor in like]
-        self.tensors = [copy.as_strided(*form) for copy, form in zip(self._memory, forms, strict=True)]
-        each = zip(self._plain, self.tensors, self._memory, strict=True)
-        self._into = [copy if plain else memory for plain, copy, memory in each]
+        self._contiguous = [tensor.is_contiguous() for tensor in like]
+        self.tensors: list[Tensor] = []
+        self._targets: list[Tensor] = []  # what is written: the copy, or its whole memory if it has gaps
+        for tensor, contiguous in zip(like, self._contiguous, strict=True):
+            memory = _memory(tensor).clone()
+            self.tensors.append(memory.as_strided(tensor.shape, tensor.stride()))
+            self._targets.append(self.tensors[-1] if contiguous else memory)
         self._groups = _by_dtype(like)
 
     def fill(self, sources: Sequence[Tensor]) -> None:
-        inputs = [source if plain else _memory(source) for source, plain in zip(sources, self._plain, strict=True)]
-        _copy(self._into, inputs, self._groups)
+        pairs = zip(sources, self._contiguous, strict=True)
+        inputs = [source if contiguous else _memory(source) for source, contiguous in pairs]
+        _copy(self._targets, inputs, self._groups)
 
 
 def _memory(tensor: Tensor) -> Tensor:
@@ -149,8 +151,10 @@ def _copy(into: Sequence[Tensor], sources: Sequence[Tensor], groups: list[list[i
 
 def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
     """The places of the tensors, grouped by dtype."""
-    dtypes = [tensor.dtype for tensor in tensors]
-    return [[at for at, kind in enumerate(dtypes) if kind == dtype] for dtype in dict.fromkeys(dtypes)]
+    places: dict[torch.dtype, list[int]] = {}
+    for at, tensor in enumerate(tensors):
+        places.setdefault(tensor.dtype, []).append(at)
+    return list(places.values())
 
 
 def capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:

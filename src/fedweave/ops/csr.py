@@ -46,7 +46,7 @@ class Csr(NamedTuple):
         parts = (self.values.cpu().numpy(), self.columns.cpu().numpy(), self.starts.cpu().numpy())
         return sp.csr_matrix(parts, shape=(self.rows, self.cols))
 
-    def transposed(self) -> "Csr":
+    def transpose(self) -> "Csr":
         """The transpose [cols, rows]."""
         rows = torch.arange(self.rows, dtype=torch.int32, device=self.starts.device)
         row = torch.repeat_interleave(rows, self.starts.diff().long())
@@ -89,7 +89,7 @@ class Pair:
 
     def __init__(self, matrix: Csr, device: torch.device | str) -> None:
         self.matrix = matrix.to(device).torch()
-        self.transpose = matrix.transposed().to(device).torch()
+        self.transpose = matrix.transpose().to(device).torch()
 
 
 @kernel

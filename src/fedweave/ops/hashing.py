@@ -1,5 +1,8 @@
-"""Keys and words from a secret of 256 bits. BLAKE2b derives keys, SHAKE-256 draws words; both are in the standard
-library.
+"""Keys and words from a secret of 256 bits, and hashed words from keys that are not secret.
+
+BLAKE2b derives secret keys, SHAKE-256 draws their words; both are in the standard library. The words of other keys are
+the finalizer of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number generators"), elementwise
+on int64 tensors, and so the same under any batching.
 
 A secret key is uint8 [32]. The host reads it and places the drawn words on the key's device, so it waits for the
 device. Only plain steps of single clients, at sites, draw this way. All other keys are int64 scalars, and their hash
@@ -27,7 +30,7 @@ def from_bytes(content: bytes) -> Tensor:
     return _tensor(hashlib.blake2b(content, digest_size=BYTES).digest(), np.uint8)
 
 
-def derived(parent: Tensor, part: int | str | Tensor) -> Tensor:
+def derive(parent: Tensor, part: int | str | Tensor) -> Tensor:
     """A key for the purpose `part`, uint8 [32]. If `part` is int64 [...] with at least one dimension: a word for each
     of its numbers, int64 [...]; equal numbers have equal words."""
     if isinstance(part, Tensor) and part.dim():
@@ -68,10 +71,6 @@ def _tensor(content: bytes, kind: type[np.generic]) -> Tensor:
     return torch.from_numpy(np.frombuffer(content, kind).copy())
 
 
-# Hashed words: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014, "Fast splittable pseudorandom number
-# generators"), elementwise on int64 tensors, and so the same under any batching.
-
-
 GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # the same 64 bits, read as a signed number
 MIX1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 MIX2 = 0x94D049BB133111EB - (1 << 64)
@@ -79,7 +78,7 @@ MIX2 = 0x94D049BB133111EB - (1 << 64)
 
 def finalize(z: Tensor) -> Tensor:
     """The finalizer of SplitMix64 on each element of `z` int64."""
-    # in place where a tensor is new: twice as fast, for the words of a dropout mask do not fit in cache
+    # in place where a tensor is new: twice as fast, because the words of a dropout mask do not fit in cache
     z = (z >> 30).bitwise_and_(0x3FFFFFFFF).bitwise_xor_(z).mul_(MIX1)
     z = (z >> 27).bitwise_and_(0x1FFFFFFFFF).bitwise_xor_(z).mul_(MIX2)
     return (z >> 31).bitwise_and_(0x1FFFFFFFF).bitwise_xor_(z)

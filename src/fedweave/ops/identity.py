@@ -22,19 +22,19 @@ class ByObject(Generic[Value]):
     """{object: value} for objects that may not be hashable; keeps the objects alive, so that their ids stay theirs."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[object, Value]] = {}
+        self._values: dict[int, tuple[object, Value]] = {}
 
     def __contains__(self, thing: object) -> bool:
-        return id(thing) in self._kept
+        return id(thing) in self._values
 
     def __getitem__(self, thing: object) -> Value:
-        return self._kept[id(thing)][1]
+        return self._values[id(thing)][1]
 
     def __setitem__(self, thing: object, value: Value) -> None:
-        self._kept[id(thing)] = thing, value
+        self._values[id(thing)] = thing, value
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._values)
 
 
 def once(make: Callable[[Thing], Value], things: Mapping[Key, Thing]) -> dict[Key, Value]:

@@ -164,7 +164,8 @@ class _Gram(Operation):
 
 def _over_all(kind: Any, clients: int, in_dims: Dims, *sides: Tensor) -> tuple[Tensor, int]:
     """One product over clients and the batch axis together."""
-    out = kind.apply(*(side.flatten(0, 1) for side in over_clients(clients, in_dims, *sides)))
+    merged = [side.flatten(0, 1) for side in over_clients(clients, in_dims, *sides)]
+    out = kind.apply(*merged)
     return out.unflatten(0, (clients, -1)), 0
 
 
@@ -197,12 +198,16 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients in h (empty unless `below`), w and the bias."""
     of_h = h.new_empty(h.shape if below else (0, 0, 0))
-    of_w, of_bias, back = torch.zeros_like(w), w.new_zeros(len(w), w.shape[2]), w.mT
+    of_w, of_bias, back = (
+        torch.zeros_like(w),
+        w.new_zeros(len(w), w.shape[2]),
+        w.mT,
+    )  # of_w [P, in, out], of_bias [P, out]
     onednn = by_onednn(w.shape[1], w.shape[2], h)
     rows = ONEDNN_ROWS if onednn else ROWS
     slopes = blocks(grad, rows)
-    wanted = blocks(of_h, rows) if below else (None,) * len(slopes)
-    for slope, part, after, into in zip(slopes, blocks(h, rows), blocks(out, rows), wanted, strict=True):
+    gradients = blocks(of_h, rows) if below else (None,) * len(slopes)
+    for slope, part, after, into in zip(slopes, blocks(h, rows), blocks(out, rows), gradients, strict=True):
         inner_grad = torch.ops.aten.threshold_backward(slope, after, 0) if relu else slope.contiguous()
         for piece in blocks(inner_grad):
             of_bias += piece.sum(1)
@@ -239,6 +244,6 @@ class _Affine(Operation):
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, h: Tensor, w: Tensor, bias: Tensor, relu: bool) -> tuple[Tensor, int]:
-        sides = over_clients(info.batch_size, in_dims, h, w, bias)
-        out = _Affine.apply(*(side.flatten(0, 1) for side in sides), relu)
+        sides = [side.flatten(0, 1) for side in over_clients(info.batch_size, in_dims, h, w, bias)]
+        out = _Affine.apply(*sides, relu)
         return out.unflatten(0, (info.batch_size, -1)), 0

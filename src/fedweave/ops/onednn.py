@@ -34,17 +34,17 @@ def by_onednn(fan_in: int, fan_out: int, like: Tensor) -> bool:
 
 def onednn_multiply(a: Tensor, b: Tensor, out: Tensor) -> None:
     """a [P, n, k] times b [P, k, m] into `out` [P, n, m], by oneDNN."""
-    for left, other, into in zip(a.unbind(), b.unbind(), out.unbind(), strict=True):
-        into.copy_(_linear(left, other))
+    for rows, weight, into in zip(a.unbind(), b.unbind(), out.unbind(), strict=True):
+        into.copy_(_linear(rows, weight))
 
 
 def onednn_affine(h: Tensor, w: Tensor, bias: Tensor, relu: bool, out: Tensor) -> None:
     """h [P, n, k] times w [P, k, m], plus bias [P, m], with ReLU or without, into `out` [P, n, m], by oneDNN."""
     for rows, weight, shift, into in zip(h.unbind(), w.unbind(), bias.unbind(), out.unbind(), strict=True):
         result = _linear(rows, weight, shift)
-        into.copy_(
-            result.relu_() if relu else result
-        )  # oneDNN's own ReLU turns NaN into 0, which would hide a divergence
+        if relu:  # oneDNN's own ReLU turns NaN into 0, which would hide a divergence
+            result.relu_()
+        into.copy_(result)
 
 
 def add_gram(total: Tensor, h: Tensor, g: Tensor) -> None:

@@ -28,7 +28,7 @@ _DIRECT = {
 
 class MemoryPlace(NamedTuple):
     """The memory of a value when it is made: `memory` is equal for values that share it. The other fields are empty for
-    values that are no plain tensors."""
+    values that are not plain tensors."""
 
     memory: object
     size: tuple[int, ...] = ()
@@ -66,12 +66,12 @@ def quickest(function: object, plain: bool) -> Any:
     return getattr(torch, function.overloadpacket.__name__) if direct else function._op
 
 
-def simplified(calls: Iterable[TapedCall], places: list[MemoryPlace], results: Iterable[int]) -> list[TapedCall]:
+def simplify(calls: Iterable[TapedCall], places: list[MemoryPlace], results: Iterable[int]) -> list[TapedCall]:
     """Calls that give the same `results` and make the same writes. Every view is taken directly of the value in whose
     memory it lies, and equal computations run once. Results share memory with nothing new."""
     calls = list(calls)
-    written = frozenset(number for call in calls for number in call.writes)
-    separate = written | frozenset(results)  # values that must not be merged with others
+    written = _mutable_values(calls)
+    separate = written | set(results)  # values that must not be merged with others
     memory = {places[number].memory for number in separate}
     roots: dict[int, int] = {}  # view -> the value in whose memory it lies
     same: dict[int, int] = {}  # value -> the equal value that replaces it
@@ -88,7 +88,7 @@ def simplified(calls: Iterable[TapedCall], places: list[MemoryPlace], results: I
             if gives[0] not in separate:
                 key = root, places[gives[0]]
         else:
-            call = _renamed(call, same)
+            call = _rename(call, same)
             if call.pure and gives and memory.isdisjoint(places[number].memory for number in call.reads | call.gives):
                 key = call.text
         before = gives if key is None else first.setdefault(key, gives)
@@ -99,6 +99,13 @@ def simplified(calls: Iterable[TapedCall], places: list[MemoryPlace], results: I
     return remaining
 
 
+def _mutable_values(calls: Iterable[TapedCall]) -> set[int]:
+    numbers = set[int]()
+    for call in calls:
+        numbers |= call.writes
+    return numbers
+
+
 def _view(call: TapedCall, root: int, place: MemoryPlace, base: MemoryPlace) -> TapedCall:
     offset = place.offset - base.offset
     start = f", v{root}.storage_offset() + {offset}" if offset else ""
@@ -106,11 +113,12 @@ def _view(call: TapedCall, root: int, place: MemoryPlace, base: MemoryPlace) -> 
     return call._replace(text=text, reads=frozenset({root}))
 
 
-def _renamed(call: TapedCall, same: dict[int, int]) -> TapedCall:
+def _rename(call: TapedCall, same: dict[int, int]) -> TapedCall:
     if same.keys().isdisjoint(call.reads | call.writes):
         return call
     text = _VALUE.sub(lambda match: f"v{same.get(int(match[1]), match[1])}", call.text)
-    reads, writes = (frozenset(same.get(number, number) for number in numbers) for numbers in (call.reads, call.writes))
+    reads = frozenset(same.get(number, number) for number in call.reads)
+    writes = frozenset(same.get(number, number) for number in call.writes)
     return call._replace(text=text, reads=reads, writes=writes)
 
 
@@ -173,7 +181,7 @@ class Recording:
         return self.play(values, tensors)
 
 
-def compiled(
+def compile_calls(
     calls: list[TapedCall],
     named: dict[str, Any],
     places: list[MemoryPlace],
@@ -182,21 +190,24 @@ def compiled(
     inputs: list[int],
     results: list[int],
 ) -> Recording:
-    """A recording of those `calls` that the results depend on or that write into the inputs.
+    """A recording of the needed `calls` (`_select_needed`), reduced to fewer.
 
     named: {name in the calls' lines: object}. places: the memory of each value.
     """
-    needed = _needed(simplified(calls, places, results), places, inputs, results)
+    needed = _select_needed(simplify(calls, places, results), places, inputs, results)
     named["as_strided"] = torch.as_strided
-    arguments = [*roots, *(number for derivation in derivations for number in derivation.gives), *inputs]
-    exec("\n".join(_source(needed, arguments, results)), named)
-    held = sum(value.nbytes for value in named.values() if isinstance(value, Tensor))
-    inside = frozenset(value for value in named.values() if isinstance(value, Recording))
-    held += sum(part.bytes for part in inside)
-    outside = {places[number].memory for number in inputs}
-    changes = any(places[number].memory in outside for call in needed for number in call.writes)
+    arguments = list(roots)
+    for derivation in derivations:
+        arguments += derivation.gives
+    exec("\n".join(_source(needed, [*arguments, *inputs], results)), named)
+    inner = frozenset(value for value in named.values() if isinstance(value, Recording))
+    memory = sum(value.nbytes for value in named.values() if isinstance(value, Tensor))
+    memory += sum(part.bytes for part in inner) + _BYTES_PER_CALL * len(needed)
+    written = _mutable_values(needed)
+    input_memory = {places[number].memory for number in inputs}
+    changes_inputs = any(places[number].memory in input_memory for number in written)
     pure = all(call.pure for call in needed)
-    return Recording(named["replay"], derivations, held + _BYTES_PER_CALL * len(needed), changes, pure, inside)
+    return Recording(named["replay"], derivations, memory, changes_inputs, pure, inner)
 
 
 def sizes(value: object) -> Any:
@@ -211,9 +222,10 @@ def parts(value: object) -> tuple[object, ...]:
     return tuple(value) if isinstance(value, tuple) else (value,)
 
 
-def _needed(
+def _select_needed(
     calls: list[TapedCall], places: list[MemoryPlace], inputs: list[int], results: list[int]
 ) -> list[TapedCall]:
+    """The calls that the results depend on or that write into the inputs."""
     values, remaining = set(results), []
     memory = {places[number].memory for number in [*results, *inputs]}
     for call in reversed(calls):
@@ -226,9 +238,12 @@ def _needed(
 
 def _source(calls: list[TapedCall], arguments: list[int], results: list[int]) -> Iterator[str]:
     """The lines of the function; a value is deleted after its last use."""
-    last = {number: at for at, call in enumerate(calls) for number in call.reads | call.gives}
+    last_use = dict[int, int]()
+    for at, call in enumerate(calls):
+        last_use.update(dict.fromkeys(call.reads | call.gives, at))
     yield f"def replay({', '.join(f'v{number}' for number in arguments)}):"
     for at, call in enumerate(calls):
-        gone = sorted(number for number in call.reads | call.gives if last[number] == at and number not in results)
-        yield f"    {call.line}" + (f"; del {', '.join(f'v{number}' for number in gone)}" if gone else "")
+        unused = sorted(number for number in call.reads | call.gives if last_use[number] == at)
+        names = [f"v{number}" for number in unused if number not in results]
+        yield f"    {call.line}" + (f"; del {', '.join(names)}" if names else "")
     yield f"    return ({''.join(f'v{number}, ' for number in results)})"

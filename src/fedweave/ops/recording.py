@@ -26,8 +26,8 @@ Roots = Sequence[object]
 # The call that is recorded. Measured on Cora (FedAvg, 3 to 100 clients): recording takes twice as long as the call,
 # playing half as long, so that three more calls make up for it. A computation with one call costs nothing.
 _CALL = 2
-_MOST_COMPUTATIONS, _MOST_BYTES = 256, 64 << 20
-_MOST_CAPTURES = 64  # batches of one computation
+_MAX_COMPUTATIONS, _MAX_BYTES = 256, 64 << 20
+_MAX_CAPTURES = 64  # batches of one computation
 _LOG = logging.getLogger(__name__)
 _ACTIVE: "ContextVar[Recordings | None]" = ContextVar("recordings", default=None)
 
@@ -59,7 +59,7 @@ class _Computation:
     def __init__(self, functions: Identity) -> None:
         self.functions = functions
         self.calls = 0
-        self.given_up = False
+        self.abandoned = False
         self.recording: Recording | None = None
         self.captures: OrderedDict[Hashable, Capture] | None = OrderedDict()  # by batch; None if capturing failed
         self.buffers: dict[frozenset[int], Buffers] = {}  # buffers of the captures, by places of stable operands
@@ -80,11 +80,11 @@ class Recordings:
         self._by = by
         self._first = {"auto": _CALL, "always": 1, "never": 0}[when]
         self._computations: OrderedDict[Any, _Computation] = OrderedDict()
-        self._noted: set[str] = set()
+        self._logged: set[str] = set()
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """Record what is `record_or_play` inside."""
+    def activate(self) -> Iterator[None]:
+        """Inside, `record_or_play` uses these recordings."""
         token = _ACTIVE.set(self if self._first else None)
         try:
             yield
@@ -116,24 +116,24 @@ class Recordings:
         if recording is None:
             computation.calls += 1
             first = 1 if whole else self._first
-            if tape is not None or computation.given_up or computation.calls < first:
+            if tape is not None or computation.abandoned or computation.calls < first:
                 return function(*operands)
             return self._record(computation, function, roots, operands)
         tensors = [operand for operand in operands if isinstance(operand, Tensor)]
         try:
             if tape is None:
-                outputs = self._played(computation, recording, values, operands, tensors, stable)
+                outputs = self._play(computation, recording, values, operands, tensors, stable)
             else:
                 outputs = tape.run(recording, (roots, tensors))
         except Exception as error:
             if recording.changes_inputs:  # it may have changed some of them
                 raise
-            self._give_up(computation, error)
+            self._abandon(computation, error)
             return function(*operands)
         self.played += 1
         return computation.form.whole(outputs)
 
-    def _played(
+    def _play(
         self,
         computation: _Computation,
         recording: Recording,
@@ -161,7 +161,7 @@ class Recordings:
                 computation.captures = None
                 _LOG.info("%s is launched kernel by kernel, more slowly: %s", _names(computation), error)
                 return recording.play(values, tensors)
-            if len(captures) > _MOST_CAPTURES:
+            if len(captures) > _MAX_CAPTURES:
                 captures.popitem(last=False)
         captures.move_to_end(stable.name)
         return captures[stable.name](tensors)
@@ -172,7 +172,7 @@ class Recordings:
             computation = self._computations.get(key)
             if computation is None:
                 computation = self._computations[key] = _Computation(identity)
-                if len(self._computations) > _MOST_COMPUTATIONS:
+                if len(self._computations) > _MAX_COMPUTATIONS:
                     self._computations.popitem(last=False)  # the least recently used
             else:
                 self._computations.move_to_end(key)
@@ -181,7 +181,7 @@ class Recordings:
             try:
                 values, other = computation.recording.derive(roots)
             except Exception as error:
-                self._give_up(computation, error)
+                self._abandon(computation, error)
                 return computation, []
             if other is None:
                 return computation, values
@@ -205,16 +205,16 @@ class Recordings:
         if tape.flaw is None:
             self.recorded += 1
         else:
-            self._give_up(computation, tape.flaw)
-        while self.bytes > _MOST_BYTES and len(self._computations) > 1:
+            self._abandon(computation, tape.flaw)
+        while self.bytes > _MAX_BYTES and len(self._computations) > 1:
             self._computations.popitem(last=False)
         return result
 
-    def _give_up(self, computation: _Computation, reason: Exception) -> None:
-        computation.given_up, computation.recording = True, None
+    def _abandon(self, computation: _Computation, reason: Exception) -> None:
+        computation.abandoned, computation.recording = True, None
         name = _names(computation)
-        if name not in self._noted:
-            self._noted.add(name)
+        if name not in self._logged:
+            self._logged.add(name)
             level = logging.INFO if getattr(reason, "expected", False) else logging.WARNING
             _LOG.log(level, "%s is computed without a recording, more slowly: %s", name, reason)
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.ops.attention import entries
-from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, merge_clients, over_clients
 from fedweave.ops.csr import Pair, StackedCsr, multiply
 from fedweave.ops.sparse import Sparse
 from fedweave.ops.tape import kernel
@@ -30,17 +30,18 @@ class Lists(NamedTuple):
 
 def sum_rows(h: Tensor, lists: Lists, transposed: Lists) -> Tensor:
     """The matrix `lists` [m, n] times h [n, k]: [m, k]; the gradient in h uses the matrix `transposed` [n, m]."""
-    return _SumRows.apply(h[None], *(part[None] for part in (*lists, *transposed))).squeeze(0)
+    parts = [part[None] for part in (*lists, *transposed)]
+    return _SumRows.apply(h[None], *parts).squeeze(0)
 
 
 @kernel
-def _summed(h: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
+def _sum_rows(h: Tensor, columns: Tensor, starts: Tensor) -> Tensor:
     """The products of P clients, [P, m, k]: h [P, n, k], columns [P, E], starts [P, m + 1]."""
     clients, total = torch.arange(len(h), device=h.device)[:, None], starts[:, -1]
     if h.device.type == "cpu":
-        used = torch.arange(columns.shape[1], device=h.device) < total[:, None]
+        used = torch.arange(columns.shape[1], device=h.device) < total[:, None]  # [P, E]
         before, ends = (total.cumsum(0) - total)[:, None], starts[:, :-1]
-        entries = (columns + clients * h.shape[1])[used]
+        entries = (columns + clients * h.shape[1])[used]  # of all clients, without padding
         last = before[-1] + total[-1:]
     else:  # no wait for the number of entries that count: the other entries are one more row of each client
         inside = columns.clamp(max=h.shape[1] - 1) + clients * h.shape[1]
@@ -57,7 +58,7 @@ class _SumRows(Operation):
 
     @staticmethod
     def forward(h: Tensor, columns: Tensor, starts: Tensor, back_columns: Tensor, back_starts: Tensor) -> Tensor:
-        return _summed(h, columns, starts)
+        return _sum_rows(h, columns, starts)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -70,8 +71,8 @@ class _SumRows(Operation):
 
     @staticmethod
     def vmap(info: Batch, in_dims: Dims, *tensors: Tensor) -> tuple[Tensor, int]:
-        many = (tensor.flatten(0, 1) for tensor in over_clients(info.batch_size, in_dims, *tensors))
-        return _SumRows.apply(*many).unflatten(0, (info.batch_size, -1)), 0
+        merged = [tensor.flatten(0, 1) for tensor in over_clients(info.batch_size, in_dims, *tensors)]
+        return _SumRows.apply(*merged).unflatten(0, (info.batch_size, -1)), 0
 
 
 def largest(operator: object, h: Tensor) -> Tensor:
@@ -79,10 +80,10 @@ def largest(operator: object, h: Tensor) -> Tensor:
     without entries.
 
     Entries are 1, and each column is in at most one row, as messages reach one node. Can be differentiated once; equal
-    values share the gradient. An operator that is no matrix (sampled messages) has its own `largest`.
+    values share the gradient. Operators that are not matrices (sampled messages) have a `largest` method.
 
     Raises:
-        TypeError: the operator is no whole sparse matrix.
+        TypeError: the operator is not a whole sparse matrix.
     """
     if hasattr(operator, "largest"):
         result: Tensor = operator.largest(h)
@@ -149,11 +150,6 @@ def _rows_over_all(kind: Any, clients: int, in_dims: Dims, client_index: Tensor,
     """One call for all clients: their rows below each other or, if they share one pattern, their columns side by
     side."""
     *tensors, blocks = rest
-    at = 1 if in_dims[0] is None else 0
-    merged = [
-        (t.unsqueeze(at).expand(*t.shape[:at], clients, *t.shape[at:]) if dim is None else t.movedim(dim, at)).flatten(
-            at, at + 1
-        )
-        for t, dim in zip(tensors, in_dims[1:-1], strict=True)
-    ]
-    return kind.apply(client_index, *merged, blocks).unflatten(at, (clients, -1)), at
+    axis = 1 if in_dims[0] is None else 0
+    merged = merge_clients(clients, in_dims[1:-1], axis, *tensors)
+    return kind.apply(client_index, *merged, blocks).unflatten(axis, (clients, -1)), axis

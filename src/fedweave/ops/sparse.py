@@ -61,7 +61,7 @@ class Sparse:
         """The product of the transpose [cols, rows] with dense [rows, k]: [cols, k]."""
         return _Product.apply(self.client_index, dense, self.blocks, True)
 
-    def picked(self, rows: Tensor) -> "Picked":
+    def pick(self, rows: Tensor) -> "Picked":
         """The rows int64 [m] of the matrix, for products that need few rows."""
         return Picked(self.blocks, self.client_index, rows)
 
@@ -83,9 +83,9 @@ class Picked(Sparse):
         return _PickedProduct.apply(at, torch.zeros_like(at), materialize(dense), self.blocks.table)
 
 
-def picked(x: "Tensor | Sparse", nodes: Tensor) -> "Tensor | Picked":
+def pick_rows(x: "Tensor | Sparse", nodes: Tensor) -> "Tensor | Picked":
     """The rows `nodes` int64 [m] of features x [n, d], dense or sparse."""
-    return x.picked(nodes) if isinstance(x, Sparse) else gather_rows(x, nodes)
+    return x.pick(nodes) if isinstance(x, Sparse) else gather_rows(x, nodes)
 
 
 def dense(x: "Tensor | Sparse") -> Tensor:
@@ -143,13 +143,13 @@ class _Product(Operation):
 
 
 @kernel
-def _picked(at: Tensor, shift: Tensor, dense: Tensor, table: PaddedRows) -> Tensor:
+def _multiply_picked(at: Tensor, shift: Tensor, dense: Tensor, table: PaddedRows) -> Tensor:
     columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
     return F.embedding_bag(columns, dense, mode="sum", per_sample_weights=values)
 
 
 @kernel
-def _picked_transposed(at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRows, count: int) -> Tensor:
+def _multiply_picked_transposed(at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRows, count: int) -> Tensor:
     columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
     return weighted_scatter(grad, columns, values, count)
 
@@ -159,7 +159,7 @@ class _PickedProduct(Operation):
 
     @staticmethod
     def forward(at: Tensor, shift: Tensor, dense: Tensor, table: PaddedRows) -> Tensor:
-        return _picked(at, shift, dense, table)
+        return _multiply_picked(at, shift, dense, table)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:
@@ -188,7 +188,7 @@ class _PickedTransposed(Operation):
 
     @staticmethod
     def forward(at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRows, count: int) -> Tensor:
-        return _picked_transposed(at, shift, grad, table, count)
+        return _multiply_picked_transposed(at, shift, grad, table, count)
 
     @staticmethod
     def setup_context(ctx: Context, inputs: Operands, output: Tensor) -> None:

@@ -43,15 +43,15 @@ class Sparsified:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of `packed`."""
+        """Bytes of `pack`."""
         return self.count * self.bytes_each
 
     @property
     def bytes_each(self) -> int:
-        """Bytes of one entry in `packed`."""
+        """Bytes of one entry in `pack`."""
         return 4 + self.dtype.itemsize
 
-    def packed(self) -> Tensor:
+    def pack(self) -> Tensor:
         """Places int32 and then values of the k entries, as bytes: uint8 [k (4 + itemsize)]."""
         flat = self.dense.flatten()
         at = flat.nonzero()[:, 0]
@@ -59,12 +59,12 @@ class Sparsified:
 
     @property
     def form(self) -> str:
-        """The dtype and shape, which `unpacked` also needs: "float32 3 4"."""
+        """The dtype and shape, which `unpack` also needs: "float32 3 4"."""
         return " ".join([str(self.dtype).removeprefix("torch."), *map(str, self.shape)])
 
     @staticmethod
     def bytes_of(form: str) -> int:
-        """Bytes of the tensor that `unpacked` makes.
+        """Bytes of the tensor that `unpack` makes.
 
         Raises:
             ValueError: a size is negative, which would lower a sum of sizes.
@@ -75,16 +75,16 @@ class Sparsified:
         return math.prod(map(int, shape)) * _DTYPES[kind].itemsize
 
     @classmethod
-    def unpacked(cls, packed: Tensor, form: str) -> "Sparsified":
-        """Undo `packed`. A reader of foreign bytes first checks `bytes_of` all leaves, because this allocates them.
+    def unpack(cls, packed: Tensor, form: str) -> "Sparsified":
+        """Undo `pack`. A reader of external bytes first checks `bytes_of` all leaves, because this allocates them.
 
         Raises:
             ValueError: the bytes do not fit the form.
         """
         kind, *shape = form.split()
         dtype, size = _DTYPES[kind], math.prod(map(int, shape))
-        count, odd = divmod(len(packed), 4 + dtype.itemsize)
-        if odd or any(int(n) < 0 for n in shape):
+        count, remainder = divmod(len(packed), 4 + dtype.itemsize)
+        if remainder or any(int(n) < 0 for n in shape):
             raise ValueError(f"{len(packed)} bytes do not fit the sparse form {form!r}")
         at, values = packed[: 4 * count].view(torch.int32), packed[4 * count :].clone().view(dtype)
         if count and not (int(at.min()) >= 0 and int(at.max()) < size):
@@ -98,22 +98,18 @@ class Sparsified:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Any torch function sees the tensor."""
-        whole = pytree.tree_map(
-            lambda leaf: leaf.dense if isinstance(leaf, cls) else leaf,
-            (args, kwargs or {}),
-            is_leaf=lambda leaf: isinstance(leaf, cls),
-        )
-        return function(*whole[0], **whole[1])
+
+        def to_dense(leaf: object) -> object:
+            return leaf.dense if isinstance(leaf, cls) else leaf
+
+        args, kwargs = pytree.tree_map(to_dense, (args, kwargs or {}), is_leaf=lambda leaf: isinstance(leaf, cls))
+        return function(*args, **kwargs)
 
 
-def counted(stacked: Mapping[str, Any]) -> Tensor:
+def count_nonzero(stacked: Mapping[str, Any]) -> Tensor:
     """Number of nonzero entries in each row of some dense leaves [P, …]: int64 [P, leaves]."""
     flat = [leaf.flatten(1) if leaf.dim() > 1 else leaf[:, None] for leaf in stacked.values()]
     return torch.stack([(rows != 0).sum(1) for rows in flat], 1)
 
 
-pytree.register_pytree_node(
-    Sparsified,
-    lambda leaf: ([leaf.dense], None),
-    lambda children, _: Sparsified(*children),
-)
+pytree.register_pytree_node(Sparsified, lambda leaf: ([leaf.dense], None), lambda children, _: Sparsified(*children))

@@ -15,7 +15,16 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedweave.ops.identity import ByObject, storage
-from fedweave.ops.recorded_calls import Derivation, MemoryPlace, Recording, TapedCall, compiled, parts, quickest, sizes
+from fedweave.ops.recorded_calls import (
+    Derivation,
+    MemoryPlace,
+    Recording,
+    TapedCall,
+    compile_calls,
+    parts,
+    quickest,
+    sizes,
+)
 
 F = TypeVar("F", bound=Callable[..., object])
 _ATEN = torch.ops.aten
@@ -49,7 +58,8 @@ def derived(make: F) -> F:
         if key not in cache:
             with deriving():
                 cache[key] = make(owner, *names)
-        if (tape := running()) is not None:
+        tape = running()
+        if tape is not None:
             tape.note_derived(get, owner, names, parts(cache[key]))
         return cache[key]
 
@@ -140,12 +150,14 @@ class Tape(TorchDispatchMode):
     def recording(self, results: Sequence[Tensor]) -> Recording | None:
         """The recording that computes `results` again; None if there is a `flaw`."""
         recordings: list[Recording] = []
-        self._note(lambda: recordings.append(self._compiled([self._number(result) for result in results])))
-        return recordings[0] if recordings else None
 
-    def _compiled(self, results: list[int]) -> Recording:
-        known = (self._named, self._places, self._roots, self._derivations, self._inputs)
-        return compiled(self._calls, *known, results)
+        def compile_taped() -> None:
+            numbers = [self._number(result) for result in results]  # may add a call for a constant
+            known = (self._named, self._places, self._roots, self._derivations, self._inputs)
+            recordings.append(compile_calls(self._calls, *known, numbers))
+
+        self._note(compile_taped)
+        return recordings[0] if recordings else None
 
     def _note(self, how: Callable[..., None], *what: object) -> None:
         if self.flaw is None:
@@ -158,14 +170,14 @@ class Tape(TorchDispatchMode):
     def _note_torch(self, function: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         if function.namespace == "profiler":  # torch's optimizers time themselves
             return
-        if function is _ATEN.lift_fresh.default and args[0] not in self._tensors:  # made of numbers, always the same
+        if function is _ATEN.lift_fresh.default and args[0] not in self._tensors:  # built from numbers in the code
             self._add(f"{self._name(torch.clone)}({self._name(args[0].clone())})", set(), set(), out)
             return
-        if _BY_VALUE.intersection(function.tags) and (function is not _ATEN.index.Tensor or _masked(args[1])):
+        if _BY_VALUE.intersection(function.tags) and (function is not _ATEN.index.Tensor or _has_mask(args[1])):
             raise Unrecordable(f"{function} makes numbers or shapes depend on values", expected=True)
         view_of = self._number(args[0]) if function.is_view and _looks_at(args[0], out) else None
         pure = torch.Tag.nondeterministic_seeded not in function.tags
-        targets = _written(function._schema, args, kwargs)
+        targets = _mutable_arguments(function._schema, args, kwargs)
         self._note_call(function, args, kwargs, out, targets, pure, view_of)
 
     def _note_call(
@@ -185,14 +197,15 @@ class Tape(TorchDispatchMode):
         self._calls.append(TapedCall(target, text, frozenset(reads), frozenset(writes), frozenset(gives), *kind))
 
     def _note_derivation(self, get: Any, owner: Any, names: tuple[Any, ...], values: tuple[Any, ...]) -> None:
-        if not all(self._knows(part) for part in values):
-            gives = tuple(self._new(part) for part in values)
-            self._derivations.append(Derivation(get, self._number(owner), names, gives, tuple(map(sizes, values))))
+        if all(self._knows(part) for part in values):
+            return
+        gives = tuple(self._new(part) for part in values)
+        self._derivations.append(Derivation(get, self._number(owner), names, gives, tuple(map(sizes, values))))
 
     def _text(self, value: object, reads: set[int]) -> str:
         """A value as an argument; the numbers in it are added to `reads`."""
         if isinstance(value, list | tuple):
-            items = "".join(f"{self._text(item, reads)}, " for item in value)
+            items = "".join([f"{self._text(item, reads)}, " for item in value])
             return f"[{items}]" if isinstance(value, list) else f"({items})"
         if value is None or isinstance(value, bool | int):
             return repr(value)
@@ -207,7 +220,8 @@ class Tape(TorchDispatchMode):
         if isinstance(out, bool | int | float | str):
             raise Unrecordable("a kernel gives a number", expected=True)
         if isinstance(out, list | tuple) and out:
-            return f"({''.join(f'{self._target(item, gives)}, ' for item in out)})"
+            targets = [f"{self._target(item, gives)}, " for item in out]
+            return f"({''.join(targets)})"
         if isinstance(out, list | tuple | None) or self._knows(out):
             return "_"
         number = self._new(out)
@@ -251,18 +265,23 @@ def _place(value: object) -> MemoryPlace:
 
 def _looks_at(value: Tensor, out: object) -> bool:
     """Whether a kernel's result is a view of its argument with the same dtype."""
-    alike = isinstance(out, Tensor) and out.dtype == value.dtype and not out.is_complex()
-    return alike and _place(out).memory == _place(value).memory
+    if not isinstance(out, Tensor) or out.dtype != value.dtype or out.is_complex():
+        return False
+    return _place(out).memory == _place(value).memory
 
 
-def _masked(indices: Sequence[Tensor | None]) -> bool:
+def _has_mask(indices: Sequence[Tensor | None]) -> bool:
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
 
 
-def _written(schema: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+def _mutable_arguments(schema: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """The arguments that a kernel of torch changes."""
     if not schema.is_mutable:
         return []
-    arguments = dict(zip((argument.name for argument in schema.arguments), args, strict=False)) | kwargs
-    names = (a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
-    return [arguments[name] for name in names if name in arguments]
+    names = [argument.name for argument in schema.arguments]
+    values = dict(zip(names, args, strict=False)) | kwargs
+    mutated = []
+    for argument in schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write and argument.name in values:
+            mutated.append(values[argument.name])
+    return mutated

@@ -13,10 +13,10 @@ from fedweave.ops.sparsified import Sparsified
 class TouchedRows:
     """A tensor [F, ...] that a client changed in its own way in only some rows.
 
-    Rows that no feature of the client touches see no data gradient, so the same elementwise update moves them at every
-    client: `rest` [F, ...] holds them once for all. `rows` int64 [m] has the numbers of the client's own rows (F marks
-    padding), `values` [m, ...] holds them. All other code sees the whole tensor, except that it cannot be changed in
-    place. A scalar `rest`, without rows, is the same at all clients.
+    Rows that no feature of the client touches have no data gradient, so the same elementwise update moves them at every
+    client: `rest` [F, ...] holds them once for all. `rows` int64 [m] has the numbers of the rows that the client
+    touches (F marks padding), `values` [m, ...] holds them. All other code sees the whole tensor, except that it cannot
+    be changed in place. A scalar `rest`, without rows, is the same at all clients.
 
     matrix: the sparse matrices of a batch of clients (`ops.sparse.StackedCsr`) whose touched columns are `rows`; None
         if that is not known.
@@ -50,8 +50,8 @@ class TouchedRows:
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Any torch function sees the whole tensor."""
-        whole = pytree.tree_map(materialize, (args, kwargs or {}), is_leaf=lambda leaf: isinstance(leaf, cls))
-        return function(*whole[0], **whole[1])
+        args, kwargs = pytree.tree_map(materialize, (args, kwargs or {}), is_leaf=lambda leaf: isinstance(leaf, cls))
+        return function(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         """Look up any tensor method on the whole tensor."""
@@ -81,8 +81,8 @@ def materialize(leaf: object) -> Any:
 
 
 def move_leaf(leaf: object, device: torch.device | str) -> Any:
-    """A leaf on a device, in its storage form; a leaf that is no tensor is returned unchanged. A partly stored leaf
-    that moves loses its reference to a batch's matrix."""
+    """A leaf on a device, in its storage form; other values are returned unchanged. A partly stored leaf that moves
+    loses its reference to a batch's matrix."""
     if isinstance(leaf, TouchedRows):
         parts = [part.to(device) for part in (leaf.rest, leaf.rows, leaf.values)]
         return leaf if parts[0] is leaf.rest else TouchedRows(*parts)
@@ -113,10 +113,8 @@ def elementwise(function: Callable[..., Tensor], *operands: Any) -> Any:
         rows = first.rows
         rest = function(*(leaf.rest if isinstance(leaf, TouchedRows) else leaf for leaf in operands))
         if not torch._C._functorch.is_batchedtensor(rest):
-            operand_values = (
-                leaf.values if isinstance(leaf, TouchedRows) else rows_or_zeros(leaf, rows) for leaf in operands
-            )
-            return TouchedRows(rest, rows, function(*operand_values), first.matrix)
+            values = [leaf.values if isinstance(leaf, TouchedRows) else rows_or_zeros(leaf, rows) for leaf in operands]
+            return TouchedRows(rest, rows, function(*values), first.matrix)
     return function(*(materialize(leaf) for leaf in operands))
 
 
@@ -125,8 +123,9 @@ def total(leaf: Any) -> Tensor:
     if not isinstance(leaf, TouchedRows):
         result: Tensor = leaf.sum(dtype=torch.float64)
         return result
-    rest, touched = (part.flatten(1).sum(1, dtype=torch.float64) for part in (leaf.rest, leaf.values))
-    untouched = torch.cat([rest, rest.new_zeros(1)]).index_fill(0, leaf.rows, 0)
+    rest = leaf.rest.flatten(1).sum(1, dtype=torch.float64)  # [F]
+    touched = leaf.values.flatten(1).sum(1, dtype=torch.float64)  # [m]
+    untouched = torch.cat([rest, rest.new_zeros(1)]).index_fill(0, leaf.rows, 0)  # [F + 1]
     return untouched.sum() + (touched * (leaf.rows < len(rest))).sum()
 
 
@@ -137,19 +136,15 @@ def materialize_stacked(leaf: object) -> Any:
         return leaf
     if not leaf.rest.dim():
         return leaf.rest.expand(len(leaf.rows)).clone()
-    padded = torch.cat([leaf.rest, torch.zeros_like(leaf.rest[:1])])
-    whole = padded.repeat(len(leaf.rows), *[1] * leaf.rest.dim())
+    padded = torch.cat([leaf.rest, torch.zeros_like(leaf.rest[:1])])  # [F + 1, ...]
+    whole = padded.repeat(len(leaf.rows), *[1] * leaf.rest.dim())  # [P, F + 1, ...]
     whole[torch.arange(len(whole), device=whole.device)[:, None], leaf.rows] = leaf.values
     return whole[:, :-1].contiguous()
 
 
-def _rebuilt(children: Iterable[Any], matrix: object) -> TouchedRows:
+def _rebuild(children: Iterable[Any], matrix: object) -> TouchedRows:
     rest, rows, values = children
     return TouchedRows(rest, rows, values, matrix)
 
 
-pytree.register_pytree_node(
-    TouchedRows,
-    lambda rows: ([rows.rest, rows.rows, rows.values], rows.matrix),
-    _rebuilt,
-)
+pytree.register_pytree_node(TouchedRows, lambda leaf: ([leaf.rest, leaf.rows, leaf.values], leaf.matrix), _rebuild)

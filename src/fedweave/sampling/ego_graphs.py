@@ -22,7 +22,7 @@ from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.batching import Batch, Constant, Context, Dims, Operands, Operation, over_clients
 from fedweave.ops.rows import gather_rows, nonzero_columns
-from fedweave.ops.sparse import picked
+from fedweave.ops.sparse import pick_rows
 from fedweave.sampling.minibatches import draw_nodes
 
 KINDS = ("mean", "mean_or_self")  # an ego's inner positions always have children, so both are the same here
@@ -271,7 +271,7 @@ class Egos:
         its sampled ego; scalar, 0 at a client without train nodes."""
         split = self.split(model)
         if "nodes" in minibatch:  # layers without edges see only the batch's nodes, each of them once
-            graph = graph._replace(x=picked(graph.x, minibatch["nodes"]))
+            graph = graph._replace(x=pick_rows(graph.x, minibatch["nodes"]))
         reduced = models.apply(model[:split], w, graph, key)
         egos = ego_graph(gather_rows(reduced, minibatch["place"]), self.batch, self.fan_out)
         logits = models.apply(model[split:], w, egos, key, first=split)

@@ -23,7 +23,7 @@ from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.row_reductions import Lists, sum_rows
 from fedweave.ops.rows import common_length
-from fedweave.ops.sparse import picked
+from fedweave.ops.sparse import pick_rows
 from fedweave.sampling.neighborhoods import ForClients
 
 
@@ -102,7 +102,7 @@ def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
     gap = float("nan") if target.is_floating_point() else -1
     y = torch.where(real if target.dim() == 1 else real[:, None], target, gap)
     edges = BatchEdges(minibatch, graph.x.dtype, graph.whole_edges)
-    return Graph(picked(graph.x, minibatch["nodes"]), edges, y, train, inside, None, slot)
+    return Graph(pick_rows(graph.x, minibatch["nodes"]), edges, y, train, inside, None, slot)
 
 
 class BatchEdges:
@@ -118,7 +118,7 @@ class BatchEdges:
     def operator(self, kind: str) -> Operator:
         """One of the matrices of `core.edges.Edges.operator`."""
         if kind in OF_NODES:
-            return self.whole.operator(kind).picked(self.minibatch["nodes"])
+            return self.whole.operator(kind).pick(self.minibatch["nodes"])
         if kind not in _KINDS:
             kinds = ", ".join([*sorted(OF_NODES), *_KINDS])
             raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only {kinds}")

@@ -21,7 +21,7 @@ from fedweave.core.operators import MessagePassing
 from fedweave.core.tensor_operators import DenseMatrix, PrecomputedEdges
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
-from fedweave.ops.sparse import picked
+from fedweave.ops.sparse import pick_rows
 from fedweave.sampling.messages import SampledMessages, Slice, sample_messages
 from fedweave.sampling.neighborhoods import Sampled, gcn_weights, neighbors
 
@@ -176,7 +176,7 @@ class Minibatches:
 
     def logits(self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree) -> Tensor:
         """The model's outputs for the examples of one mini-batch, [b, c]; a key switches dropout on."""
-        h: Hidden = picked(graph.x, minibatch["nodes"])
+        h: Hidden = pick_rows(graph.x, minibatch["nodes"])
         hops = minibatch.get("hops", {})  # trees drop empty nodes, such as the hops of a model without messages
         for i, layer in enumerate(model):
             hop = hops.get(str(i))

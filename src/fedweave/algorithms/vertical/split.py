@@ -17,7 +17,7 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.linear import linear
-from fedweave.ops.sparse import picked
+from fedweave.ops.sparse import pick_rows
 from fedweave.sampling.neighborhoods import Sampled, grow, self_hop
 
 
@@ -97,7 +97,7 @@ class Split:
 
     def first(self, graph: Graph, nodes: Tensor | None) -> Hidden:
         """The features of `nodes`, the model's input; None for all nodes."""
-        return graph.x if nodes is None else picked(graph.x, nodes)
+        return graph.x if nodes is None else pick_rows(graph.x, nodes)
 
     def run(
         self,

@@ -200,7 +200,7 @@ class Flare(ServerEngine):
         """See `core.federation.Federation`. A site whose step fails or whose reply is rejected counts as missing. If a
         step replaces the data, the server learns only the version of the new data."""
         name, info, received = call.name, call.info, call.received
-        occurrence, chosen, messages = self._prepared(call)
+        occurrence, chosen, messages = self._prepare(call)
         request, present = self._request(call, occurrence), self._reachable(chosen)
         if received is not None:
             request["received"] = cast(Relayed, received).plain(chosen)
@@ -234,7 +234,7 @@ class Flare(ServerEngine):
                 "simulation.",
                 code="step.addressed",
             )
-        occurrence, chosen, messages = self._prepared(call)
+        occurrence, chosen, messages = self._prepare(call)
         request, present, number = self._request(call, occurrence), self._reachable(chosen), self._calls
         request["to"] = dict[str, list[str]]()
         for site in present:
@@ -270,7 +270,7 @@ class Flare(ServerEngine):
         """Call a step on the sites that are both `chosen` and `here`; returns replies and notes."""
         several, common = messages.each or messages.rows.clients, messages.common()
         whole = {site: messages.one(site) if several else common for site in here}
-        sent = self._last.shortened(whole)
+        sent = self._last.shorten(whole)
         replies, notes = self._call(request["step"], info, request, encode_messages(sent), sent, chosen, whole)
         self._last.note(whole, replies.clients)
         return replies, notes
