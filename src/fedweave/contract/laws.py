@@ -193,11 +193,11 @@ def a_missing_client_is_named(subject: Subject) -> None:
         if error.missing != {ABSENT: "cable cut"} or f"{ABSENT}: cable cut" not in str(error):
             raise Broken(f"it names {error.missing} and says {error}") from error
     else:
-        raise Broken(f"the run went on without {ABSENT}, although no quorum allows it")
+        raise Broken(f"the run continued without {ABSENT}, although no quorum allows it")
 
 
 def a_quorum_carries_the_round(subject: Subject) -> None:
-    """With a quorum the round goes on without a missing client, which joins again in the next round."""
+    """With a quorum the round continues without a missing client, which joins again in the next round."""
     if not subject.takes("quorum"):
         raise Broken("it has no setting `quorum`")
     evaluated = []

@@ -182,7 +182,7 @@ class Subject:
     def __post_init__(self) -> None:
         if isinstance(self.kind, type):
             give_defaults(self.kind)
-        for name in small_settings(self.kind).keys() - {"model"}:  # a class may fix what its parent chooses
+        for name in small_settings(self.kind).keys() - {"model"}:  # a class may fix a setting of its parent
             if not self.takes(name) and name not in getattr(_class(self.kind), "__dataclass_fields__", {}):
                 raise ConfigError(f"test_settings: there is no setting {name!r}.")
 

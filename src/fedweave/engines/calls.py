@@ -8,7 +8,6 @@ from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.federation import Sent, StepInfo
-from fedweave.core.graph import Graph
 from fedweave.core.mechanism import release_of
 from fedweave.core.tree import Tree
 from fedweave.errors import ClientsMissing, FedweaveError, ReplyRefused, UserError, listed
@@ -75,11 +74,6 @@ class Keys:
         """Count the runs of steps whose keys were used without being asked for."""
         self.key_names += names
         self._times |= {str(name[1]): int(name[2]) for name in names if name[0] == "step"}
-
-
-def with_test(graphs: Mapping[str, Graph], test: Graph | None) -> dict[str, Graph]:
-    """The server's graphs, by role, with the global test graph as "test"."""
-    return dict(graphs) if test is None else {"test": test, **graphs}
 
 
 def of_client(call: Tensor, purpose: str, clients: Tensor) -> Tensor:

@@ -27,7 +27,6 @@ from fedweave.engines.calls import (
     receivers,
     resolve_clients,
     sources,
-    with_test,
 )
 from fedweave.engines.executor import Executor, GroupResult, Work
 from fedweave.engines.messages import Messages, peer_messages
@@ -126,7 +125,8 @@ class LocalEngine(ServerEngine):
         check_names(executor.clients)
         self.clients, self.classes, self.dtype, self.test = executor.clients, classes, dtype, test
         self.device = executor.device
-        self.held: Mapping[str, Graph] = with_test(held or {}, test)
+        server_test: dict[str, Graph] = {} if test is None else {"test": test}
+        self.held: Mapping[str, Graph] = server_test | dict(held or {})
         self.pairs: Mapping[str, Tensor] = dict(pairs or {})
         self.members, _ = members_by_size(members or {})
         self.executor = executor

@@ -85,7 +85,7 @@ class Messages:
             return False
         shapes = set[tuple[object, ...]]()
         for client in group:
-            shapes.add(tuple([_shape(leaf) for _, leaf in leaves(self._client_part(client))]))
+            shapes.add(tuple([_form(leaf) for _, leaf in leaves(self._client_part(client))]))
         return len(shapes) > 1 or any(str in shape for shape in shapes)
 
     def counts(self, clients: Sequence[str]) -> Counts | None:
@@ -175,5 +175,5 @@ def _tensor(leaf: object, device: torch.device | str) -> Tensor:
     return torch.as_tensor(materialize(leaf), device=device)
 
 
-def _shape(leaf: object) -> Any:
+def _form(leaf: object) -> Any:
     return str if isinstance(leaf, str) else (*getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf)))

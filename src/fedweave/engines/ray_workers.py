@@ -30,12 +30,6 @@ _LOOK_SECONDS = 15.0  # how long to wait for a free core that replaces a lost wo
 _ATTEMPTS = "RAY_gcs_server_port_wait_time_s"  # Ray's setting: number of attempts to reach a cluster
 
 
-def _require_token() -> None:
-    """Let a cluster that this process starts accept only clients with its token, which is in no file."""
-    os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-
-
 @contextmanager
 def _on_loopback() -> Iterator[None]:
     """Let Ray listen on 127.0.0.1 as requested; by default it takes the machine's address instead, and opens its ports
@@ -70,7 +64,9 @@ class RayWorkers:
             raise UserError("engine.name = 'ray' needs Ray; install it with `pip install 'fedweave[ray]'`.")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         if address == _LOCAL and "ray" not in sys.modules:  # Ray reads these variables at import
-            _require_token()
+            # a cluster that this process starts accepts only clients with its token, which is not in a file
+            os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
+            os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         import ray
 
         self._ray, self._seconds, self._gpus = ray, start_seconds, gpus

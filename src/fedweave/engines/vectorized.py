@@ -183,6 +183,8 @@ class Vectorized(Loop):
         for part in parts:
             operands += part.leaves
             forms += part.forms
+        # the batch's operands come first, the data that all batches share last
+        stable_places = (*range(len(batch.leaves)), *range(len(operands) - len(self._all.leaves), len(operands)))
         partly = tuple(isinstance(leaf, TouchedRows) and leaf.matrix is not None for leaf in states.values())
         try:
             form, state_form, reply_size, *outputs = record_or_play(
@@ -191,7 +193,7 @@ class Vectorized(Loop):
                 (private.paths, message.paths, shared.paths, partly),
                 graphs.roots if self.test is None else graphs.roots + self.test.roots,
                 operands,
-                self._stable_operands(version, len(batch.leaves), len(operands)),
+                StableOperands(version, frozenset(stable_places)),
                 tuple(forms),
             )
         except (ReplyRefused, StepFailed):
@@ -229,11 +231,6 @@ class Vectorized(Loop):
                 self._group_ids.clear()
             self._group_ids[group] = torch.tensor([random.word(client) for client in group], device=self.device)
         return self._group_ids[group]
-
-    def _stable_operands(self, version: int, size: int, operands: int) -> StableOperands:
-        """The operands that stay the same: a batch's `size` own operands, which come first, and the data that all
-        batches share, which comes last."""
-        return StableOperands(version, frozenset((*range(size), *range(operands - len(self._all.leaves), operands))))
 
     def _flat(self, version: int, batch: object) -> Flat:
         """A batch's graphs and ids as operands, cached from the second call on, because samples come only once."""

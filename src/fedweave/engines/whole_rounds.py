@@ -200,7 +200,7 @@ class WholeRounds:
         if method.__name__ not in self.played:
             self.played.add(method.__name__)
             self._log(method, "recorded as a whole")
-        if not self._sound(method, tensors):  # as written, it says which client's or part's values are at fault
+        if not self._is_finite(method, tensors):  # as written, it says which client's or part's values are at fault
             return self._run_as_written(method, state)
         for group, layout, flat in zip(plan.batches, effects.layouts, clients, strict=True):
             self._executor.store_states(group, layout.leaves(flat))
@@ -230,7 +230,7 @@ class WholeRounds:
         effects = SideEffects(tuple(entries), tuple(layout for layout, _ in after), engine.calls - first, rest)
         return result, (tensors, [flat for _, flat in after], counts, effects)
 
-    def _sound(self, method: Method, tensors: Sequence[Tensor]) -> bool:
+    def _is_finite(self, method: Method, tensors: Sequence[Tensor]) -> bool:
         """Whether a round's results are finite, where asking does not wait for a device."""
         if self._engine.device.type != "cpu" or method.__name__ != "round":
             return True

@@ -7,7 +7,7 @@ clients' states twice.
 """
 
 from collections.abc import Callable, Collection, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -157,12 +157,6 @@ def _by_dtype(tensors: Sequence[Tensor]) -> list[list[int]]:
     return list(places.values())
 
 
-def capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:
+def is_capturable(recording: Recording, tensors: Sequence[Tensor]) -> bool:
     """Whether a recording may be captured: equal inputs give equal results, and it changes none of its inputs."""
     return recording.pure and not recording.changes_inputs and all(t.layout == torch.strided for t in tensors)
-
-
-def places_among(tensors: Sequence[Any], stable: StableOperands) -> frozenset[int]:
-    """Places of the stable operands among the operands that are tensors."""
-    places = [at for at, operand in enumerate(tensors) if isinstance(operand, Tensor)]
-    return frozenset(number for number, at in enumerate(places) if at in stable.places)

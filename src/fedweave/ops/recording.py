@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.ops.captures import Buffers, Capture, KernelRecorder, StableOperands, capturable, places_among
+from fedweave.ops.captures import Buffers, Capture, KernelRecorder, StableOperands, is_capturable
 from fedweave.ops.recorded_calls import Recording, sizes
 from fedweave.ops.tape import Tape, running
 
@@ -147,10 +147,12 @@ class Recordings:
         if self._by is None or stable is None or captures is None:
             return recording.play(values, tensors)
         if stable.name not in captures:
-            if not capturable(recording, tensors):
+            if not is_capturable(recording, tensors):
                 computation.captures = None
                 return recording.play(values, tensors)
-            fixed, buffers = places_among(operands, stable), computation.buffers
+            places = [at for at, operand in enumerate(operands) if isinstance(operand, Tensor)]
+            fixed = frozenset(number for number, at in enumerate(places) if at in stable.places)  # among `tensors`
+            buffers = computation.buffers
             try:
                 if fixed not in buffers:
                     buffers[fixed] = Buffers(tensors, fixed, recording.play(values, tensors))
