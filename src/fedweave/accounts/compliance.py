@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -100,7 +101,9 @@ def disclose(run: Run) -> Disclosure:
     if no_epsilon:
         sentences.append(f"No ε follows from what was applied to {', '.join(no_epsilon)}.")
     costs = of_members(run.ledger)
-    member_costs = [(name, bound) for name in sorted(costs) for bound in costs[name]]
+    member_costs = list[tuple[str, Bound]]()
+    for name in sorted(costs):
+        member_costs += [(name, bound) for bound in costs[name]]
     sentences += [*map(str, bounds(run.ledger)), *remarks(bound for _, bound in member_costs)]
     for entries in run.summary.get("privacy_total", ()):
         sentences.append(f"With the runs that it began from, one after the other: {Bound(**entries)}")
@@ -300,7 +303,7 @@ def _cost_section(run: Run, entries: Sequence[Flow], member_count: int) -> Secti
         text = ["No ε follows from any message: nothing limits what the messages reveal."]
     if len(rows) > _MAX_ROWS:
         text.append(f"The first {_MAX_ROWS} of {len(rows):,} lines.")
-    text += remarks(bound for member_bounds in costs.values() for bound in member_bounds)
+    text += remarks(chain.from_iterable(costs.values()))
     if costs and not run.between_sites:
         text.append(SIMULATED)
     table = grid(rows[:_MAX_ROWS], ("member", "per", "of"))

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -151,7 +152,7 @@ def _whole_run(run: Run) -> StatementRound:
     rule = RULES[pay.by]
     weights = run.known(WEIGHT)  # {member: {round: number of examples}}
     members = [*weights] or _members(run)
-    rounds = sorted({number for by_round in weights.values() for number in by_round})
+    rounds = sorted(set(chain.from_iterable(weights.values())))
     if not rounds and (rule.needs or pay.cap):
         raise UserError(
             f"pay.by = {pay.by!r}: nothing that pay could follow from was measured in {run.directory}. Train until a "
@@ -251,7 +252,7 @@ def _rounds(run: Run) -> list[StatementRound]:
             measured["leave_one_out"].setdefault(row["client"], {})[row["round"]] = row["leave_one_out"]
     payoffs = measured[PAYOFF_MEASURE]  # {member: {round: payoff}}
     entries = []
-    for number in sorted({number for by_round in payoffs.values() for number in by_round}):
+    for number in sorted(set(chain.from_iterable(payoffs.values()))):
         members = sorted(member for member, by_round in payoffs.items() if number in by_round)
         columns = {name: _column(by_member, members, number) for name, by_member in measured.items()}
         pay = torch.tensor([payoffs[member][number] for member in members], dtype=torch.float64, device="cpu")

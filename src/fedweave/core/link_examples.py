@@ -210,10 +210,9 @@ def _messages(
         edge_attrs = edge_attrs._replace(time=level, split_times=(0.0, 1.0))
     source, target = edge_attrs.ends[:, edge_attrs.ends[0] != edge_attrs.ends[1]]
     both = np.unique(np.concatenate([source * nodes + target, target * nodes + source]))
-    attributed = edge_attrs.directed or any(
-        part is not None for part in (edge_attrs.weight, edge_attrs.features, edge_attrs.y)
-    )
-    return np.stack([both // nodes, both % nodes]), edge_attrs if attributed or links.levels else None, supervised
+    attributes_sent = [part for part in (edge_attrs.weight, edge_attrs.features, edge_attrs.y) if part is not None]
+    keep = edge_attrs.directed or bool(attributes_sent) or links.levels
+    return np.stack([both // nodes, both % nodes]), edge_attrs if keep else None, supervised
 
 
 class _NoLinks(NamedTuple):

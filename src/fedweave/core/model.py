@@ -221,7 +221,10 @@ def matches(model: Model, path: str, patterns: Iterable[str]) -> bool:
 
 def statistics(model: Model) -> tuple[str, ...]:
     """Paths of the model's running statistics (`core.tree.is_statistic`)."""
-    return tuple(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.norms if is_statistic(name))
+    paths = list[str]()
+    for i, layer in enumerate(model):
+        paths += [f"{i}/{name}" for name in layer.norms if is_statistic(name)]
+    return tuple(paths)
 
 
 def fan_in(layer: Layer) -> int:
@@ -236,4 +239,7 @@ def feature_rows(model: Model) -> frozenset[str]:
 
 def relation_rows(model: Model) -> frozenset[str]:
     """Paths of the weights whose rows are indexed by relations (`Layer.by_relation`)."""
-    return frozenset(f"{i}/{name}" for i, layer in enumerate(model) for name in layer.by_relation)
+    paths = set[str]()
+    for i, layer in enumerate(model):
+        paths.update(f"{i}/{name}" for name in layer.by_relation)
+    return frozenset(paths)

@@ -121,7 +121,10 @@ class Joint:
 
     @cached_property
     def _rows(self) -> list[tuple[Portion, int]]:
-        return [(portion, row) for portion in self._portions for row in range(len(portion.at))]
+        rows = list[tuple[Portion, int]]()
+        for portion in self._portions:
+            rows += [(portion, row) for row in range(len(portion.at))]
+        return rows
 
     def one(self, row: int) -> Tree:
         portion, position = self._rows[row]
@@ -339,8 +342,9 @@ class Replies:
         batches = self.batches()
         if not batches:
             return None
-        if not all(isinstance(leaf, Tensor) for leaf in chain.from_iterable(batch.flat.values() for batch in batches)):
-            return None
+        for batch in batches:
+            if not all(isinstance(leaf, Tensor) for leaf in batch.flat.values()):
+                return None
         order = {} if self._order is None else {"at": self._order[0], "order": self._order[1]}
         return {"replied": {str(at): nest(batch.flat) for at, batch in enumerate(batches)}, "places": order}
 

@@ -80,9 +80,10 @@ def clone(tree: Tree) -> Tree:
 
 def map_stored(function: Callable[..., object], tree: Tree) -> Tree:
     """Apply `function` to every leaf as it is stored."""
-    return {
-        key: map_stored(function, value) if isinstance(value, dict) else function(value) for key, value in tree.items()
-    }
+    result = Tree()
+    for key, value in tree.items():
+        result[key] = map_stored(function, value) if isinstance(value, dict) else function(value)
+    return result
 
 
 def _map_all(function: Callable[..., object], trees: Sequence[Tree]) -> Tree:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,7 +89,7 @@ def digests(data: Dataset) -> dict[str, str]:
         "published split": (data.public,),
         "sensitive attribute": (data.sensitive,),
         "small graphs": (data.graph_of, data.node_labels),
-        "owners": (data.owner, *(part for party in parties for part in (party.columns, party.edges))),
+        "owners": (data.owner, *chain.from_iterable((party.columns, party.edges) for party in parties)),
     }
     if data.edge_attrs is not None:
         arrays["what edges carry"] = tuple(data.edge_attrs.arrays().values())

@@ -134,7 +134,7 @@ def times_of(table: Table, column: str) -> np.ndarray:
 
 
 _TIMES = "Give numbers, or dates such as 2024-03-31 or 2024-03-31T12:00:00."
-_KINDS = tuple(pa.timestamp(unit, zone) for unit in ("us", "ns") for zone in (None, "UTC"))
+_KINDS = (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
 
 
 def _dates(table: Table, column: str, cells: pa.Array) -> pa.Array:

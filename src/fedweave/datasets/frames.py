@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from difflib import SequenceMatcher
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,8 @@ def from_networkx(
 def _check_labels(known: Sequence[tuple[object, Mapping[str, object]]], label: str, what: str, name: str) -> None:
     """Reject a `label` that some nodes or edges lack."""
     lacking = [one for one, attributes in known if label not in attributes]
-    remedy = _list_attributes(label, {key for _, attributes in known for key in attributes}, what)
+    names = chain.from_iterable(attributes for _, attributes in known)
+    remedy = _list_attributes(label, set(names), what)
     if lacking and len(lacking) == len(known):
         message = f"none of {len(known):,} {what}s has the attribute {label!r}"
         refuse(name, message, f"{remedy} Set `label` to the attribute with each {what}'s class.")
@@ -167,7 +169,7 @@ def _edge_table(
         edges = [edge for edge in edges if place[edge[0][0]] != place[edge[0][1]]]
     ends = {"source": [str(source) for (source, _), _ in edges], "target": [str(target) for (_, target), _ in edges]}
     columns = dict[str, list[object]]()
-    for key in dict.fromkeys(key for _, attributes in edges for key in attributes):
+    for key in dict.fromkeys(chain.from_iterable(attributes for _, attributes in edges)):
         if key in ends:
             refuse(name, f"edges have an attribute {key!r}, which is the name of one of their ends", "Rename it.")
         if key == "label" and label not in (None, "label"):

@@ -107,7 +107,10 @@ class PartyFolders(Classified):
         if not self.sens_feature:
             for party, x in zip(inputs, features, strict=True):
                 refuse_group_columns(x, groups, party.names, party.nodes.path)
-        files = [find(folder, stem) for folder in folders for stem in self.stems]
+        files, feature_names = list[Path](), list[str]()
+        for folder, party in zip(folders, parties, strict=True):
+            files += [find(folder, stem) for stem in self.stems]
+            feature_names += [f"{party.name}/{name}" for name in party.names]
         dataset = Dataset(
             name=root.resolve().name,
             x=normalize(compact(np.concatenate(features, 1)), of_party(self.normalize), root.name),
@@ -119,7 +122,7 @@ class PartyFolders(Classified):
             public=None if split is None else columns.masks_of(split, y),
             parties=tuple(parties),
             ids=tuple(ids.to_pylist()),
-            columns=tuple(f"{party.name}/{name}" for party in parties for name in party.names),
+            columns=tuple(feature_names),
             labels=self.names_of(label),
             notes=unread(root, files, *folders),
         )
@@ -261,7 +264,9 @@ def _among(edges: np.ndarray, rows: np.ndarray, nodes: int) -> np.ndarray:
 
 def _spelling_note(inputs: list[_PartyTables], common: int) -> str:
     """A sentence on how many more nodes than `common` ones would be common if ids were `plain`; "" if none."""
-    forms = [{plain(name): name for name in party.ids.to_pylist()} for party in inputs]
+    forms = list[dict[str, str]]()  # of each party: {plain form: name}
+    for party in inputs:
+        forms.append({plain(name): name for name in party.ids.to_pylist()})
     common_forms = sorted(set.intersection(*map(set, forms)))
     if len(common_forms) <= common:
         return ""

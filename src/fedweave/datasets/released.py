@@ -131,7 +131,8 @@ class Elliptic(Released):
         y[[place[int(row)] for row in number]] = [{"1": 1, "2": 0}.get(one, -1) for one in kind]
         step = x[:, 1]
         masks = np.stack([step < 30, (step >= 30) & (step < 35), step >= 35]) & (y >= 0)
-        source, target = ([place[int(row)] for row in column] for column in ends.T)
+        source = [place[int(row)] for row in ends[:, 0]]
+        target = [place[int(row)] for row in ends[:, 1]]
         return self.build(x[:, 2:], [source, target], y, masks)
 
 

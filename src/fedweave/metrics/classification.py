@@ -320,8 +320,11 @@ def by_class(pairs: Values) -> dict[str, float]:
         return {}
     hits, both = np.asarray(pairs["f1"], np.float64)
     predicted, true = np.asarray(pairs["classes"], np.float64)
-    named = {"recall": ratio(hits / 2, true), "precision": ratio(hits / 2, predicted), "f1": ratio(hits, both)}
-    return {f"{name}/{number}": float(of) for name, each in named.items() for number, of in enumerate(each)}
+    metrics = {"recall": ratio(hits / 2, true), "precision": ratio(hits / 2, predicted), "f1": ratio(hits, both)}  # [c]
+    result = dict[str, float]()
+    for name, values in metrics.items():
+        result |= {f"{name}/{number}": float(value) for number, value in enumerate(values)}
+    return result
 
 
 def ratio(total: np.ndarray, count: np.ndarray) -> np.ndarray:

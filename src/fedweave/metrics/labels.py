@@ -86,4 +86,7 @@ def means(pairs: Tree) -> Tree:
 def of_each(pairs: Values) -> dict[str, float]:
     """{"auc/0", "average_precision/0": …} of every label, from pairs of one set; {} without them."""
     metrics = per_target({name: np.asarray(value, np.float64) for name, value in pairs.items()})
-    return {f"{name}/{at}": float(value) for name, each in metrics.items() for at, value in enumerate(each)}
+    result = dict[str, float]()
+    for name, values in metrics.items():
+        result |= {f"{name}/{at}": float(value) for at, value in enumerate(values)}
+    return result

@@ -114,10 +114,9 @@ def measure(
     if server is not None:
         pooled, group_metrics = kind.measure(server, constant, positive)
     elif global_test_pairs:
-        own_models = kind.measure(global_test_pairs, constant, positive)
-        pooled, group_metrics = (
-            {name: np.apply_along_axis(mean, 0, value) for name, value in metrics.items()} for metrics in own_models
-        )
+        pooled, group_metrics = kind.measure(global_test_pairs, constant, positive)  # [P, 3] of clients' own models
+        pooled = {name: np.apply_along_axis(mean, 0, value) for name, value in pooled.items()}  # [3]
+        group_metrics = {name: np.apply_along_axis(mean, 0, value) for name, value in group_metrics.items()}
     else:
         pooled, group_metrics = kind.measure(everyone, constant, positive)
     within = _within(kind, per_client, everyone, summed, positive)

@@ -80,7 +80,9 @@ def pooled_examples(clients: Sequence[Tree], alarm: Alarm | None = None, share: 
                 pairs = numbers.counts(*each, None)
                 metrics.append(numbers.values({name: pair.cpu()[0] for name, pair in pairs.items()}))
     names = {CLASS: ("auc",), LABELS: ("auc", "average_precision"), NUMBER: ("spearman",)}[target]
-    pooled = {f"{POOLED}/{name}": np.array([split[name] for split in metrics]) for name in names}
+    pooled = dict[str, np.ndarray]()
+    for name in names:
+        pooled[f"{POOLED}/{name}"] = np.array([split[name] for split in metrics])
     if target == NUMBER and share:
         errors = [abs(client["logits"] - client["y"]).cpu().numpy() for client in clients]
         pooled |= intervals(

@@ -97,8 +97,12 @@ def metrics_of_histograms(sums: Mapping[str, np.ndarray], positive: int, how: Th
     """
     margins = sums[MARGINS]
     if BRIER not in sums:
-        each = np.array([[auc(*counts) for counts in split] for split in margins])  # [3, c, 2]
-        return {"auc": mean_of_classes(each[..., 0]), f"auc{ERROR}": mean_of_classes(each[..., 1])}
+        areas = [auc(*counts) for counts in margins.reshape(-1, *margins.shape[2:])]
+        areas_and_errors = np.array(areas).reshape(*margins.shape[:2], 2)  # [3, c, 2]
+        return {
+            "auc": mean_of_classes(areas_and_errors[..., 0]),
+            f"auc{ERROR}": mean_of_classes(areas_and_errors[..., 1]),
+        }
     if positive == 0:
         margins = margins[:, :, ::-1, ::-1]
     splits = margins[:, 0]  # [3, 2, BINS]
@@ -108,7 +112,9 @@ def metrics_of_histograms(sums: Mapping[str, np.ndarray], positive: int, how: Th
         first = _first_flagged(splits[VAL, 0], splits[VAL, 1], how)
         at = _probability(first, closed=positive == 1)
     rows = [_split_metrics(negative, positives, first) for negative, positives in splits]
-    metrics = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    metrics = dict[str, np.ndarray]()
+    for name in rows[0]:
+        metrics[name] = np.array([row[name] for row in rows])
     total, examples, true = np.moveaxis(sums[CALIBRATION], 1, 0)
     metrics["brier"] = ratio(*sums[BRIER].T)
     metrics["calibration_error"] = ratio(np.abs(total - true).sum(-1), examples.sum(-1))

@@ -50,7 +50,8 @@ def along(make_layer: Callable[[str, bool], Layer], fan_in: int, fan_out: int, d
 
     by_feature: tuple[str, ...] = ()
     if layers["in"].by_feature and layers["out"].by_feature:
-        by_feature = tuple(f"{way}_{name}" for way, layer in layers.items() for name in layer.by_feature)
+        for way, layer in layers.items():
+            by_feature += tuple(f"{way}_{name}" for name in layer.by_feature)
     return layers["in"]._replace(init=init, apply=apply, by_feature=by_feature, along=("forward", "reverse"))
 
 

@@ -78,7 +78,10 @@ def tradeoff(groups: Sequence[Group]) -> ResultTable:
         if row:
             rows.append(row)
     words = ("run", "between members", "between groups of people")
-    columns = [name for name in rows[0] if any(row[name].text for row in rows)] if rows else []
+    columns = list[str]()
+    for name in rows[0] if rows else ():
+        if any(row[name].text for row in rows):
+            columns.append(name)
     columns.sort(key=lambda name: name not in words)
     cells = [tuple(map(row.__getitem__, columns)) for row in rows]
     return ResultTable(tuple(columns), tuple(cells), words=len({*columns}.intersection(words)))

@@ -71,8 +71,8 @@ def conditions(groups: Sequence[Group], keys: Sequence[str] = (), by_validation:
         return []
     result = []
     for title, same in zip(titles, classes, strict=True):
-        runs = [run for group in same for run in group.runs]
-        result.append(Condition(title, tuple(grouped(runs)), by_validation))
+        runs = chain.from_iterable(group.runs for group in same)
+        result.append(Condition(title, tuple(grouped([*runs])), by_validation))
     return result
 
 
@@ -158,7 +158,11 @@ def overview(condition: Condition) -> ResultTable:
         f"global/{metric}": "all examples, last round",
         f"fairness/worst_{metric}": "worst client",
     }
-    columns = [column for column in titles if any({*group.values(column)} - {None} for group in groups)]
+    columns = list[str]()
+    for column in titles:
+        values = chain.from_iterable(group.values(column) for group in groups)
+        if any(value is not None for value in values):
+            columns.append(column)
     differences = dict[str, list[float]]()
     if not incomparability(groups):
         for group in groups[1:]:

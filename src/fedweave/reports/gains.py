@@ -254,8 +254,11 @@ def gain_figure(all_gains: Sequence[Gain]) -> Figure | None:
 
 def _panel(split: Sequence[Gain], low: float, high: float, titled: bool) -> Panel:
     first = split[0]
-    clients = [client for client in first.by_client if all(client in gain.by_client for gain in split)]
-    order = sorted(clients, key=lambda client: sum(gain.by_client[client] for gain in split))
+    mean_gains = dict[str, float]()  # of the clients that are in all runs
+    for client in first.by_client:
+        if all(client in gain.by_client for gain in split):
+            mean_gains[client] = sum(gain.by_client[client] for gain in split)
+    order = sorted(mean_gains, key=mean_gains.__getitem__)
     title = f"seed {first.seed}" if titled else ""
     metrics = " or ".join(dict.fromkeys(title_of(gain.run.selection_metric) for gain in split))
     beside = f"test {metrics}, less that alone"

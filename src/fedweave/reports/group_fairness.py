@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from fedweave.experiment.runs.reading import Group, spread
 from fedweave.metrics.selection import near_constant
@@ -66,7 +67,7 @@ def _cells(groups: Sequence[Group], family: str, metric: str) -> list[Cell]:
     """
     name = f"{family}/{metric}"
     values = [group.values(name) for group in groups]
-    if all(value is None for of_group in values for value in of_group):
+    if all(value is None for value in chain.from_iterable(values)):
         return []
     form = with_sign if metric.endswith("_signed") else number
     cells = [mean_cell(of_group, form) for of_group in values]

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from markupsafe import Markup
 
@@ -122,7 +123,7 @@ def _warnings(groups: Sequence[Group]) -> list[str]:
     trainings."""
     reason = incomparability(groups) if len(groups) > 1 else ""
     warnings = [f"Nothing is compared on this page, because {reason}."] if reason else []
-    runs = [run for group in groups for run in group.runs]
+    runs = [*chain.from_iterable(group.runs for group in groups)]
     warnings += [f"{run.directory}: {rounds_text(run)}." for run in runs if not run.finished]
     warnings += _note_sentences(groups, lambda summary: notes(summary["metrics"], RunFacts.of_summary(summary)))
     for run in runs:
@@ -165,10 +166,12 @@ def _part(condition: Condition, at: str, embeddings: str) -> Record:
 def _body(groups: Sequence[Group], embeddings: str, at: str = "") -> Markup:
     """The body of a page about runs that can be compared, or about one; at: prefix of the names of sections and
     figures."""
-    group_runs = [(group, run) for group in groups for run in group.runs]
+    group_runs, seeds = list[GroupRun](), set[frozenset[object]]()
+    for group in groups:
+        group_runs += [(group, run) for run in group.runs]
+        seeds.add(frozenset(run.config.get("seed") for run in group.runs))
     runs = [run for _, run in group_runs]
     several_seeds = any(len(group.runs) > 1 for group in groups)
-    seeds = {frozenset(run.config.get("seed") for run in group.runs) for group in groups}
     metric, comparable = common_selection_metric(groups), tables.comparable(groups)
     curves, all_gains = figures.curves(groups), gains.member_gains(groups)
     incentives = [_incentives(group, f"{at}{number}", len(groups) > 1) for number, group in enumerate(groups)]
@@ -253,8 +256,11 @@ def _of_first(groups: Sequence[Group], draw: Callable[[Run], Figure | None], nam
 
 def _caption(groups: Sequence[Group], metric: str) -> str:
     """The caption of the figure of clients' results."""
-    scores = [[run.clients(run.selection_metric) for run in group.runs] for group in groups]
-    scores = [of_seeds for of_seeds in scores if all(of_seeds)]
+    scores = []  # of each run of the groups that have all of them: {client: score}
+    for group in groups:
+        of_seeds = [run.clients(run.selection_metric) for run in group.runs]
+        if all(of_seeds):
+            scores.append(of_seeds)
     bars = [of_seeds for of_seeds in scores if not figures.is_histogram(of_seeds)]
     caption = f"Test {title_of(metric)} of the final model on each client's own test examples"
     if any(len(group.runs) == 1 and group.first.test_sizes for group in groups):

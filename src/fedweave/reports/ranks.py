@@ -90,8 +90,10 @@ def rank_means(means: Mapping[str, Mapping[str, float]], names: Sequence[str], d
 
     complete = [title for title, by_name in means.items() if by_name.keys() >= {*names}]
     omitted = [title for title in means if title not in complete]
-    values = np.array([[means[title][name] for name in names] for title in complete])
-    values = values.reshape(-1, len(names))  # [conditions, names]
+    rows = list[list[float]]()
+    for title in complete:
+        rows.append([means[title][name] for name in names])
+    values = np.array(rows).reshape(-1, len(names))  # [conditions, names]
     places = rankdata(-values, axis=1) if complete else np.zeros((0, len(names)))
     p = None
     if len(complete) >= 3 and len(names) >= 2:

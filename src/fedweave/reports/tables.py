@@ -82,7 +82,7 @@ def _facts(group: Group, several_seeds: bool) -> dict[str, object]:
     run = group.first
     engine = run.section("engine")
     engine_words = [str(engine[key]) for key in ("name", "mode", "dtype") if key in engine]
-    devices = {device for one in group.runs for device in one.summary.get("devices", ())}
+    devices = set(chain.from_iterable(one.summary.get("devices", ()) for one in group.runs))
     clients = f"{run.summary['clients']:,}"
     if run.members != run.summary["clients"]:  # one client holds what several members do
         clients += f" with the data of {run.members:,}"
@@ -174,7 +174,7 @@ def costs(groups: Sequence[Group]) -> ResultTable:
     rows = []
     for name, (title, small_print, form) in _COSTS.items():
         values = [group.values(name) for group in groups]
-        if name in _OPTIONAL_COSTS and all(value is None for of_group in values for value in of_group):
+        if name in _OPTIONAL_COSTS and all(value is None for value in chain.from_iterable(values)):
             continue
         rows.append((Cell(title, note=small_print), *(mean_cell(of_group, form) for of_group in values)))
     return ResultTable(heads(groups), tuple(rows))
@@ -217,14 +217,18 @@ def by_client(groups: Sequence[Group]) -> ResultTable:
 
     Of very many clients the first and the last are shown. Empty for one group, and where groups have other clients.
     """
-    scores = [[run.clients(run.selection_metric) for run in group.runs] for group in groups]
+    scores = []  # of each run of each group: {client: score}
+    for group in groups:
+        scores.append([run.clients(run.selection_metric) for run in group.runs])
     clients = [dict.fromkeys(chain.from_iterable(of_group)) for of_group in scores]
     if len(groups) < 2 or not clients[0] or any(other.keys() != clients[0].keys() for other in clients):
         return ResultTable((), ())
     rows = []
     for client in clients[0]:
-        cells = [mean_cell([of_run.get(client) for of_run in of_group], number) for of_group in scores]
-        rows.append((Cell(client), *cells))
+        cells = [Cell(client)]
+        for of_group in scores:
+            cells.append(mean_cell([of_run.get(client) for of_run in of_group], number))
+        rows.append(tuple(cells))
     return ResultTable(heads(groups), shorten(rows))
 
 

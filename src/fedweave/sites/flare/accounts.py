@@ -41,10 +41,14 @@ class Exclusion(NamedTuple):
     @classmethod
     def of_note(cls, note: Record) -> "Exclusion":
         """What a journal's note of the kind `DATA` says."""
-        examples, training, digests = (
-            frozenset(map(str, note.get(key, ()))) for key in ("left_out", "training", "seen")
+        return cls(
+            note["data"],
+            note["rest"],
+            examples=frozenset(map(str, note.get("left_out", ()))),
+            training=frozenset(map(str, note.get("training", ()))),
+            digests=frozenset(map(str, note.get("seen", ()))),
+            key=str(note.get("key", "")),
         )
-        return cls(note["data"], note["rest"], examples, training, digests, str(note.get("key", "")))
 
 
 class Accounts:

@@ -104,7 +104,8 @@ def _describe_loss(rules: Rules, runs: list[SiteRun], journals: Iterable[Records
     """A sentence on the unknown part of the accounts, if the owner has accepted that entries are gone; else ""."""
     if not rules.lost:
         return ""
-    present = {link.head.number for records in journals for link in records.links}
+    links = chain.from_iterable(records.links for records in journals)
+    present = {link.head.number for link in links}
     last = max(Head.read(text).number for text in rules.lost)
     count = max(1, len({*range(1, last + 1)} - present))
     gone = f"{count:,} entries" if count > 1 else "1 entry"

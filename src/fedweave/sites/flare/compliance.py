@@ -81,15 +81,15 @@ class Report:
         """The document with its number, digest and signatures."""
         digest = self.document.digest
         number = f"CR-{digest[:12].upper()}"
-        rows = [
-            {
+        rows = list[dict[str, str]]()
+        for one in self.signatures:
+            row = {
                 "who": one.name,
                 "when (UTC)": one.at[:16].replace("T", " "),
                 "certificate, SHA-256": sha256(b64decode(one.certificate, validate=True)).hexdigest(),
                 "signature, first digits": b64decode(one.signature, validate=True).hex()[:32],
             }
-            for one in self.signatures
-        ]
+            rows.append(row)
         unsigned = "This report has no signature. Sign it with the key in a folder: --sign FOLDER."
         text = (_HOW_TO_CHECK if rows else unsigned,)
         signer = self.document.signer
@@ -200,7 +200,8 @@ def of_site(folder: Path, run: str = "") -> Document:
     kinds, name = flows(ledger), folder.resolve().name
     notes = list(chain.from_iterable(one.joined for one in runs))
     begun = [one for one in runs if one.joined or one.flows]
-    times = [str(note["at"]) for note in (*notes, *chain.from_iterable(one.refused for one in runs))]
+    refusals = chain.from_iterable(one.refused for one in runs)
+    times = [str(note["at"]) for note in (*notes, *refusals)]
     sites = chain.from_iterable(note.get("sites", ()) for note in notes)
     peers = sorted({str(site) for site in sites} - {name})
     called = {who: about.parties[who] for who in (*peers, SERVER) if who in about.parties}

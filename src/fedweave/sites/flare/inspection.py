@@ -53,9 +53,8 @@ class Inspector:
         changed = dict[str, str]()  # {site: a leaf with another form than in the message}
         if not info.ragged:
             for site, tree in good.items():
-                forms_sent = {
-                    path: _form(leaf) for path, leaf in leaves(sent.get(site, {})) if isinstance(leaf, Tensor)
-                }
+                message = leaves(sent.get(site, {}))
+                forms_sent = {path: _form(leaf) for path, leaf in message if isinstance(leaf, Tensor)}
                 for path, leaf in leaves(tree):
                     if path in forms_sent and _form(leaf) != forms_sent[path]:
                         changed.setdefault(site, f"{path} is {_form(leaf)}, not {forms_sent[path]}")
@@ -70,11 +69,11 @@ class Inspector:
                 fault = "the sites disagree on its structure, and no majority settles it"
                 if common is not None:
                     here, elsewhere = dict(form), dict(common)
-                    names = [name for name in here | elsewhere if here.get(name) != elsewhere.get(name)][:3]
-                    parts = [
-                        f"{name} is {here.get(name, 'absent')}, not {elsewhere.get(name, 'absent')}" for name in names
-                    ]
-                    fault = "; ".join(parts) or "its keys are in another order"
+                    parts = list[str]()
+                    for name in here | elsewhere:
+                        if here.get(name) != elsewhere.get(name):
+                            parts.append(f"{name} is {here.get(name, 'absent')}, not {elsewhere.get(name, 'absent')}")
+                    fault = "; ".join(parts[:3]) or "its keys are in another order"
                 del good[site]
                 refused[site] = f"its reply was refused: {fault}"
         for site, fault in self._too_large(step, info, good, like).items():

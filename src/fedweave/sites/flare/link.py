@@ -81,7 +81,7 @@ class CollabLink:
     @property
     def owing(self) -> tuple[str, ...]:
         """The sites that owe an answer now. Another thread than the calling one may read this."""
-        return tuple(sorted({site for call in self._current for site in tuple(call.waiting)}))
+        return tuple(sorted(_waiting(self._current)))
 
     def close(self) -> None:
         """Give up all open calls: NVFlare ends a job only when no call is under way."""
@@ -95,7 +95,7 @@ class CollabLink:
                 self.late[site] += 1
         self._probe(self._running)
         self._running = [call for call in self._running if call.waiting]
-        busy = {site: "it is still at work on an earlier call" for call in self._running for site in call.waiting}
+        busy = dict.fromkeys(_waiting(self._running), "it is still at work on an earlier call")
         self._silent = frozenset(busy | self._lost)
         return busy | self._lost
 
@@ -123,7 +123,7 @@ class CollabLink:
                 self._probe(calls)
                 probe = time.monotonic() + _PROBE
         self._probe(calls)
-        overdue = {site for call in calls for site in call.waiting}
+        overdue = _waiting(calls)
         self._running += [call for call in calls if call.waiting]
         lost = {site: self._lost[site] for site in here if site in self._lost}
         missing = absent | lost | dict.fromkeys(overdue, f"no answer within {self._timeout:g} s")
@@ -143,7 +143,7 @@ class CollabLink:
     def _probe(self, calls: list[_Call]) -> None:
         """Look at the sites that owe an answer. Mark dead sites as lost, and ask sites again that are not at work on
         the call. A site that stalls, with its connection still open, has until the end of `timeout`."""
-        owing = sorted({site for call in calls for site in call.waiting})
+        owing = sorted(_waiting(calls))
         if not owing:
             return
         replies = collab.get_clients(owing)(timeout=_ALIVE, optional=True).ping()
@@ -178,6 +178,14 @@ class CollabLink:
             self._lost[site] = f"the connection to it is lost ({call.results[site].failures[site].cause})"
             call.waiting.discard(site)
         return arrivals
+
+
+def _waiting(calls: list[_Call]) -> set[str]:
+    """The sites that owe an answer to one of the calls."""
+    sites = set[str]()
+    for call in calls:
+        sites.update(tuple(call.waiting))  # another thread may change the set
+    return sites
 
 
 def _deliver(gcc: Any, result: object, arrivals: _Arrivals) -> None:

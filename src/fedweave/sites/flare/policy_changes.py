@@ -62,9 +62,12 @@ def _both(before: Iterable[T], now: Iterable[T]) -> tuple[T, ...]:
 
 def _common(before: Iterable[str], now: Iterable[str]) -> tuple[str, ...]:
     """The keys that both lists cover."""
-    in_before = [key for key in now if any(covers(prefix, key) for prefix in before)]
-    in_now = [key for key in before if any(covers(prefix, key) for prefix in now)]
-    return _both(in_before, in_now)
+    both = dict[str, None]()
+    for keys, prefixes in ((now, before), (before, now)):
+        for key in keys:
+            if any(covers(prefix, key) for prefix in prefixes):
+                both[key] = None
+    return tuple(both)
 
 
 def _min(before: float | None, now: float | None) -> float | None:

@@ -132,11 +132,11 @@ class Status:
     @property
     def dead(self) -> list[str]:
         """The members that do not answer or run; also the server if it does not report the connected sites."""
-        return [
-            name
-            for name, standing in self.members.items()
-            if standing.dead or (name == SERVER and standing.light == UNKNOWN)
-        ]
+        names = list[str]()
+        for name, standing in self.members.items():
+            if standing.dead or (name == SERVER and standing.light == UNKNOWN):
+                names.append(name)
+        return names
 
     def lines(self) -> Iterator[str]:
         """For people."""

@@ -136,7 +136,10 @@ def common(lists: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     for site, points in lists.items():
         place[site] = {point.tobytes(): at for at, point in enumerate(np.ascontiguousarray(points))}
     in_all = sorted(set.intersection(*map(set, place.values())))
-    return {site: np.array([places[point] for point in in_all], np.int64) for site, places in place.items()}
+    result = dict[str, np.ndarray]()
+    for site, places in place.items():
+        result[site] = np.array([places[point] for point in in_all], np.int64)
+    return result
 
 
 def hash_to_point(key: bytes, run: str, name: str) -> bytes:
