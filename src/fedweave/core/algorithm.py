@@ -245,8 +245,9 @@ class Algorithm(Settings, ABC):
     def min_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{what makes steps, and its settings: the fewest training examples of one} at a client that is sent
         `message`; {} where each step is on all of them. Waits for the graph's device."""
-        most = int(graph.masks[TRAIN].sum()) if self.batch else 0
-        return {f"{type(self).__name__} (batch)": min(self.batch, most)} if self.batch else {}
+        if not self.batch:
+            return {}
+        return {f"{type(self).__name__} (batch)": min(self.batch, int(graph.masks[TRAIN].sum()))}
 
     @property
     def evaluates_received(self) -> bool:
@@ -312,7 +313,7 @@ def recording_obstacle(method: Callable[..., object]) -> str:
 
 
 class _Default:
-    """A default of a foreign class: an attribute of the object replaces it, which a property would hide."""
+    """A default of an external class: an attribute of the object replaces it, which a property would hide."""
 
     def __init__(self, get: Callable[[Any], Any] | None) -> None:
         self._get = get
@@ -322,7 +323,7 @@ class _Default:
 
 
 def give_defaults(kind: type) -> None:
-    """Add the defaults of `Algorithm` to a foreign class that does not inherit from it.
+    """Add the defaults of `Algorithm` to an external class that does not inherit from it.
 
     Raises:
         UserError: the class is no algorithm.
@@ -401,13 +402,11 @@ class Round:
     def mix(self, weights_of_all: Tree) -> Tree:
         """Every client's weights, leaves [N, …], after the round: w_i ← Σ_j weights[i, j] (w_j + Δ_j) for its P
         clients."""
-        trained = dict(leaves(self.trained))
-
-        def mix(path: str, leaf: Tensor) -> Tensor:
-            now = torch.tensordot(self.weights, trained[path].double(), 1)
-            return leaf.index_copy(0, self.at, now.to(leaf.dtype))
-
-        return nest({path: mix(path, leaf) for path, leaf in leaves(weights_of_all)})
+        trained, mixed = dict(leaves(self.trained)), dict[str, Tensor]()
+        for path, leaf in leaves(weights_of_all):
+            now = torch.tensordot(self.weights, trained[path].double(), 1)  # [P, …]
+            mixed[path] = leaf.index_copy(0, self.at, now.to(leaf.dtype))
+        return nest(mixed)
 
     def weighted(self, key: str = "update") -> Any:
         """Σ_i weights_i Δ_i, or this sum over another key of the replies; with secure aggregation, the mean."""

@@ -41,7 +41,7 @@ class LinkExamples(NamedTuple):
     group:   int64 [e], the member of a union that a pair was drawn for; -1 for links.
     known:   int64, the sorted codes of the known links (`Codes`). items: int64, the nodes that a candidate may be; None
              for all. several: whether there are several relations. loops: whether links join nodes with themselves.
-             asked: the queries that have all nodes as candidates; None where candidates are pairs.
+             queries: those that have all nodes as candidates; None where candidates are pairs.
     """
 
     edges: np.ndarray
@@ -55,7 +55,7 @@ class LinkExamples(NamedTuple):
     items: np.ndarray | None
     several: bool
     loops: bool
-    asked: "AllRanked | None" = None
+    queries: "AllRanked | None" = None
 
     @property
     def trained(self) -> np.ndarray:
@@ -66,9 +66,9 @@ class LinkExamples(NamedTuple):
         """The entries of `Graph.extra` that belong to links, padded to these lengths."""
         largest = np.iinfo(np.int64).max
         lists = {name: _pad(part, lengths[name], largest if name == KNOWN else -1) for name, part in self._parts}
-        of_items = self.asked is not None and self.items is not None
+        of_items = self.queries is not None and self.items is not None
         marks = {SEVERAL: self.several, LISTS: of_items, LOOPS: self.loops}
-        return lists | {name: np.ones(1, np.int64) for name, there in marks.items() if there}
+        return lists | {name: np.ones(1, np.int64) for name, is_set in marks.items() if is_set}
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -78,8 +78,11 @@ class LinkExamples(NamedTuple):
     @property
     def _parts(self) -> list[tuple[str, np.ndarray]]:
         parts = [(TRAINED, self.trained), (KNOWN, self.known)]
-        parts += [] if self.items is None else [(ITEMS, self.items)]
-        return parts if self.asked is None else [*parts, *zip((QUERIES, CANDIDATES, FILTERED), self.asked, strict=True)]
+        if self.items is not None:
+            parts.append((ITEMS, self.items))
+        if self.queries is not None:
+            parts += zip((QUERIES, CANDIDATES, FILTERED), self.queries, strict=True)
+        return parts
 
 
 class AllRanked(NamedTuple):
@@ -122,8 +125,8 @@ class Codes:
         """bool: which triples are links or, where no link does, join a node with itself."""
         codes = self.of(source, target, relation)
         at = np.searchsorted(self.sorted, codes).clip(max=max(len(self.sorted) - 1, 0))
-        there = self.sorted[at] == codes if len(self.sorted) else np.zeros(codes.shape, bool)
-        return there if self.loops else np.asarray(there | (source == target))
+        is_link = self.sorted[at] == codes if len(self.sorted) else np.zeros(codes.shape, bool)
+        return is_link if self.loops else np.asarray(is_link | (source == target))
 
 
 def relation_of(attributes: EdgeAttributes) -> np.ndarray:
@@ -153,11 +156,11 @@ def link_examples(
     used = masks.copy()
     used[TRAIN] &= supervised
     several = bool(links.relations)
-    turns = several and items is None  # heads are replaced, too; with items, only tails
+    replaces_heads = several and items is None  # with items, only tails
     pieces = [
         _Pieces(
             np.stack([*attributes.ends, relation]),
-            np.stack([np.full(total, -1), np.where(masks[VAL] | masks[TEST], 2 if turns else 1, 0)]),
+            np.stack([np.full(total, -1), np.where(masks[VAL] | masks[TEST], 2 if replaces_heads else 1, 0)]),
             np.ones(total, np.int64),
             used,
             np.full(total, -1),
@@ -168,17 +171,21 @@ def link_examples(
         pool = member_nodes if items is None else np.intersect1d(member_nodes, items)
         chosen = rows[used[:, rows].any(0)]
         member_codes = Codes(attributes.select(rows), nodes, links.loops) if members else codes
-        no_links = _NoLinks(links, attributes, member_codes, keys, member_nodes, pool, items is not None, turns)
-        pieces.append(no_links.beside(chosen, used, number))
+        negatives = _NegativePairs(
+            links, attributes, member_codes, keys, member_nodes, pool, items is not None, replaces_heads
+        )
+        pieces.append(negatives.one_for_each(chosen, used, number))
         evaluated = rows[(masks[VAL] | masks[TEST])[rows]]
         if links.candidates == "all":
-            ranked.append(no_links.all_ranked(evaluated, number))
+            ranked.append(negatives.all_ranked(evaluated, number))
         elif links.candidates:
-            pieces.append(no_links.candidates(evaluated, number))
+            pieces.append(negatives.candidates(evaluated, number))
     pairs, ranks, y, split, group = [np.concatenate(part, -1) for part in zip(*pieces, strict=True)]
     if not links.candidates:
         ranks[1] = 0
-    queries = AllRanked(*(np.concatenate(part, -1) for part in zip(*ranked, strict=True))) if ranked else None
+    queries = None
+    if ranked:
+        queries = AllRanked(*(np.concatenate(part, -1) for part in zip(*ranked, strict=True)))
     return LinkExamples(
         edges, edge_attrs, pairs, ranks, y, split, group, codes.sorted, items, several, links.loops, queries
     )
@@ -202,11 +209,13 @@ def _messages(
     reserved = masks[TRAIN] & (words(keys, 1) < links.disjoint * 2.0**63)
     supervised = reserved if links.disjoint > 0 else masks[TRAIN]
     train = masks[TRAIN] & ~np.isin(pair, np.concatenate([tested, validated]))
-    also = masks[VAL] & ~np.isin(pair, tested) if links.message == "train+val" else np.zeros_like(train)
-    chosen = np.flatnonzero(train | also)
+    validation = np.zeros_like(train)  # the validation links that carry messages, too
+    if links.message == "train+val":
+        validation = masks[VAL] & ~np.isin(pair, tested)
+    chosen = np.flatnonzero(train | validation)
     edge_attrs = attributes.select(chosen)._replace(examples=False, split=None, split_times=None)
     if links.levels:  # training sees level 0, validation up to 1, test all
-        level = np.where(also, 2.0, np.where(reserved, 1.0, 0.0))[chosen]
+        level = np.where(validation, 2.0, np.where(reserved, 1.0, 0.0))[chosen]
         edge_attrs = edge_attrs._replace(time=level, split_times=(0.0, 1.0))
     source, target = edge_attrs.ends[:, edge_attrs.ends[0] != edge_attrs.ends[1]]
     both = np.unique(np.concatenate([source * nodes + target, target * nodes + source]))
@@ -215,8 +224,12 @@ def _messages(
     return np.stack([both // nodes, both % nodes]), edge_attrs if keep else None, supervised
 
 
-class _NoLinks(NamedTuple):
-    """The source of pairs that are no links, for links among the nodes `members`; a candidate is in `pool`."""
+class _NegativePairs(NamedTuple):
+    """The source of pairs that are not links, for links among the nodes `members`; a candidate is in `pool`.
+
+    keys: int64 [P], the `pair_hashes` of the links. of_items: whether only items are candidates. replaces_heads:
+    whether also the source of a link is replaced.
+    """
 
     links: Links
     attributes: EdgeAttributes
@@ -225,21 +238,21 @@ class _NoLinks(NamedTuple):
     members: np.ndarray
     pool: np.ndarray
     of_items: bool
-    turns: bool
+    replaces_heads: bool
 
-    def beside(self, chosen: np.ndarray, masks: np.ndarray, number: int) -> _Pieces:
+    def one_for_each(self, chosen: np.ndarray, masks: np.ndarray, number: int) -> _Pieces:
         """A pair for each of the `chosen` links, in its split. Both ends are new; with relations or items, only one."""
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = (end[chosen].copy() for end in self.attributes.ends)
-        head = (words(keys, 2) & 1 > 0) & self.turns
+        head = (words(keys, 2) & 1 > 0) & self.replaces_heads
         remaining = np.arange(len(chosen)) if len(self.pool) else np.arange(0)
         for attempt in range(TRIES):
             first, second = (words(keys[remaining], 8 + 2 * attempt + end) for end in (0, 1))
             if not self.of_items:
-                moves = head[remaining] if self.turns else np.ones(len(remaining), bool)
-                source[remaining] = np.where(moves, self.members[first % len(self.members)], source[remaining])
-            stays = head[remaining] if self.turns else np.zeros(len(remaining), bool)
-            target[remaining] = np.where(stays, target[remaining], self.pool[second % len(self.pool)])
+                new_source = head[remaining] if self.replaces_heads else np.ones(len(remaining), bool)
+                source[remaining] = np.where(new_source, self.members[first % len(self.members)], source[remaining])
+            keeps_target = head[remaining] if self.replaces_heads else np.zeros(len(remaining), bool)
+            target[remaining] = np.where(keeps_target, target[remaining], self.pool[second % len(self.pool)])
             remaining = remaining[self.codes.holds(source[remaining], target[remaining], relation[remaining])]
             if not len(remaining):
                 break
@@ -257,7 +270,7 @@ class _NoLinks(NamedTuple):
 
     def candidates(self, chosen: np.ndarray, number: int) -> _Pieces:
         """The pairs that each of the `chosen` links is ranked among."""
-        pieces = [self._replacing(chosen, side) for side in ((1, 0) if self.turns else (1,))]
+        pieces = [self._replace_end(chosen, side) for side in ((1, 0) if self.replaces_heads else (1,))]
         pairs, query = (np.concatenate(part, -1) for part in zip(*pieces, strict=True))
         size = len(query)
         return _Pieces(
@@ -271,15 +284,17 @@ class _NoLinks(NamedTuple):
     def all_ranked(self, chosen: np.ndarray, number: int) -> AllRanked:
         """The queries of the `chosen` links, where every node of the pool is a candidate."""
         one_way = self.of_items or self.attributes.directed
-        ends = [TARGET, SOURCE] if self.turns or one_way else []
-        queries = [(2 * chosen + slot, np.full(len(chosen), end)) for slot, end in enumerate(ends[: 1 + self.turns])]
-        if not queries:
-            queries = [(2 * chosen, np.where(self._reverses(chosen), SOURCE, TARGET))]
-        of, end = (np.concatenate(part) for part in zip(*queries, strict=True))
+        if self.replaces_heads:
+            of = np.concatenate([2 * chosen, 2 * chosen + 1])  # the queries (`Graph.ranks`)
+            end = np.repeat([TARGET, SOURCE], len(chosen))
+        elif one_way:
+            of, end = 2 * chosen, np.full(len(chosen), TARGET)
+        else:
+            of, end = 2 * chosen, np.where(self._reverses(chosen), SOURCE, TARGET)
         filtered = self.codes.triples()
-        if not self.codes.loops:  # a pair of a node with itself is no candidate
-            stays = self.attributes.ends[np.where(end == TARGET, SOURCE, TARGET), of // 2]
-            loops = np.stack([stays, stays, relation_of(self.attributes)[of // 2]])
+        if not self.codes.loops:  # a pair of a node with itself is not a candidate
+            kept_end = self.attributes.ends[np.where(end == TARGET, SOURCE, TARGET), of // 2]
+            loops = np.stack([kept_end, kept_end, relation_of(self.attributes)[of // 2]])
             filtered = np.concatenate([filtered, np.unique(loops, axis=1)], 1)
         return AllRanked(
             np.stack([of, end, np.full(len(of), number)]),
@@ -292,23 +307,24 @@ class _NoLinks(NamedTuple):
         result: np.ndarray = words(self.keys[chosen], 3) & 1 > 0
         return result
 
-    def _replacing(self, chosen: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs with candidates for the targets (side 1) or sources (0), and the query of each. For an undirected link
-        without relations the end that stays is random."""
+    def _replace_end(self, chosen: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs with candidates for the targets (side 1) or sources (0), int64 [3, m], and the query of each. For an
+        undirected link without relations the end that is kept is random."""
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = self.attributes.ends[:, chosen]
-        if not (self.turns or self.of_items or self.attributes.directed):
+        if not (self.replaces_heads or self.of_items or self.attributes.directed):
             reverse = self._reverses(chosen)
             source, target = np.where(reverse, target, source), np.where(reverse, source, target)
-        query, stays = 2 * chosen + (1 - side), source if side else target
+        query, kept_end = 2 * chosen + (1 - side), source if side else target
         pool = self.pool if side else self.members
         max_count = int(self.links.candidates)
         takes_all = len(pool) <= max_count
         count = len(pool) if takes_all else max_count
-        pieces, at_once = [(np.empty((3, 0), np.int64), np.empty(0, np.int64))], max(1, AT_ONCE // max(count, 1))
+        pieces = [(np.empty((3, 0), np.int64), np.empty(0, np.int64))]
+        at_once = max(1, AT_ONCE // max(count, 1))
         for first in range(0, len(chosen) if len(pool) else 0, at_once):
             some = slice(first, first + at_once)
-            end, of = (np.repeat(part[some, None], count, 1) for part in (stays, relation))
+            end, of = (np.repeat(part[some, None], count, 1) for part in (kept_end, relation))  # [q, count]
             if takes_all:
                 nodes = np.broadcast_to(pool, end.shape).copy()
                 bad = self._is_known(end, nodes, of, side)

@@ -177,8 +177,8 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
     coarse = metrics.get("scores/coarse")
 
     # 1. Whether the numbers mean anything.
-    names = (f"global/{PLAIN}", f"global/{RMSE}", f"local/{PLAIN}", f"local/{RMSE}")
-    if "fairness/undefined_clients" in metrics and all(metrics.get(name) is None for name in names):
+    main_metrics = (f"global/{PLAIN}", f"global/{RMSE}", f"local/{PLAIN}", f"local/{RMSE}")
+    if "fairness/undefined_clients" in metrics and all(metrics.get(name) is None for name in main_metrics):
         sentences["untested"] = _UNTESTED
     accuracy = metrics.get("global/accuracy")
     no_recall = metric in OF_POSITIVE and metrics.get("global/recall") == 0  # says more than one class for all

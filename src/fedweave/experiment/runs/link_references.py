@@ -137,7 +137,7 @@ def _test_metrics(
     logits, masks = torch.from_numpy(np.stack([0 * s, s], 1)), torch.from_numpy(links.masks[TEST:])
     pairs = counts(logits, torch.from_numpy(links.y), masks)
     if links.ranks[1].any():
-        behind = None if links.asked is None else _behind(links, nodes, products)
+        behind = None if links.queries is None else _behind(links, nodes, products)
         ranked = ranking.per_link(logits[:, 1], torch.from_numpy(links.ranks), behind)
         pairs |= ranking.sum_links(ranked, masks)
     yield {name: pair[0] for name, pair in pairs.items()}
@@ -145,9 +145,9 @@ def _test_metrics(
 
 def _behind(links: LinkExamples, nodes: int, products: RowProducts) -> torch.Tensor:
     """The number of nodes that score above each test link."""
-    if links.asked is None:
+    if links.queries is None:
         raise ValueError("these links are ranked among pairs")
-    queries, *rest = (torch.from_numpy(part) for part in links.asked)
+    queries, *rest = (torch.from_numpy(part) for part in links.queries)
     tested = queries[:, torch.from_numpy(links.masks[TEST])[queries[0] // 2]]
     all_queries = Queries(tested, torch.from_numpy(links.pairs), *rest)
     stays = all_queries.ends[0]

@@ -6,6 +6,7 @@ the next job on."""
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,12 +77,11 @@ def _min(before: float | None, now: float | None) -> float | None:
     return min(before, now)
 
 
-def _max_of_each(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    return {**before, **now} | {key: max(before[key], now[key]) for key in before.keys() & now.keys()}
-
-
-def _min_of_each(before: Mapping[str, float], now: Mapping[str, float]) -> dict[str, float]:
-    return {**before, **now} | {key: min(before[key], now[key]) for key in before.keys() & now.keys()}
+def _of_each(
+    choose: Callable[[float, float], float], before: Mapping[str, float], now: Mapping[str, float]
+) -> dict[str, float]:
+    """The bounds of both, chosen by `choose` (`min` or `max`) where both have one."""
+    return {**before, **now} | {key: choose(before[key], now[key]) for key in before.keys() & now.keys()}
 
 
 def _stricter_exchange(before: bool | int, now: bool | int) -> bool | int:
@@ -92,9 +92,9 @@ def _stricter_exchange(before: bool | int, now: bool | int) -> bool | int:
 _STRICTER: dict[str, Callable[..., Any]] = (
     dict.fromkeys(("deny", "secure_sum"), _both)
     | dict.fromkeys(("unbounded", "measures"), _common)
-    | dict.fromkeys(("mixup", "noise"), _max_of_each)
+    | dict.fromkeys(("mixup", "noise"), partial(_of_each, max))
     | dict.fromkeys(("partial_sums", "repeats", "true_labels"), operator.and_)
     | dict.fromkeys(("epsilon", "delta", "bytes", "max_ids", "max_change", "score_epsilon", "evaluations"), _min)
     | dict.fromkeys(("min_nodes", "min_sites", "min_summed", "min_difference", "round_scores"), max)
-    | {"calls": _min_of_each, "exchange": _stricter_exchange}
+    | {"calls": partial(_of_each, min), "exchange": _stricter_exchange}
 )

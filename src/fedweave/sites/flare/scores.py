@@ -140,7 +140,9 @@ class Scoring:
 
     def measures_for(self, sums: bool) -> tuple[str, ...]:
         """The measures of `FINE` that leave, in `sums` or not; () if only hits leave."""
-        return () if self.coarse else self.in_sum if sums else self.measures
+        if self.coarse:
+            return ()
+        return self.in_sum if sums else self.measures
 
     def _is_sent(self, path: str) -> bool:
         key = path.partition("/")[0]
@@ -228,7 +230,9 @@ def scoring_of(rules: Rules, calls: Calls, labels: bool) -> Scoring:
     # draws in training.
     owners = [step.__self__ if isinstance(step, MethodType) else None for step in scoring_steps(calls)]
     of_received = all(isinstance(owner, Algorithm) and owner.evaluates_received for owner in owners)
-    bounded = COUNTED if draws else (_OF_CLIENT, _PUBLIC) if of_received else ()
+    bounded: tuple[str, ...] = (_OF_CLIENT, _PUBLIC) if of_received else ()
+    if draws:
+        bounded = COUNTED
     measures, in_sum = {*rules.measures}, {*rules.measures, _CLASSES}
     if LABELS in rules.deny:  # all other measures reveal how many labels there are
         measures, in_sum = measures & {"loss"}, in_sum & {"loss"}

@@ -199,10 +199,11 @@ class Server:
             torch.set_num_threads(values["threads"])
         needs = capabilities(config.algorithm.kind)
         enrolled = check(Configured.of(config).with_members(self.sites))
-        # A party needs all other parties' columns. If each site predicts on its own, no site waits for another.
-        quorum = None if needs.vertical else 0.0 if self.predict else values["quorum"]
-        more = Journal(journal_path(root, self.run)), quorum, read_root(root / STARTUP), Heads(root / HEADS)
-        fed = federation(config, root, link, self.sites, *more)
+        quorum = 0.0 if self.predict else values["quorum"]  # where each predicts on its own, no site waits for another
+        if needs.vertical:  # a party needs all other parties' columns
+            quorum = None
+        ledger, authority = Journal(journal_path(root, self.run)), read_root(root / STARTUP)
+        fed = federation(config, root, link, self.sites, ledger, quorum, authority, Heads(root / HEADS))
         checkpoint = folder / CHECKPOINT
         reached = Checkpoint.load(checkpoint) if checkpoint.exists() else Checkpoint(round=-1)
         flags = flagging_known(config, folder / SUMMARY, _which_models(self.predict)[1]) if self.predict else None
@@ -256,11 +257,9 @@ def record_job(what: str, progress: Progress) -> Iterator[None]:
         missing = progress.away or tuple(sorted(progress.lost or ()))
         states.end("paused" if progress.away else progress.status, missing)
     about = {"run": run, "round": progress.round, "rounds": progress.rounds, "missing": list(progress.away)}
-    log.log(
-        level,
-        *("%s: %s%s%s", what, progress.status, after, progress.error and f": {progress.error}"),
-        extra=fields(f"run-{progress.status}", **about, **fault),
-    )
+    error_text = progress.error and f": {progress.error}"
+    more = fields(f"run-{progress.status}", **about, **fault)
+    log.log(level, "%s: %s%s%s", what, progress.status, after, error_text, extra=more)
 
 
 def federation(
@@ -277,8 +276,19 @@ def federation(
     values = config.engine.values
     dtype, limit = DTYPES[values["dtype"]], int(values["reply_mb"] * 1e6)
     graphs = server_graphs(root, dtype, has_ports(config.model.make()))
-    more: Record = {"ledger": ledger, "seed": config.general.seed, "dtype": dtype, "quorum": quorum, "limit": limit}
-    return Flare(link, sites, graphs=graphs, root=authority, resend=values["resend"], heads=heads, **more)
+    return Flare(
+        link,
+        sites,
+        ledger=ledger,
+        seed=config.general.seed,
+        dtype=dtype,
+        quorum=quorum,
+        limit=limit,
+        graphs=graphs,
+        root=authority,
+        resend=values["resend"],
+        heads=heads,
+    )
 
 
 def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) -> RunBackend:
@@ -384,6 +394,7 @@ def _fault_table(fed: Flare, round: int) -> pa.Table | None:
     faults = fed.faults()
     if not faults:
         return None
-    rows = [(round, site, "train", what, float(times)) for (site, what), times in sorted(faults.items())]
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, METRICS_SCHEMA, strict=True)], METRICS_SCHEMA)
+    rows = list[Record]()
+    for (site, what), times in sorted(faults.items()):
+        rows.append({"round": round, "client": site, "split": "train", "metric": what, "value": float(times)})
+    return pa.Table.from_pylist(rows, METRICS_SCHEMA)

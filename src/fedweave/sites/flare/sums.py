@@ -90,7 +90,9 @@ class Sums:
     def _agree(self, step: str, minimum: int, here: Sequence[str]) -> SumGroup:
         """Rounds 0 and 1 of figure 4 in Bonawitz et al. 2017."""
         journal = self.ledger if isinstance(self.ledger, Journal) else None
-        last = self._group.epoch if self._group is not None else last_epoch(journal) if journal is not None else -1
+        last = -1 if journal is None else last_epoch(journal)
+        if self._group is not None:
+            last = self._group.epoch
         group = self._group = SumGroup(self.run, max(last + 1, time.time_ns() // 1_000_000), self.sites, minimum)
         if journal is not None:
             journal.note("epoch", epoch=group.epoch)
@@ -161,13 +163,13 @@ class Sums:
         signatures = {site: signed[site]["signature"] for site in good}
         if len(signatures) < group.needed:
             raise ClientsMissing(step, signed.missing, group.needed, len(survivors))
-        letters = {site: self._letters_to(site, sum) for site in signatures}
-        reveals = self.ask(
-            "reveal",
-            INFO["reveal"],
-            about,
-            {site: {"signatures": signatures, "letters": letters[site]} for site in signatures},
-        )
+        order = list(self._adverts)
+        messages = dict[str, Tree]()  # the signatures, and the sealed shares that the other sites sent for each site
+        for site in signatures:
+            at = order.index(site)
+            letters = {peer: self._letters[peer][at, sum["slot"]] for peer in sum["peers"] if peer != site}
+            messages[site] = {"signatures": signatures, "letters": letters}
+        reveals = self.ask("reveal", INFO["reveal"], about, messages)
         good = [site for site in reveals.clients if _is_bytes(reveals[site].get("shares"), (len(sum["peers"]), SEED))]
         if len(good) < group.needed and reveals.missing:  # an outage at the last exchange, too: the run can wait
             raise ClientsMissing(step, reveals.missing, group.needed, len(signatures))
@@ -178,11 +180,6 @@ class Sums:
         subtract_masks([as_unsigned(flat[path]) for path in paths], group, use, survivors, answers, self._adverts)
         trees = {site: replies[site] for site in survivors} | {survivors[0]: nest(flat)}
         return Replies.of(trees, replies.missing, info.sums)
-
-    def _letters_to(self, site: str, sum: Values) -> Tree:
-        """The sealed shares of one slot that the other sites sent for one site."""
-        at = list(self._adverts).index(site)
-        return {peer: self._letters[peer][at, sum["slot"]] for peer in sum["peers"] if peer != site}
 
 
 def _common_fingerprint(step: str, fingerprints: Mapping[str, str]) -> str:

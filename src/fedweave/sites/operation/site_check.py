@@ -66,15 +66,7 @@ def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterat
             f"policy.bytes: {spent.bytes:,} have left and {rules.bytes:,} may, so that a run that begins now would "
             f"lose the site in round 1 of {general.rounds:,}"
         )
-    yield from _of_replies(rules, spent, calls, general)
-    why = overspending(rules, spent, calls, general)
-    if why:
-        yield why
-
-
-def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterator[str]:
-    """The sentences on `policy.calls`: the round in which the run would need more replies of a step than are left."""
-    for name, limit in rules.calls.items():
+    for name, limit in rules.calls.items():  # the round in which the run would need more replies than remain
         in_setup = sum(is_of(step_name(step), name) for step in calls.setup)
         per_round = sum(is_of(step_name(step), name) for step in calls.round)
         per_evaluation = sum(is_of(step_name(step), name) for step in calls.evaluation)
@@ -87,6 +79,9 @@ def _of_replies(rules: Rules, spent: Spent, calls: Calls, general: General) -> I
                     f"that a run that begins now would lose the site in round {round:,} of {general.rounds:,}"
                 )
                 break
+    why = overspending(rules, spent, calls, general)
+    if why:
+        yield why
 
 
 def check_site(folder: Path, config: Config | None, sites: Sequence[str], findings: Findings) -> None:
@@ -339,15 +334,11 @@ def _check_accounts(accounts: Accounts) -> None:
     accounts.chain.check()
 
 
-def _describe_target(dataset: Dataset) -> str:
-    return counted(dataset.classes, "class") if dataset.target == CLASS else dataset.target_summary
-
-
 def _describe_data(dataset: Dataset) -> str:
+    target = counted(dataset.classes, "class") if dataset.target == CLASS else dataset.target_summary
     split = "/".join(f"{count:,}" for count in np.asarray(dataset.public).sum(1).tolist())
     examples = f", {counted(dataset.examples, 'example')} that are edges" if dataset.example == "edge" else ""
     return (
         f"{counted(dataset.nodes, 'node')}, {counted(dataset.edges.shape[1] // 2, 'edge')}{examples}, "
-        f"{counted(dataset.features, 'feature')}, {_describe_target(dataset)}, "
-        f"{split} for {'/'.join(SPLITS)}"
+        f"{counted(dataset.features, 'feature')}, {target}, {split} for {'/'.join(SPLITS)}"
     )
