@@ -1,4 +1,4 @@
-"""A document to print: its contents, without how HTML and PDF show it. Text from users is no markup for rich."""
+"""A document to print: its contents, without how HTML and PDF show it. Text from users is not markup for rich."""
 
 import hashlib
 import json

@@ -241,7 +241,7 @@ def pooling_sentences(config: Document, at_one_place: bool) -> list[str]:
     if at_one_place:
         return [POOLED]
     how, engine = config.get("data", {}).get("normalize", "none"), config.get("engine", {}).get("name", "simulation")
-    by_row = how in ("none", "row", "binary", "auto")  # each row, or client, by itself; see `datasets.features`
+    by_row = how in ("none", "row", "binary", "auto")  # each row, or client, on its own; see `datasets.features`
     return [] if by_row or engine not in SCALED else [SCALED[engine].format(how=how)]
 
 

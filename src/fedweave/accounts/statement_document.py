@@ -115,7 +115,7 @@ def _lead(whole: Account, members: int, rounds: int, pay: Decimal) -> str:
 
 
 def _total_line(name: str, rounds: str, row: Record, titles: Mapping[str, str]) -> dict[str, str]:
-    """titles: of the measures, whose means stand in the line."""
+    """titles: of the measures, whose means are in the line."""
     means = {title: _number(row[measure]) if measure in row else "" for measure, title in titles.items()}
     amounts = {"owed": money(row["paid"]), "fined": money(row["fined"]), f"total, {row['currency']}": money(row["pay"])}
     return {"member": name, "rounds": rounds, **means, **amounts}

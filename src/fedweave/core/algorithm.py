@@ -326,7 +326,7 @@ def give_defaults(kind: type) -> None:
     """Add the defaults of `Algorithm` to an external class that does not inherit from it.
 
     Raises:
-        UserError: the class is no algorithm.
+        UserError: the class is not an algorithm.
     """
     if issubclass(kind, Algorithm):
         return

@@ -22,7 +22,7 @@ class Queries(NamedTuple):
                 SOURCE or TARGET; and the member of a union that asks. -1 at padding.
     pairs:      `Graph.pairs`, int64 [3, e].
     candidates: int64 [2, c]: a member, and a node by which it replaces an end. -1 at padding.
-    filtered:   int64 [4, k]: a member, and source, target and relation of what is no candidate: a link that it knows
+    filtered:   int64 [4, k]: a member, and source, target and relation of what is not a candidate: a link that it knows
                 and, where links join two nodes, the end that stays with itself. -1 at padding.
     """
 

@@ -31,7 +31,7 @@ class Neighbors(NamedTuple):
 class Incoming(NamedTuple):
     """The messages that reach each node of one client along single edges, one way (`core.edge_attributes.WAYS`).
 
-    first, degree: int64 [n]; the messages that reach node v stand at first[v], …, first[v] + degree[v] - 1.
+    first, degree: int64 [n]; the messages that reach node v are at first[v], …, first[v] + degree[v] - 1.
     source, edge:  int32 [m], where each starts and the edge that it goes along, padded with 0.
     strength:      float64 [n], the sum of the weights of what reaches a node.
     """

@@ -65,10 +65,10 @@ class Graph(NamedTuple):
               None.
     pairs:    int64 [3, e], rows SOURCE, TARGET and RELATION, where links are the examples; RELATION is -1 at padding.
               y is 1 where they are joined, 0 where not, and -1 of pairs that only serve ranks. None otherwise.
-    ranks:    int64 [2, e] with `pairs`, rows QUERY and QUERY_COUNT. For a pair that is no link: the query that it is a
-              candidate of, else -1. For a link: how many queries (0 to 2) it has. The queries of the link at row i are
-              2i, which replaces one end, and 2i + 1, which replaces the other. Where all nodes are candidates there is
-              no pair for each (`core.candidates`).
+    ranks:    int64 [2, e] with `pairs`, rows QUERY and QUERY_COUNT. For a pair that is not a link: the query that it is
+              a candidate of, else -1. For a link: how many queries (0 to 2) it has. The queries of the link at row i
+              are 2i, which replaces one end, and 2i + 1, which replaces the other. Where all nodes are candidates
+              there is no pair for each (`core.candidates`).
     """
 
     x: "Tensor | Sparse"
@@ -172,7 +172,7 @@ class Graph(NamedTuple):
 
     @property
     def usable_examples(self) -> Tensor:
-        """bool [e]: nodes that are no padding or, for small graphs and edges, examples that are in a split; where
+        """bool [e]: nodes that are not padding or, for small graphs and edges, examples that are in a split; where
         messages depend on the split, the training examples."""
         if self.depends_on_split:
             return self.masks[TRAIN]

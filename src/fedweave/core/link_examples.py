@@ -27,13 +27,13 @@ from fedweave.core.graph import (
 from fedweave.core.link_hashes import hashes_of, pair_hashes, words
 from fedweave.core.links import Links
 
-TRIES = 32  # to find a pair that is no link
+TRIES = 32  # to find a pair that is not a link
 AT_ONCE = 1 << 22  # pairs of a query and a candidate that are looked at together
 
 
 class LinkExamples(NamedTuple):
     """The parts of a client's graph where links are the examples: P links first, in the client's order, then pairs that
-    are no links, one for each link in a split, then pairs for ranks.
+    are not links, one for each link in a split, then pairs for ranks.
 
     edges:   int64 [2, E], both directions of the edges that carry messages. edge_attrs: these edges with their
              attributes; None where they have none.
@@ -146,7 +146,7 @@ def link_examples(
 
     attributes: its P links with their attributes, and their relation as `y`. masks: bool [3, P], the split. names: of
     its n nodes. items: int64, the nodes that a candidate may be; None for all. members: for a union, the nodes and the
-    links of each member; pairs that are no links are drawn among a member's nodes, as that member would draw them.
+    links of each member; pairs that are not links are drawn among a member's nodes, as that member would draw them.
     """
     nodes, relation, total = len(names), relation_of(attributes), attributes.total
     hashes = hashes_of(names)

@@ -6,7 +6,7 @@ from typing import Literal
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError
 
-OF_DATA = ("seed", "relations", "loops")  # fields of `Links` that are no settings: the run and the data define them
+OF_DATA = ("seed", "relations", "loops")  # fields of `Links` that are not settings: the run and the data define them
 
 
 @dataclass(frozen=True)
@@ -18,12 +18,12 @@ class Links:
                     validation edges.
     disjoint:       the share of the training edges that a model is trained on and that carry no message while it is; 0
                     takes all of them for both.
-    rank_negatives: how many pairs that are no link a validation or test link is ranked among, in each query; "all": all
-                    of the client's, of graphs of up to some 50,000 nodes. 0 measures no ranks. By default 100, and all
-                    items where there are users and items.
+    rank_negatives: how many pairs that are not links a validation or test link is ranked among, in each query; "all":
+                    all of the client's, of graphs of up to some 50,000 nodes. 0 measures no ranks. By default 100, and
+                    all items where there are users and items.
     users, items:   the kinds of nodes that a link leads from and to, where it joins two kinds; a candidate is an item.
     relation:       whether links have kinds, where the data says them: the label of an edge. False: all are of one.
-    seed:           seed of the split and of the pairs that are no links; the run's.
+    seed:           seed of the split and of the pairs that are not links; the run's.
     relations:      names of the kinds of links; () where all are of one.
     loops:          whether links join nodes with themselves, so that such a pair is a candidate like any other.
     """

@@ -46,7 +46,7 @@ def is_in_python(name: object) -> bool:
 
 
 def file_of(kind: object) -> str | None:
-    """ "file.py:Name" of a class, or of a preset, that stands in a file of its own. None if it is inside a function, or
+    """ "file.py:Name" of a class, or of a preset, that is in a file of its own. None if it is inside a function, or
     in the script that is run, which would run again."""
     target: Any = kind if isinstance(kind, type) else getattr(kind, "paper", getattr(kind, "module", kind))
     module = sys.modules.get(target.__module__)

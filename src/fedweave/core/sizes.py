@@ -29,7 +29,7 @@ def fits(rows: int, nodes: int) -> bool:
 
 
 def size_class(nodes: int) -> int:
-    """The rows of a client considered by itself: 1, 2, 3, 5, 7, 10, 13, 17, … blocks, at most a quarter more than it
+    """The rows of a client considered on its own: 1, 2, 3, 5, 7, 10, 13, 17, … blocks, at most a quarter more than it
     needs."""
     blocks, required = 1, padded_rows(nodes) // BLOCK
     while blocks < required:

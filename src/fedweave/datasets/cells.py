@@ -1,4 +1,4 @@
-"""Cells of a column of numbers that are no numbers: the forms in which other programs write them, and their remedies.
+"""Cells of a column of numbers that are not numbers: the forms in which other programs write them, and their remedies.
 
 A remedy is chosen here and nowhere else. It is given only where its form fits every such cell of the column. Where
 several forms fit and read another number, all are named: who follows the wrong one destroys the column ("1,234" may be
@@ -148,7 +148,7 @@ def of_number(column: str, texts: Iterable[str], gaps: str = MISSING) -> str:
 
 
 def of_feature(column: str, texts: list[str], gaps: str = MISSING, whole: bool = True) -> str:
-    """The remedy for cells of a feature that are no numbers; gaps: the remedy for unknown values; whole: whether
+    """The remedy for cells of a feature that are not numbers; gaps: the remedy for unknown values; whole: whether
     the column holds nothing else."""
     remedy = of_number(column, texts, gaps)
     if remedy:

@@ -266,7 +266,7 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
 
 
 def _check_edge_attributes(attributes: EdgeAttributes, edges: np.ndarray, n: int, where: str | Path) -> None:
-    """Refuse attributes of edges that are no numbers, or edges that do not join the nodes that `edges` do."""
+    """Refuse attributes of edges that are not numbers, or edges that do not join the nodes that `edges` do."""
     m, index = attributes.total, attributes.ends
     check_array(index, "the edges' index", np.int64, (2, None), where)
     for name, kind, shape in (

@@ -253,7 +253,7 @@ def ends_of(
     """int64 [2, E]: the ends of every edge as places in `ids`, and int64 [E]: its row.
 
     loops: "refuse", "keep", or "drop", which leaves out edges of a node with itself, and logs how many. remedy: for an
-    end that is no node.
+    end that is not a node.
     """
     faults, ends, known = Faults(DataError), list[np.ndarray](), NameIndex(ids)
     for name in EDGES:

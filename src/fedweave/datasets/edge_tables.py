@@ -32,7 +32,7 @@ _DAY = {"s": 86_400.0, "ms": 86_400e3, "us": 86_400e6, "ns": 86_400e9}  # of eac
 class EdgeTables(EdgeSettings, Classified):
     """Tables whose edges may have attributes.
 
-    edge_owner: the column of edges with their owners, for the partition "edges"; it is no feature.
+    edge_owner: the column of edges with their owners, for the partition "edges"; it is not a feature.
     """
 
     edge_owner: str | None = None

@@ -35,7 +35,7 @@ OF_LINKS = ("id", "label", "split")  # columns of edges where links are predicte
 class Folder(NodeSettings, Tabular):
     """Your own folder with nodes.csv|parquet and edges.csv|parquet.
 
-    owner:      the column of nodes with their owners, for the partition "column"; it is no feature. Sites
+    owner:      the column of nodes with their owners, for the partition "column"; it is not a feature. Sites
                 that train together must all give the same categories and groups.
     """
 

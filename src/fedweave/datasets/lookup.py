@@ -49,7 +49,7 @@ Kind = TypeVar("Kind")
 
 
 def kinds_of(base: type[Kind], table: Mapping[str, tuple[Facts, str]], **more: object) -> Iterator[type[Kind]]:
-    """Kinds of published data that differ from others of their `base` in nothing but what stands in a table: by their
+    """Kinds of published data that differ from others of their `base` in nothing but what is in a table: by their
     names what is published of them, and what they are."""
     for name, (facts, about) in table.items():
         namespace = {"__doc__": about, "__module__": base.__module__, "name": name, "facts": facts}
@@ -59,7 +59,7 @@ def kinds_of(base: type[Kind], table: Mapping[str, tuple[Facts, str]], **more: o
 class PublishedFile(Published):
     """Base of those in `files`, or folders, which are looked for in `<name>`, in other names by which the folder is
     `called`, and in the folder itself, of [data] path alone or, without it, of $FEDWEAVE_DATA, then of the cache; there
-    is no download."""
+    is not a download."""
 
     files: ClassVar[tuple[str, ...]]
     called: ClassVar[tuple[str, ...]] = ()

@@ -160,7 +160,7 @@ def coordinates(smiles: str) -> np.ndarray | None:
 
 
 def repeats(data: Dataset, train: np.ndarray, test: np.ndarray) -> list[str]:
-    """Notes on molecules that stand in the data several times, in any spelling: test molecules that train too,
+    """Notes on molecules that are in the data several times, in any spelling: test molecules that train too,
     and those with different labels. [] without SMILES or RDKit.
 
     train, test: numbers of examples.

@@ -1,4 +1,4 @@
-"""Names that are written in different ways: which known name is meant, and how two names that look alike differ."""
+"""Names that are written in different ways: which known name is meant, and how two names that look the same differ."""
 
 import re
 import unicodedata
@@ -87,7 +87,7 @@ FORMS: tuple[tuple[str, Callable[[str], str]], ...] = (
 
 
 def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
-    """int32 [m], where each of the names `cells` [m] stands in `ids`, null where it does not; a whole number that
+    """int32 [m], the place of each of the names `cells` [m] in `ids`, null where it is absent; a whole number that
     another program wrote as "7.0" is "7", unless both are there."""
     exact = pc.index_in(cells, ids, skip_nulls=True)
     if exact.null_count == cells.null_count:
@@ -96,7 +96,7 @@ def places(cells: pa.Array, ids: pa.Array) -> pa.Array:
 
 
 def positions(names: Sequence[str], known: Sequence[str | None]) -> np.ndarray:
-    """int64 [m]: where each of the names stands among the `known`, as in `places`; -1 where it does not."""
+    """int64 [m]: the place of each of the names among the `known`, as in `places`; -1 where it is absent."""
     at = places(pa.array(names, pa.string()), pa.array(known, pa.string()))
     return np.asarray(at.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64))
 

@@ -99,7 +99,7 @@ _MAX_PAIRS = 3  # pairs of names
 
 
 def name_notes(data: Dataset) -> Iterator[str]:
-    """A sentence for each kind of names that look alike, and for columns that number the rows."""
+    """A sentence for each kind of names that look the same, and for columns that number the rows."""
     kinds = {"classes": data.labels, "groups": data.groups, "owners": data.owners}
     kinds |= {"kinds of nodes": data.node_kinds, "kinds of edges": data.edge_kinds}
     kinds |= {"relations": () if data.links is None else data.links.relations}
@@ -114,7 +114,7 @@ def name_notes(data: Dataset) -> Iterator[str]:
 
 
 def similar_name_notes(kinds: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """A sentence for each kind of names, {what they are: the names}, that has names that look alike."""
+    """A sentence for each kind of names, {what they are: the names}, that has names that look the same."""
     for what, names in kinds.items():
         pairs = list(similar_names(names))
         text = ", ".join(f"{one!r} and {two!r} differ in {difference(one, two)}" for one, two in pairs[:_MAX_PAIRS])
@@ -179,7 +179,7 @@ def _span(times: np.ndarray) -> str:
 
 
 def single_class_notes(data: Dataset) -> Iterator[str]:
-    """A sentence if all labeled examples are of one class; not for links, where pairs that are no links are drawn."""
+    """A sentence if all labeled examples are of one class; not for links, where pairs that are not links are drawn."""
     if data.target != CLASS:
         return
     classes = np.unique(data.y[data.y >= 0])

@@ -12,7 +12,7 @@ Numbers, or several yes-or-no labels, to predict ([data] target): `y` float64 [e
 int64, -1 at gaps; `target_names`, text, names of its columns.
 
 Edges as examples: `edge_y` int64 [E] instead of `y`, and optionally `edge_split` int64 [E], 0 train, 1 val, 2 test and
--1 none. Then `sens` and `ids` are of edges, `owner` and `node_ids` of nodes, and each edge stands in `edge_index` once.
+-1 none. Then `sens` and `ids` are of edges, `owner` and `node_ids` of nodes, and each edge is in `edge_index` once.
 
 Edges with attributes: `directed`, true or false, `edge_weight` float32 [E], `edge_attr` float32 [E, k],
 `edge_time` float64 [E], `edge_feature_names` and, of a split by time, `split_until` float64 [2], the last times of

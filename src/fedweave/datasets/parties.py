@@ -130,8 +130,8 @@ class PartyFolders(Classified):
 
 
 def read_party(folder: Path, kind: EdgeTables) -> tuple[Dataset, tuple[str, ...]]:
-    """One party's data by itself, with its ids and its unscaled features, and the names of the features; it may have no
-    column of labels.
+    """One party's data on its own, with its ids and its unscaled features, and the names of the features; it may have
+    no column of labels.
 
     kind: settings of its tables. A party without labels needs the classes or labels there.
 

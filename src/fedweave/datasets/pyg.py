@@ -52,7 +52,7 @@ def from_pyg(
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
     and test_mask, sens, and of its edges edge_weight, edge_attr and edge_time. y = -1 is unlabeled; without val_mask,
-    no node is in val; a train_mask alone is no split, which is noted.
+    no node is in val; a train_mask alone is not a split, which is noted.
 
     data: such a graph, an `InMemoryDataset` of one; or a list, or an `InMemoryDataset` of several, which are small
     graphs with one y, and one sens, each, and where none has an x, one-hot degrees as features.
@@ -64,7 +64,7 @@ def from_pyg(
     directed: whether edges lead only one way; None: they do not if they have no attributes, else if one lacks its
     reverse, or has other values there. loops: of a node with itself, "drop", or "keep" where edges have attributes.
     task: "edges" for edges as examples: their classes are edge_label [E] instead of y, and the masks and sens are of
-    edges. Then each edge stands in edge_index once, `directed` is True by default, and x may be missing.
+    edges. Then each edge is in edge_index once, `directed` is True by default, and x may be missing.
     "links" for links as examples (`datasets.links.as_links`): edges of edge_index train, and where there is an
     edge_label_index, as of RandomLinkSplit, its pairs with edge_label above 0 are links, too: `data` may be its (train,
     val, test), or one of these, whose further links test.
@@ -158,7 +158,7 @@ def _several(data: object, name: str) -> list[object]:
 
 
 def _refuse_links(graphs: Sequence[Any], ignore: Sequence[str], task: str, name: str) -> None:
-    """Labels of pairs of nodes, joined or not, are no labels of the edges in edge_index."""
+    """Labels of pairs of nodes, joined or not, are not labels of the edges in edge_index."""
     for graph in graphs:
         stores = {"": graph}
         if is_hetero(graph):

@@ -225,7 +225,7 @@ class Classified(TableSettings, Targeted):
             table.refuse_gaps("label", "labels")
             table.refuse_blanks("label", "labels")
             if self.classes is not None:
-                table.whole("label", empty="unlabeled")  # its error names the label that is no number
+                table.whole("label", empty="unlabeled")  # its error names the label that is not a number
             refuse_several(table, "labels")
             refuse_numerals(table, "labels")
             names = present.filter(pc.invert(whole))

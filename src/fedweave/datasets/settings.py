@@ -61,7 +61,7 @@ class TableSettings(ArraySettings):
                each name and none called label, they are the `targets` of target = "labels".
     columns:   meanings of columns with other names, such as {label = "diagnosis", sens = "sex"}.
     ignore:    columns that are left out.
-    unlabeled: a word, or several, that stands in the examples' labels for an empty cell, such as "unknown".
+    unlabeled: a word, or several, that marks an empty cell of the examples' labels, such as "unknown".
     groups:    names of the sensitive groups in order when sens is text; None: the names in the data, sorted.
     categories: columns of text and all their values in order, one feature for each value; an empty cell is in none.
                "auto" instead of a list takes the values of the training rows, sorted. "edges.currency" is the column

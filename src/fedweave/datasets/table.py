@@ -273,7 +273,7 @@ class Table:
 
             cell_remedy = remedy
             if to == pa.float64():
-                other_kind = bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is no feature
+                other_kind = bad.mean() > 0.5 and len(texts) > 1  # not single cells: the column is not a feature
                 cell_remedy = of_feature(column, texts, gaps, other_kind)
                 if other_kind:
                     row, more = int(bad.argmax()), f"{len(texts) - 1:,} more of {self.rows:,} {self.counted}"

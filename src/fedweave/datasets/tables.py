@@ -30,10 +30,10 @@ class Tabular(EdgeTables):
     """Tables that become one data set.
 
     owner: the column of the examples, or of nodes where these are edges, with their owners, for the partition "column";
-           it is no feature.
+           it is not a feature.
     """
 
-    absent_end: ClassVar[str] = columns.ABSENT_END  # the remedy for an edge to an id that is no node
+    absent_end: ClassVar[str] = columns.ABSENT_END  # the remedy for an edge to an id that is not a node
     owner: str | None = None
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Tabular(EdgeTables):
 
     @property
     def special_columns(self) -> tuple[str, ...]:
-        """The columns of nodes that are no features."""
+        """The columns of nodes that are not features."""
         return NODES if self.of_edges else (*NODES, *(self.targets or ()))
 
     def build(self, tables: Tables, root: Path, labelled: bool = True) -> Dataset:

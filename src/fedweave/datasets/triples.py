@@ -37,7 +37,7 @@ from fedweave.errors import ConfigError, DataError, Faults
 STEM = "triples"  # of the table's file
 TRIPLE = (HEAD, RELATION, TAIL) = ("head", "relation", "tail")
 SPLIT = "split"
-MANY = 200_000  # entities, of which it takes seconds to find those that look alike
+MANY = 200_000  # entities, of which it takes seconds to find those that look the same
 # Other names of the columns: those of edges, and those of RDF.
 WORDS = {HEAD: ("source", "subject"), RELATION: ("predicate", "label"), TAIL: ("target", "object")}
 TEXTS = ("train.txt", "valid.txt", "test.txt")

@@ -1,4 +1,4 @@
-"""How high links are ranked among pairs that are no links, as additive (sum, count) pairs of queries."""
+"""How high links are ranked among pairs that are not links, as additive (sum, count) pairs of queries."""
 
 from collections.abc import Callable
 

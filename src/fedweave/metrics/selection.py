@@ -280,7 +280,7 @@ class Judging:
         return Judging(self.metric, number, self.threshold, self.intervals)
 
     def verdict_of(self, target: Kind) -> dict[str, float]:
-        """{"judged/<metric>": NONE} for targets that are no classes."""
+        """{"judged/<metric>": NONE} for targets that are not classes."""
         return {f"{VERDICT}/{AUTO[target] if self.metric == 'auto' else self.metric}": NONE}
 
     def verdict(self, classes: int, rarest: float, rarer: int) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """FedEgo's architecture (Zhang et al. 2023, sections 4.1 and 5.2): reduction and personalization layers.
 
-The reduction layers see each node by itself, so that an ego-graph can leave a client as low-dimensional embeddings; the
-personalization layers pass messages.
+The reduction layers see each node on its own, so that an ego-graph can leave a client as low-dimensional embeddings;
+the personalization layers pass messages.
 """
 
 from dataclasses import dataclass

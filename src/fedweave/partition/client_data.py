@@ -96,7 +96,7 @@ def pool_clients(partition: Partition, data: Dataset | None = None) -> Partition
 
     An example that clients use differently counts as test if any of them tests on it, else as validation if any does.
     For a vertical partition: all columns, the labels, and the union of the clients' own edges. Its parties hold the
-    same examples, so they are no members of the union, which would be evaluated separately.
+    same examples, so they are not members of the union, which would be evaluated separately.
     """
     parts = partition.parts
     nodes = distinct(np.concatenate([part.nodes for part in parts]))

@@ -34,7 +34,7 @@ from fedweave.partition.base import Partition
 from fedweave.partition.client_data import link_masks
 from fedweave.partition.external import ends_in_data, holders_of
 
-TRIES = 32  # to find a pair that is no link
+TRIES = 32  # to find a pair that is not a link
 UNLIKE = "config.external"  # the code of data that has no links between members
 LINK, NO_LINK = 1, 0
 
@@ -55,7 +55,7 @@ class KnownPairs(NamedTuple):
 
 @dataclass(frozen=True)
 class CrossingLinks:
-    """Finds the links between members that each of them knows, and pairs that are no links for evaluation."""
+    """Finds the links between members that each of them knows, and pairs that are not links for evaluation."""
 
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
         """Each client's pairs, as lists of one length (`core.graph.FOREIGN_PAIRS` and so on)."""
@@ -165,9 +165,9 @@ class _Member:
         return Precomputed(arrays, along=along)
 
     def _no_links(self, links: np.ndarray, codes: np.ndarray) -> np.ndarray:
-        """One pair that is no link for each link in a split. Its near end is any of the member's nodes, or with several
-        relations the link's own; its foreign end is from a link of the same split. So pairs have each foreign end as
-        often as links have it, and whether the end occurs in training says nothing."""
+        """One pair that is not a link for each link in a split. Its near end is any of the member's nodes, or with
+        several relations the link's near end; its external end is from a link of the same split. So pairs have each
+        external end as often as links have it, and whether the end occurs in training shows nothing."""
         rows = links[links[:, 4] >= 0]
         rows = rows[np.argsort(rows[:, 4], kind="stable")]
         many = np.bincount(rows[:, 4], minlength=3)

@@ -22,7 +22,7 @@ from fedweave.partition.base import Part, Partition
 from fedweave.partition.ego_networks import edges_among
 from fedweave.partition.splits import check_ratios, divide, group, sizes_of_splits
 
-LATEST = 1e5  # days since 1970, the year 2243: later times of data are no dates
+LATEST = 1e5  # days since 1970, the year 2243: later times of data are not dates
 SHARES = (0.6, 0.8)  # of the examples until the ends of training and of validation
 _DAY = 86_400e6  # microseconds
 

@@ -136,7 +136,7 @@ def places(data: Dataset, ids: Sequence[str]) -> np.ndarray:
 
 
 def names_among(names: Sequence[str], ids: Sequence[str]) -> tuple[np.ndarray, int]:
-    """bool [e], which of the examples' names are among the `ids`, and how many of the ids are no name."""
+    """bool [e], which of the examples' names are among the `ids`, and how many of the ids are not a name."""
     at = positions(ids, names)
     mask = np.zeros(len(names), bool)
     mask[at[at >= 0]] = True

@@ -199,7 +199,7 @@ def clients_table(
     what = f"{example} with each label" if targets else f"{example} of each class"
     table.add_column(f"{'mean ± deviation' if 'means' in columns else what}{names}")
 
-    # 3. A row for each client, and the mean of all. The counts of classes stand in columns within one cell.
+    # 3. A row for each client, and the mean of all. The counts of classes are in columns within one cell.
     rows, labels = [], []
     for row in range(min(clients, _ROWS)):
         numbers = [columns[name][row] for name in headings if name != "client"]

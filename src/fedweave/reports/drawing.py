@@ -146,7 +146,7 @@ def _horizontal_axis(panel: Panel, left: float) -> "Axis":
             x += [value + error for value, error in zip(mark.x, mark.wide, strict=False)]
     x = x or [0, 1]
     axis = Axis(min(0, *x), max(x), left, WIDTH - RIGHT, parts=5)
-    half = _text_width(panel.across(axis.ticks[-1])) / 2  # the last number stands in the middle below its tick
+    half = _text_width(panel.across(axis.ticks[-1])) / 2  # the last number is centered below its tick
     return Axis(min(0, *x), max(x), left, WIDTH - max(RIGHT, half), parts=5)
 
 

@@ -11,7 +11,7 @@ from fedweave.errors import UserError
 
 
 def require_nvflare() -> None:
-    """Refuse to go on without NVFlare.
+    """Refuse to continue without NVFlare.
 
     Raises:
         UserError: it is not installed.

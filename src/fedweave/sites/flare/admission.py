@@ -53,7 +53,7 @@ def admit(rules: Rules, document: Document) -> Config:
 
 def check_sites(rules: Rules, name: str, sites: Sequence[str]) -> None:
     """Refuse a run if the `sites` that the server names are not acceptable to the site `name`: this site is not among
-    them, a name occurs twice, or one of them is no site but has a certificate, with which it could take part in a
+    them, a name occurs twice, or one of them is not a site but has a certificate, with which it could take part in a
     secure aggregation."""
     if name not in sites or len(set(sites)) < len(sites):
         raise CallRefused("the server must name this site and the others once each, and does not")

@@ -106,7 +106,7 @@ def write_report(path: Path, report: Report) -> None:
     """Write a report as JSON. The file may replace only an earlier report.
 
     Raises:
-        UserError: the file exists and is no report.
+        UserError: the file exists and is not a report.
     """
     if path.exists():
         _parse(path)
@@ -122,7 +122,7 @@ def read_report(path: Path, authority: Path | None = None, by: str = "") -> Repo
     (`Document.signer`) has to have signed it, and so has `by`; a report that names no signer needs `by`.
 
     Raises:
-        UserError: the file is no report; a signature does not fit the report, or its certificate is not from that
+        UserError: the file is not a report; a signature does not fit the report, or its certificate is not from that
             authority; or an `authority` is given and a signature is missing.
     """
     from fedweave.sites.protocols.identity import read_root

@@ -77,7 +77,7 @@ class _Handle(ProcessHandle):
 
 class SiteLauncher(ClientProcessJobLauncher):
     """NVFlare's launcher of processes, without its report of a killed one: on such a report the server would end the
-    job for all sites, whereas a round goes on if its quorum holds."""
+    job for all sites, whereas a round continues if its quorum holds."""
 
     def launch_job(self, job_meta: Record, fl_ctx: object) -> ProcessHandle:
         """Start the job's process."""

@@ -5,7 +5,7 @@ term of a secure aggregation of all sites (`privacy.union`). The server opens th
 sends this list to every site. The place of an entity's hash on the list is the entity's number. So the server learns
 how many entities there are and how many sites have each of them. Without `ids.key` it cannot tell which entity a hash
 stands for, and neither the server nor a site learns which site has which entity. A site that does not find one of its
-entities on the list goes on, with a line in its own log: if it refused, a server that left an entity out would learn
+entities on the list continues, with a line in its own log: if it refused, a server that left an entity out would learn
 whose it is.
 """
 

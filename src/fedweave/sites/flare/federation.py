@@ -55,10 +55,10 @@ class Flare(ServerEngine):
     """An engine whose every client is a site with its own process, graph and private state.
 
     clients: names of the sites, in the order of the project. graphs: {role: graph at the server}, with the global test
-    graph as "test". quorum: the share of the called sites with which a call
-    goes on if the algorithm asks for more; None: all sites are needed, and no setting changes that. ledger: records all
-    messages, also over restarts. root: see `sums.Sums`. resend: send leaves again that sites have from the message
-    before. heads: the last entries of the sites' accounts, also from earlier runs.
+    graph as "test". quorum: the share of the called sites with which a call continues if the
+    algorithm asks for more; None: all sites are needed, and no setting changes that. ledger: records all messages, also
+    over restarts. root: see `sums.Sums`. resend: send leaves again that sites have from the message before. heads: the
+    last entries of the sites' accounts, also from earlier runs.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Flare(ServerEngine):
         data: Tree | None = None,
         flags: Flagging | None = None,
     ) -> Replies:
-        """Send every site the experiment and the round after which to go on. Each site replies with the form of its
+        """Send every site the experiment and the round after which to continue. Each site replies with the form of its
         data (`JOINING`), and learns the common length of lists that all sites pad (`joining.max_lengths`).
 
         vertical: the sites are parties with features of their own. They first find their common nodes (`alignment`),

@@ -73,7 +73,7 @@ def overspending(
 
     The estimate uses what the steps declare. Another check refuses fields without a bound. Noise that a step draws once
     for good costs nothing if it may have been drawn before.
-    done: the round after which the run goes on, -1 if it begins. labels: whether the site has labels.
+    done: the round after which the run continues, -1 if it begins. labels: whether the site has labels.
     """
     rounds = range(max(done, 0) + 1, general.rounds + 1)
     if rules.epsilon is None or not rounds:
@@ -108,7 +108,7 @@ def check_planned_evaluations(
     """Refuse a run with more evaluations than the policy still allows. Each model that is scored or tried counts as
     one.
 
-    sites: number of sites in the run. done: the round after which the run goes on, -1 if it begins.
+    sites: number of sites in the run. done: the round after which the run continues, -1 if it begins.
     """
     rounds = range(max(done, 0) + 1, general.rounds + 1)
     planned = sum(evaluated(round, general.rounds, general.eval_every) for round in rounds)
@@ -132,8 +132,8 @@ def conditions(
     done: int = -1,
     answered: int = -1,
 ) -> tuple[Callable[[], None], ...]:
-    """Checks of the rest of a run that goes on after round `done`, -1 if it begins. Each raises PolicyViolation if the
-    policy would stop the run.
+    """Checks of the rest of a run that continues after round `done`, -1 if it begins. Each raises PolicyViolation if
+    the policy would stop the run.
 
     replied: {step: number of its noised replies in runs of the same configuration}. answered: the last round with such
     a reply, which is sent again as it was.

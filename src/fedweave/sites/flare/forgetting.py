@@ -86,8 +86,8 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
 
     before, exact, fast: numbers of the site's runs, or files or folders with a scorer. By default `exact` is the last
     run of the same configuration as an earlier one, `before`, that left out what site.toml lists, or another site; and
-    `fast` is the last run that began from `before`. If `exact` is no run of this site and site.toml lists nothing, the
-    whole site has left: all of its training examples are forgotten.
+    `fast` is the last run that began from `before`. If `exact` is not a run of this site and site.toml lists nothing,
+    the whole site has left: all of its training examples are forgotten.
     """
     about, _ = read_checked(folder / SITE_FILE)
     if about.external != REFUSE:

@@ -83,14 +83,14 @@ _COPIED = (
 
 def restart_jobs(manager: Any, fl_ctx: Any, folder: Path) -> None:
     """Mark the jobs that the last end of the server in `folder` has interrupted, and submit a copy of each whose run is
-    to go on, unless an earlier start has done so. The copy waits until the sites of the interrupted job are connected.
-    A run goes on after its last saved round, within `engine.wait` of its last message."""
+    to continue, unless an earlier start has done so. The copy waits until the sites of the interrupted job are
+    connected. A run continues after its last saved round, within `engine.wait` of its last message."""
     log = logging.getLogger("fedweave.server")
     copied = {job.meta.get(JobMetaKey.CLONED_FROM.value) for job in manager.get_all_jobs(fl_ctx)}
     for job in manager.get_jobs_by_status([RunStatus.RUNNING, RunStatus.DISPATCHED], fl_ctx):
         run = str(job.meta.get(JobMetaKey.JOB_NAME.value, "")).removeprefix(JOB)
         config, journal = folder / "runs" / run / "config.toml", folder / "ledgers" / f"{run}.jsonl"
-        reason = ""  # why it does not go on by itself
+        reason = ""  # why it does not continue on its own
         try:
             wait = float(tomllib.loads(config.read_text())["engine"].get("wait", 0.0))
             away = time.time() - journal.stat().st_mtime

@@ -48,7 +48,7 @@ def without(replies: Replies, faults: Mapping[str, str]) -> Replies:
     return Replies.of(here, {**replies.missing, **faults})
 
 
-TARGET = "target"  # sent only if the target is no class
+TARGET = "target"  # sent only if the target is not a class
 RELATIONS = "relations"  # sent only if links are predicted
 KINDS: tuple[Kind, ...] = (CLASS, NUMBER, LABELS)
 WIDTH = Whole(-1, 1 << 17)  # columns or classes; every site makes a model of that width. -1: kept back

@@ -1,4 +1,4 @@
-"""A persistent ledger: every entry is on disk before the run goes on."""
+"""A persistent ledger: every entry is on disk before the run continues."""
 
 import json
 import os
@@ -170,7 +170,7 @@ def _read_entry(text: bytes, fields: Record, records: Records) -> None:
         raise ValueError("a time is a number of seconds")
     if entry.direction not in ("up", "down", "peer") or len(entry.to) not in (0, len(entry.clients)):
         raise ValueError("a message goes up, down, or to peers, one for each client")
-    # The default of `applied` is no mechanism: a line cut off before it would look as if it had cost no ε.
+    # The default of `applied` means no mechanism: a line cut off before it would look as if it had cost no ε.
     if any(len(line) < _FIELDS for line in fields["keys"]):
         raise ValueError("every key has the fields of a line up to its mechanism")
     for line in entry.keys:

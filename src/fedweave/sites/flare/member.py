@@ -228,7 +228,7 @@ class Member:
         known = marks(holdings.data, site.normalize) | ({"features": "learned"} if learned else {})
         job.check_marks(known, partial(exclusion_of, site, self._folder, forgotten, job.accounts))
         note_form(request, self._folder, holdings.form)
-        # 2. Entities get their numbers from all sites together, once; a run that goes on has them in a file.
+        # 2. Entities get their numbers from all sites together, once; a run that continues has them in a file.
         if learned:
             entities = Entities.of(holdings.data, self._folder)
             if request.round < 0 and not request.predict:

@@ -144,7 +144,7 @@ class Participation:
         """Apply the rules that the owner has tightened since the last request. Loosened rules wait for the next job.
 
         Raises:
-            PolicyViolation: the job may not go on under these rules. ConfigError: the site's file is not valid any
+            PolicyViolation: the job may not continue under these rules. ConfigError: the site's file is not valid any
                 more.
         """
         now = self._policy.news()

@@ -121,7 +121,7 @@ def write_predictions(
 def keep_model(job: Participation, site: str, score: Callable[[], object], client: Client, log: logging.Logger) -> None:
     """Write a scorer with the model of a run's last evaluation for the owner, so that the site can score on its own.
     `score` leaves the model in the state of `client`. The threshold is from the site's own validation examples. If no
-    scorer can be written, the log states why and the run goes on."""
+    scorer can be written, the log states why and the run continues."""
     data = job.holdings.data
     if data.links is not None:
         return

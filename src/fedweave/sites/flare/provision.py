@@ -80,7 +80,7 @@ def is_name(name: object) -> bool:
 
 
 def check_host(host: str, where: str = "--host") -> None:
-    """Refuse a `host` that is no address of a machine. where: the option or file that has it."""
+    """Refuse a `host` that is not an address of a machine. where: the option or file that has it."""
     if not _HOST.fullmatch(host):
         raise UserError(
             f"{where} {host}: give the name of the server's machine, such as fl.example.org, or its IPv4 address: "

@@ -151,7 +151,7 @@ class Joined:
     note: str = ""  # on values that could not be compared
 
     def close(self) -> None:
-        """Do nothing: the sites' processes go on."""
+        """Do nothing: the sites' processes continue."""
 
 
 class Server:

@@ -307,7 +307,7 @@ def read_ids_key(folder: Path) -> bytes:
 
 def starting(sites: int, vertical: bool) -> tuple[Record, Record]:
     """The initial tables [data] and [policy] of a new site. sites: number of sites in the project. With two sites there
-    is no secure aggregation, because each site could compute the other's term.
+    is not a secure aggregation, because each site could compute the other's term.
 
     vertical: whether the sites hold different columns of the same nodes. They then agree on a split without a column
     for it. Only the party with labels scores, and its gradients already reveal the labels of a batch, so that its

@@ -1,4 +1,4 @@
-"""What a member knows of each run while it goes on, in one small file for each run: its metrics read these files.
+"""What a member knows of each run under way, in one small file for each run: its metrics read these files.
 
 A job has a process of its own. A file whose process is gone says "interrupted", however it ended.
 """
@@ -26,7 +26,7 @@ OPEN: tuple[State, ...] = ("starting", "running")  # of a job whose process runs
 class RunState:
     """A run at a member.
 
-    state:    "paused" where the absence of sites ended the job: another one goes on when they are back.
+    state:    "paused" where the absence of sites ended the job: another one continues when they are back.
     round:    the last round that is done; at a site, the last that has begun there. rounds: of the run.
     seconds:  duration of the last complete round; 0 before there is one.
     sites:    the run's sites; () at a site. missing: those that gave no answer.

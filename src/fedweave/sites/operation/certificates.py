@@ -119,7 +119,7 @@ def member_name(folder: Path) -> str:
 
 
 def check_key(path: Path, cert_path: Path) -> None:
-    """Refuse a file that is no private key, or that does not fit the certificate in `cert_path`."""
+    """Refuse a file that is not a private key, or that does not fit the certificate in `cert_path`."""
     try:
         key = load_pem_private_key(read(path), None)
     except (UserError, ValueError, TypeError) as error:

@@ -98,7 +98,7 @@ class Gauges(Collector):
             yield GaugeMetricFamily("fedweave_bytes_left", "What policy.bytes leaves.", rest)
 
     def _runs(self) -> Iterator[Metric]:
-        """Of each run that goes on, or changed within `RECENT` seconds."""
+        """Of each run that is under way, or changed within `RECENT` seconds."""
         state = GaugeMetricFamily("fedweave_run_state", "1 for the state that the run is in.", labels=["run", "state"])
         about = {
             "run_round": "Rounds that are done; at a site, that began.",

@@ -257,8 +257,8 @@ def sign(authority: Path, request_file: Path, whose: str = "", ask: Ask = prompt
     of them.
 
     Raises:
-        UserError: `authority` is no such folder; or the file is no valid request, has a name that no member can have,
-            is for the server or administrator and `whose` differs, or is for no site of the project.
+        UserError: `authority` is not such a folder; or the file is not a valid request, has a name that no member can
+            have, is for the server or administrator and `whose` differs, or is for no site of the project.
     """
     try:
         csr = x509.load_pem_x509_csr(read(request_file))
@@ -376,7 +376,7 @@ def renew(authority: Path, ask: Ask = prompt) -> tuple[bytes, datetime]:
     that the authority has signed before stay valid. ask: see `sign`.
 
     Raises:
-        UserError: `authority` is no authority's folder.
+        UserError: `authority` is not an authority's folder.
     """
     cert, first = root(authority), datetime.now(UTC) - BACKDATED
     builder = x509.CertificateBuilder(cert.subject, cert.subject, cert.public_key(), x509.random_serial_number())
@@ -416,7 +416,7 @@ def _mark(authority: Path, name: str, what: str, which: Callable[[Record], bool]
 
 
 def dismiss(authority: Path, name: str) -> None:
-    """Note in the authority's record that `name` is no member any more, so that `sign` refuses it."""
+    """Note in the authority's record that `name` is not a member any more, so that `sign` refuses it."""
     _mark(authority, name, "removed", lambda note: True)
 
 
@@ -459,7 +459,7 @@ def encrypt(authority: Path, passphrase: bytes, ask: Ask = prompt) -> None:
     """Encrypt the authority's key with a `passphrase`, also a key that is encrypted already. ask: see `sign`.
 
     Raises:
-        UserError: the folder is no authority's, the present passphrase is wrong, or the new one is shorter than
+        UserError: the folder is not an authority's, the present passphrase is wrong, or the new one is shorter than
             `SHORTEST`.
     """
     if len(passphrase) < SHORTEST:

@@ -75,14 +75,14 @@ def add(
             kit[REVOKED] = (signer / REVOKED).read_bytes()
     common = next((path.read_text().strip() for path in sorted(directory.glob(f"*/{IDS_KEY}"))), "")
     if cert is not None:
-        note_issued(signer, name, cert)  # first: what is in nobody's record could not be revoked
+        note_issued(signer, name, cert)  # first: what is in no record could not be revoked
     project = replace(project, sites=(*project.sites, name))
     about, policy = starting(len(project.sites), vertical)
     try:
         provision_site(directory, name, project.host, project.port, kit, common)
         write_site_file(directory / name / SITE_FILE, about, **policy)
         project.save(directory)
-    except BaseException:  # what is there of it is no member's folder
+    except BaseException:  # what is there of it is not a member's folder
         shutil.rmtree(directory / name, ignore_errors=True)
         raise
     fingerprint = "" if cert is None else cert.fingerprint(SHA256()).hex(":").upper()
@@ -140,8 +140,8 @@ def remove(directory: Path, name: str, authority: Path | None = None, ask: Ask =
 
 
 def _check_no_job(directory: Path) -> str:
-    """Refuse to go on while the server has a job that is not over. Returns why the server could not be asked; "" if it
-    has answered."""
+    """Refuse to continue while the server has a job that is not over. Returns why the server could not be asked; ""
+    if it has answered."""
     if not (directory / ADMIN / STARTUP).is_dir():
         return f"{ADMIN} is not on this machine"
     try:

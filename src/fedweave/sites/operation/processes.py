@@ -161,7 +161,7 @@ def attend(started: Sequence[SiteProcess]) -> None:
     """Wait while all these processes run, and end them when this process ends. Use it in containers and services.
 
     Raises:
-        FedweaveError: a process has ended by itself; names it with its cause.
+        FedweaveError: a process has ended on its own; names it with its cause.
     """
 
     def end_here(number: int, frame: object) -> None:

@@ -48,7 +48,7 @@ def read_project(directory: Path) -> Project:
     """Read what `Project.save` wrote, or a file from elsewhere.
 
     Raises:
-        UserError: `directory` is no project, or a site or the server's machine has a name that is not allowed.
+        UserError: `directory` is not a project, or a site or the server's machine has a name that is not allowed.
     """
     try:
         record = json.loads((directory / FILE).read_text())
@@ -82,7 +82,7 @@ class Closed(FedweaveError):
 
 
 class NoHost(Closed):
-    """The server's host is no name of a machine here."""
+    """The server's host is not a name of a machine here."""
 
 
 def reach(project: Project, seconds: float = SECONDS) -> socket.socket:

@@ -318,7 +318,7 @@ def _keep(directory: Path, known: Record) -> None:
 
 
 def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
-    """End the run's jobs and bring the last one's files. A job goes on when its administrator is killed, and a second
+    """End the run's jobs and bring the last one's files. A job continues when its administrator is killed, and a second
     job at the same time would begin at an earlier round than the sites have reached."""
     run = _read_run(directory).get("run")
     with suppress(FedweaveError):
@@ -329,7 +329,7 @@ def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
 
 
 def _alive(admin: Admin, directory: Path, seconds: float = 30.0) -> str:
-    """The number of the run's job that goes on at the server after the connection to it was lost; "" if there is none.
+    """The number of the run's job that continues at the server after the connection to it was lost; "" without one.
 
     If the server was started again, that is a copy of the interrupted job (`gatekeeper.restart_jobs`). It marks the
     interrupted one first, `seconds` after its start at most.
@@ -408,7 +408,7 @@ def _watch(admin: Admin, config: Config, here: set[str], job: str, directory: Pa
             notify(reached)
         raise
     last = admin.fetch(job, lambda folder: bring(folder, directory))
-    if ended == ABORTED and (last is None or last["status"] != "done"):  # its sites' silence is no outage
+    if ended == ABORTED and (last is None or last["status"] != "done"):  # its sites' silence is not an outage
         why = f"the job {job} was ended (`fedweave sites abort`)."
         return {**latest, **(last or {}), "status": "failed", "error": why, "away": (), "code": "job.aborted"}
     if last is None:
