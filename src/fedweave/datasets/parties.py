@@ -108,7 +108,7 @@ class PartyFolders(Classified):
             for party, x in zip(inputs, features, strict=True):
                 refuse_group_columns(x, groups, party.names, party.nodes.path)
         files, feature_names = list[Path](), list[str]()
-        for folder, party in zip(folders, parties, strict=True):
+        for folder, party in zip(folders, inputs, strict=True):
             files += [find(folder, stem) for stem in self.stems]
             feature_names += [f"{party.name}/{name}" for name in party.names]
         dataset = Dataset(
