@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import fedweave
 from fedweave import datasets
-from fedweave.apply.predictions import probabilities
+from fedweave.apply.outputs import probabilities
 from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import Scorer
 from fedweave.cli import app

@@ -143,10 +143,10 @@ def test_a_page_shows_the_references(run: tuple[Path, set[tuple[str, str]]]) -> 
 
 def test_an_attack_infers_what_was_trained_on(run: tuple[Path, set[tuple[str, str]]]) -> None:
     """The attack with all messages goes by the probabilities that predictions have."""
-    from fedweave.apply.link_attack import inferred
+    from fedweave.apply.link_attack import infer_membership
     from fedweave.experiment.runs.trained import finished, trained
 
-    scores, model = inferred(trained(run[0], finished(run[0]), ""))
+    scores, model = infer_membership(trained(run[0], finished(run[0]), ""))
     assert 0 <= model.advantage <= 1
     table = predictions(run[0])
     table = table.filter(pa.compute.equal(table["true"], "link"))

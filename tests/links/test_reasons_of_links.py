@@ -11,7 +11,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedweave.apply.reasons import Reason, explain
+from fedweave.apply.explanation import Reason
+from fedweave.apply.reasons import explain
 from fedweave.apply.run_predictions import PairQuery, predictions
 from fedweave.cli import app
 from fedweave.core import model as models

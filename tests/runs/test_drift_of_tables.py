@@ -11,7 +11,8 @@ import pytest
 from scipy.stats import ks_2samp
 from typer.testing import CliRunner
 
-from fedweave.apply.drift import Reference, drift
+from fedweave.apply.drift import drift
+from fedweave.apply.histograms import Reference
 from fedweave.apply.scorer import scorer_at
 from fedweave.cli import app
 from fedweave.experiment.runs.files import HISTOGRAMS, SCORER

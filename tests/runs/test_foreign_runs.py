@@ -15,7 +15,7 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave import datasets
-from fedweave.apply.predictions import Predicted, predictions_table
+from fedweave.apply.prediction_table import Predicted, predictions_table
 from fedweave.apply.run_predictions import predictions
 from fedweave.cli import app
 from fedweave.core.tree import Tree, decode, encode, with_digest

@@ -16,7 +16,8 @@ from sklearn.preprocessing import StandardScaler
 from typer.testing import CliRunner
 
 import fedweave
-from fedweave.apply.forgetting import RECORD, digest, forget
+from fedweave.apply.forgetting import forget
+from fedweave.apply.forgetting_record import RECORD, digest
 from fedweave.cli import app
 from fedweave.core.tree import leaves
 from fedweave.errors import UserError

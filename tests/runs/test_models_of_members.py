@@ -122,7 +122,7 @@ def test_a_run_goes_on_predicts_and_is_exported(tmp_path: Path) -> None:
     assert run(config(), out, Silent(), True)["metrics"] == pytest.approx(expected, abs=0, nan_ok=True)
 
     again = trained(out, finished(out), "")
-    told = accuracies(columns(predictions.of_own(again)), again.built.data.y)
+    told = accuracies(columns(predictions.predict_examples(again)), again.built.data.y)
     assert len(told) == 5
     assert sum(told.values()) / 5 == pytest.approx(expected["local/accuracy"], abs=1e-12)
     for client, name in zip(again.built.fed.clients, ["gcn", "sage", "mlp", "gcn", "sage"], strict=True):

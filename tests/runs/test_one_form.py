@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from fedweave.apply.drift import drift
-from fedweave.apply.predictions import NOT_GIVEN
+from fedweave.apply.prediction_table import NOT_GIVEN
 from fedweave.apply.reasons import explain
 from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import scorer_at

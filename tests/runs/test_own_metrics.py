@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fedweave
-from fedweave.apply.predictions import function, measured
+from fedweave.apply.own_metrics import load_metric, measure
 from fedweave.cli import app
 from fedweave.errors import UserError
 from fedweave.sweeps import scheduler
@@ -36,7 +36,7 @@ def brier(y: np.ndarray, p: np.ndarray) -> float:
 
 def test_by_hand() -> None:
     """a: (.1² + .6²) / 2; b: .8², its second example being without a class; c has no test example."""
-    found = measured(TABLE, brier)
+    found = measure(TABLE, brier)
     assert found.name == "brier"
     assert found.clients == pytest.approx({"a": 0.185, "b": 0.64, "c": math.nan}, nan_ok=True)
     assert found.local == pytest.approx((0.185 + 0.64) / 2)
@@ -44,7 +44,7 @@ def test_by_hand() -> None:
     assert found.overall == pytest.approx(0.09)
     numbered = TABLE.drop_columns(["true"]).append_column("true", pa.array([0] * 7))
     numbered = numbered.rename_columns(["client", "node", "split", "predicted", "p_0", "p_1", "true"])
-    assert measured(numbered, brier, "val").clients["c"] == pytest.approx(0.01)
+    assert measure(numbered, brier, "val").clients["c"] == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_by_hand() -> None:
 )
 def test_functions_that_fail_are_named(metric: Any, said: str) -> None:
     with pytest.raises(UserError, match=f"metric '<lambda>' {said}"):
-        measured(TABLE, metric)
+        measure(TABLE, metric)
     with refusal("user.no-split", "'tests'"):
-        measured(TABLE, brier, "tests")
+        measure(TABLE, brier, "tests")
 
 
 @pytest.fixture
@@ -66,10 +66,10 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_names(file: Path) -> None:
-    assert function(f"{file}:hits")(np.array([1]), np.array([[0.2, 0.8]])) == 1.0
+    assert load_metric(f"{file}:hits")(np.array([1]), np.array([[0.2, 0.8]])) == 1.0
     for wrong in (f"{file}:NUMBER", "hits"):
         with refusal("config", "--metric"):
-            function(wrong)
+            load_metric(wrong)
 
 
 def test_a_run_a_sweep_and_predictions(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_run_a_sweep_and_predictions(file: Path, tmp_path: Path, monkeypatch: 
     assert "own/local/hits" in (tmp_path / "out/sweep.csv").read_text().splitlines()[0]
     [directory] = (tmp_path / "out/runs").iterdir()
     run = fedweave.load_run(directory)
-    found = run.measure(function(f"{file}:hits"))
+    found = run.measure(load_metric(f"{file}:hits"))
     assert found.local == pytest.approx(run.summary["metrics"]["local/accuracy"])
     assert found.pooled == pytest.approx(run.summary["metrics"]["global/accuracy"])
     told = CliRunner().invoke(app, ["predict", str(directory), "--metric", f"{file}:hits"])

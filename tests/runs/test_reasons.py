@@ -11,9 +11,11 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedweave.apply import reasons
-from fedweave.apply.predictions import probabilities
-from fedweave.apply.reasons import METHODS, Explanation, Reason, explain
+from fedweave.apply import leave_out
+from fedweave.apply.case import Case, case_of_run
+from fedweave.apply.explanation import METHODS, Explanation, Reason
+from fedweave.apply.outputs import probabilities
+from fedweave.apply.reasons import explain, reasons
 from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import Scorer, scorer_at
 from fedweave.cli import app
@@ -321,10 +323,9 @@ def alerts(run: Path, positive: str) -> list[tuple[str, str]]:
 def firsts(run: Path, positive: str, target: str | None = None, method: Any = "leave-out") -> dict[str, Reason]:
     """The first reason of each alert, by `explain` but for the run, which is read once for each client."""
     found, config = alerts(run, positive), finished(run)
-    cases = {client: reasons._of_run(run, config, client, None, "last") for client in {client for client, _ in found}}
+    cases = {client: case_of_run(run, config, client, None, "last") for client in {client for client, _ in found}}
     return {
-        name: reasons.reasons(cases[client], reasons._example(cases[client], name), target, method).reasons[0]
-        for client, name in found
+        name: reasons(cases[client], cases[client].place_of(name), target, method).reasons[0] for client, name in found
     }
 
 
@@ -488,20 +489,20 @@ def of_a_hub(folder: Path, neighbors: int, planted: int) -> Path:
 def test_a_planted_neighbor_of_a_hub_is_found_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model with weights by hand counts listed neighbors. Slopes are the same for all neighbors, so that the ones
     that are tried by them alone miss it."""
-    monkeypatch.setattr(reasons, "WORK", 1)  # as in a neighborhood of a hundred thousand nodes
+    monkeypatch.setattr(leave_out, "WORK", 1)  # as in a neighborhood of a hundred thousand nodes
     first = {"groups": 0, "slopes": 0}
     for planted in range(40, 740, 70):
         root = tmp_path / str(planted)
         data = {"name": "folder", "path": str(of_a_hub(root / "data", 800, planted)), "normalize": "none"}
         cut = {"name": "random", "clients": 1, "use_dataset_split": True}
         made(root / "run", FAST, data, 1, partition=cut, model={"name": "gin", "hidden": 8, "layers": 1})
-        case = counting(reasons._of_run(root / "run", finished(root / "run"), None, None, "last"))
-        hub = reasons._example(case, "hub")
+        case = counting(case_of_run(root / "run", finished(root / "run"), None, None, "last"))
+        hub = case.place_of("hub")
         for how in first:
             with monkeypatch.context() as patch:
                 if how == "slopes":
-                    patch.setattr(reasons.Surroundings, "_sought", lambda *about: np.zeros(0, np.int64))
-                found = reasons.reasons(case, hub, "fraud")
+                    patch.setattr(leave_out, "_search", lambda *about: np.zeros(0, np.int64))
+                found = reasons(case, hub, "fraud")
             tops = [one.name for one in found.reasons if one.kind == "neighbor"]
             first[how] += tops[:1] == [f"n{planted}"]
             assert found.notes
@@ -509,7 +510,7 @@ def test_a_planted_neighbor_of_a_hub_is_found_in_groups(tmp_path: Path, monkeypa
     assert first["slopes"] <= 10 - FIRST
 
 
-def counting(case: Any) -> Any:
+def counting(case: Case) -> Case:
     """The case with a model whose output of fraud is 4 · (listed neighbors) + size / 2 − 2."""
     w = {path: torch.zeros_like(leaf) for path, leaf in leaves(case.w)}
     w["0/weight"] = torch.eye(8)[:2]

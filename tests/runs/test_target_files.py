@@ -10,7 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from fedweave.apply.predictions import error_of, measured
+from fedweave.apply.own_metrics import measure
+from fedweave.apply.prediction_table import rmse_of
 from fedweave.apply.run_predictions import predictions
 from fedweave.cli import app
 from fedweave.datasets import load
@@ -99,7 +100,7 @@ def test_new_nodes_get_what_the_same_nodes_get(tmp_path: Path) -> None:
     after = dict(zip(new["id"].to_pylist(), new["predicted"].to_pylist(), strict=True))
     assert before.keys() == after.keys()
     np.testing.assert_allclose([before[name] for name in after], [*after.values()], rtol=1e-6)
-    assert error_of(new) is not None
+    assert rmse_of(new) is not None
     rows = [line.split(",")[:3] for line in (folder / "nodes.csv").read_text().splitlines()]
     unknown = tmp_path / "unknown"
     unknown.mkdir()
@@ -133,7 +134,7 @@ def test_several_numbers_have_columns_each(tmp_path: Path) -> None:
         assert y.shape == p.shape == (len(y), 2)
         return float(np.nanmax(np.abs(y - p)))
 
-    assert measured(table, worst).pooled > 0
+    assert measure(table, worst).pooled > 0
 
 
 def test_metrics_of_ones_own_get_numbers_or_labels(tmp_path: Path) -> None:
@@ -141,7 +142,7 @@ def test_metrics_of_ones_own_get_numbers_or_labels(tmp_path: Path) -> None:
     table = predictions(tmp_path / "run")
     from sklearn.metrics import root_mean_squared_error
 
-    assert measured(table, root_mean_squared_error).pooled == pytest.approx(rmse(table))
+    assert measure(table, root_mean_squared_error).pooled == pytest.approx(rmse(table))
     (tmp_path / "mine.py").write_text("def mae(y, p):\n    return abs(y - p).mean()\n")
     said = CliRunner().invoke(app, ["predict", str(tmp_path / "run"), "--metric", f"{tmp_path}/mine.py:mae"])
     assert (said.exit_code, "mae: mean over clients" in said.output) == (0, True), said.output
@@ -228,7 +229,7 @@ def test_ratings_of_edges(tmp_path: Path) -> None:
     table = predictions(tmp_path / "run", folder)
     assert table.column_names[:2] == ["client", "edge"]
     assert {"source", "target", "true", "predicted"} <= set(table.column_names)
-    assert error_of(table) is not None
+    assert rmse_of(table) is not None
 
 
 def test_new_data_with_other_targets_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.apply.predictions import probabilities
+from fedweave.apply.outputs import probabilities
 from fedweave.datasets import load
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train

@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.apply.predictions import probabilities
+from fedweave.apply.outputs import probabilities
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, leaves
 from fedweave.core.types import FRAMING

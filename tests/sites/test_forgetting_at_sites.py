@@ -15,7 +15,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 
 import torch
 
-from fedweave.apply.forgetting import RECORD, digest
+from fedweave.apply.forgetting_record import RECORD, digest
 from fedweave.apply.scorer import Scorer
 from fedweave.cli import app
 from fedweave.core.ledger import Ledger
@@ -132,13 +132,13 @@ def test_a_site_reports_what_its_models_still_show(project: Path) -> None:
     )
     assert one["parameters"] == pytest.approx(np.linalg.norm(far) / np.linalg.norm(size), rel=1e-5)
     p, q = (
-        model.predicted(rest).select([f"p_{c}" for c in range(10)]).to_pandas().to_numpy() for model in (before, exact)
+        model.predict(rest).select([f"p_{c}" for c in range(10)]).to_pandas().to_numpy() for model in (before, exact)
     )
     at = np.asarray(rest.public)[2]
     assert one["predictions"] == pytest.approx(np.abs(p - q)[at].sum(1).mean() / 2, abs=1e-6)
     assert one["metric"] == pytest.approx((p.argmax(1) == rest.y)[at].mean())
     for name, model in (("before", before), ("exact", exact)):
-        p = model.predicted(whole).select([f"p_{c}" for c in range(10)]).to_pandas().to_numpy()
+        p = model.predict(whole).select([f"p_{c}" for c in range(10)]).to_pandas().to_numpy()
         loss = -np.log(p[np.arange(len(p)), whole.y])
         leaving, staying = np.zeros(len(p), bool), np.ones(len(p), bool)
         leaving[gone], staying[gone] = train[gone], False

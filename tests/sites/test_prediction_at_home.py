@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.apply.predictions import probabilities
+from fedweave.apply.outputs import probabilities
 from fedweave.core.ledger import Ledger
 from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset

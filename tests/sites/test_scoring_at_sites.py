@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.apply.drift import drift
-from fedweave.apply.predictions import probabilities
+from fedweave.apply.outputs import probabilities
 from fedweave.apply.scorer import Scorer, scorer_at
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train

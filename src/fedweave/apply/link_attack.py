@@ -31,25 +31,28 @@ class Inferred(NamedTuple):
     advantage: float
 
 
-def inferred(run: Trained) -> list[Inferred]:
+def infer_membership(run: Trained) -> list[Inferred]:
     """Each attack of `KNOWN` on the links of all clients, by the models that they use."""
     graphs, scores, truths = graphs_of(run.built.fed), dict[str, list[np.ndarray]](), list[np.ndarray]()
     for client, w in chosen_models(run, None, "personal").items():
         graph = graphs[client].to("cpu")
+        if graph.pairs is None:
+            raise ValueError(f"the examples of {client} are no links")
         bare = graph_like(graph, graph_arrays(graph)._replace(edges=np.empty((2, 0), np.int64), edge_attrs=None))
-        link = (graph.y == 1) & graph.masks[[TRAIN, TEST]].any(0) & (graph.pairs[RELATION] >= 0)  # type: ignore[index]
+        link = (graph.y == 1) & graph.masks[[TRAIN, TEST]].any(0) & (graph.pairs[RELATION] >= 0)  # [pairs]
         truths.append(graph.masks[TRAIN][link].numpy())
-        for name, seen in (("scores", graph), ("model", bare)):
+        for name, known in (("scores", graph), ("model", bare)):
             with torch.no_grad():
-                logits = models.infer(run.net_of(client), w, seen.to(device_of(w))).cpu().double()
+                logits = models.infer(run.net_of(client), w, known.to(device_of(w))).cpu().double()
             scores.setdefault(name, []).append((logits[link, 1] - logits[link, 0]).numpy())
-    truth, results = np.concatenate(truths), list[Inferred]()
+    truth = np.concatenate(truths)
     if truth.all() or not truth.any():
         raise UserError(
             "the attack compares links of training with links of the test, and the run has none of one kind. Give "
             "data.ratios a share of each.",
             code="user.pairs",
         )
+    results = []
     for name, each in scores.items():
         score = np.concatenate(each)
         auc, advantage, _ = separation(score[truth], score[~truth])

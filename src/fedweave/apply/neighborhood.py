@@ -8,7 +8,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedweave.apply.predictions import probabilities
+from fedweave.apply.outputs import probabilities
 from fedweave.core.edge_attributes import OF_EXAMPLES, ROWS, EdgeAttributes
 from fedweave.core.graph import RELATION, SEVERAL, TEST, Graph, make_graph
 from fedweave.core.graph_arrays import dense
@@ -83,30 +83,31 @@ class Neighborhood:
 
     def without(self, node: int | np.ndarray | None = None, edge: int | np.ndarray | None = None) -> "Neighborhood":
         """The same without a node, or several, and their edges, or without an edge, or several."""
-        stays, ends = np.ones(len(self.nodes), bool), self.ends
+        node_stays = np.ones(len(self.nodes), bool)
         if node is not None:
-            stays[node] = False
-        alive = stays[ends[0]] & stays[ends[1]]
+            node_stays[node] = False
+        edge_stays = node_stays[self.ends].all(0)
         if edge is not None:
-            alive[edge] = False
-        number, edge_attrs = np.cumsum(stays) - 1, self.edge_attrs
-        joins = alive
-        if edge_attrs is not None:
-            codes = [np.minimum(*edges) * len(stays) + np.maximum(*edges) for edges in (self.pairs, ends[:, alive])]
-            joins = np.isin(*codes)
-            edge_attrs = edge_attrs.select(alive, number[ends[:, alive]])
-        rows = {"node": stays, "edge": alive}.get(self.example, np.ones(len(self.y), bool))
+            edge_stays[edge] = False
+        number = np.cumsum(node_stays) - 1  # [n], of the nodes that stay
+        pair_stays, edge_attrs = edge_stays, self.edge_attrs
+        if edge_attrs is not None:  # a pair stays while one of its edges does
+            ends = self.ends[:, edge_stays]
+            codes = [np.minimum(*pairs) * len(node_stays) + np.maximum(*pairs) for pairs in (self.pairs, ends)]
+            pair_stays = np.isin(*codes)
+            edge_attrs = edge_attrs.select(edge_stays, number[ends])
+        rows = {"node": node_stays, "edge": edge_stays}.get(self.example, np.ones(len(self.y), bool))
         return replace(
             self,
-            x=self.x[stays],
-            pairs=number[self.pairs[:, joins]],
+            x=self.x[node_stays],
+            pairs=number[self.pairs[:, pair_stays]],
             edge_attrs=edge_attrs,
             y=self.y[rows],
             masks=self.masks[:, rows],
             target=int(rows[: self.target].sum()),
-            nodes=self.nodes[stays],
-            edges=self.edges[alive],
-            distance=self.distance[stays],
+            nodes=self.nodes[node_stays],
+            edges=self.edges[edge_stays],
+            distance=self.distance[node_stays],
             link=None if self.link is None else np.array([*number[self.link[:2]], self.link[RELATION]]),
         )
 
@@ -128,9 +129,9 @@ class Neighborhood:
         """
         if self.edge_attrs is None or self.edge_attrs.features is None:
             raise ValueError("the edges carry no features")
-        held = self.edge_attrs.features.copy()
-        held[edge, columns] = values
-        return replace(self, edge_attrs=self.edge_attrs._replace(features=held))
+        features = self.edge_attrs.features.copy()
+        features[edge, columns] = values
+        return replace(self, edge_attrs=self.edge_attrs._replace(features=features))
 
 
 def reach(net: Model) -> int | None:
@@ -147,45 +148,50 @@ def around(
     """The neighborhood of an example of `data` up to `hops` edges away; None is the whole graph. Of a small graph it is
     the graph. Of a pair of nodes, int64 [3] with a relation, `data` has the edges that carry messages. several,
     learned: see `Neighborhood`."""
-    starts = np.searchsorted(data.edges[0], np.arange(data.nodes + 1))
+    # 1. The distance of each node.
+    starts = np.searchsorted(data.edges[0], np.arange(data.nodes + 1))  # [nodes + 1], of each node's edges
     distance = np.full(data.nodes, FAR)
     distance[_near(data, example)] = 0
     frontier, step = np.flatnonzero(distance == 0), 0
     while len(frontier) and (hops is None or step < hops) and data.example != "graph":
         step += 1
-        reached = np.unique(np.concatenate([data.edges[1, starts[one] : starts[one + 1]] for one in frontier]))
+        reached = np.unique(np.concatenate([data.edges[1, starts[node] : starts[node + 1]] for node in frontier]))
         frontier = reached[distance[reached] == FAR]
         distance[frontier] = step
-    whole = hops is None and data.example != "graph"
-    nodes = np.arange(data.nodes) if whole else np.flatnonzero(distance < FAR)
+
+    # 2. The nodes, the pairs and the edges among them.
+    is_whole = hops is None and data.example != "graph"
+    nodes = np.arange(data.nodes) if is_whole else np.flatnonzero(distance < FAR)
     number = np.full(data.nodes, -1)
     number[nodes] = np.arange(len(nodes))
-    joined = number[data.edges]
-    once = np.flatnonzero((joined >= 0).all(0) & (joined[0] < joined[1]))
-    edges, edge_attrs, pairs = once, data.edge_attrs, joined[:, once]
+    edges_here = number[data.edges]  # [2, edges], -1 at ends elsewhere
+    edges = np.flatnonzero((edges_here >= 0).all(0) & (edges_here[0] < edges_here[1]))
+    pairs, edge_attrs = edges_here[:, edges], data.edge_attrs
     if edge_attrs is not None:
         ends = number[edge_attrs.ends]
         edges = np.flatnonzero((ends >= 0).all(0))
         edge_attrs = edge_attrs.select(edges, ends[:, edges])
+
+    # 3. The examples.
     rows = {"node": nodes, "edge": edges}.get(data.example, np.array([example]))
     link = None if isinstance(example, int) else np.array([*number[example[:2]], example[RELATION]])
     masks = np.zeros((3, data.examples), bool) if data.public is None else np.asarray(data.public)
     return Neighborhood(
-        data.x[nodes] if learned else np.asarray(dense(data.x[nodes]), np.float32),
-        pairs,
-        edge_attrs,
-        data.y[rows],
-        masks[:, rows],
-        data.example,
-        int(np.searchsorted(rows, example)) if isinstance(example, int) else 0,
-        nodes,
-        edges,
-        distance[nodes],
-        sp.issparse(data.x),
-        data.target_scale,
-        link,
-        several,
-        learned,
+        x=data.x[nodes] if learned else np.asarray(dense(data.x[nodes]), np.float32),
+        pairs=pairs,
+        edge_attrs=edge_attrs,
+        y=data.y[rows],
+        masks=masks[:, rows],
+        example=data.example,
+        target=int(np.searchsorted(rows, example)) if isinstance(example, int) else 0,
+        nodes=nodes,
+        edges=edges,
+        distance=distance[nodes],
+        sparse=sp.issparse(data.x),
+        scale=data.target_scale,
+        link=link,
+        several=several,
+        learned=learned,
     )
 
 
@@ -200,33 +206,50 @@ def _near(data: Dataset, example: "int | np.ndarray") -> np.ndarray:
     return np.array([example])
 
 
-def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, Tensor]:
+def join_copies(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, Tensor]:
     """The graph of some neighborhoods side by side, and int64, the place of each one's target among its examples."""
+    # 1. Nodes, pairs and edges; those of a copy are numbered after the copies before it.
     first, sizes = copies[0], np.array([len(copy.nodes) for copy in copies])
-    offsets = np.cumsum(sizes) - sizes
-    before = np.cumsum([0, *(len(copy.y) for copy in copies[:-1])])
+    offsets = np.cumsum(sizes) - sizes  # [copies]
     pairs = np.concatenate([copy.pairs + offset for copy, offset in zip(copies, offsets, strict=True)], 1)
+    edges = to_undirected(pairs, int(sizes.sum()))
     x = sp.vstack([copy.x for copy in copies]) if first.learned else np.concatenate([copy.x for copy in copies])
+    features = sp.csr_matrix(x) if first.sparse else x
     attributes = first.edge_attrs
     if attributes is not None:
         each = [copy.edge_attrs for copy in copies if copy.edge_attrs is not None]
         ends = np.concatenate([one.ends + offset for one, offset in zip(each, offsets, strict=True)], 1)
-        rows: Record = {name: [getattr(one, name) for one in each] for name in ROWS}
-        rows = {name: np.concatenate(held) for name, held in rows.items() if held[0] is not None}
+        rows = Record()
+        for name in ROWS:
+            if getattr(each[0], name) is not None:
+                rows[name] = np.concatenate([getattr(one, name) for one in each])
         attributes = attributes._replace(ends=ends, **rows)
-    features, both_ways = sp.csr_matrix(x) if first.sparse else x, to_undirected(pairs, int(sizes.sum()))
-    links = [(copy.link, offset) for copy, offset in zip(copies, offsets, strict=True) if copy.link is not None]
-    if links:  # each copy has one example, a test link
-        asked = np.stack([[link[0] + offset, link[1] + offset, link[RELATION]] for link, offset in links], 1)
-        y, masks = np.ones(len(links), np.int64), np.arange(3)[:, None] == np.full(len(links), TEST)
-        ranks, lists = np.tile([[-1], [0]], len(links)), {SEVERAL: np.ones(1, np.int64)} if first.several else None
+
+    # 2. Pairs of nodes that may be linked: each copy has one, a test link.
+    if first.link is not None:
+        links = []
+        for copy, offset in zip(copies, offsets, strict=True):
+            if copy.link is not None:
+                links.append(copy.link + np.array([offset, offset, 0]))
+        masks = np.zeros((3, len(links)), bool)
+        masks[TEST] = True
         graph = make_graph(
-            *(features, both_ways, y, masks), dtype=dtype, edge_attrs=attributes, pairs=asked, ranks=ranks, lists=lists
+            features,
+            edges,
+            np.ones(len(links), np.int64),
+            masks,
+            dtype=dtype,
+            edge_attrs=attributes,
+            pairs=np.stack(links, 1),
+            ranks=np.tile([[-1], [0]], len(links)),
+            lists={SEVERAL: np.ones(1, np.int64)} if first.several else None,
         )
         return graph, torch.arange(len(links), device="cpu")
+
+    # 3. Nodes, edges or small graphs.
     graph = make_graph(
         features,
-        both_ways,
+        edges,
         np.concatenate([copy.y for copy in copies]),
         np.concatenate([copy.masks for copy in copies], 1),
         dtype=dtype,
@@ -234,10 +257,11 @@ def joined(copies: Sequence[Neighborhood], dtype: torch.dtype) -> tuple[Graph, T
         edge_attrs=attributes,
         scale=first.scale,
     )
+    before = np.cumsum([0, *(len(copy.y) for copy in copies[:-1])])  # [copies], examples of earlier copies
     return graph, torch.from_numpy(before + [copy.target for copy in copies])
 
 
-def passes(copies: Iterable[Neighborhood], alone: bool) -> Iterator[Sequence[Neighborhood]]:
+def batches(copies: Iterable[Neighborhood], alone: bool) -> Iterator[Sequence[Neighborhood]]:
     """The copies, made as they are needed, in parts that fit into memory; alone: one after the other."""
     part, size = list[Neighborhood](), 0
     for copy in copies:
@@ -251,9 +275,9 @@ def passes(copies: Iterable[Neighborhood], alone: bool) -> Iterator[Sequence[Nei
 
 
 def scores(net: Model, w: Tree, copies: Iterable[Neighborhood], dtype: torch.dtype, alone: bool = False) -> np.ndarray:
-    """float64 [copies, outputs]: what `predictions.probabilities` says of the target of each copy."""
+    """float64 [copies, outputs]: what `outputs.probabilities` says of the target of each copy."""
     rows = list[np.ndarray]()
-    for part in passes(copies, alone):
-        graph, targets = joined(part, dtype)
+    for part in batches(copies, alone):
+        graph, targets = join_copies(part, dtype)
         rows.append(probabilities(net, w, graph)[targets].double().numpy())
     return np.concatenate(rows)

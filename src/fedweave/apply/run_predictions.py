@@ -7,8 +7,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from fedweave.apply.link_predictions import of_node, of_pairs
-from fedweave.apply.predictions import Predicted, flagging_of, of_new, of_own, of_own_links, predictions_table
+from fedweave.apply.link_predictions import score_file, top_pairs
+from fedweave.apply.prediction_table import Predicted, predictions_table
+from fedweave.apply.predictions import flagging_of, predict_examples, predict_links, predict_new
 from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
@@ -37,7 +38,7 @@ def predictions(
     when: Literal["last", "best"] = "last",
     query: PairQuery | None = None,
 ) -> pa.Table:
-    """The table that `fedweave predict` writes (see `apply.predictions.predictions_table`).
+    """The table that `fedweave predict` writes (see `apply.prediction_table.predictions_table`).
 
     In a vertical run "node" is the position among the common nodes sorted by id (docs/data-format.md). Parties without
     labels have no trained prediction and no rows. It takes the same exchanges as the algorithm's evaluation.
@@ -57,14 +58,14 @@ def predictions(
                 code="user.pairs",
             )
         if query.pairs is not None:
-            return of_pairs(run, query.pairs, model, client)
+            return score_file(run, query.pairs, model, client)
         if query.node is not None:
-            return of_node(run, query.node, query.top, query.relation, model, client)
-        return of_own_links(run, model, client)
+            return top_pairs(run, query.node, query.top, query.relation, model, client)
+        return predict_links(run, model, client)
     if query.pairs is not None or query.node is not None:
         raise UserError("--pairs and --node are for runs whose examples are links (data.task).", code="user.pairs")
     if not capabilities(config.algorithm.kind).predicts:
-        return of_own(run, model, client) if data is None else of_new(run, data, model, client)
+        return predict_examples(run, model, client) if data is None else predict_new(run, data, model, client)
     if model is not None or client is not None:
         raise UserError("the parties of a vertical run predict jointly; leave out --model and --client.")
     return _of_parties(run, data)
@@ -72,9 +73,10 @@ def predictions(
 
 def _of_parties(run: Trained, data: Path | None) -> pa.Table:
     """Predictions of the parties of a vertical run."""
-    built, masks = run.built, dict[str, np.ndarray]()  # masks: of the run's own examples
+    built, masks = run.built, dict[str, np.ndarray]()  # masks: bool [3, nodes], of the run's own examples
     if data is None:
-        masks = {client: part.masks for client, part in zip(built.fed.clients, run.seen.parts, strict=True)}
+        for client, part in zip(built.fed.clients, run.seen.parts, strict=True):
+            masks[client] = part.masks
     else:
         try:
             new = build(here(config_on(run.config, data, built.data)))
@@ -91,12 +93,13 @@ def _of_parties(run: Trained, data: Path | None) -> pa.Table:
         built = new
     built.algorithm.predict(run.state, built.fed)
     states, nodes = built.fed.snapshot(), np.arange(built.data.nodes)
-    probabilities = {}  # {client: [nodes, classes]}
+    probabilities, predictions = {}, []  # {client: [nodes, classes]}
     for client in built.fed.clients:
         if "prediction" in states[client]:
             probabilities[client] = states[client]["prediction"]
+            predictions.append(Predicted(client, probabilities[client], nodes, masks.get(client)))
     return predictions_table(
-        [Predicted(client, p, nodes, masks.get(client)) for client, p in probabilities.items()],
+        predictions,
         built.data.ids,
         built.data.labels,
         y=built.data.y,
@@ -145,11 +148,7 @@ def parties_difference(before: Built, new: Built) -> str:
 
 def _columns(built: Built) -> list[list[str]]:
     """The names of each party's features, or their numbers."""
-    parties = built.data.parties
-    if parties:
-        return [[*party.names] or _column_numbers(party.columns) for party in parties]
-    return [_column_numbers(part.columns) for part in built.partition.parts if part.columns is not None]
-
-
-def _column_numbers(columns: np.ndarray) -> list[str]:
-    return [f"column {at}" for at in range(len(columns))]
+    sizes = [(party.names, party.columns) for party in built.data.parties or ()]
+    if not sizes:
+        sizes = [((), part.columns) for part in built.partition.parts if part.columns is not None]
+    return [list(names) or [f"column {at}" for at in range(len(columns))] for names, columns in sizes]

@@ -5,7 +5,6 @@ The file is enough to score: you need neither the run nor its data, a server or 
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -18,16 +17,16 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.algorithms.deployment import Deployable, deployable
+from fedweave.apply.outputs import probabilities
+from fedweave.apply.prediction_table import Predicted, ends_of, predictions_table, with_neighbors_not_given
 from fedweave.apply.predictions import (
-    Predicted,
-    ends_of,
     flagging_of,
+    flagging_of_global,
     form_of_client,
+    form_of_run,
     half_widths,
+    has_own_units,
     note_of_clients,
-    predictions_table,
-    probabilities,
-    with_neighbors_not_given,
 )
 from fedweave.core import model as models
 from fedweave.core import plugins, random
@@ -42,12 +41,12 @@ from fedweave.experiment.config import Choice, Config, Document, config_hash, lo
 from fedweave.experiment.config.choices import choose
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.checkpoint import When
-from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form
+from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.files import COLUMNS, CONFIG, SCORER, read, write
 from fedweave.experiment.runs.new_data import InputFormat, load_new_data
 from fedweave.experiment.runs.trained import Trained, check_finite, finished, trained
 from fedweave.metrics.measured import GLOBAL
-from fedweave.metrics.selection import HALF, Flagging
+from fedweave.metrics.selection import Flagging
 from fedweave.models.edge_settings import has_ports
 from fedweave.models.edges import model_of_form
 
@@ -55,7 +54,7 @@ _LOG = logging.getLogger(__name__)
 
 FORMAT = 1  # of the file; raise it when an older version would misread a new file
 _ABOUT, _WEIGHTS = "about", "w"
-_AGAIN = "Take the file from where it was written, or export again."
+_REMEDY = "Take the file from where it was written, or export again."
 
 
 @dataclass(frozen=True)
@@ -103,16 +102,15 @@ class Scorer:
             UserError: the weights are not of the model that the section says.
         """
         net = net_of(self.model, self.form)
-        fresh, shapes = (
-            {path: list(leaf.shape) for path, leaf in leaves(w)}
-            for w in (models.init(net, random.key(0), DTYPES[self.dtype]), self.weights)
-        )
-        if path := next((path for path in sorted({*fresh, *shapes}) if fresh.get(path) != shapes.get(path)), None):
-            raise UserError(
-                f"the algorithm trains a model with weights {path} of its own, for which the plain model "
-                f"{self.model['name']!r} has no layers. Take `fedweave predict`, or `fedweave sites predict`.",
-                code="score.model",
-            )
+        plain = {path: leaf.shape for path, leaf in leaves(models.init(net, random.key(0), DTYPES[self.dtype]))}
+        shapes = {path: leaf.shape for path, leaf in leaves(self.weights)}
+        for path in sorted({*plain, *shapes}):
+            if plain.get(path) != shapes.get(path):
+                raise UserError(
+                    f"the algorithm trains a model with weights {path} of its own, for which the plain model "
+                    f"{self.model['name']!r} has no layers. Take `fedweave predict`, or `fedweave sites predict`.",
+                    code="score.model",
+                )
         return net
 
     def score(self, path: Path, at: datetime | None = None) -> pa.Table:
@@ -123,19 +121,19 @@ class Scorer:
             DataError: the tables are not valid, or differ in form from the tables of training.
         """
         data = load_new_data(self.before, path).data
-        return self.scored(data, at or datetime.now(UTC))
+        return self.score_data(data, at or datetime.now(UTC))
 
-    def scored(self, data: Dataset, at: datetime) -> pa.Table:
+    def score_data(self, data: Dataset, at: datetime) -> pa.Table:
         """`score` of data in the form that the model wants."""
-        table = self.predicted(data)
+        table = self.predict(data)
         for name, word in (("model", self.name), ("run", self.run)):
             places = pa.array(np.zeros(len(table), np.int32))
             table = table.append_column(name, pa.DictionaryArray.from_arrays(places, [word]))
         moment = pa.scalar(at.astimezone(UTC), pa.timestamp("s", "UTC"))
         return table.append_column("scored_at", pa.repeat(moment, len(table)))
 
-    def predicted(self, data: Dataset) -> pa.Table:
-        """`scored`, without the columns that say by what and when."""
+    def predict(self, data: Dataset) -> pa.Table:
+        """`score_data`, without the columns that say by what and when."""
         form = self.form
         p = probabilities(self.net, self.weights, graph_of(data, data.features, DTYPES[self.dtype]))
         targets = form.targets["names"] if form.targets is not None else ()
@@ -151,13 +149,17 @@ class Scorer:
 
     def facts(self) -> Record:
         """Facts about the model, for people and monitors."""
-        form, flagging = self.form, self.flagging
-        names: Record = {"columns": list(self.before.columns), "examples": form.example}
+        form = self.form
+        facts: Record = {"model": self.name, "run": self.run, "client": self.client, "round": self.round}
+        facts |= {"architecture": self.model["name"], "columns": list(self.before.columns), "examples": form.example}
         classes: list[object] = [*form.labels] or [*range(form.classes)]
-        names |= {"classes": classes} if form.targets is None else {"targets": list(form.targets["names"])}
-        flags = {} if flagging is None else {"flagged": classes[flagging.positive], "threshold": flagging.threshold}
-        about = {"model": self.name, "run": self.run, "client": self.client, "round": self.round}
-        return {**about, "architecture": self.model["name"], **names, **flags, "release": self.release}
+        if form.targets is None:
+            facts["classes"] = classes
+        else:
+            facts["targets"] = list(form.targets["names"])
+        if self.flagging is not None:
+            facts |= {"flagged": classes[self.flagging.positive], "threshold": self.flagging.threshold}
+        return facts | {"release": self.release}
 
     def save(self, path: Path) -> None:
         """Write the one file, with a digest of its content."""
@@ -187,18 +189,18 @@ class Scorer:
         Raises:
             UserError: the file was changed or is damaged, or is of another format than this version reads.
         """
-        blob = read(path)
+        content = read(path)
         try:
-            if not has_its_digest(blob):
+            if not has_its_digest(content):
                 raise ReplyRefused("its content does not match its digest")
-            tree = decode(blob, filled=0)
+            tree = decode(content, filled=0)
             about = json.loads(tree[_ABOUT])
-            written = about["format"]
+            file_format = about["format"]
         except (ReplyRefused, TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
-            raise UserError(f"{path} was changed or is damaged: {error}. {_AGAIN}", code="score.damaged") from error
-        if written != FORMAT:
+            raise UserError(f"{path} was changed or is damaged: {error}. {_REMEDY}", code="score.damaged") from error
+        if file_format != FORMAT:
             raise UserError(
-                f"{path} is of format {written}, by fedweave {about.get('release')}; {version('fedweave')} reads "
+                f"{path} is of format {file_format}, by fedweave {about.get('release')}; {version('fedweave')} reads "
                 f"format {FORMAT}. Export the model again with this version, or install that one.",
                 code="score.format",
             )
@@ -206,16 +208,19 @@ class Scorer:
             before = InputFormat.of_plain(about["before"], has_ports(_choice(about["model"]).make()))
             rule = about["flagging"]
             return cls(
-                about["model"],
-                tree[_WEIGHTS],
-                before,
-                *(str(about["client"]), int(about["round"]), str(about["run"]), str(about["dtype"])),
-                None if rule is None else Flagging(int(rule[0]), float(rule[1])),
-                tuple(map(float, about["widths"])),
-                str(about["release"]),
+                model=about["model"],
+                weights=tree[_WEIGHTS],
+                before=before,
+                client=str(about["client"]),
+                round=int(about["round"]),
+                run=str(about["run"]),
+                dtype=str(about["dtype"]),
+                flagging=None if rule is None else Flagging(int(rule[0]), float(rule[1])),
+                widths=tuple(map(float, about["widths"])),
+                release=str(about["release"]),
             )
         except (TypeError, LookupError, ValueError, AttributeError) as error:
-            raise UserError(f"{path} was changed or is damaged: {error}. {_AGAIN}", code="score.damaged") from error
+            raise UserError(f"{path} was changed or is damaged: {error}. {_REMEDY}", code="score.damaged") from error
 
 
 def _choice(section: Document) -> Choice:
@@ -289,9 +294,17 @@ def scorer_of(
             "`fedweave predict` or `fedweave sites predict`.",
             code="score.model",
         )
-    weights, dtype = plain_weights(algorithm, w), config.engine.values["dtype"]
-    digest = config_hash(run)
-    return Scorer(config.model.plain(), weights, before, client, round, digest, dtype, flagging, widths)
+    return Scorer(
+        model=config.model.plain(),
+        weights=plain_weights(algorithm, w),
+        before=before,
+        client=client,
+        round=round,
+        run=config_hash(run),
+        dtype=config.engine.values["dtype"],
+        flagging=flagging,
+        widths=widths,
+    )
 
 
 class ChosenModel(NamedTuple):
@@ -312,22 +325,24 @@ def choose_model(run: Trained, model: str | None, client: str | None) -> ChosenM
     Raises:
         UserError: there is no such model or client, or no one model fits new tables.
     """
-    algorithm, data = run.algorithm, run.built.data
-    which = model or ("global" if client is None and algorithm.global_model(run.state) is not None else "personal")
+    which = model
+    if which is None:
+        has_global = run.algorithm.global_model(run.state) is not None
+        which = "global" if client is None and has_global else "personal"
     if which != "global" and client is None:
         raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
     if any(part.columns is not None for part in run.seen.parts):
         raise UserError("in the run each client has columns of its own, so that no one module fits them.")
-    whose = client or run.built.fed.clients[0]
-    w, config = run.model_of(which, whose), run.config.of_member(whose, run.built.fed.clients)
-    form = read_form(run.directory) or form_of_config(config, data, run.built.partition)
-    form = form if client is None else form_of_client(run, form, client)
-    alarm = flagging_of(run, {whose: w})
-    if isinstance(alarm, Mapping):
-        alarm = alarm[whose]
-        if client is None:  # the threshold of one client's validation examples is not the global model's
-            alarm = alarm._replace(threshold=HALF)
-    return ChosenModel(which, client, config, deployable(run.built.algorithm_of(whose)), w, form, alarm)
+    holder = client or run.built.fed.clients[0]
+    w, config = run.model_of(which, holder), run.config.of_member(holder, run.built.fed.clients)
+    form = form_of_run(run)
+    if client is None:
+        flagging = flagging_of_global(run)
+    else:
+        form = form_of_client(run, form, client)
+        rule = flagging_of(run, {client: w})
+        flagging = rule[client] if isinstance(rule, dict) else rule
+    return ChosenModel(which, client, config, deployable(run.built.algorithm_of(holder)), w, form, flagging)
 
 
 def scorer_of_run(run: Trained, choice: ChosenModel) -> Scorer:
@@ -336,12 +351,18 @@ def scorer_of_run(run: Trained, choice: ChosenModel) -> Scorer:
     Raises:
         UserError: see `scorer_of`.
     """
-    data = run.built.data
-    before = InputFormat.of_run(run.config, choice.form, data)
-    own_units = data.target_scale is not None and data.target_scaling == "own" and choice.client is None
-    widths = () if choice.which == "trained" or own_units else tuple(half_widths(run))
-    identity = choice.client or GLOBAL, run.built.fed.round, load(run.directory / CONFIG)
-    return scorer_of(choice.config, choice.algorithm, choice.w, before, *identity, choice.flagging, widths)
+    has_intervals = choice.which != "trained" and (choice.client is not None or not has_own_units(run.built.data))
+    return scorer_of(
+        choice.config,
+        choice.algorithm,
+        choice.w,
+        InputFormat.of_run(run.config, choice.form, run.built.data),
+        choice.client or GLOBAL,
+        run.built.fed.round,
+        load(run.directory / CONFIG),
+        choice.flagging,
+        tuple(half_widths(run)) if has_intervals else (),
+    )
 
 
 def scorer_at(place: Path, model: str | None = None, client: str | None = None, when: When = "last") -> Scorer:
@@ -364,29 +385,23 @@ def scorer_at(place: Path, model: str | None = None, client: str | None = None, 
             f"--model and --round are of a run's folder, and {place} holds one model. Leave them out.",
             code="score.client",
         )
-    scorer = Scorer.load(file := scorer_file(place))
-    if later := _later(place, file):
-        _LOG.warning(
-            "note: the model is of %s; %s began later and has left none so far: %s may say why",
-            file.parent.name,
-            later,
-            place / "fedweave.log",
-        )
+    file = scorer_file(place)
+    scorer = Scorer.load(file)
+    if file.parent.parent == place / "runs":  # a site's folder: its runs that trained later, and left no scorer
+        began = {run.parent: run.stat().st_mtime for run in place.glob(f"runs/*/{COLUMNS}")}
+        later = [run for run in began if began[run] > file.stat().st_mtime and not (run / SCORER).exists()]
+        if later:
+            _LOG.warning(
+                "note: the model is of %s; %s began later and has left none so far: %s may say why",
+                file.parent.name,
+                max(later, key=began.__getitem__).name,
+                place / "fedweave.log",
+            )
     if client is not None and client != scorer.client:
         raise UserError(
             f"--client {client}: {place} holds the model of {scorer.client}. Leave --client out.", code="score.client"
         )
     return scorer
-
-
-def _later(place: Path, file: Path) -> str:
-    """The last run of the site's folder `place` that trained after the scorer in `file`, and left none; "" if there is
-    none, or the place is no site's folder."""
-    if file.parent.parent != place / "runs":
-        return ""
-    began = {run.parent: run.stat().st_mtime for run in place.glob(f"runs/*/{COLUMNS}")}
-    later = [run for run in began if began[run] > file.stat().st_mtime and not (run / SCORER).exists()]
-    return max(later, key=began.__getitem__).name if later else ""
 
 
 def scorer_file(place: Path) -> Path:

@@ -65,7 +65,7 @@ def attack(
 ) -> None:
     """Attack what clients send: what each attack finds with and without the defense. For a run on links: what the
     models reveal of the links that they were trained on."""
-    from fedweave.apply.link_attack import inferred
+    from fedweave.apply.link_attack import infer_membership
     from fedweave.core.plugins import check_trusted
     from fedweave.experiment.runs.files import CONFIG
     from fedweave.experiment.runs.trained import finished, trained
@@ -78,7 +78,7 @@ def attack(
     if config.links is not None:
         if not source.is_dir():
             raise UserError("an attack on links is on trained models; name the directory of a run.", code="user.attack")
-        for attack in inferred(trained(source, finished(source), "Its sites attack there.")):
+        for attack in infer_membership(trained(source, finished(source), "Its sites attack there.")):
             scores = {"AUC": f"{attack.auc:.3f}", "advantage": f"{attack.advantage:.3f}"}
             rows.append({"link membership, by who knows": attack.knows} | scores)
     else:

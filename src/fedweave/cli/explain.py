@@ -14,7 +14,7 @@ TOP = 10  # reasons on a terminal
 
 
 class Method(StrEnum):
-    """How reasons are weighed (see `experiment.runs.reasons`)."""
+    """How reasons are weighed (see `apply.reasons`)."""
 
     leave_out = "leave-out"
     gradients = "gradients"

@@ -35,7 +35,7 @@ def export(
     It exports the global model if there is one; --model personal or trained exports the --client's model. A run between
     sites has only the global model; `fedweave sites export` also writes the names of columns and classes.
     """
-    from fedweave.apply.drift import reference_of_run
+    from fedweave.apply.histograms import reference_of_run
     from fedweave.experiment.runs.files import HISTOGRAMS
     from fedweave.experiment.runs.trained import finished, trained
     from fedweave.export.card import read_card

@@ -52,6 +52,7 @@ def forget(
     signed with its key.
     """
     from fedweave.apply import forgetting
+    from fedweave.apply.forgetting_record import RECORD
     from fedweave.experiment.runs.files import write_page
     from fedweave.partition.forgetting import read_ids
     from fedweave.reports.forgetting import document, headline, inference, quality, verdict
@@ -84,7 +85,7 @@ def forget(
         result = forgetting.forget(directory, tuple(client or ()), names, rounds, out, observe)
     page = replace(document(result.record), signer=certificate_name(signers[0]) if signers else "")
     write_page(result.directory / PAGE, html(page))
-    paths = [forgetting.RECORD, PAGE]
+    paths = [RECORD, PAGE]
     if signers:
         report = Report(page)
         for folder in signers:

@@ -68,7 +68,9 @@ def predict(
     test graph's with the global model. New examples get the global model if there is one, else a row for every client.
     The parties of a vertical run predict jointly, and --data holds the new nodes together with the old.
     """
-    from fedweave.apply.predictions import embeddings_of_run, error_of, function, measured, right
+    from fedweave.apply.embeddings import embeddings_of_run
+    from fedweave.apply.own_metrics import load_metric, measure
+    from fedweave.apply.prediction_table import accuracy_of, rmse_of
     from fedweave.apply.run_predictions import PairQuery, predictions
     from fedweave.experiment.runs import files
     from fedweave.reports.terminal import screen
@@ -105,7 +107,7 @@ def predict(
     if embeddings:
         table, functions = embeddings_of_run(directory, which, client), []
     else:
-        functions = [function(name) for name in metric or ()]
+        functions = [load_metric(name) for name in metric or ()]
         query = PairQuery(pairs, node, top or TOP, relation)
         table = predictions(directory, data, which, client, when.value, query)
     write_table_file(path, table, spreadsheet)
@@ -113,7 +115,7 @@ def predict(
     # 3. What it has.
     text = f"{len(table)} {'embeddings' if embeddings else 'predictions'}"
     if data is not None:  # for its own examples the run's metrics show more
-        share, error = right(table), error_of(table)
+        share, error = accuracy_of(table), rmse_of(table)
         text += "" if share is None else f", right for {share:.1%} of the examples with a known class"
         text += "" if error is None else f", RMSE {error:.4g} over the examples with a known number"
     lines = [f"{text}: {path}"]
@@ -132,7 +134,7 @@ def predict(
             never = counted(len(without_rows), "client")
             lines.append(f"note: {never} never trained and have no rows: {listed(without_rows)}")
     for own_metric in functions:
-        scores = measured(table, own_metric)
+        scores = measure(table, own_metric)
         overall = "" if scores.overall is None else f", on the global test graph {scores.overall:.4f}"
         means = f"mean over clients {scores.local:.4f}, of all test examples {scores.pooled:.4f}"
         lines.append(f"{scores.name}: {means}{overall}")

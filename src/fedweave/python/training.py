@@ -31,9 +31,9 @@ from fedweave.reports.terminal import Terminal, screen
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedweave.apply.forgetting import Forgetting
-    from fedweave.apply.predictions import Metric, SplitScores
-    from fedweave.apply.reasons import Explanation, Method
+    from fedweave.apply.explanation import Explanation, Method
+    from fedweave.apply.forgetting_record import Forgetting
+    from fedweave.apply.own_metrics import Metric, SplitScores
 
 
 _LOG = logging.getLogger(__name__)
@@ -101,9 +101,9 @@ class SavedRun(Shown):
             UserError: the run is not finished, was made between sites or of parties, or has no such model or split; the
                 function fails or returns no number.
         """
-        from fedweave.apply.predictions import of_run
+        from fedweave.apply.own_metrics import measure_run
 
-        return of_run(self.directory, metric, split, model)
+        return measure_run(self.directory, metric, split, model)
 
     def embeddings(self, model: str | None = None, client: str | None = None) -> pa.Table:
         """The last layer's input for the run's own examples: a row per client and example with columns "client", the
@@ -115,7 +115,7 @@ class SavedRun(Shown):
             UserError: the run is not finished, was made between sites or of parties, or has no such model or client, or
                 the model has no embeddings.
         """
-        from fedweave.apply.predictions import embeddings_of_run
+        from fedweave.apply.embeddings import embeddings_of_run
 
         return embeddings_of_run(self.directory, model, client)
 

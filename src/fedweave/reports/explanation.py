@@ -7,7 +7,7 @@ import numpy as np
 from scipy.sparse.csgraph import shortest_path
 
 from fedweave.accounts.document import print_line
-from fedweave.apply.reasons import Explanation, Reason, SmallGraph
+from fedweave.apply.explanation import Explanation, Reason, SmallGraph
 from fedweave.core.types import Record
 from fedweave.datasets.molecules import coordinates
 from fedweave.reports.colors import tone

@@ -3,7 +3,7 @@
 from rich.filesize import decimal
 
 from fedweave.accounts.document import Document, Section, grid
-from fedweave.apply.forgetting import EXACT, RECORD
+from fedweave.apply.forgetting_record import EXACT, RECORD
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import listed

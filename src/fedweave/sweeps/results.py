@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedweave.apply.predictions import function, of_run
+from fedweave.apply.own_metrics import load_metric, measure_run
 from fedweave.core.text import counted, markdown_table
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError
@@ -83,7 +83,7 @@ class SweepOptions:
             UserError: matplotlib is not installed, or there is no such function.
         """
         for name in self.metrics:
-            function(name)
+            load_metric(name)
         if self.figures is not None:
             figures.check()
 
@@ -155,9 +155,9 @@ def _add_metrics(runs: Sequence[Run], configs: Mapping[Path, Config], names: Seq
     """Add the results of the user's own functions on test examples to the summaries; returns {metric: heading}."""
     columns: dict[str, str] = {}
     for name in names:
-        metric = function(name)
+        metric = load_metric(name)
         for run in runs:
-            result = of_run(run.directory, metric, config=configs[run.directory])
+            result = measure_run(run.directory, metric, config=configs[run.directory])
             local_key = f"own/local/{result.name}"
             pooled_key = f"own/pooled/{result.name}"
             columns |= {local_key: f"{result.name}, test", pooled_key: "pooled"}

@@ -10,19 +10,9 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from fedweave.apply.forgetting import (
-    BEFORE,
-    EXACT,
-    FAST,
-    KIND,
-    Forgetting,
-    Outcome,
-    compared,
-    losses,
-    new_folder,
-    outputs_of,
-    separated,
-)
+from fedweave.apply.forgetting_record import BEFORE, EXACT, FAST, KIND, Forgetting, new_folder
+from fedweave.apply.model_comparison import Outcome, compare_models, losses, separation_of
+from fedweave.apply.outputs import outputs_of
 from fedweave.apply.scorer import Scorer, scorer_file
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.graph_arrays import DTYPES
@@ -141,7 +131,7 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
             "list": commitment,
         },
         "metric": metric,
-        "models": compared(outcomes, metric, positive),
+        "models": compare_models(outcomes, metric, positive),
         "configurations": {name: model.run for name, model in chosen.models.items() if name != BEFORE},
         "notes": notes,
     }
@@ -228,7 +218,7 @@ def _attack(
     reference = [-loss[: whole.examples][public[TEST] & remaining_rows]]
     if not len(reference[0]) and test is not None:
         reference = [-losses(model.net, model.weights, test)[test.masks[TEST].cpu().numpy()]]
-    return separated([-loss[: whole.examples][forgotten_training]], reference)
+    return separation_of([-loss[: whole.examples][forgotten_training]], reference)
 
 
 def _metric(model: Scorer, rest: Dataset) -> tuple[str, int | None]:

@@ -13,9 +13,11 @@ import pyarrow as pa
 from torch import Tensor
 
 from fedweave.algorithms.deployment import deployable
-from fedweave.apply.drift import columns_of, reference
-from fedweave.apply.link_predictions import read_pairs, scored
-from fedweave.apply.predictions import Predicted, ends_of, links_table, predictions_table, probabilities
+from fedweave.apply.histograms import columns_of, reference
+from fedweave.apply.link_predictions import read_pairs, score_pairs
+from fedweave.apply.outputs import probabilities
+from fedweave.apply.prediction_table import Predicted, ends_of, predictions_table
+from fedweave.apply.predictions import links_table
 from fedweave.apply.scorer import scorer_of
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Client
@@ -97,7 +99,7 @@ def write_predictions(
         if model is not None and isinstance(holdings, Holdings) and holdings.pairs is not None:  # the owner's table
             pairs = read_pairs(holdings.pairs, data.links)
             at, numbers = pairs.among(names)
-            scores = scored(site, deployable(job.algorithm).net, model, job.graph, names, data.links, numbers)
+            scores = score_pairs(site, deployable(job.algorithm).net, model, job.graph, names, data.links, numbers)
             absent = np.isin(np.arange(len(pairs.relation)), at, invert=True)
             table = pa.concat_tables([scores, pairs.unscored(absent, data.links, scores.schema)])
             path = job.run_folder / PAIRS_SCORED
@@ -154,7 +156,7 @@ def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None,
         data, columns = job.holdings.data, columns_of(load_tables(about, job.folder), scorer.form)
         used = None if data.public is None else np.asarray(data.public)  # [3, e]
         unseen = None if used is None else used[VAL] | used[TEST]
-        histograms = reference(scorer.name, [*columns], scorer.predicted(data), unseen, data.examples)
+        histograms = reference(scorer.name, [*columns], scorer.predict(data), unseen, data.examples)
         histograms.save(job.run_folder / HISTOGRAMS)
     except Exception as error:  # the run goes on without them
         more = fields("no-histograms", run=job.run, error=type(error).__name__)

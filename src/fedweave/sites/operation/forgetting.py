@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from fedweave.apply.forgetting import BEFORE, EXACT, FAST, SHARE, new_folder
+from fedweave.apply.forgetting import SHARE
+from fedweave.apply.forgetting_record import BEFORE, EXACT, FAST, new_folder
 from fedweave.core.types import Record
 from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Choice
