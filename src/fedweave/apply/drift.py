@@ -94,8 +94,10 @@ class TableDrift(Shown):
     @property
     def table(self) -> pa.Table:
         """A row for each column and score."""
-        names = ("name", "of", "kind", "stability", "chance", "distance")
-        return pa.table({name: [getattr(shift, name) for shift in self.shifts] for name in names})
+        columns = {}
+        for name in ("name", "of", "kind", "stability", "chance", "distance"):
+            columns[name] = [getattr(shift, name) for shift in self.shifts]
+        return pa.table(columns)
 
     def facts(self) -> dict[str, object]:
         """How many columns moved, and the first."""

@@ -148,7 +148,13 @@ def parties_difference(before: Built, new: Built) -> str:
 
 def _columns(built: Built) -> list[list[str]]:
     """The names of each party's features, or their numbers."""
-    sizes = [(party.names, party.columns) for party in built.data.parties or ()]
-    if not sizes:
-        sizes = [((), part.columns) for part in built.partition.parts if part.columns is not None]
-    return [list(names) or [f"column {at}" for at in range(len(columns))] for names, columns in sizes]
+    names = []
+    for party in built.data.parties or ():
+        names.append(list(party.names) or _column_numbers(party.columns))
+    if names:
+        return names
+    return [_column_numbers(part.columns) for part in built.partition.parts if part.columns is not None]
+
+
+def _column_numbers(columns: np.ndarray) -> list[str]:
+    return [f"column {at}" for at in range(len(columns))]

@@ -85,7 +85,8 @@ def node_columns(case: Case, used: np.ndarray) -> Columns:
         rows = np.flatnonzero(used)
     if not len(scaling.get("shift", ())):
         return Columns(names, data.x[rows])
-    shift, divisor = (np.array([value or 0.0 for value in scaling[key]]) for key in ("shift", "divisor"))
+    shift = np.array([value or 0.0 for value in scaling["shift"]])
+    divisor = np.array([value or 0.0 for value in scaling["divisor"]])
     return Columns(names, data.x[rows], shift, divisor)
 
 

@@ -61,35 +61,33 @@ def read_card(path: Path | None) -> CardSettings:
 
 NO_SETTINGS = CardSettings()
 _PLACES = {"global": "on {test}", "local": "mean over clients on their own test examples, of the models that they use"}
-_SHOWN = (
-    *(
-        (f"{whose}/{metric}", f"{name}, {of}")
-        for metric, name in (
-            ("rmse", "root mean squared error in the data's units"),
-            ("mae", "mean absolute error in the data's units"),
-            ("r2", "R²"),
-            ("rmse_of_mean", "root mean squared error of predicting the mean of the training examples"),
-        )
-        for whose, of in _PLACES.items()
-    ),
-    ("pooled/average_precision", "average precision, all members' test examples together"),
-    ("pooled/recall_at_1", "share of the positive test examples among the hundredth with the highest scores"),
-    ("pooled/recall", "share of the positive test examples that are flagged from the threshold on"),
-    ("pooled/precision", "share of positives among the test examples that are flagged"),
-    ("pooled/brier", "Brier score of the probabilities"),
-    ("pooled/calibration_error", "expected calibration error of the probabilities, 15 bins"),
-    ("global/macro_f1", "macro F1"),
-    ("global/accuracy", "accuracy on {test}"),
-    ("local/accuracy", "mean over clients of the accuracy on their own test examples, of the models that they use"),
-    (
-        "trained/accuracy",
-        "mean over clients of the accuracy on their own test examples, of each model right after local training",
-    ),
-    ("global/loss", "test loss, of the examples of the global accuracy"),
-    ("pooled/auc", "area under the ROC curve, all members' test examples compared with each other"),
-    ("within/auc", "area under the ROC curve over pairs of test examples of the same member, of {members}"),
-    ("global/auc", "area under the ROC curve on the global test set or, without one, within members"),
-)
+_OF_NUMBERS = {
+    "rmse": "root mean squared error in the data's units",
+    "mae": "mean absolute error in the data's units",
+    "r2": "R²",
+    "rmse_of_mean": "root mean squared error of predicting the mean of the training examples",
+}
+_SHOWN = {}  # {metric: its description}, in the card's order
+for _metric, _name in _OF_NUMBERS.items():
+    for _place, _of in _PLACES.items():
+        _SHOWN[f"{_place}/{_metric}"] = f"{_name}, {_of}"
+_SHOWN |= {
+    "pooled/average_precision": "average precision, all members' test examples together",
+    "pooled/recall_at_1": "share of the positive test examples among the hundredth with the highest scores",
+    "pooled/recall": "share of the positive test examples that are flagged from the threshold on",
+    "pooled/precision": "share of positives among the test examples that are flagged",
+    "pooled/brier": "Brier score of the probabilities",
+    "pooled/calibration_error": "expected calibration error of the probabilities, 15 bins",
+    "global/macro_f1": "macro F1",
+    "global/accuracy": "accuracy on {test}",
+    "local/accuracy": "mean over clients of the accuracy on their own test examples, of the models that they use",
+    "trained/accuracy": "mean over clients of the accuracy on their own test examples, of each model right after local "
+    "training",
+    "global/loss": "test loss, of the examples of the global accuracy",
+    "pooled/auc": "area under the ROC curve, all members' test examples compared with each other",
+    "within/auc": "area under the ROC curve over pairs of test examples of the same member, of {members}",
+    "global/auc": "area under the ROC curve on the global test set or, without one, within members",
+}
 _EXAMPLES = {
     "edge": "; an example is one edge, such as a transfer, and the model gives logits for each row of edge_index"
 }

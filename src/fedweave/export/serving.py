@@ -364,9 +364,7 @@ def _table(name: str, rows: object, max_columns: int) -> pa.Table:
         raise Refused(400, f"{name} is no list of rows. Give each row as an object of columns.", "score.body")
     columns = dict[str, None]()
     for at, row in enumerate(rows):
-        if all(
-            cell is None for cell in row.values()
-        ):  # a table's blank rows are skipped, and each row here gets a score
+        if all(cell is None for cell in row.values()):  # a table's blank rows are skipped: it would get no score
             raise Refused(422, f"{name}: row {at} is empty. Leave it out, or give its columns.", "score.body")
         columns |= dict.fromkeys(row)
     for column in columns:

@@ -245,7 +245,8 @@ def table_of(groups: Sequence[Group], more: Callable[[Run], Record] = lambda run
     for group in groups:
         for run in group.runs:
             row = _description(group, run) | more(run)
-            for name, value in ({key: run.summary.get(key) for key in _COSTS} | run.summary["metrics"]).items():
+            numbers = {key: run.summary.get(key) for key in _COSTS} | run.summary["metrics"]
+            for name, value in numbers.items():
                 if isinstance(value, int | float) and math.isfinite(value):
                     row[name] = float(value)
             rows.append(row)
