@@ -81,7 +81,7 @@ def test_where_generators_make_nothing_it_is_fedavg_and_prototypes_cross_once(mo
 
 def test_generators_come_nearer_to_the_prototypes_of_what_is_hidden() -> None:
     graph, part = graphs()["site-2"], feddep.MissingEmbeddings(**SMALL)
-    hidden, n = part.hides(graph, random.key(1)), graph.nodes
+    hidden, n = part.draw_hidden(graph, random.key(1)), graph.nodes
     assert hidden.any()
     assert not (hidden & (graph.masks[0] | graph.masks[2])).any()
     known = {"hidden": hidden, "prototype": torch.full((1, 1, feddep.WIDTH), 0.5), "near": torch.ones(1, 1, n) > 0}

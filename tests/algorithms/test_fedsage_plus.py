@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS, FedAvg
 from fedweave.algorithms.fedsage_plus import MissingNeighbours, forward_offers, sum_gradients
-from fedweave.algorithms.generated_neighbors import mended, strongest
-from fedweave.algorithms.neighbors import classification, counts, embeddings, mismatch, noisy, squares
+from fedweave.algorithms.generated_neighbors import add_neighbors, keep_largest
+from fedweave.algorithms.neighbors import add_noise, classification, counts, embeddings, mismatch, squares
 from fedweave.contract.subject import RecordingSimulation
 from fedweave.core import model as models
 from fedweave.core import random
@@ -103,7 +103,7 @@ def test_mending_by_hand(kind: Any) -> None:
     path = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
     before = GraphArrays(kind(x), path, np.array([1, 0, 1]), np.eye(3, dtype=bool), np.array([0, 1, -1]))
     made = np.array([[0.1, -0.3, 0.2], [0.4, 0.5, 0.6], [-0.9, 0.7, 0.8]], np.float32)
-    after = mended(before, np.array([0, 0, 2]), made)
+    after = add_neighbors(before, np.array([0, 0, 2]), made)
     new = after.x if isinstance(after.x, np.ndarray) else after.x.toarray()
     assert (new[:3] == x).all()
     if kind is sp.csr_matrix:  # the densest node has two features
@@ -136,7 +136,7 @@ def test_the_mended_classifier_is_graphsage_on_the_mended_graph() -> None:
     edges = at[arrays.edges[:, kept[arrays.edges].all(0)]]
     own = GraphArrays(arrays.x.toarray()[kept], edges, arrays.y[kept], arrays.masks[:, kept])
     owners = at[rows.repeat_interleave(2)[used.flatten()].numpy()]
-    whole = mended(own, owners, made[used].numpy())
+    whole = add_neighbors(own, owners, made[used].numpy())
     both = make_graph(*whole[:4], dtype=DOUBLE)
     sage = MODELS["sage"](hidden=64, dropout=0.0).build(FEATURES, 3)
     logits = models.apply(sage, w, both)[: kept.sum()]
@@ -186,13 +186,13 @@ def test_the_local_loss_is_of_what_visible_nodes_miss_and_of_their_hidden_neighb
     assert sorted(rows[real].tolist()) == [u for u, missed in theirs.items() if missed]
     assert 0 < int(real.sum()) < len(theirs)
     assert theirs[0], "the node that empty places stand for has hidden neighbors, too"
-    made = part.net.features(w["features"], noisy(z[rows], random.fold(key, "noise")))
+    made = part.net.features(w["features"], add_noise(z[rows], random.fold(key, "noise")))
     gaps = [
         min(((made[at, slot] - x[v]) ** 2).mean() for v in theirs[u])
         for at, u in enumerate(rows[real].tolist())
         for slot in range(min(2, len(theirs[u])))
     ]
-    used = part.net.used(torch.floor(count[rows]).long()) & real[:, None]
+    used = part.net.used_slots(torch.floor(count[rows]).long()) & real[:, None]
     third = classification(w["classifier"], graph, graph.real & ~hidden, rows, made, used)
     expected = number + torch.stack(gaps).mean() + third
     assert part.local_loss(w, graph, key, kept | {"hidden": hidden}) == pytest.approx(float(expected), abs=1e-12)
@@ -258,7 +258,7 @@ def test_a_step_of_the_exchange_is_of_the_own_term_and_of_what_others_returned()
     w = kept["w"]["features"]
     told = map_leaves(lambda leaf: random.uniform(random.key(5), tuple(leaf.shape)).double(), w)
     rows, real = PART.draw_rows(graph, random.fold(key, "rows"), kept["hidden"])
-    made = PART.net.features(w, noisy(kept["z"][rows], random.fold(key, "noise")))
+    made = PART.net.features(w, add_noise(kept["z"][rows], random.fold(key, "noise")))
     own = PART.local_mismatch(graph, made, rows, real, kept)
     others = sum(float((leaf * dict(leaves(told))[path]).sum()) for path, leaf in leaves(w))
     assert float(own) > 0.01
@@ -331,9 +331,9 @@ def test_mended_features_are_made_of_embeddings_with_noise() -> None:
     fed, key = believing(begun(), 1.3), random.key(8)
     graph, state = fed.graphs["site-4"], fed.snapshot()["site-4"]
     w, n = state["neighbours"]["w"], int(graph.real.sum())
-    z = noisy(embeddings(w["encoder"], graph, graph.real), random.fold(key, "noise"))
+    z = add_noise(embeddings(w["encoder"], graph, graph.real), random.fold(key, "noise"))
     most = int(np.diff(graph_arrays(graph).x.indptr).max())
-    made = strongest(PART.net.features(w["features"], z)[:n, 0].numpy(), most)
+    made = keep_largest(PART.net.features(w["features"], z)[:n, 0].numpy(), most)
     new = PART.mend(Client(graph, state, key, random.key(9)), {})["graph"]
     assert (dense(new.x)[n : 2 * n] - torch.from_numpy(made)).abs().max() < 1e-12
 

@@ -31,7 +31,7 @@ def weights(tree: Tree) -> dict[str, Any]:
 def kept(name: str, step: Any, fed: Simulation) -> dict[str, Any]:
     """The weights that training goes on from: the server's and, where it does not send all, the clients'."""
     made = algorithm(name)
-    at_server = isinstance(made, FedAvg) and not made._goes_on
+    at_server = isinstance(made, FedAvg) and not made._reads_last_weights
     return weights({"server": step.state} | ({} if at_server else fed.snapshot()))
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedweave import models
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import ForeignEnds
-from fedweave.algorithms.parts.foreign import ends_of, with_foreign
+from fedweave.algorithms.parts.external_ends import crossing_examples, crossing_pairs
 from fedweave.apply.run_predictions import PairQuery, predictions
 from fedweave.contract.subject import ShardedRecorder
 from fedweave.core import model as core_models
@@ -178,12 +178,14 @@ def test_the_row_of_a_node_may_have_its_neighbors_but_for_the_link_that_is_score
     h = gcn(state["w"], graph)
     names = graph.extra[FOREIGN_NODES][:, 0].tolist()
     three, four, five = (names.index(name) for name in fed.graphs["b"].extra[NODE_NAMES][:3, 0].tolist())
-    rows = part.foreign(algorithm.model, state["w"], graph, memory) - memory["h"]
+    rows = part.external_rows(algorithm.model, state["w"], graph, memory) - memory["h"]
     due = {three: h[0], four: (h[1] + h[2]) / 2, five: (h[0] + h[1] + h[2]) / 3}
     for place, row in due.items():
         assert torch.allclose(rows[place], row, atol=1e-12)
     links, real = part.links(graph)
-    apart = part._without(graph, h.new_zeros(graph.nodes, 3).index_copy(0, torch.arange(3), h), memory, links, real)
+    apart = part._rows_without_link(
+        graph, h.new_zeros(graph.nodes, 3).index_copy(0, torch.arange(3), h), memory, links, real
+    )
     without = {(0, three): (h[1] + h[2]) / 2, (1, four): h[2], (2, four): h[1]}
     for (own, place), row in without.items():
         [at] = [i for i in range(int(real.sum())) if links[:2, i].tolist() == [own, graph.nodes + place]]
@@ -253,7 +255,7 @@ def test_no_pair_between_members_is_a_message() -> None:
         pairs, there = part.no_links(graph, links, random.key(3))
         assert there[real].float().mean() > 0.9
         drawn = set(map(tuple, pairs[:2, there & real].T.tolist()))
-        known = set(map(tuple, ends_of(graph)[:2, table[:, 5] == 1].T.tolist()))
+        known = set(map(tuple, crossing_pairs(graph)[:2, table[:, 5] == 1].T.tolist()))
         assert not drawn & (known | {(v, u) for u, v in known})
 
 
@@ -487,7 +489,7 @@ def test_pairs_that_users_ask_about_get_the_scores_that_evaluation_gives_them(tm
     client, w = next(iter(run.models("personal").items()))
     own, graph = run.built.partition.parts[0].nodes, run.built.fed.graphs[client]
     memory = run.built.fed.snapshot()[client]["ForeignEnds"]
-    judged = with_foreign(ForeignEnds(neighbors=neighbors), run.net_of(client), w, graph, memory)
+    judged = crossing_examples(ForeignEnds(neighbors=neighbors), run.net_of(client), w, graph, memory)
     scores = core_models.infer(run.net_of(client), w, judged).softmax(1)[:, 1]
     hashes = name_hashes(run.built.data, run.built.data.links).tolist()
     names = np.array(run.built.data.node_ids)

@@ -14,7 +14,7 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 import torch
 
 from fedweave.algorithms import ALGORITHMS, parts
-from fedweave.algorithms.score_sums import summed
+from fedweave.algorithms.score_sums import sum_declaration
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
@@ -448,7 +448,7 @@ def test_metrics_that_are_not_of_the_same_sites_are_noted(project: Path) -> None
 
 def test_in_sums_values_are_rounded_and_not_their_words() -> None:
     """Whose words have a digit behind the point: 4 of 26 are no 5 of 25."""
-    info, words = StepInfo(summed(True)), FixedPoint(64, 1)
+    info, words = StepInfo(sum_declaration(True)), FixedPoint(64, 1)
     pairs = words.encode(torch.tensor([[4.0, 26.0], [16.0, 26.0], [4.0, 4.0]]), 2.0**52)
     found, _, _ = Scoring(10).prepare({"own": {"accuracy": pairs}}, info, 3)
     assert words.decode(found["own"]["accuracy"], torch.float64).tolist() == [[0, 30], [20, 30], [0, 0]]

@@ -134,7 +134,8 @@ if not TYPE_CHECKING:  # to a type checker the names are those imported above, a
     def __getattr__(name):
         """Import an algorithm, a part or a file of this package when it is first used."""
         for registry in (ALGORITHMS, PARTS):
-            if key := registry.of_class(name):
+            key = registry.of_class(name)
+            if key:
                 return registry[key]
         if not name.startswith("_"):
             try:

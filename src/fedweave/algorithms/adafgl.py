@@ -46,7 +46,7 @@ class AdaFGL(FedAvg):
     joint:     rounds of FedAvg; in all later rounds each client trains on its own.
     alpha:     α, weight of the client's own edges in Ã.
     beta:      β, share of the global model's similarity in R; the rest is the similarity of the client's own messages.
-    threshold: least cosine of the global model's predictions that joins a pair.
+    threshold: smallest cosine of the global model's predictions that joins a pair.
     hidden:    width of the client's own modules.
     drop:      dropout of the client's own modules.
     """
@@ -145,7 +145,6 @@ class AdaFGL(FedAvg):
         return {}
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The global weights and, once there are any, the client's own."""
         if "own" not in client.state:
             return {"0": _flat({"joint": super().used(client, message)})}
         state = client.state["own"]
@@ -160,7 +159,9 @@ class AdaFGL(FedAvg):
     def score(self, client: Client, message: Tree) -> Tree:
         w = self.used(client, message)
         trained = self._last_weights(client, w)
-        return self.score_or_store(client, message, w, lambda: score(self.net, w, client, trained, self._goes_on))
+        return self.score_or_store(
+            client, message, w, lambda: score(self.net, w, client, trained, self._reads_last_weights)
+        )
 
     def _last_weights(self, client: Client, used: Tree) -> Tree | None:
         if "own" in client.state:

@@ -1,9 +1,9 @@
 """APFL: Deng, Kamani and Mahdavi 2020, "Adaptive personalized federated learning", algorithm 1.
 
 A client uses a mix of the weights of two models, one of its own and the joint one. Deviations: its own model takes its
-steps after the joint one's, whose weights rest meanwhile, and not in turn with them; the mix's share is fixed unless
-`adaptive`, and then moves once a round, as in the released code, but without that code's pull of .02 to 0;
-clients count in the global model by their training examples (in the paper alike: the part `uniform`).
+steps after the joint one's, whose weights are fixed meanwhile, and not in turn with them; the mix's share is fixed
+unless `adaptive`, and then moves once a round, as in the released code, but without that code's pull of .02 to 0;
+clients count in the global model by their training examples (in the paper equally: the part `uniform`).
 """
 
 from dataclasses import dataclass
@@ -39,22 +39,22 @@ class MixedModel(Part):
     def report(self, ctx: Context) -> Tree:
         client, personal, share = ctx.client, self._personal_weights(ctx), self._share(ctx)
         if self.adaptive:
-            share = self.moved(ctx, share, personal)
+            share = self.step_share(ctx, share, personal)
         key, state = random.fold(client.key, "personal"), ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(personal, client, key, ctx.sent, state=state, within=ctx.trained, share=share)
         v = keep_trained(ctx.examples > 0, v, ctx.received)
         ctx.keep({"v": v, "share": share} | ({"optimizer": state} if ctx.training.keeps_state else {}))
         return {}
 
-    def moved(self, ctx: Context, share: Tensor, personal: Tree) -> Tensor:
+    def step_share(self, ctx: Context, share: Tensor, personal: Tree) -> Tensor:
         """a − lr ⟨v_i − w_t, ∇F_i(v̄_i)⟩, within 0 and 1."""
         key = random.fold(ctx.client.key, "share")
-        slope = ctx.objective.gradient(mixed(share, personal, ctx.received), ctx.client, key, ctx.sent)
+        slope = ctx.objective.gradient(mix_weights(share, personal, ctx.received), ctx.client, key, ctx.sent)
         return (share - ctx.training.lr * dot(sub(personal, ctx.received), slope)).clamp(0, 1)
 
     def personalize(self, ctx: Context) -> Tree:
         return keep_trained(
-            ctx.examples > 0, mixed(self._share(ctx), self._personal_weights(ctx), ctx.received), ctx.received
+            ctx.examples > 0, mix_weights(self._share(ctx), self._personal_weights(ctx), ctx.received), ctx.received
         )
 
     def _personal_weights(self, ctx: Context) -> Tree:
@@ -67,7 +67,7 @@ class MixedModel(Part):
         return share
 
 
-def mixed(share: Tensor, personal: Tree, other: Tree) -> Tree:
+def mix_weights(share: Tensor, personal: Tree, other: Tree) -> Tree:
     """share · own + (1 − share) · other."""
     return add(scale(personal, share), scale(other, 1 - share))
 

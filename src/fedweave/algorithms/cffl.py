@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.algorithms.cgsv import LEAST, SparseUpdates
+from fedweave.algorithms.cgsv import MIN_DIVISOR, SparseUpdates
 from fedweave.algorithms.parts import Needs, Round
-from fedweave.algorithms.parts.weights import TellsExamples
+from fedweave.algorithms.parts.weights import ReportsExamples
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core.bounds import Positive
@@ -23,7 +23,7 @@ from fedweave.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Credibility(TellsExamples):
+class Credibility(ReportsExamples):
     """Values c_i ← sinh(a (.2 c_i + .8 v_i / Σ v_j)), normalized to sum 1, where v_i is the accuracy of its model plus
     Δ_i on the server's validation examples. A client below (2/3) / |R| is excluded for good; R are the remaining
     clients.
@@ -37,7 +37,7 @@ class Credibility(TellsExamples):
     needs = Needs(data=("classes",), models=("whole",))
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """All alike.
+        """Equal values.
 
         Raises:
             ConfigError: the server holds nothing to validate on.
@@ -69,7 +69,7 @@ class Credibility(TellsExamples):
 
         last: Tensor = state["c"][round.at]
         v = torch.where(inside, vmap(accuracy, chunk_size=32)(round.trained), 0)
-        whole = last.sum().clamp(min=LEAST)  # the sum of the called clients' values, so that all values sum to 1
+        whole = last.sum().clamp(min=MIN_DIVISOR)  # the sum of the called clients' values, so that all values sum to 1
         c = torch.sinh(self.a * (0.2 * last / whole + 0.8 * v / v.sum().clamp(min=1e-12))) * inside
         if c.sum() <= 0:
             return last
@@ -88,7 +88,7 @@ class Credibility(TellsExamples):
 
 
 @dataclass(frozen=True)
-class CredibilityReward(TellsExamples, SparseUpdates):
+class CredibilityReward(ReportsExamples, SparseUpdates):
     """Client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude of every tensor of u_N, minus its own share of
     them, with q_i = c_i / max_j c_j · n_i / max_j n_j. It adds them to the weights that it trained."""
 
@@ -96,18 +96,18 @@ class CredibilityReward(TellsExamples, SparseUpdates):
 
     def quota(self, round: Round) -> Tensor:
         n = round.replies.stack("n").double()
-        result: Tensor = round.value / round.value.max().clamp(min=LEAST) * n / n.max().clamp(min=1)
+        result: Tensor = round.value / round.value.max().clamp(min=MIN_DIVISOR) * n / n.max().clamp(min=1)
         return result
 
-    def earned(self, round: Round, quota: Tensor) -> Tree:
+    def reward_entries(self, round: Round, quota: Tensor) -> Tree:
         """The entries without the client's own share, leaves [P, …]."""
 
-        def others(path: str, mine: Tensor) -> Tensor:
-            sent = round.update(path)
-            share = round.weights.to(sent.dtype).view(-1, *[1] * (sent.dim() - 1)) * sent
-            return torch.where(mine != 0, mine - share, 0)
-
-        return nest({path: others(path, mine) for path, mine in leaves(super().earned(round, quota))})
+        rewards = Tree()
+        for path, entries in leaves(super().reward_entries(round, quota)):
+            update = round.update(path)  # [P, …]
+            share = round.weights.to(update.dtype).view(-1, *[1] * (update.dim() - 1)) * update
+            rewards[path] = torch.where(entries != 0, entries - share, 0)
+        return nest(rewards)
 
 
 @preset_of(Credibility, CredibilityReward)

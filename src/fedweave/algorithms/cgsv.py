@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Normalised, Part, Round
-from fedweave.algorithms.parts.weights import BySize, TellsExamples, by_size
+from fedweave.algorithms.parts.weights import BySize, ReportsExamples, by_size
 from fedweave.algorithms.preset import preset_of
 from fedweave.core.bounds import Fraction, NonNegative, Positive
 from fedweave.core.federation import Federation
@@ -40,21 +40,23 @@ class OwedReward(Part):
         return {}, {}, map_leaves(lambda owed: Sparsified(owed[at]), state["owed"])
 
 
-def rewarded(ctx: Context, base: Tree) -> Tree:
+def add_reward(ctx: Context, base: Tree) -> Tree:
     """The client's weights: `base` plus the reward in the message; leaves that are not shared are its own."""
-    before = dict(leaves(base))
-    return nest(dict(leaves(ctx.local_weights)) | {path: before[path] + got for path, got in leaves(ctx.message["w"])})
+    before, w = dict(leaves(base)), dict(leaves(ctx.local_weights))
+    for path, entries in leaves(ctx.message["w"]):
+        w[path] = before[path] + entries
+    return nest(w)
 
 
-LEAST = 1e-300  # replaces a divisor of 0
+MIN_DIVISOR = 1e-300  # replaces a divisor of 0
 
 
 @dataclass(frozen=True)
-class CosineValue(TellsExamples):
+class CosineValue(ReportsExamples):
     """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least `minimum`, normalized to sum 1; u_N = Σ r_i u_i with the
     values before the round, by number of examples in the first (eqs. 2-4).
 
-    alpha: how much of the last values goes on.
+    alpha: share of the last values in the new ones.
     minimum: the smallest value.
     """
 
@@ -63,7 +65,6 @@ class CosineValue(TellsExamples):
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"r": 0 for all clients}."""
         return {"r": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
@@ -72,7 +73,7 @@ class CosineValue(TellsExamples):
         return torch.where(state["r"][round.at].any(), r / r.sum(), by_size(round))
 
     def value(self, state: Tree, round: Round) -> Tensor:
-        phi = self.likeness(round.updates, round.weights @ round.updates)
+        phi = self.similarity(round.updates, round.weights @ round.updates)
         r: Tensor = (self.alpha * state["r"][round.at] + (1 - self.alpha) * phi).clamp(min=self.minimum)
         return r / r.sum() * self._values(state)[round.at].sum()
 
@@ -80,7 +81,7 @@ class CosineValue(TellsExamples):
         """r, 1 / N for clients without a value: these sum to 1."""
         return torch.where(state["r"] > 0, state["r"], 1 / len(state["r"]))
 
-    def likeness(self, updates: Tensor, whole: Tensor) -> Tensor:
+    def similarity(self, updates: Tensor, whole: Tensor) -> Tensor:
         """The similarity [P] of the `updates` [P, D] to the joint one, `whole` [D]."""
         return F.cosine_similarity(updates, whole[None], eps=1e-30)
 
@@ -88,7 +89,6 @@ class CosineValue(TellsExamples):
         return {"r": state["r"].index_copy(0, round.at, round.value)}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"value": r}."""
         return {"value": state["r"]}
 
 
@@ -99,7 +99,7 @@ class SparseUpdates(OwedReward):
     def init(self, fed: Federation, w: Tree) -> Tree:
         return super().init(fed, w) | {"q": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
-    def earned(self, round: Round, quota: Tensor) -> Tree:
+    def reward_entries(self, round: Round, quota: Tensor) -> Tree:
         """The rewards of the round's clients, leaves [P, …]."""
         return map_leaves(lambda u: largest(u, quota), round.delta)
 
@@ -109,13 +109,13 @@ class SparseUpdates(OwedReward):
 
     def receive(self, ctx: Context) -> Tree:
         """The weights that the client trained, its own update among them, and the reward."""
-        return rewarded(ctx, ctx.local_weights)
+        return add_reward(ctx, ctx.local_weights)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """Quotas and rewards after a round; clients that were not called keep their reward."""
         quota = self.quota(round)
         owed = map_leaves(
-            lambda owed, earned: owed.index_copy(0, round.at, earned), state["owed"], self.earned(round, quota)
+            lambda owed, new: owed.index_copy(0, round.at, new), state["owed"], self.reward_entries(round, quota)
         )
         return {"owed": owed, "q": torch.zeros_like(state["q"]).index_copy(0, round.at, quota)}
 
@@ -129,7 +129,7 @@ class SparseReward(SparseUpdates):
     """Client i gets the min(⌈q_i n⌉, n − 1) entries of largest magnitude of every tensor of u_N, with q_i = tanh(β r_i)
     / max_j tanh(β r_j). It adds them to the weights that it trained from, and discards its own update (eq. 5).
 
-    beta: β, how evenly rewards are spread; the larger, the more alike.
+    beta: β, how evenly rewards are spread; the larger, the more equal.
     """
 
     beta: Positive = 1.0
@@ -137,10 +137,10 @@ class SparseReward(SparseUpdates):
 
     def quota(self, round: Round) -> Tensor:
         q = torch.tanh(self.beta * round.value)
-        return q / q.max().clamp(min=LEAST)
+        return q / q.max().clamp(min=MIN_DIVISOR)
 
     def receive(self, ctx: Context) -> Tree:
-        return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
+        return add_reward(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def report(self, ctx: Context) -> Tree:
         """Keep the weights that training started from; sends nothing."""
@@ -173,7 +173,6 @@ class SizeValue(BySize):
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"r": 0 for all clients}."""
         return {"r": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def value(self, state: Tree, round: Round) -> Tensor:
@@ -184,7 +183,6 @@ class SizeValue(BySize):
         return {"r": torch.zeros_like(state["r"]).index_copy(0, round.at, round.value.double())}
 
     def measures(self, state: Tree) -> dict[str, Tensor]:
-        """{"value": r}."""
         return {"value": state["r"]}
 
 
@@ -202,13 +200,13 @@ class EuclideanValue(CosineValue):
     """Values r_i ← α r_i + (1 − α) / (1 + ‖u_i − u_N‖₂), at least `minimum`, normalized to sum 1; u_N as in
     `CosineValue`.
 
-    alpha: how much of the last values goes on.
+    alpha: share of the last values in the new ones.
     minimum: the smallest value.
     """
 
     recorded = True
 
-    def likeness(self, updates: Tensor, whole: Tensor) -> Tensor:
+    def similarity(self, updates: Tensor, whole: Tensor) -> Tensor:
         """1 / (1 + the distance), [P]; 0 for an update of 0, which would be near a short joint update."""
         return torch.where(updates.any(1), 1 / (1 + (updates - whole).norm(dim=1)), 0.0)
 

@@ -1,11 +1,11 @@
 """The value of every client in a round, by trying models: clients measure models on their test examples, by the metric
 that selects in the run. `CoalitionValue` tries the global models of coalitions (gains as in `incentives.coalitions`),
-`ValidatedValue` the model of each update by itself.
+`ValidatedValue` the model of each single update.
 
 Unlike a cosine, such values depend on the length of updates and on how good the model is. The server reads single
 updates, so no part may hide them.
 
-A client may report false counts. So the server keeps apart by whose examples a value was measured, and pay divides by
+A client may report false counts. So the server stores on whose examples each value was measured, and pay divides by
 these values in such a way that nothing that a client reports changes its own share
 (`incentives.payoffs.impartial_shares`).
 """
@@ -53,7 +53,7 @@ class TriedValue(Part):
 
     @abstractmethod
     def values_of(self, round: Round, state: Tree, value: Value) -> tuple[Tensor, ...]:
-        """Float64 [P] for each of `names`, of the round's clients, on the examples of one judge or of all; value: what
+        """Float64 [P] for each of `names`, of the round's clients, on the examples of one client or of all; value: what
         coalitions reach there. state: the part's, before the round."""
 
     @abstractmethod
@@ -62,7 +62,7 @@ class TriedValue(Part):
 
     @property
     def by_clients(self) -> bool:
-        """Whether clients are the judges, and not the server."""
+        """Whether clients measure, and not the server."""
         return True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -73,12 +73,12 @@ class TriedValue(Part):
         `COPIED`; and "by", [N, N], the first of the values on the examples of each client, a row each.
         """
         count = len(fed.clients)
-        nothing = torch.zeros(count, dtype=torch.float64, device=fed.device)
+        zeros = torch.zeros(count, dtype=torch.float64, device=fed.device)
         state: Tree = {"round": 0, "key": int(fed.key("coalitions")) & (2**63 - 1)}
         state |= {"tried": 0, "last": torch.zeros_like(ravel(w))}
         if self.by_clients:
-            state["by"] = nothing.new_zeros(count, count)
-        return state | dict.fromkeys((*self.names, WEIGHT, COPIED), nothing)
+            state["by"] = zeros.new_zeros(count, count)
+        return state | dict.fromkeys((*self.names, WEIGHT, COPIED), zeros)
 
     def due(self, round: int) -> bool:
         """Whether a round, counted from 1, ends with a valuation."""
@@ -86,28 +86,30 @@ class TriedValue(Part):
 
     def try_models(self, state: Tree, round: Round, try_out: TryOut) -> Tree:
         """The values of a round that is `due`; "tried" is the last such round."""
-        number, nothing = state["round"] + 1, torch.zeros_like(state[WEIGHT])
+        number, zeros = state["round"] + 1, torch.zeros_like(state[WEIGHT])  # [N]
         after = state | {"last": ravel(round.delta), "round": number}
         if not self.due(number):
             return after
+        # 1. Values on all examples, and on those of each client.
         trials = _Trials(self.round_to_try(round), self.counter(round, try_out))
         trials.try_out(self.coalitions(round, state))
         values = self.values_of(round, state, trials.value)
+        for name, column in zip((*self.names, WEIGHT), (*values, round.weights), strict=True):
+            after[name] = zeros.index_copy(0, round.at, column.to(zeros))
         if self.by_clients:
-            by = [partial(trials.value, judge=judge) for judge in range(len(nothing))]
-            judges = [self.values_of(round, state, value)[0] for value in by]
-            after["by"] = torch.zeros_like(state["by"]).index_copy(1, round.at, torch.stack(judges).to(nothing))
-        copied = nothing - 1  # -1: copies nothing
+            rows = list[Tensor]()
+            for client in range(len(zeros)):
+                first, *_ = self.values_of(round, state, partial(trials.value, client=client))
+                rows.append(first)
+            after["by"] = torch.zeros_like(state["by"]).index_copy(1, round.at, torch.stack(rows).to(zeros))
+        # 2. Which updates are copies; -1: of nothing.
+        copied = zeros - 1
         for one, other in copies(round.updates, state["last"]):
             if other < 0:
                 copied[round.at[one]] = len(copied)
             else:
                 copied[round.at[other]] = float(round.at[one])
-        columns = {
-            name: nothing.index_copy(0, round.at, column.to(nothing))
-            for name, column in zip((*self.names, WEIGHT), (*values, round.weights), strict=True)
-        }
-        return after | columns | {"tried": number, COPIED: copied}
+        return after | {"tried": number, COPIED: copied}
 
     def round_to_try(self, round: Round) -> Round:
         return round
@@ -120,11 +122,10 @@ class TriedValue(Part):
         "coalition_weight", each update's weight in the mean; NaN if the round has no values. "coalition_copied": for a
         client whose update is nearly another client's, the place of that client; the number of clients if it is nearly
         the last global update."""
-        valued = state["tried"] == state["round"] > 0
         columns = {name: state[name] for name in (*self.names, WEIGHT)}
         if self.by_clients:
-            columns |= {measured_by(self.names[0], judge): row for judge, row in enumerate(state["by"])}
-        if not valued:
+            columns |= {measured_by(self.names[0], client): row for client, row in enumerate(state["by"])}
+        if not state["tried"] == state["round"] > 0:
             return {name: torch.full_like(column, torch.nan) for name, column in columns.items()}
         if bool((state[COPIED] >= 0).any()):
             columns[COPIED] = torch.where(state[COPIED] >= 0, state[COPIED], torch.nan)
@@ -166,7 +167,7 @@ class CoalitionValue(TriedValue):
 
 @dataclass(frozen=True)
 class ValidatedValue(TriedValue):
-    """The effect of each update by itself: what the round's model plus this update, scaled to the median length of the
+    """The effect of each single update: what the round's model plus this update, scaled to the median length of the
     round's updates, reaches by the metric that selects in the run, minus what the model before reaches. An update that
     is nearly another client's, or nearly the last global update (`incentives.coalitions.COPY`), has value 0, as has the
     copied one.
@@ -206,16 +207,18 @@ class ValidatedValue(TriedValue):
         return clients + 1 if self.by_clients else 0
 
     def coalitions(self, round: Round, state: Tree) -> Tensor:
-        """Each client by itself, and the empty coalition."""
+        """Each single client, and the empty coalition."""
         players = len(round.at)
         return torch.cat([torch.eye(players, device="cpu"), torch.zeros(1, players, device="cpu")]).bool()
 
     def values_of(self, round: Round, state: Tree, value: Value) -> tuple[Tensor, ...]:
         """Gains, 0 for copies and what they copy."""
-        *reached, before = value(self.coalitions(round, state))
-        gains = torch.stack(reached) - before
-        alike = {at for pair in copies(round.updates, state["last"]) for at in pair if at >= 0}
-        gains[sorted(alike)] = 0.0
+        *alone, before = value(self.coalitions(round, state))
+        gains = torch.stack(alone) - before
+        for one, other in copies(round.updates, state["last"]):
+            gains[one] = 0.0
+            if other >= 0:
+                gains[other] = 0.0
         return (gains,)
 
     def round_to_try(self, round: Round) -> Round:
@@ -232,10 +235,11 @@ class ValidatedValue(TriedValue):
         if self.by_clients:
             return try_out
         graph = round.held["validation"]
-        every = graph._replace(masks=(graph.y >= 0).expand_as(graph.masks))
+        all_labeled = graph._replace(masks=(graph.y >= 0).expand_as(graph.masks))
 
         def by_server(many: Tree) -> Trial:
-            pairs = {name: pair[None].cpu().numpy() for name, pair in tried_pairs(round.model, many, every).items()}
+            tried = tried_pairs(round.model, many, all_labeled)
+            pairs = {name: pair[None].cpu().numpy() for name, pair in tried.items()}  # [1, c, 2, …]
             labels = np.bincount(graph.y[graph.y >= 0].cpu().numpy(), minlength=pairs["f1"].shape[-1])
             return Trial(pairs, labels)
 
@@ -243,20 +247,23 @@ class ValidatedValue(TriedValue):
 
 
 class _Trials:
-    """What the models of a round's coalitions reach at each judge and at all together; each model is tried once."""
+    """What the models of a round's coalitions reach on the examples of each client and of all together; each model is
+    tried once."""
 
     def __init__(self, round: Round, try_out: TryOut) -> None:
         self._mixed, self._round, self._try_out = coalition_models(round), round, try_out
         self._place, self._pairs = dict[tuple[bool, ...], int](), dict[str, np.ndarray]()
         self._metric, self._positive = "", 1
 
-    def value(self, masks: Tensor, judge: int | None = None) -> Tensor:
-        """What coalitions bool [c, P] reach, float64 [c]: at the judge with this place, or on the
-        examples of all; 0 where the metric is not defined there, so that all coalitions are alike."""
+    def value(self, masks: Tensor, client: int | None = None) -> Tensor:
+        """What coalitions bool [c, P] reach, float64 [c]: on the examples of the client with this place, or on those of
+        all; 0 where the metric is not defined there, so that all coalitions are equal."""
         self.try_out(masks)
         rows = [self._place[tuple(row)] for row in masks.tolist()]
-        chosen = {name: pair[:, rows] for name, pair in self._pairs.items()}
-        pairs = {name: pair.sum(0) if judge is None else pair[judge] for name, pair in chosen.items()}
+        pairs = dict[str, np.ndarray]()
+        for name, pair in self._pairs.items():
+            columns = pair[:, rows]  # [V, c, 2, …]
+            pairs[name] = columns.sum(0) if client is None else columns[client]
         reached = np.asarray(classification.values(pairs, self._positive)[self._metric])
         return torch.from_numpy(np.nan_to_num(reached.clip(0, 1)))  # as all these metrics are, whatever is reported
 
@@ -266,18 +273,19 @@ class _Trials:
         new = [row for row in dict.fromkeys(rows) if row not in self._place]
         if not new:
             return
-        trial = self._try_out(self._models(new))
+        trial = self._try_out(self._models_of(new))
         self._metric, self._positive = self._round.selection(trial.labels)
         before = self._pairs or {name: pair[:, :0] for name, pair in trial.pairs.items()}
         self._pairs = {name: np.concatenate([before[name], pair], 1) for name, pair in trial.pairs.items()}
         self._place |= {row: len(self._place) + at for at, row in enumerate(new)}
 
-    def _models(self, coalitions: Sequence[tuple[bool, ...]]) -> Tree:
-        """Leaves [c, …]; the coalition of all clients has exactly the model after the round."""
+    def _models_of(self, coalitions: Sequence[tuple[bool, ...]]) -> Tree:
+        """The coalitions' models, leaves [c, …]; that of all clients is exactly the model after the round."""
         many = self._mixed(torch.tensor(coalitions, device=self._round.at.device))
-        if (everyone := (True,) * len(self._round.at)) not in coalitions:
+        all_clients = (True,) * len(self._round.at)
+        if all_clients not in coalitions:
             return many
-        at = torch.tensor([coalitions.index(everyone)], device=self._round.at.device)
+        at = torch.tensor([coalitions.index(all_clients)], device=self._round.at.device)
         after = add(self._round.w, self._round.delta)
         result: Tree = map_leaves(lambda leaf, new: leaf.index_copy(0, at, new[None].to(leaf.dtype)), many, after)
         return result

@@ -14,8 +14,8 @@ from fedweave.metrics.selection import OF_RANKS
 from fedweave.models import GCN, MODELS
 
 # What is below a model's scores, of classes, numbers, labels and links; some have no declaration of their own.
-_COUNTED = (*classification.COUNTED, *groups.COUNTED, *numbers.COUNTED, *labels.ALWAYS, *OF_RANKS, MEAN, HISTOGRAM)
-BELOW_SCORES = tuple(dict.fromkeys(_COUNTED))
+_BELOW = (*classification.COUNTED, *groups.COUNTED, *numbers.COUNTED, *labels.ALWAYS, *OF_RANKS, MEAN, HISTOGRAM)
+BELOW_SCORES = tuple(dict.fromkeys(_BELOW))
 
 
 @cache
@@ -25,17 +25,26 @@ def all_steps() -> tuple[Step, ...]:
     Raises:
         ConfigError: an algorithm takes no model with its default settings.
     """
-    algorithms = [_with_defaults(name, kind) for name, kind in ALGORITHMS.items()]
-    owners = [owner for algorithm in algorithms for owner in (algorithm, *algorithm.composed.values())]
-    steps = [MethodType(method, owner) for owner in owners for method in _members(owner) if is_step(method)]
-    return (*steps, *(step for kind in PARTS.values() for step in kind().setup))
+    owners = list[object]()
+    for name, kind in ALGORITHMS.items():
+        algorithm = _with_defaults(name, kind)
+        owners += [algorithm, *algorithm.composed.values()]
+    steps = list[Step]()
+    for owner in owners:
+        members = dict[str, object]()  # of the class, inherited ones first
+        for base in reversed(type(owner).__mro__):
+            members |= vars(base)
+        steps += [MethodType(member, owner) for member in members.values() if callable(member) and is_step(member)]
+    for part in PARTS.values():
+        steps += part().setup
+    return tuple(steps)
 
 
 @cache
 def all_fields() -> frozenset[str]:
     """All fields of replies that algorithms and parts with default settings declare."""
-    declared = [step_info(step) for step in all_steps()] + [StepInfo.of(kind().sends) for kind in PARTS.values()]
-    return frozenset(key for info in declared for key in info.sends)
+    infos = [step_info(step) for step in all_steps()] + [StepInfo.of(part().sends) for part in PARTS.values()]
+    return frozenset[str]().union(*(info.sends for info in infos))
 
 
 def _with_defaults(name: str, kind: Callable[[object], Algorithm]) -> Algorithm:
@@ -46,9 +55,3 @@ def _with_defaults(name: str, kind: Callable[[object], Algorithm]) -> Algorithm:
         except (ValueError, TypeError):
             continue
     raise ConfigError(f"{name} takes no model with its default settings, so that what it sends is not known")
-
-
-def _members(owner: object) -> list[Callable[..., object]]:
-    """All functions of an object's class, including inherited ones."""
-    members = {name: member for kind in reversed(type(owner).__mro__) for name, member in vars(kind).items()}
-    return [member for member in members.values() if callable(member)]

@@ -50,7 +50,8 @@ class Deployable(Algorithm):
         Raises:
             UserError: it does not exist.
         """
-        if (w := self.global_model(state)) is None:
+        w = self.global_model(state)
+        if w is None:
             raise UserError(
                 "the run has no global model: some weights, or all, are each client's own. Take personal.",
                 code="user.no-global-model",
@@ -65,7 +66,7 @@ class Deployable(Algorithm):
         """The weights that a client uses, from the message of `evaluation_message`."""
         raise NotImplementedError
 
-    def judging(self, state: Tree) -> Step:
+    def evaluation_step(self, state: Tree) -> Step:
         """The client step that evaluates these weights, through `score_or_store`."""
         score: Step = self.score  # type: ignore[attr-defined]
         return score
@@ -106,7 +107,7 @@ class Deployable(Algorithm):
             fed.map(self.keep_trained, *self.trained_model_message(state, fed), quorum=self.quorum)
         elif which == "personal":
             shared, each = self.evaluation_message(state, fed)
-            fed.map(self.judging(state), shared | {KEEP: 1}, each, quorum=self.quorum)
+            fed.map(self.evaluation_step(state), shared | {KEEP: 1}, each, quorum=self.quorum)
         else:
             fed.map(self.keep_given, {"w": self.one_model(state)}, quorum=self.quorum)
 

@@ -54,7 +54,9 @@ class DFedGNN(Local):
     def calls(self, clients: int) -> Calls:
         return replace(super().calls(clients), round=(self.train, self.mix))
 
-    @on_client(sends={"w": "model weights after local training"}, peers=True, hears=lambda self: self.heard | _HEARS)
+    @on_client(
+        sends={"w": "model weights after local training"}, peers=True, hears=lambda self: self.client_learns | _HEARS
+    )
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps on the client's own model, which goes to its neighbors.
 

@@ -31,8 +31,7 @@ class PersonalModel(Part):
         return Needs(steps=LocalSteps(pull=self.lam))
 
     def report(self, ctx: Context) -> Tree:
-        key = random.fold(ctx.client.key, "personal")
-        state = ctx.memory.get("optimizer")
+        key, state = random.fold(ctx.client.key, "personal"), ctx.memory.get("optimizer")
         v, _, state = ctx.objective.fit(
             self.personalize(ctx), ctx.client, key, ctx.sent, ctx.received, state, self._pull
         )

@@ -54,10 +54,10 @@ def gaps(logits: Tensor, graph: Graph) -> Tensor:
     Raises:
         DataError: the graph has no sensitive attribute, or there are not two classes.
     """
-    return _weighted_gaps(logits, _gap_weights(graph, logits.dtype))
+    return _sum_gaps(logits, _gap_weights(graph, logits.dtype))
 
 
-def _weighted_gaps(logits: Tensor, weights: Tensor) -> Tensor:
+def _sum_gaps(logits: Tensor, weights: Tensor) -> Tensor:
     if logits.shape[-1] != 2:
         raise DataError(_NEEDS)
     return total_gap(torch.softmax(logits, -1)[:, 1], weights)
@@ -86,7 +86,7 @@ class FairPenalty(Part):
         return {"shares": _gap_weights(ctx.client.graph, ctx.client.graph.x.dtype)}
 
     def objective(self, outputs: Outputs) -> Tensor:
-        return self.alpha * _weighted_gaps(outputs.logits, outputs.inputs["shares"])
+        return self.alpha * _sum_gaps(outputs.logits, outputs.inputs["shares"])
 
 
 @dataclass(frozen=True)

@@ -81,10 +81,11 @@ class FairFedWeights(Part):
     def _deviation(self, round: Round) -> Tensor:
         """Δ [P], where a gap is undefined of accuracies on all training examples, 0 without any."""
         table, n, correct = (round.replies.stack(name).double() for name in ("groups", "n", "correct"))
-        signed = _signed(torch.cat([table, table.sum(0, keepdim=True)]), self.gap)
-        return fairfed_deviation(
-            signed[:-1], signed[-1], correct / n.clamp(min=1), correct.sum() / n.sum().clamp(min=1)
-        )
+        counts = torch.cat([table, table.sum(0, keepdim=True)])  # [P + 1, 2, 2, 2], the last of all clients
+        gaps = groups.values({"groups": counts.cpu().numpy()})[f"{self.gap}_signed"]
+        signed = torch.as_tensor(gaps, dtype=torch.float64, device=table.device)  # NaN where undefined
+        accuracies, accuracy = correct / n.clamp(min=1), correct.sum() / n.sum().clamp(min=1)
+        return fairfed_deviation(signed[:-1], signed[-1], accuracies, accuracy)
 
     def update(self, state: Tree, round: Round) -> Tree:
         """ω and Δ after a round; Δ is -1 at clients that it did not call."""
@@ -95,12 +96,6 @@ class FairFedWeights(Part):
     def measures(self, state: Tree) -> dict[str, Tensor]:
         """{"omega", "deviation"}, NaN where there is none yet, or none of the last round."""
         return {key: torch.where(value < 0, torch.nan, value) for key, value in state.items()}
-
-
-def _signed(table: Tensor, gap: Gap) -> Tensor:
-    """The signed gap of counts float64 […, 2, 2, 2], NaN where it is undefined."""
-    values = groups.values({"groups": table.cpu().numpy()})[f"{gap}_signed"]
-    return torch.as_tensor(values, dtype=torch.float64, device=table.device)
 
 
 @preset_of(FairFedWeights)

@@ -138,11 +138,11 @@ def group_edges(graph: Graph) -> Tensor:
         raise ValueError("the graph has no sensitive attribute; its edges have no groups")
     adjacency = graph.whole_edges.operator("sum")
     member = (graph.sensitive[:, None] == torch.arange(2, device=graph.sensitive.device)).to(adjacency.dtype)
-    return _counted(adjacency @ member, member)
+    return _count_edges(adjacency @ member, member)
 
 
 @vectorize
-def _counted(near: Tensor, member: Tensor) -> Tensor:
+def _count_edges(near: Tensor, member: Tensor) -> Tensor:
     """[…, 2] from the group of every node and its neighbors in each group, […, n, 2]: exact counts."""
     joined = member.mT.to(torch.float64) @ near.to(torch.float64)  # [2, 2], each edge in both directions
     return torch.stack([joined.diagonal(dim1=-2, dim2=-1).sum(-1), joined.sum((-2, -1))], -1) / 2

@@ -45,7 +45,6 @@ class ParetoDescent(Part):
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def check(self, training: Training) -> None:
-        """Raise an error if L is not the reciprocal of the learning rate."""
         check_lipschitz("pareto_descent", self.lipschitz, training)
 
     def init(self, fed: Federation, w: Tree) -> Tree:

@@ -5,8 +5,8 @@ embeddings smoothed along that line. Clients with similar directions get more of
 numbers are of the text's scores over FED-PUB's masked GCN (add the part sparse_masks for that; most of the distance to
 the printed FedAvg is the mask's). In the released script scores are cosines and a begins in [0, 1) (score = "script",
 start = "uniform"), so that all directions stay within a small angle and the mix near the plain mean. Deviations: any
-model whose last layer multiplies by weights has that layer made twice as wide, where the paper's is a linear one; who
-has no training examples is left out of mixes.
+model whose last layer multiplies by weights has that layer made twice as wide, where the paper's is a linear one; a
+client without training examples is left out of mixes.
 """
 
 import math
@@ -110,6 +110,6 @@ def mix(a: Tensor, trains: Tensor, alpha: float) -> Tensor:
 
 @preset_of(AuxiliaryMix)
 class FedAux:
-    """Clients mix models by how alike the directions are along which they smooth their nodes' embeddings."""
+    """Clients mix models by how similar the directions are along which they smooth their nodes' embeddings."""
 
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "clients train a direction, too"}

@@ -21,7 +21,7 @@ from fedweave.algorithms.participation import places, sample
 from fedweave.algorithms.parts import BySize, Composition, Context, Objective, Part, Uniform, has
 from fedweave.algorithms.parts.composition import GLOBAL
 from fedweave.algorithms.parts.names import by_name, parse_parts
-from fedweave.algorithms.parts.pace import Schedule, timing
+from fedweave.algorithms.parts.pace import Schedule, pace_parts
 from fedweave.algorithms.parts.secure_sum import join_secure_sum
 from fedweave.algorithms.parts.server import ServerHooks, memory_of
 from fedweave.algorithms.parts.settings_rules import (
@@ -116,7 +116,7 @@ class LocalTraining(Deployable):
     @property
     def paced(self) -> tuple[Part, ...]:
         """The parts for the pace of the training."""
-        return timing(self.schedule, self.warmup, self.local_epochs, self.batch_size)
+        return pace_parts(self.schedule, self.warmup, self.local_epochs, self.batch_size)
 
     def min_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{part and settings: fewest training examples of a step} at a client (`Objective.min_examples`)."""
@@ -159,13 +159,12 @@ class FedAvg(LocalTraining, SumsScores):
         if not self.share:
             check_exchange(by_name(self.composed))
         check_links(by_name(self.objective.parts), self.model)  # `objective` checks that the model can be trained
-        self.check_scores(self._one_model and self.composed.uses_received and not self.composed.changes)
-        # With `tell` clients compare embeddings by the global model as it is, on data that does not change.
-        same_model = self.evaluates_one_model and self.composed.uses_received and not self.composed.changes
-        teller = self.composed.teller
-        if teller and (self.scores == "sum" or not same_model):
+        fixed = self.composed.uses_received and not self.composed.changes  # the received model, on data as loaded
+        self.check_scores(self._one_model and fixed)
+        peer_part = self.composed.peer_part
+        if peer_part and (self.scores == "sum" or not (self.evaluates_one_model and fixed)):
             raise ConfigError(
-                f"parts: {teller} compares the embeddings of one global model at different clients, each with its "
+                f"parts: {peer_part} compares the embeddings of one global model at different clients, each with its "
                 "own scores. Leave out parts that give clients different models or change data, and scores = 'sum'.",
                 code="config.foreign-ends",
             )
@@ -179,24 +178,22 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def needs(self) -> Capabilities:
-        """`capabilities`, and what the parts need."""
-        parts = [part.needs for part in self.composed.values()]
-        measures = tuple(name for needs in parts for name in needs.measures)
-        return replace(self.capabilities.with_data(word for needs in parts for word in needs.data), measures=measures)
+        data, measures = list[str](), list[str]()
+        for part in self.composed.values():
+            data += part.needs.data
+            measures += part.needs.measures
+        return replace(self.capabilities.with_data(data), measures=tuple(measures))
 
     @property
     def rounds_vary(self) -> bool:
-        """Whether clients are sampled."""
-        return self.participation < 1
+        return self.participation < 1  # then clients are sampled
 
     @property
     def max_rounds(self) -> int | None:
-        """The largest number of rounds of a run; None if no part limits it."""
         return self.composed.max_rounds
 
     @property
     def notes(self) -> list[str]:
-        """Notes on settings that have no effect or a bad one with a part (`training_notes`)."""
         return list(training_notes(by_name(self.composed), self._settings))
 
     @property
@@ -211,7 +208,7 @@ class FedAvg(LocalTraining, SumsScores):
             pace["schedule"] = "constant with warmup" if self.warmup else ""
         # The setting with which clients train from values of earlier messages.
         remembers = ""
-        if self._own_weights:
+        if self._has_local_weights:
             remembers = "what clients keep of their own model (share = ['*'] keeps nothing)"
         elif self.optimizer_state == "kept" and self.objective.training.update_rule.moments:
             remembers = "optimizer_state = 'kept' (take 'fresh')"
@@ -225,7 +222,7 @@ class FedAvg(LocalTraining, SumsScores):
                 statistics = "home"
         return TrainingSettings(
             share=self.share != ("*",) or bool(self.composed.private),
-            local_weights=self._own_weights,
+            local_weights=self._has_local_weights,
             remembers=remembers,
             participation=self.participation,
             optimizer=self.optimizer,
@@ -236,12 +233,11 @@ class FedAvg(LocalTraining, SumsScores):
         )
 
     @property
-    def _goes_on(self) -> bool:
+    def _reads_last_weights(self) -> bool:
         """Whether clients train from, or are evaluated with, the weights of their earlier training. Only then clients
-        without training examples store the received weights as their own. Otherwise the reader of these weights
-        replaces them, because every client would have to keep all weights instead of only the rows that its features
-        touch."""
-        return self._own_weights or any(map(self.composed.owner, ("start", "personalize")))
+        without training examples store the received weights as their own. Otherwise `last_trained` replaces them,
+        because every client would have to keep all weights instead of only the rows that its features touch."""
+        return self._has_local_weights or any(map(self.composed.owner, ("start", "personalize")))
 
     @cached_property
     def composed(self) -> Composition:
@@ -270,7 +266,6 @@ class FedAvg(LocalTraining, SumsScores):
 
     @property
     def finders(self) -> tuple[Precompute, ...]:
-        """The precomputations of client features that parts need."""
         return self.composed.finders
 
     @cached_property
@@ -278,7 +273,7 @@ class FedAvg(LocalTraining, SumsScores):
         """The model with the parts' layers on the global test graph."""
         return self.composed.layers(self.model, on_clients=False)
 
-    # --- server
+    # Server
 
     def init(self, fed: Federation) -> Tree:
         """w_0, or a copy of it for every client, or the key that clients draw it from; and the parts' states."""
@@ -295,7 +290,7 @@ class FedAvg(LocalTraining, SumsScores):
             raise ConfigError(message, code="config.share")
         state: Tree = {"parts": self.composed.init(fed, w)}
         self._exchange(w, fed)
-        if self._own_weights:
+        if self._has_local_weights:
             state["init"] = fed.key("init")
         if not self.composed.personal:
             state["w"] = w
@@ -309,9 +304,9 @@ class FedAvg(LocalTraining, SumsScores):
         if self.composed.changes:
             fed.replace_data(self.change, quorum=self.quorum)
         # 2. A sample of clients trains.
-        chosen = sample(fed, self.participation)
-        messages = self._download(state, chosen, fed, self.composed)
-        replies = fed.map(self.train, *messages, clients=chosen, quorum=self.quorum)
+        clients = sample(fed, self.participation)
+        messages = self._download(state, clients, fed, self.composed)
+        replies = fed.map(self.train, *messages, clients=clients, quorum=self.quorum)
         packing = self.composed.packing
         if packing is not None:
             like = state["w"] if "w" in state else map_leaves(lambda leaf: leaf[0], state["own"])
@@ -323,8 +318,10 @@ class FedAvg(LocalTraining, SumsScores):
 
     def _exchange(self, w: Tree, fed: Federation) -> None:
         """Let clients send each other a part's values for the global weights, if a part has such."""
-        if self.composed.teller:
-            peers = {client: [peer for peer in fed.clients if peer != client] for client in fed.clients}
+        if self.composed.peer_part:
+            peers = {}
+            for client in fed.clients:
+                peers[client] = [peer for peer in fed.clients if peer != client]
             sent = fed.send(self.tell, to=peers, shared={"w": w}, quorum=self.quorum)
             fed.map(self.hear, received=sent, quorum=self.quorum)
 
@@ -334,16 +331,16 @@ class FedAvg(LocalTraining, SumsScores):
 
     def calls(self, clients: int) -> Calls:
         """The parts' steps before the first round; steps that change data, and training, in each round."""
-        exchanges = (self.tell, self.hear) if self.composed.teller else ()
+        exchanges = (self.tell, self.hear) if self.composed.peer_part else ()
         changes = (self.change,) if self.composed.changes else ()
         tries = (self.try_out,) * trials.messages(self.composed.queries(clients))
-        judge = self.judging({})
-        score = self.score_sum if self.scores == "sum" else judge
+        evaluate = self.evaluation_step({})
+        score = self.score_sum if self.scores == "sum" else evaluate
         return Calls(
             setup=(*self.composed.setup, *exchanges),
             round=(*changes, self.train, *tries, *exchanges),
             evaluation=(score,),
-            prediction=(judge, self.keep_given, self.keep_trained),
+            prediction=(evaluate, self.keep_given, self.keep_trained),
         )
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
@@ -362,9 +359,12 @@ class FedAvg(LocalTraining, SumsScores):
         self, state: Tree, clients: Sequence[str], fed: Federation, names: Collection[str]
     ) -> tuple[Tree, Stacked | None]:
         """The message for all called clients, and the rows for each; names: the parts whose downloads it includes."""
-        at = places(fed, clients)
-        rewarded = bool(self.composed.owner("receive"))  # then clients do not get the global weights
-        shared: Tree = {key: state[key] for key in ("w", "init") if key in state and not (rewarded and key == "w")}
+        at = places(fed, clients)  # [P]
+        shared: Tree = {}
+        if "w" in state and not self.composed.owner("receive"):  # with a reward clients do not get the global weights
+            shared["w"] = state["w"]
+        if "init" in state:
+            shared["init"] = state["init"]
         to_all, to_each, each = self._server.downloads(state, at, fed, names)
         shared |= to_all
         if "own" in state:
@@ -373,7 +373,7 @@ class FedAvg(LocalTraining, SumsScores):
             each["each"] = to_each
         return shared, Stacked(tuple(clients), each) if each else None
 
-    # --- client
+    # Client
 
     @on_client(replaces_data=True)
     def change(self, client: Client, message: Tree) -> Tree:
@@ -387,10 +387,10 @@ class FedAvg(LocalTraining, SumsScores):
     )
     def train(self, client: Client, message: Tree) -> Tree:
         """`local_steps` steps; replies with the released update and what the parts report."""
-        ctx = self._received(client, message)
+        ctx = self._receive(client, message)
         ctx = replace(ctx, start=self._start(ctx))
         fitted = self.composed.train(ctx)
-        w = keep_trained(ctx.examples > 0, fitted.w, ctx.received) if self._goes_on else fitted.w
+        w = keep_trained(ctx.examples > 0, fitted.w, ctx.received) if self._reads_last_weights else fitted.w
         client.state["w"] = w
         if self.optimizer_state == "kept":
             client.state["optimizer"] = fitted.state
@@ -404,14 +404,14 @@ class FedAvg(LocalTraining, SumsScores):
         packing = self.composed.packing
         return {"update": update if packing is None else packing.pack(update)} | reply
 
-    def _received(self, client: Client, message: Tree) -> Context:
+    def _receive(self, client: Client, message: Tree) -> Context:
         """The context with the received weights, and the client's own leaves where they are not shared."""
         ctx = Context(client, self.objective, message)
         owner = self.composed.owner("receive")
         received: Tree = message.get("w", {})
         if owner:
             received = self.composed[owner].receive(ctx.at(owner))
-        elif self._own_weights:
+        elif self._has_local_weights:
             received = nest(dict(leaves(ctx.local_weights)) | dict(leaves(received)))
         return replace(ctx, received=received)
 
@@ -420,14 +420,14 @@ class FedAvg(LocalTraining, SumsScores):
         return self.composed[owner].start(ctx.at(owner)) if owner else ctx.received
 
     @on_client(
-        sends=lambda self: self.composed[self.composed.teller].sends_to_peers if self.composed.teller else {},
+        sends=lambda self: self.composed[self.composed.peer_part].sends_to_peers if self.composed.peer_part else {},
         hears={"w": GLOBAL},
         peers=True,
         addressed=True,
     )
     def tell(self, client: Client, message: Tree) -> Tree:
         """The client's messages to its peers, computed with the global weights."""
-        name = self.composed.teller
+        name = self.composed.peer_part
         return self.composed[name].tell_peers(
             Context(client, self.objective, message, name), self.trained, message["w"]
         )
@@ -436,17 +436,17 @@ class FedAvg(LocalTraining, SumsScores):
     def hear(self, client: Client, message: Tree) -> Tree:
         """Keep the peers' messages."""
         received = [message["received"][str(at)] for at in range(len(message["received"]))]
-        name = self.composed.teller
+        name = self.composed.peer_part
         self.composed[name].hear_peers(Context(client, self.objective, message, name), received, message["present"])
         return {}
 
-    # --- evaluation
+    # Evaluation
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
         """Scores of each client's model on its own nodes. On the global test graph, scores of the global model, or of
         every client's model if there is no global one or a part requires it."""
         w = self.global_model(state) if self.evaluates_one_model else None
-        step = self.score_sum if self.scores == "sum" else self.judging(state)
+        step = self.score_sum if self.scores == "sum" else self.evaluation_step(state)
         replies = fed.map(step, *self.evaluation_message(state, fed), quorum=self.quorum)
         server = None if w is None else on_global_test(self.test_net, w, fed)
         return Evaluation(replies, server, totals(replies) if self.scores == "sum" else None)
@@ -464,7 +464,7 @@ class FedAvg(LocalTraining, SumsScores):
         """Whether clients evaluate the received weights, as they are or after further training, and no weights of
         earlier rounds."""
         received = self.composed.uses_received or self.composed.tunes
-        return type(self).used is FedAvg.used and received and not self._own_weights
+        return type(self).used is FedAvg.used and received and not self._has_local_weights
 
     @property
     def _one_model(self) -> bool:
@@ -473,8 +473,13 @@ class FedAvg(LocalTraining, SumsScores):
     @property
     def any_models(self) -> bool:
         """Whether clients share no weights, and no values of their shapes."""
-        exchange = [part for part in self.composed.values() if any(has(part, hook) for hook in _EXCHANGES)]
-        return not self.share and all("any" in part.needs.models for part in exchange)
+        if self.share:
+            return False
+        for part in self.composed.values():
+            exchanges = any(has(part, hook) for hook in _EXCHANGES)
+            if exchanges and "any" not in part.needs.models:
+                return False
+        return True
 
     @property
     def evaluates_one_model(self) -> bool:
@@ -484,21 +489,20 @@ class FedAvg(LocalTraining, SumsScores):
 
     def evaluation_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The message before an evaluation: the weights, and the downloads that the clients' models depend on."""
-        return self._download(state, fed.clients, fed, self.composed.judging)
+        return self._download(state, fed.clients, fed, self.composed.evaluation_parts)
 
     def trained_model_message(self, state: Tree, fed: Federation) -> tuple[Tree, Stacked | None]:
         """The message of `evaluation_message`; empty if clients already store the weights that they evaluate."""
-        return ({}, None) if self._goes_on else self.evaluation_message(state, fed)
+        return ({}, None) if self._reads_last_weights else self.evaluation_message(state, fed)
 
     @property
     def learns_again(self) -> Mapping[str, str]:
-        """The same declarations as in a round."""
         return self.composed.client_learns
 
     def last_trained(self, client: Client, message: Tree) -> Tree | None:
         """The weights after the client's own training; without training examples, those that it received."""
         w = client.state.get("w")
-        if w is None or self._goes_on:
+        if w is None or self._reads_last_weights:
             return w
         return keep_trained(client.graph.masks[TRAIN].any(), w, self.used(client, message))
 
@@ -511,7 +515,7 @@ class FedAvg(LocalTraining, SumsScores):
         w, ctx = self.used(client, message), Context(client, self.objective, message)
 
         def scores() -> Tree:
-            scores = score(self.net, w, client, remembered=self._goes_on)
+            scores = score(self.net, w, client, remembered=self._reads_last_weights)
             for name, part in self.composed.items():
                 scores |= part.more_scores(ctx.at(name), self.net, w)
             return scores
@@ -522,28 +526,28 @@ class FedAvg(LocalTraining, SumsScores):
     def score_personal(self, client: Client, message: Tree) -> Tree:
         """The client's model on its own nodes and on the global test graph."""
         w = self.used(client, message)
-        net, test, goes_on = self.net, self.test_net, self._goes_on
-        return self.score_or_store(client, message, w, lambda: personal_score(net, w, client, None, test, goes_on))
+        net, test_net, stored = self.net, self.test_net, self._reads_last_weights
+        return self.score_or_store(client, message, w, lambda: personal_score(net, w, client, None, test_net, stored))
 
     @on_client(sends=trials.TRIES, hears=trials.TRIED_MODELS)
     def try_out(self, client: Client, message: Tree) -> Tree:
         """What the client's test examples say of each model in the message."""
         return trials.try_models(self.net, message["models"], client)
 
-    def judging(self, state: Tree) -> Step:
+    def evaluation_step(self, state: Tree) -> Step:
         """`score` if the global test evaluates a global model, else `score_personal`."""
-        judging: Step = self.score if self.evaluates_one_model else self.score_personal
-        return judging
+        step: Step = self.score if self.evaluates_one_model else self.score_personal
+        return step
 
     def used(self, client: Client, message: Tree) -> Tree:
         """The weights that the client uses: from the owner of `personalize`, or the start of its training."""
-        ctx, owner = self._received(client, message), self.composed.owner("personalize")
+        ctx, owner = self._receive(client, message), self.composed.owner("personalize")
         return self.composed[owner].personalize(ctx.at(owner)) if owner else self._start(ctx)
 
-    # --- shared weights
+    # Shared weights
 
     @property
-    def _own_weights(self) -> bool:
+    def _has_local_weights(self) -> bool:
         """Whether clients have weights that the server does not send them."""
         return self.share != ("*",) or bool(self.composed.owner("receive") or self.composed.private)
 
@@ -551,6 +555,9 @@ class FedAvg(LocalTraining, SumsScores):
         """The leaves of `w` that are shared."""
         if self.share == ("*",) and not self.composed.private:
             return w
-        matches, model, private = models.matches, self.net, self.composed.private
-        shared = {path: leaf for path, leaf in leaves(w) if matches(model, path, self.share)}
-        return nest({path: leaf for path, leaf in shared.items() if not matches(model, path, private)})
+        shared = Tree()
+        for path, leaf in leaves(w):
+            is_private = models.matches(self.net, path, self.composed.private)
+            if models.matches(self.net, path, self.share) and not is_private:
+                shared[path] = leaf
+        return nest(shared)

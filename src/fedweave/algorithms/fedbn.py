@@ -22,7 +22,6 @@ class OwnNorms(Part):
     needs = Needs(private=("norm/*",))
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model has no normalization."""
         if not any(layer.norms for layer in training.model):
             raise ValueError(
                 "own_norms keeps weights of normalization at clients, and the model has none; set model.norm = 'batch' "

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedweave.algorithms import trials
 from fedweave.algorithms.fedavg import FedAvg
-from fedweave.algorithms.participation import in_order, places
+from fedweave.algorithms.participation import name_order, places
 from fedweave.algorithms.parts import Part, Round, has
 from fedweave.algorithms.parts.names import parse_parts, part_name
 from fedweave.core import random
@@ -48,33 +48,37 @@ class Staleness(Part):
 class Schedule(NamedTuple):
     """The events until the server's next step.
 
-    begun:   the clients that begin, as places among all. arrived: the clients whose updates the step takes, in order.
-    due:     {client: when its update comes} of those that are still training. clock: when the step is taken.
+    starts:   the clients that begin, as places among all.
+    arrivals: the clients whose updates the step takes, in order.
+    due:      {client: when its update arrives} of those that are still training.
+    clock:    when the step is taken.
     """
 
-    begun: list[int]
-    arrived: list[int]
+    starts: list[int]
+    arrivals: list[int]
     due: dict[int, float]
     clock: float
 
 
 def schedule(
-    due: dict[int, float], idle: Sequence[int], durations: Sequence[float], clock: float, most: int, buffer: int
+    due: dict[int, float], idle: Sequence[int], durations: Sequence[float], clock: float, concurrency: int, buffer: int
 ) -> Schedule:
-    """Clients begin while fewer than `most` train, in the order of `idle`, until `buffer` updates have arrived. Among
-    updates at the same time the client with the lower place comes first.
+    """Clients begin while fewer than `concurrency` train, in the order of `idle`, until `buffer` updates have arrived.
+    Among updates at the same time the client with the lower place comes first.
 
     due: as in `Schedule`, at the time of the last step, the `clock`. durations: each client's next training time.
     """
-    coming, waiting, begun, arrived = [(at, client) for client, at in due.items()], list(idle), list[int](), list[int]()
-    heapq.heapify(coming)
-    while len(arrived) < buffer:
-        while waiting and len(coming) < most:
-            begun.append(client := waiting.pop(0))
-            heapq.heappush(coming, (clock + durations[client], client))
-        clock, client = heapq.heappop(coming)
-        arrived.append(client)
-    return Schedule(begun, arrived, {client: at for at, client in coming}, clock)
+    training = [(time, client) for client, time in due.items()]
+    heapq.heapify(training)
+    waiting, starts, arrivals = list(idle), list[int](), list[int]()
+    while len(arrivals) < buffer:
+        while waiting and len(training) < concurrency:
+            client = waiting.pop(0)
+            starts.append(client)
+            heapq.heappush(training, (clock + durations[client], client))
+        clock, client = heapq.heappop(training)
+        arrivals.append(client)
+    return Schedule(starts, arrivals, {client: time for time, client in training}, clock)
 
 
 @dataclass(frozen=True)
@@ -101,8 +105,9 @@ class FedBuff(FedAvg):
 
     def __post_init__(self) -> None:
         for part in parse_parts(self.parts):
-            if why := _unsupported(part):
-                raise ValueError(f"parts: {part_name(part)} {why}; leave it out of fedbuff")
+            reason = _unsupported(part)
+            if reason:
+                raise ValueError(f"parts: {part_name(part)} {reason}; leave it out of fedbuff")
         super().__post_init__()
         if self.participation < 1:
             raise ValueError(
@@ -116,43 +121,44 @@ class FedBuff(FedAvg):
 
     def init(self, fed: Federation) -> Tree:
         """FedAvg's state and each client's training time; no client is training."""
-        count, none = len(fed.clients), torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
+        zeros = torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)
         clients: Tree = {
             "duration": self._factors(fed, self.spread),
-            "due": none,
-            "busy": none > 0,
-            "since": none.long(),
+            "due": zeros,
+            "busy": zeros > 0,
+            "since": zeros.long(),
+            "staleness": zeros.long() - 1,
         }
-        known: Tree = {"clock": none.sum(), "steps": torch.zeros((), dtype=torch.int64, device=fed.device)}
-        return (
-            super().init(fed)
-            | {"clients": clients | {"staleness": torch.full((count,), -1, device=fed.device)}}
-            | known
-        )
+        steps = torch.zeros((), dtype=torch.int64, device=fed.device)
+        return super().init(fed) | {"clients": clients, "clock": zeros.sum(), "steps": steps}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         """Idle clients begin from w_t; then w_{t+1} = w_t + Σ_i weight_i / √(1 + s_i) · Δ_i over the first K
         updates."""
-        clients, step = state["clients"], int(state["steps"])
+        clients, step, count = state["clients"], int(state["steps"]), len(fed.clients)
         if self.composed.changes:
             fed.replace_data(self.change, quorum=self.quorum)
+        # 1. Idle clients begin. The quorum allows the same number of missing clients as that of all that train at once.
         plan = self._plan(state, fed)
-        chosen = [fed.clients[at] for at in sorted(plan.begun)]
-        messages = self._download(state, chosen, fed, self.composed)
-        replies = fed.map(self.train, *messages, clients=chosen, quorum=self._least(len(chosen), len(fed.clients)))
-        if (packing := self.composed.packing) is not None:
+        starts = [fed.clients[at] for at in sorted(plan.starts)]
+        messages = self._download(state, starts, fed, self.composed)
+        quorum = max(0.0, 1 - (1 - self.quorum) * min(self.concurrency or count, count) / len(starts))
+        replies = fed.map(self.train, *messages, clients=starts, quorum=quorum)
+        packing = self.composed.packing
+        if packing is not None:
             replies = packing.unpack(replies, state["w"])
+        # 2. Their updates wait at the server, leaves [N, …], until their time has come.
         at = places(fed, replies.clients)
-        held = _with_new(state.get("held"), replies, at, len(fed.clients))
+        waiting = _update_rows(state.get("held"), replies, at, count)
         since = clients["since"].index_fill(0, at, step)
         missing = {fed.place[client] for client in replies.missing}
-        arrived = torch.tensor(sorted(set(plan.arrived) - missing), dtype=torch.int64, device=fed.device)
-        staleness = step - since[arrived]
+        arrivals = torch.tensor(sorted(set(plan.arrivals) - missing), dtype=torch.int64, device=fed.device)  # [K]
+        staleness = step - since[arrivals]
         busy, due = torch.zeros_like(clients["busy"]), torch.zeros_like(clients["due"])
-        for client, when in plan.due.items():
-            busy[client], due[client] = client not in missing, when
+        for client, time in plan.due.items():
+            busy[client], due[client] = client not in missing, time
         state = state | {
-            "held": held,
+            "held": waiting,
             "clock": torch.full_like(state["clock"], plan.clock),
             "steps": state["steps"] + 1,
         }
@@ -160,52 +166,55 @@ class FedBuff(FedAvg):
             "since": since,
             "due": due,
             "busy": busy,
-            "staleness": torch.full_like(clients["staleness"], -1).index_copy(0, arrived, staleness),
+            "staleness": torch.full_like(clients["staleness"], -1).index_copy(0, arrivals, staleness),
         }
-        if not len(arrived):
+        # 3. The server's step with the updates that have arrived.
+        if not len(arrivals):
             return state
-        rows = map_leaves(lambda leaf: leaf.index_select(0, arrived), held) | {STALENESS: staleness}
-        names = [fed.clients[place] for place in arrived.tolist()]
-        taken = Replies(names, [ReplyBatch(tuple(range(len(names))), rows)], {})
-        return state | self._server.after(state, taken, fed, partial(trials.try_out, fed, self.try_out))
-
-    def _least(self, begun: int, clients: int) -> float:
-        """The quorum of the clients that begin: it allows the same number of missing clients as the quorum of all that
-        train at once."""
-        return max(0.0, 1 - (1 - self.quorum) * min(self.concurrency or clients, clients) / begun)
+        rows = map_leaves(lambda leaf: leaf.index_select(0, arrivals), waiting) | {STALENESS: staleness}
+        names = [fed.clients[place] for place in arrivals.tolist()]
+        arrived = Replies(names, [ReplyBatch(tuple(range(len(names))), rows)], {})
+        return state | self._server.after(state, arrived, fed, partial(trials.try_out, fed, self.try_out))
 
     def _plan(self, state: Tree, fed: Federation) -> Schedule:
-        """The schedule until the next step; independent of the order in which clients are listed."""
-        clients, by_name = state["clients"], in_order(fed.clients).tolist()
-        rank = {at: place for place, at in enumerate(by_name)}
+        """The schedule until the next step; independent of the order in which clients are listed, because it is made of
+        their ranks by name."""
+        clients, by_name = state["clients"], name_order(fed.clients).tolist()
+        rank = {client: place for place, client in enumerate(by_name)}
         busy, due = clients["busy"].tolist(), clients["due"].tolist()
         durations = (clients["duration"] * self._factors(fed, self.jitter)).tolist()
         keys = random.bits(fed.key("begin"), len(rank)).tolist()
-        idle = sorted((place for at, place in rank.items() if not busy[at]), key=keys.__getitem__)
-        most = self.concurrency or len(rank)
+        idle = [rank[client] for client in rank if not busy[client]]
+        concurrency = self.concurrency or len(rank)
         plan = schedule(
-            {rank[at]: due[at] for at in rank if busy[at]},
-            idle,
-            [durations[at] for at in by_name],
+            {rank[client]: due[client] for client in rank if busy[client]},
+            sorted(idle, key=keys.__getitem__),
+            [durations[client] for client in by_name],
             float(state["clock"]),
-            most,
-            min(self.buffer, most, len(rank)),
+            concurrency,
+            min(self.buffer, concurrency, len(rank)),
         )
-        begun, arrived = ([by_name[place] for place in places] for places in (plan.begun, plan.arrived))
-        return Schedule(begun, arrived, {by_name[place]: at for place, at in plan.due.items()}, plan.clock)
+        return Schedule(
+            [by_name[place] for place in plan.starts],
+            [by_name[place] for place in plan.arrivals],
+            {by_name[place]: time for place, time in plan.due.items()},
+            plan.clock,
+        )
 
     def _factors(self, fed: Federation, deviation: float) -> Tensor:
         """exp(deviation · N(0, 1)), float64 [N], independent of the order in which clients are listed."""
         normal = random.normal(fed.key("durations"), (len(fed.clients),)).double()
-        order = in_order(fed.clients).to(normal.device)
+        order = name_order(fed.clients).to(normal.device)
         return torch.exp(deviation * torch.empty_like(normal).index_copy(0, order, normal))
 
     def measures(self, state: Tree, fed: Federation) -> dict[str, Tensor]:
         """{"time": time of the last step, "staleness"} for the clients whose updates it took, NaN for others."""
-        stale = state["clients"]["staleness"].double()
-        took = stale >= 0
-        times = {"time": torch.where(took, state["clock"], torch.nan), STALENESS: torch.where(took, stale, torch.nan)}
-        return super().measures(state, fed) | times
+        staleness = state["clients"]["staleness"].double()
+        arrived = staleness >= 0
+        return super().measures(state, fed) | {
+            "time": torch.where(arrived, state["clock"], torch.nan),
+            STALENESS: torch.where(arrived, staleness, torch.nan),
+        }
 
     def counts(self, state: Tree) -> dict[str, float]:
         return super().counts(state) | {"fedbuff/time": float(state["clock"])}
@@ -222,8 +231,11 @@ def _unsupported(part: Part) -> str:
     return ""
 
 
-def _with_new(held: Tree | None, replies: Replies, at: Tensor, count: int) -> Tree:
-    """Each client's last reply, leaves [N, …], with new replies at the places `at` int64 [P]."""
-    new = {path: replies.stack(path) for path in replies.readable}
-    before = dict(leaves(held or {})) or {path: leaf.new_zeros(count, *leaf.shape[1:]) for path, leaf in new.items()}
-    return nest({path: before[path].index_copy(0, at, leaf) for path, leaf in new.items()})
+def _update_rows(last: Tree | None, replies: Replies, at: Tensor, count: int) -> Tree:
+    """Each client's `last` reply, leaves [N, …], None before any, with new replies at the places `at` int64 [P]."""
+    before, result = dict(leaves(last or {})), Tree()
+    for path in replies.readable:
+        leaf = replies.stack(path)  # [P, …]
+        rows = before[path] if before else leaf.new_zeros(count, *leaf.shape[1:])
+        result[path] = rows.index_copy(0, at, leaf)
+    return nest(result)

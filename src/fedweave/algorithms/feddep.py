@@ -23,7 +23,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
-from fedweave.algorithms.neighbors import ENCODER, Generates, counts, embeddings, lacking, miscount, mismatch, noisy
+from fedweave.algorithms.neighbors import (
+    ENCODER,
+    NeighborGeneration,
+    add_noise,
+    counts,
+    embeddings,
+    hidden_neighbors,
+    miscount,
+    mismatch,
+)
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
@@ -45,7 +54,7 @@ _CLASSES = {"classes": "how many classes there are"}
 
 
 @dataclass(frozen=True)
-class MissingEmbeddings(Generates):
+class MissingEmbeddings(NeighborGeneration):
     """Adds embeddings of missing neighbors to clients' nodes before the first round, as further columns of features.
 
     epochs:    steps of the encoder that gives the prototypes, and of a generator's training on its own.
@@ -125,7 +134,7 @@ class MissingEmbeddings(Generates):
     def mend(self, client: Client, message: Tree) -> Tree:
         """Append the mean of each node's generated embeddings to its features; sends nothing."""
         graph, key, prototypes = client.graph, client.key, message["prototype"].to(client.graph.x.dtype)  # [N, k, d]
-        hidden = self.hides(graph, key)
+        hidden = self.draw_hidden(graph, key)
         member = F.one_hot(client.state.pop("cluster") + 1, prototypes.shape[1] + 1)[:, 1:] * hidden[:, None]
         near = (graph.edges.operator("sum") @ member.to(prototypes.dtype) > 0).T  # [k, n]
         local_args = {"hidden": hidden, "prototype": prototypes[message["own"]][None], "near": near[None]}
@@ -148,10 +157,10 @@ class MissingEmbeddings(Generates):
         """The loss of the generator, scalar: the error in the number of hidden neighbors, the distance of generated
         embeddings to prototypes, and the cross-entropy of the head. args: "prototype" [N, k, d], and "near" bool [N, k,
         n], the prototypes to match at each node."""
-        visible, missing = graph.real & ~args["hidden"], lacking(graph, args["hidden"])
+        visible, missing = graph.real & ~args["hidden"], hidden_neighbors(graph, args["hidden"])
         z = embeddings(w["encoder"], graph, visible)
         embedding, mean = self._generate(w, z, random.fold(key, "noise"))
-        used = self.net.used(missing.long()) & visible[:, None]
+        used = self.net.used_slots(missing.long()) & visible[:, None]
         targets = args["prototype"]
         norms = targets.square().sum(2)
         distance = vmap(mismatch, (None, None, 0, 0, 0))(embedding, used, targets, norms, args["near"]).mean()
@@ -162,9 +171,9 @@ class MissingEmbeddings(Generates):
 
     def _generate(self, w: Tree, z: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """([n, slots, 128], embeddings in all slots; [n, 128], the mean over the slots that n̂ fills, 0 if none)."""
-        embedding = self.net.features(w["features"], noisy(z, key))
+        embedding = self.net.features(w["features"], add_noise(z, key))
         up = random.uniform(random.fold(key, "slots"), (len(z),))
-        used = self.net.used((counts(w["count"], z).detach() + up).floor().long())
+        used = self.net.used_slots((counts(w["count"], z).detach() + up).floor().long())
         return embedding, (embedding * used[..., None]).sum(1) / used.sum(1).clamp(min=1)[:, None]
 
 

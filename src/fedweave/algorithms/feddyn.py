@@ -21,9 +21,9 @@ from fedweave.core.tree import Tree, add, map_leaves, scale, squared_distance, s
 @dataclass(frozen=True)
 class DynamicRegularisation(Part):
     """Clients train on F_i(v) − ⟨g_i, v⟩ + α/2 ‖v − w_t‖², that is F_i(v) + α/2 ‖d_i + v − w_t‖² with d_i the sum of
-    the client's updates so far, and the server goes on by what all clients have drifted: w ← w + Δ + (1/N) Σ d_i.
+    the client's updates so far, and the server also moves by what all clients have drifted: w ← w + Δ + (1/N) Σ d_i.
 
-    alpha: α, the strength; the smaller, the further the server goes on where clients take few steps.
+    alpha: α, the strength; the smaller, the further the server moves where clients take few steps.
     """
 
     alpha: Positive = 0.1
@@ -58,7 +58,6 @@ class DynamicRegularisation(Part):
         return state | {"drift": add(state["drift"], scale(round.delta, share))}
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
-        """w + Δ + Σ d_i / N."""
         return add(add(w, delta), state["drift"]), state
 
 

@@ -19,7 +19,7 @@ from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.part import Context
 from fedweave.algorithms.parts.secure_sum import InSum
 from fedweave.algorithms.parts.training import Training
-from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples, by_size
+from fedweave.algorithms.parts.weights import EXAMPLES, ReportsExamples, by_size
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core import model as models
 from fedweave.core.federation import Federation, Sends
@@ -129,7 +129,7 @@ def over_holders(total: Tensor, counts: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Holders(TellsExamples):
+class Holders(ReportsExamples):
     """Averages rows of embeddings over the clients that hold the entity or the relation: E_e ← Σ_i n_ie E_ie / Σ_i n_ie
     (Chen et al. 2021, eq. 5). A row that no client holds stays. Other weights are averaged by the number of training
     examples. A client holds the entities of its nodes' features, which are 0 or 1.

@@ -170,7 +170,7 @@ class FedEgo(Deployable):
 
     def min_examples(self, graph: Graph, message: Tree) -> dict[str, int]:
         """{settings: fewest train nodes of a mini-batch} at a client. `message` may contain the number of mini-batches
-        of an epoch; otherwise the least number that the client needs."""
+        of an epoch; otherwise the number that the client needs."""
         if self.epoch_share is None:
             return {"FedEgo (batch)": self.egos.min_examples(graph, self.epochs * self.batches)}
         message_epoch = message.get("epoch")

@@ -173,11 +173,11 @@ class NeighborSums(Part):
         if self.within is not None:
             # In three messages, the same for all clients: holders of each node, sums, totals.
             FixedPoint.of(_sum_form(self.within)).check(_BOUND, len(fed.clients), "fedgcn")
-            held = fed.map(self.hold).total("held")
-            totals = fed.map(self.add_to_all, {"held": held})
+            holders = fed.map(self.hold).total("held")
+            totals = fed.map(self.add_to_all, {"held": holders})
             decoded = FixedPoint.of(_sum_form(self.within)).decode(totals.total("sum"), fed.dtype)
-            degree = totals.total("degree") // held.clamp(min=1)  # every holder of a node knows all of its neighbors
-            fed.replace_data(self.take_of_all, {"held": held, "sum": decoded, "degree": degree})
+            degree = totals.total("degree") // holders.clamp(min=1)  # every holder of a node knows all of its neighbors
+            fed.replace_data(self.take_of_all, {"held": holders, "sum": decoded, "degree": degree})
             return {}
 
         # 1. Which nodes clients hold; the first client that holds a node adds its features.
@@ -259,29 +259,29 @@ class NeighborSums(Part):
     def hold(self, client: Client, message: Tree) -> Tree:
         """{"held": int64 [N]}: 1 for each node that the client holds."""
         count = int(client.graph.precomputed(NUMBERED)[0])
-        held = torch.zeros(count, dtype=torch.int64, device=client.graph.device)
-        held[NodePlace.of(client.graph).nodes] = 1
-        return {"held": held}
+        holders = torch.zeros(count, dtype=torch.int64, device=client.graph.device)
+        holders[NodePlace.of(client.graph).nodes] = 1
+        return {"held": holders}
 
     @on_client(sends=lambda self: _all_sums_declaration(_sum_form(self.within)), ragged=True, hears=_HOLDERS)
     def add_to_all(self, client: Client, message: Tree) -> Tree:
         """{"sum": masked integers [N, d], "degree": int64 [N]}: for each node, Σ_u x_u / (m_u √d~_u) over the client's
         nodes u that are the node or its neighbor; m_u clients hold u and add the same term. And the degrees of its
         nodes."""
-        held, graph = message["held"].cpu(), client.graph
+        holders, graph = message["held"].cpu(), client.graph
         place, arrays = NodePlace.of(graph), graph_arrays(graph)
         other = place.crossing[1].unique()
-        place = place.without(other[held.to(other.device)[other] == 0])  # no client holds them
+        place = place.without(other[holders.to(other.device)[other] == 0])  # no client holds them
         nodes, degree = place.nodes.cpu().numpy(), _degree(arrays, place)
         target, source = _adjacent_pairs(arrays, place)
-        scale = 1 / (np.sqrt(degree + 1) * held.numpy()[nodes])
-        adds = sp.csr_matrix((scale[source], (target, source)), shape=(len(held), len(nodes)))
+        scale = 1 / (np.sqrt(degree + 1) * holders.numpy()[nodes])
+        adds = sp.csr_matrix((scale[source], (target, source)), shape=(len(holders), len(nodes)))
         total = torch.from_numpy(dense(adds @ arrays.x.astype(np.float64)))
         words = FixedPoint.of(_sum_form(self.within))
         bound = words.word(_BOUND)
         if words.beyond(total, bound):
             raise DataError(f"sums of features are beyond {_BOUND:g}; scale them ([data] normalize).")
-        degrees = torch.zeros_like(held).index_add(0, torch.from_numpy(nodes), torch.from_numpy(degree))
+        degrees = torch.zeros_like(holders).index_add(0, torch.from_numpy(nodes), torch.from_numpy(degree))
         return to({"sum": words.encode(total, bound), "degree": degrees}, graph.device)
 
     @on_client(replaces_data=True, hears=_HOLDERS | _ALL_SUMS)

@@ -37,8 +37,8 @@ class TopologyMix(Part):
     The moments are of class probabilities over the client's nodes, H is Σ_v deg_v Σ_c (1/e + p_vc ln p_vc), p what k
     steps F ← α Â F + (1 − α) F_0 of label propagation make of labels of training nodes and predictions of the others.
 
-    epsilon: ε, least cosine of clients that share; 1 leaves every client alone, below −1 all share one model. The
-             authors take .5 to .65 by data.
+    epsilon: ε, smallest cosine of clients that share; 1 leaves every client its own model, below −1 all share one
+             model. The authors take .5 to .65 by data.
     orders:  how many moments of each class; the authors take 3 to 20 by data.
     kind:    "raw" moments, "central" ones, or both ("hybrid").
     hops:    k, number of times that labels are spread along edges.
@@ -118,4 +118,4 @@ def shares(moments: Tensor, certainty: Tensor, epsilon: float) -> Tensor:
 
 @preset_of(TopologyMix)
 class FedGTA:
-    """Clients whose predictions are distributed alike over their graphs share a model."""
+    """Clients whose predictions are distributed similarly over their graphs share a model."""

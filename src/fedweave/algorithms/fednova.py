@@ -68,19 +68,20 @@ class NormalisedSteps(OwnCount):
         steps = LocalSteps(optimizer="sgd", excludes=("schedule", "local_epochs"))
         return Needs(supervised=True, steps=steps, statistics="home")
 
-    # --- how many steps a client takes, and how far these lead
+    # How many steps a client takes, and how far these lead.
 
     def batches(self, count: Tensor) -> Tensor:
         return -(-count // self.batch) if self.batch else (count > 0).long()
 
     def steps(self, ctx: Context) -> Tensor:
         """τ_i, int64 scalar: the passes that the client draws for this round, times the steps of a pass."""
-        least = ctx.training.local_steps
-        choices = max(self.max_local_steps - least, 0) + 1
+        min_passes = ctx.training.local_steps
+        choices = max(self.max_local_steps - min_passes, 0) + 1
         extra = (random.uniform(random.fold(ctx.client.key, "passes"), ()) * choices).long()
-        return (least + extra) * self.batches(ctx.examples)
+        return (min_passes + extra) * self.batches(ctx.examples)
 
-    def most(self, ctx: Context) -> int:
+    def max_steps(self, ctx: Context) -> int:
+        """The steps of the longest passes of any client."""
         result: int = max(ctx.training.local_steps, self.max_local_steps) * ctx.downloaded["batches"]
         return result
 
@@ -90,11 +91,11 @@ class NormalisedSteps(OwnCount):
         return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho) if rho else steps
 
     def _longest(self, ctx: Context) -> Tensor:
-        """A, float64 scalar: a_i of the most steps."""
-        steps = torch.as_tensor(self.most(ctx), dtype=torch.float64, device=ctx.client.graph.device)
+        """A, float64 scalar: the largest possible a_i of any client."""
+        steps = torch.as_tensor(self.max_steps(ctx), dtype=torch.float64, device=ctx.client.graph.device)
         return self.reach(steps, ctx.training.lr)
 
-    # --- at a client, before the first round
+    # At a client, before the first round.
 
     def join_sum(self, within: SecureSum) -> Part:
         return copy_part(self, within=within)
@@ -104,7 +105,7 @@ class NormalisedSteps(OwnCount):
         """{"steps": steps of one pass, scalar, in the form of `encode_batches`}."""
         return {"steps": encode_batches(self.batches(client.graph.masks[TRAIN].sum()), self.within)}
 
-    # --- at a client, in a round
+    # At a client, in a round.
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
         """{"chosen": bool [steps, e]}, the mini-batch of each step; a pass takes every example once."""
@@ -134,7 +135,7 @@ class NormalisedSteps(OwnCount):
             client.key,
             ctx.sent,
             ctx.received,
-            steps=self.most(ctx),
+            steps=self.max_steps(ctx),
             optimizer=optimizer,
             limit=self.steps(ctx),
         )
@@ -151,18 +152,17 @@ class NormalisedSteps(OwnCount):
         """A / a_i; finite also for a client without steps, whose weight is 0."""
         return self._longest(ctx) / self.reach(self.steps(ctx).clamp(min=1).double(), ctx.training.lr)
 
-    # --- at the server
+    # At the server.
 
     @property
     def setup(self) -> tuple[Step, ...]:
         return (self.count,)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"batches": the most mini-batches of any client}."""
+        """{"batches": the largest number of mini-batches of any client}."""
         return {"batches": max_batches(fed.map(self.count), "steps", self.within)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """`init`'s value, for all clients."""
         return {"batches": state["batches"]}, {}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
@@ -222,5 +222,4 @@ class FedNova:
     exempt_laws: ClassVar[dict[str, str]] = {"one_client_is_ordinary_training": "its steps are on mini-batches"}
 
     def parts(self) -> tuple[Part, ...]:
-        """`ProximalSteps`, or `NormalisedSteps` if μ = 0."""
         return (part_of(self, ProximalSteps) if self.mu else part_of(self, NormalisedSteps),)

@@ -17,7 +17,7 @@ from fedweave.core.federation import Federation
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record
 
-_MOST_TAU = 1e15  # whose square float32 holds
+_MAX_TAU = 1e15  # whose square float32 holds
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ServerMomentum(Part):
     """The server's step m ← momentum · m + Δ, w ← w + lr · m.
 
     server_lr: the server's learning rate.
-    momentum:  β, share of the last step that goes on.
+    momentum:  β, share of the last step in the next one.
     """
 
     server_lr: Positive = 0.5
@@ -33,7 +33,6 @@ class ServerMomentum(Part):
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """m = 0."""
         return {"m": map_leaves(torch.zeros_like, w)}
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:
@@ -55,11 +54,10 @@ class ServerAdam(Part):
     server_lr: Positive = 0.003
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.99
-    tau: Annotated[float, Field(gt=0, le=_MOST_TAU)] = 1e-3
+    tau: Annotated[float, Field(gt=0, le=_MAX_TAU)] = 1e-3
     recorded = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """m = 0, v = τ²."""
         return {"m": map_leaves(torch.zeros_like, w), "v": map_leaves(lambda w: torch.full_like(w, self.tau**2), w)}
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:

@@ -24,7 +24,6 @@ class OwnHead(Part):
         return Needs(private=self.head)
 
     def check(self, training: Training) -> None:
-        """Raise an error if all weights would stay at the client."""
         single = len(training.model) < 2 or training.model[-1].runs_alone  # a module's, whose last layer has no weights
         if not self.head or (single and "-1/*" in self.head):
             raise ValueError(

@@ -43,7 +43,6 @@ class Proximal(Part):
 
     @property
     def sends(self) -> Mapping[str, Sends | str]:  # type: ignore[override]
-        """The loss, only to adapt."""
         return {"loss": Sends("mean training loss before the last local step", within=Real())} if self.adaptive else {}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -59,7 +58,6 @@ class Proximal(Part):
         return result
 
     def report(self, ctx: Context) -> Tree:
-        """The loss, only to adapt."""
         return {"loss": ctx.last_loss} if self.adaptive else {}
 
     def update(self, state: Tree, round: Round) -> Tree:

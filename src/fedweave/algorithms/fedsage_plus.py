@@ -27,16 +27,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedweave.algorithms.generated_neighbors import mended
+from fedweave.algorithms.generated_neighbors import add_neighbors
 from fedweave.algorithms.neighbors import (
-    Generates,
+    NeighborGeneration,
+    add_noise,
     classification,
     counts,
     embeddings,
-    lacking,
+    hidden_neighbors,
     miscount,
     mismatch,
-    noisy,
     squares,
 )
 from fedweave.algorithms.parts import LocalSteps, Needs, SampledCrossEntropy, Training, Uniform
@@ -67,7 +67,7 @@ _MAX_EXCHANGES = 10_000  # a site lists them before the first one, so a server's
 
 
 @dataclass(frozen=True)
-class MissingNeighbours(Generates):
+class MissingNeighbours(NeighborGeneration):
     """Adds generated neighbors to clients' graphs before the first round.
 
     exchanges: steps with gradients of other clients; 0 trains every generator only at its client (the paper's
@@ -123,7 +123,7 @@ class MissingNeighbours(Generates):
     def learn(self, client: Client, message: Tree) -> Tree:
         """Hide some nodes, and train a generator to predict them for their neighbors; sends nothing."""
         graph, key = client.graph, client.key
-        hidden = self.hides(graph, key)
+        hidden = self.draw_hidden(graph, key)
         known = {"hidden": hidden, "norms": squares(graph.x)}
         first = self.net.init(random.fold(key, "init"), graph.x.shape[1], message["classes"], graph.x.dtype)
         w = fit(self.local_loss, first, graph, key, self.update_rule, self.epochs, args=known).w
@@ -138,25 +138,25 @@ class MissingNeighbours(Generates):
         visible = graph.real & ~args["hidden"]
         z = embeddings(w["encoder"], graph, visible)
         count = counts(w["count"], z)
-        number = miscount(count, lacking(graph, args["hidden"]), visible)
+        number = miscount(count, hidden_neighbors(graph, args["hidden"]), visible)
         rows, real = self.draw_rows(graph, random.fold(key, "rows"), args["hidden"])
-        features = self.net.features(w["features"], noisy(gather_rows(z, rows), random.fold(key, "noise")))
+        features = self.net.features(w["features"], add_noise(gather_rows(z, rows), random.fold(key, "noise")))
         slots = self.round_counts(count.detach(), random.fold(key, "slots")).gather(0, rows)
-        used = self.net.used(slots) & real[:, None]
+        used = self.net.used_slots(slots) & real[:, None]
         matching = self.local_mismatch(graph, features, rows, real, args)
         result: Tensor = number + matching + classification(w["classifier"], graph, visible, rows, features, used)
         return result
 
     def draw_rows(self, graph: Graph, key: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """Some visible nodes with hidden neighbors, int64 [sample], and which of them are real."""
-        return draw_nodes(graph.real & ~hidden & (lacking(graph, hidden) > 0), key, self.sample)
+        return draw_nodes(graph.real & ~hidden & (hidden_neighbors(graph, hidden) > 0), key, self.sample)
 
     def local_mismatch(self, graph: Graph, features: Tensor, rows: Tensor, real: Tensor, args: Tree) -> Tensor:
         """The distance of the generated `features` [b, slots, d] of `rows` to the features of their hidden neighbors,
         with a slot for each of these."""
-        chosen = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(features.dtype)
-        near = (graph.edges.operator("sum") @ chosen > 0) & args["hidden"][:, None]
-        used = self.net.used(near.sum(0)) & real[:, None]
+        is_row = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(features.dtype)  # [n, b]
+        near = (graph.edges.operator("sum") @ is_row > 0) & args["hidden"][:, None]
+        used = self.net.used_slots(near.sum(0)) & real[:, None]
         return mismatch(features, used, graph.x, args["norms"], near)
 
     def round_counts(self, count: Tensor, key: Tensor) -> Tensor:
@@ -180,7 +180,7 @@ class MissingNeighbours(Generates):
         slots = self.round_counts(memory["count"], random.fold(key, "slots")).clamp(max=self.slots)
         visible = client.graph.real & ~memory["hidden"]
         rows, real = draw_nodes(visible & (slots > 0), random.fold(key, "rows"), self.sample)
-        z = noisy(gather_rows(memory["z"], rows), random.fold(client.secret, "noise"))
+        z = add_noise(gather_rows(memory["z"], rows), random.fold(client.secret, "noise"))
         return {"generator": memory["w"]["features"], "embedding": z, "slots": slots.gather(0, rows) * real}
 
     @on_client(sends={"gradient": _GRADIENT}, hears=_OFFERED)
@@ -196,11 +196,11 @@ class MissingNeighbours(Generates):
     def offers_loss(self, change: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
         """The distance of features by the offered generators, with `change` added to their weights, to the client's own
         nodes."""
-        terms = []
+        terms = list[Tensor]()
         for i, offer in args["offers"].items():
             features = self.net.features(map_leaves(torch.add, offer["generator"], change[i]), offer["embedding"])
             mine = graph.real[:, None].expand(-1, len(features))
-            terms.append(mismatch(features, self.net.used(offer["slots"]), graph.x, args["norms"], mine))
+            terms.append(mismatch(features, self.net.used_slots(offer["slots"]), graph.x, args["norms"], mine))
         return sum(terms[1:], terms[0])
 
     @on_client(hears={"gradient": "the sum of the gradients that other members returned for its generator"})
@@ -217,9 +217,9 @@ class MissingNeighbours(Generates):
         return {}
 
     def joint_loss(self, w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
-        """The client's own matching term, plus a term with the gradient that other clients returned."""
+        """The client's own matching term, plus a linear term whose gradient is the one that other clients returned."""
         rows, real = self.draw_rows(graph, random.fold(key, "rows"), args["hidden"])
-        features = self.net.features(w, noisy(gather_rows(args["z"], rows), random.fold(key, "noise")))
+        features = self.net.features(w, add_noise(gather_rows(args["z"], rows), random.fold(key, "noise")))
         gradient = dict(leaves(args["gradient"]))
         linear = [(leaf * gradient[path]).sum() for path, leaf in leaves(w)]
         return sum(linear, self.local_mismatch(graph, features, rows, real, args))
@@ -231,10 +231,10 @@ class MissingNeighbours(Generates):
         z = embeddings(w["encoder"], graph, graph.real)
         slots = self.round_counts(counts(w["count"], z), random.fold(key, "slots")) * graph.real
         owners = slots.clamp(max=self.slots).nonzero()[:, 0]
-        features = self.net.features(w["features"], noisy(z, random.fold(key, "noise"))[owners])
-        used = self.net.used(slots[owners])
+        features = self.net.features(w["features"], add_noise(z, random.fold(key, "noise"))[owners])
+        used = self.net.used_slots(slots[owners])
         owners = owners[:, None].expand(used.shape)[used]
-        new = mended(graph_arrays(graph), owners.cpu().numpy(), features[used].cpu().numpy())
+        new = add_neighbors(graph_arrays(graph), owners.cpu().numpy(), features[used].cpu().numpy())
         return {DATA: graph_like(graph, new)}
 
 

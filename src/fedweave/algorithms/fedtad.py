@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedweave.algorithms.parts import Needs, Round, Training
-from fedweave.algorithms.parts.weights import TellsExamples, by_size
+from fedweave.algorithms.parts.weights import ReportsExamples, by_size
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core import random
@@ -81,7 +81,7 @@ def pseudo_graph(x: Tensor, near: int) -> Graph:
 
 
 @dataclass(frozen=True)
-class Distilled(TellsExamples):
+class Distilled(ReportsExamples):
     """After the mean by size w̄, `outer` times: the generator takes a step on λ1 L_sem − L_dis + λ2 L_div, toward nodes
     with clear classes on which models and w̄ differ, and toward diverse nodes, and then w̄ takes `inner` steps on L_dis
     = Σ_i Σ_c φ_ic mean |f_w̄ − f_i| over the generated nodes of class c and the logits.

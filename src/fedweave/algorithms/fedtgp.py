@@ -112,7 +112,7 @@ def _loss(w: Tree, graph: object, key: Tensor, args: Tree) -> Tensor:
 
 @preset_of(TrainedPrototypes, without=("how",))
 class FedTGP:
-    """FedProto with prototypes that the server trains to lie apart.
+    """FedProto with prototypes that the server trains to be far from each other.
 
     head:  what clients answer by, their "own" last layer, or the nearest "prototype" (the paper), which needs a linear
            last layer.

@@ -35,7 +35,7 @@ from fedweave.models.blocks import glorot
 from fedweave.ops.linear import linear
 
 CENTER, AUGMENTOR = "centre", ("augment1", "augment2")  # weights in the last layer
-SURE, SHARPNESS = 1e-4, 0.1  # least distance of edge probabilities from 0 and 1; the temperature of predictions
+SURE, SHARPNESS = 1e-4, 0.1  # smallest distance of edge probabilities from 0 and 1; the temperature of predictions
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.parts import Context, Needs, Round
-from fedweave.algorithms.parts.weights import EXAMPLES, TellsExamples
+from fedweave.algorithms.parts.weights import EXAMPLES, ReportsExamples
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import random
 from fedweave.core.bounds import CountOrNone, NonNegative
@@ -30,7 +30,7 @@ _MAX_ROUNDS = 10_000  # of a series; every client has a series of this length in
 
 
 @dataclass(frozen=True)
-class Clusters(TellsExamples):
+class Clusters(ReportsExamples):
     """Every cluster C has a model, the mean of its clients' by number of examples; C is cut in two by a minimum cut of
     the cosines of its updates plus 1 when ‖mean Δ_i‖ < eps1, max ‖Δ_i‖ > eps2 and |C| > 2 (eqs. 2-3).
 
@@ -105,9 +105,9 @@ def smaller_side(similarity: Tensor, norms: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SeriesClusters(Clusters):
-    """`Clusters` cut by how alike the clients' gradients went over the last rounds: a minimum cut of max D − D, D the
-    dynamic time warping distances of the norms of their gradients (section 4.3); after a cut all series start from
-    scratch.
+    """`Clusters` cut by how similarly the clients' gradients changed over the last rounds: a minimum cut of max D − D,
+    D the dynamic time warping distances of the norms of their gradients (section 4.3); after a cut all series start
+    from scratch.
 
     length: rounds of a series.
     """
@@ -157,8 +157,8 @@ class SeriesClusters(Clusters):
 
 
 def warping_distance(one: np.ndarray, other: np.ndarray) -> float:
-    """The dynamic time warping distance of two series, the square root of the least Σ (a − b)² over all alignments that
-    go through both in order (Sakoe and Chiba 1978, without window or slopes)."""
+    """The dynamic time warping distance of two series, the square root of the smallest Σ (a − b)² over all alignments
+    that go through both in order (Sakoe and Chiba 1978, without window or slopes)."""
     cost = np.full((len(one) + 1, len(other) + 1), np.inf)
     cost[0, 0] = 0
     for i, a in enumerate(one, 1):
@@ -169,7 +169,7 @@ def warping_distance(one: np.ndarray, other: np.ndarray) -> float:
 
 @preset_of(Clusters)
 class GCFL:
-    """Clients that learn alike share a model, in clusters cut by the cosines of their updates.
+    """Clients that learn similarly share a model, in clusters cut by the cosines of their updates.
 
     The authors use eps1 = .03, eps2 = .06 on PROTEINS, .025 and .045 on IMDB-BINARY.
     """

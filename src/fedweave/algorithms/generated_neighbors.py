@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from fedweave.core.graph_arrays import GraphArrays
 
 
-def mended(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
+def add_neighbors(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> GraphArrays:
     """A client's graph with m more nodes, each unlabeled, in no mask, and with one neighbor, its owner.
 
     owners: int64 [m]. features: [m, d]. If the client's features are sparse, a new node keeps only its largest ones in
@@ -14,11 +14,11 @@ def mended(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> Grap
     """
     n, added = len(graph.y), len(owners)
     if sp.issparse(graph.x):
-        most = int(np.diff(sp.csr_matrix(graph.x).indptr).max(initial=0))
-        x = sp.vstack([graph.x, sp.csr_matrix(strongest(features, most))], format="csr").astype(graph.x.dtype)
+        entries = int(np.diff(sp.csr_matrix(graph.x).indptr).max(initial=0))  # of the fullest row
+        x = sp.vstack([graph.x, sp.csr_matrix(keep_largest(features, entries))], format="csr").astype(graph.x.dtype)
     else:
         x = np.concatenate([graph.x, features.astype(graph.x.dtype)])
-    links = np.stack([owners, n + np.arange(added)])
+    links = np.stack([owners, n + np.arange(added)])  # [2, m]
     return GraphArrays(
         x,
         np.concatenate([graph.edges, links, links[::-1]], 1),
@@ -28,11 +28,11 @@ def mended(graph: GraphArrays, owners: np.ndarray, features: np.ndarray) -> Grap
     )
 
 
-def strongest(features: np.ndarray, most: int) -> np.ndarray:
-    """[m, d]: the `most` largest entries in magnitude of every row, 0 elsewhere."""
-    if most >= features.shape[1]:
+def keep_largest(features: np.ndarray, entries: int) -> np.ndarray:
+    """[m, d]: this number of entries of every row, the largest in magnitude; 0 elsewhere."""
+    if entries >= features.shape[1]:
         return features
-    largest = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :most]
+    largest = np.argsort(-np.abs(features), axis=1, kind="stable")[:, :entries]  # [m, entries]
     out = np.zeros_like(features)
     np.put_along_axis(out, largest, np.take_along_axis(features, largest, 1), 1)
     return out

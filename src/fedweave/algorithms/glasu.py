@@ -107,7 +107,7 @@ class GLASU(Algorithm):
     steps:       Q, local steps per round, all on the same mini-batch.
     batch:       train nodes per mini-batch; 0 trains on all of them with the full graph.
     fan_out:     neighbors sampled per node and layer.
-    edges:       "own" for each client's edges, or "none" for every node by itself (A = I).
+    edges:       "own" for each client's edges, or "none" for none (A = I).
     backward:    "frozen" or "exchanged" (needs Q = 1), see above.
     optimizer:   optimizer of every party's own weights; with "adam" each party keeps the optimizer state from round to
                  round.
@@ -301,8 +301,8 @@ class GLASU(Algorithm):
         if self.label_epsilon is not None:
             fed.map(self.draw, clients=holders)
         nodes = int(replies.stack("nodes")[0])
-        counted = {"rounds": 0} if self.decay_every else {}
-        return {"holders": {client: int(client in holders) for client in fed.clients}, "nodes": nodes} | counted
+        state: Tree = {"holders": {client: int(client in holders) for client in fed.clients}, "nodes": nodes}
+        return state | {"rounds": 0} if self.decay_every else state
 
     @on_client(sends=FACTS, hears=HEARS)
     def begin(self, client: Client, message: Tree) -> Tree:
@@ -313,7 +313,7 @@ class GLASU(Algorithm):
             state["at"] = message["at"]
         key, tail = random.fold(client.key, "init"), random.fold(message["tail"], "init")
         state["w"] = self.split.init(key, tail, message["clients"], graph.x.dtype)
-        use = (graph.masks * torch.arange(1, 4, device=graph.device)[:, None]).sum(0)
+        use = (graph.masks * torch.arange(1, 4, device=graph.device)[:, None]).sum(0)  # [n], 1 train, 2 val, 3 test
         public = torch.zeros((), dtype=torch.int64, device=graph.device)
         fingerprint = (random.bits(public, len(use)) * use).sum()
         return {"nodes": graph.real.sum(), "masks": fingerprint, "labels": labeled_nodes(graph).any().long()}
@@ -339,7 +339,7 @@ class GLASU(Algorithm):
         """Algorithm 1, lines 2-7."""
         split, sums = self.split, list[Tensor]()
         message: Tree = {"batch": fed.key("batch")}
-        # Forward: the mini-batch's nodes from the last segment to the first, then representations back up.
+        # 1. Forward: the mini-batch's nodes from the last segment to the first, then representations back up.
         for segment in self.sampling:  # algorithm 2
             lists = fed.map(self.sample, message | {"segment": segment})
             message = {"nodes": union(lists, state["nodes"]), "cut": segment}
@@ -352,7 +352,7 @@ class GLASU(Algorithm):
         if self.decay_every:
             rate = {"lr": self.lr * self.decay ** (state["rounds"] // self.decay_every)}
             state = state | {"rounds": state["rounds"] + 1}
-        # Algorithm 6: the mean gradient of the label holders with respect to H[L], by secure aggregation if several.
+        # 2. Algorithm 6: the mean gradient of the label holders with respect to H[L], by secure aggregation if several.
         holders = [client for client in fed.clients if state["holders"][client]]
         if self.backward == "exchanged" or (self.cuts and len(holders) < len(fed.clients)):
             if self.secure_sum and len(holders) > 1:
@@ -363,11 +363,12 @@ class GLASU(Algorithm):
                 pulls = fed.map(self.pull, message, clients=holders)
                 equal = torch.full((len(pulls),), 1 / len(pulls), dtype=torch.float64, device=fed.device)
                 message["gradient"] = pulls.weighted_sum("gradient", equal)
+        # 3. Local steps.
         if self.backward == "frozen":
             fed.map(self.update, *self._address(message | rate, state))  # algorithms 4 and 7
             check_finite(sums)
             return state
-        # Backward through every aggregation (section 3.1); clients step at the first segment, which gets the rate.
+        # 4. Or backward through every aggregation (section 3.1), to a step at the first segment, which gets the rate.
         for segment in reversed(range(split.last)):
             down = message | {"segment": segment} | ({} if segment else rate)
             replies = fed.map(self.back, *self._address(down, state))
@@ -408,7 +409,7 @@ class GLASU(Algorithm):
     def infer(self, client: Client, message: Tree) -> Tree:
         """Algorithm 3 up to the next aggregated layer: H+_m for all nodes of the list."""
         now, segment = self._receive(client, message), message["segment"]
-        inputs = self._joint(client.graph, now, segment, client.state["w"], message.get("h"))
+        inputs = self._segment_inputs(client.graph, now, segment, client.state["w"], message.get("h"))
         outputs = record_part(self._segment, client.graph, _in_local_order(inputs))
         nodes = exchanged_nodes(now, segment + 1) if self.batch else None
         result = map_leaves(lambda out: out if nodes is None else out[: len(nodes)], outputs)
@@ -421,7 +422,7 @@ class GLASU(Algorithm):
     def pull(self, client: Client, message: Tree) -> Tree:
         """Algorithm 6, lines 15 and 16: the gradient of the client's loss with respect to H[L]."""
         loss, w = self._prediction_loss(client), client.state["w"]
-        h = _zeros_if_empty(message["h"], len(client.state["round"]["sent"]))
+        h = _zeros_if_empty(message["h"], len(client.state["round"]["sent"]))  # H[L]
         return {"gradient": grad(lambda h: loss(w, h))(h)}
 
     @on_client(sends=lambda glasu: glasu.labels.sends_in_sum(SLOPE), hears=lambda glasu: glasu._hears())
@@ -436,7 +437,8 @@ class GLASU(Algorithm):
         now, graph, state = self._receive(client, message), client.graph, client.state
         args: Tree = {name: now[name] for name in ("minibatch", "real", "others") if name in now}
         args |= {name: state[name] for name in ("at", "share") if name in state} | self.labels.random_words(client)
-        if self.batch:  # the sample for only the client's mini-batch; from segment `top` on it was already drawn
+        # 1. The sample for only the client's mini-batch; from segment `top` on it was already drawn.
+        if self.batch:
             top = next(iter(self.sampling), self.split.last + 1)
             above = now["below"][str(top)] if top <= self.split.last else {"nodes": now["minibatch"], "hops": {}}
             below = self.split.sample(graph, range(top - 1, -1, -1), above["nodes"], now["key"], above.get("filled"))
@@ -445,18 +447,18 @@ class GLASU(Algorithm):
             args["others"] = {}
             for cut, rows in now.get("others", {}).items():
                 nodes = self.split.outputs(int(cut) - 1, below)
-                args["others"][cut] = gather_rows(
-                    rows, find_places(nodes, exchanged_nodes(now, int(cut)), len(graph.y))
-                )
+                place = find_places(nodes, exchanged_nodes(now, int(cut)), len(graph.y))
+                args["others"][cut] = gather_rows(rows, place)
+        # 2. Clients without labels train by the gradient of J with respect to H[L].
         if "gradient" in message:
             args["gradient"] = message["gradient"] * ~labeled_nodes(graph).any()
+        # 3. Q steps.
         keys = self._tail_keys(now, torch.arange(self.steps, device=graph.device))
-        optimizer, past = self._optimizer(message), state.get("optimizer")
         fitted = fit(
-            self._loss, state["w"], graph, client.key, optimizer, self.steps,
-            state=past, args=args, batches={"tail": keys},
+            self._loss, state["w"], graph, client.key, self._optimizer(message), self.steps,
+            state=state.get("optimizer"), args=args, batches={"tail": keys},
         )  # fmt: skip
-        _keep(state, fitted)
+        _store_fit(state, fitted)
         del state["round"]
         return {}
 
@@ -464,11 +466,13 @@ class GLASU(Algorithm):
     def back(self, client: Client, message: Tree) -> Tree:
         """The backward pass of section 3.1 down to the next aggregated layer; a step at the end of it."""
         now, segment, w = client.state["round"], message["segment"], client.state["w"]
+        # 1. At the last aggregate, the gradient of the client's loss with respect to the prediction's weights.
         if "h" in message:
             loss, tail = self._prediction_loss(client), self.split.segment_weights(w, self.split.last)
             h = _zeros_if_empty(message["h"], len(now["sent"]))
             now["grads"] = grad(lambda tail: loss(tail, h))(tail) if tail else {}
-        inputs = self._joint(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
+        # 2. Back through the segment: from H above it to its weights, input and the first segment's further outputs.
+        inputs = self._segment_inputs(client.graph, now, segment, w, now["received"][str(segment)] if segment else None)
         free: Tree = {name: inputs[name] for name in ("w", "h", "kept") if inputs[name] is not None}
         count = len(exchanged_nodes(now, segment + 1)) if self.batch else None
 
@@ -477,18 +481,18 @@ class GLASU(Algorithm):
 
         out, pull, *_ = vjp(outputs, free)
         above = self.how.back(message["gradient"], client.state.get("at"), client.state["share"], out["h"].shape[1])
-        pulled = now.get("pulled") or map_leaves(torch.zeros_like, out["kept"])
-        grads = pull({"h": above, "kept": {} if segment else pulled})[0]
+        above_kept = {} if segment else now.get("pulled") or map_leaves(torch.zeros_like, out["kept"])
+        grads = pull({"h": above, "kept": above_kept})[0]
         now["grads"] |= grads["w"]
         if segment:
             more = grads["kept"]
             now["pulled"] = map_leaves(torch.add, now["pulled"], more) if "pulled" in now else more
             return {"gradient": grads["h"]}
-        lr, past = self._rate(message), client.state.get("optimizer")
-        optimizer = self._optimizer(message)
+        # 3. At the first segment, a step along the whole gradient.
+        lr, optimizer, state = self._rate(message), self._optimizer(message), client.state.get("optimizer")
         if optimizer.moments:
             slopes = {"slopes": now["grads"]}
-            _keep(client.state, fit(_linear, w, client.graph, client.key, optimizer, 1, state=past, args=slopes))
+            _store_fit(client.state, fit(_linear, w, client.graph, client.key, optimizer, 1, state=state, args=slopes))
         else:  # keeps earlier results bit for bit
             client.state["w"] = map_leaves(lambda w, s: w - lr * (s + self.weight_decay * w), w, now["grads"])
         del client.state["round"]
@@ -591,7 +595,7 @@ class GLASU(Algorithm):
                 now["others"] = now.get("others", {}) | {cut: rest}
         return now
 
-    def _joint(self, graph: Graph, now: Tree, segment: int, w: Tree, h: Tensor | None) -> Tree:
+    def _segment_inputs(self, graph: Graph, now: Tree, segment: int, w: Tree, h: Tensor | None) -> Tree:
         """The inputs of `_segment`, before `_in_local_order`, for the nodes of the list above a segment (the first of
         its outputs) from the received h."""
         tail = segment == self.split.last and self.split.cuts
@@ -628,7 +632,7 @@ class GLASU(Algorithm):
     def _prediction_loss(self, client: Client) -> Callable[[Tree, Tensor], Tensor]:
         """(w, H[L]) -> the client's loss; 0 without labels."""
         graph, now = client.graph, client.state["round"] | self.labels.random_words(client)
-        inputs = self._joint(graph, now, self.split.last, {}, None)
+        inputs = self._segment_inputs(graph, now, self.split.last, {}, None)
 
         def loss(w: Tree, h: Tensor) -> Tensor:
             outputs = self._segment(graph, _in_local_order(inputs | {"w": w, "h": h}))
@@ -658,7 +662,7 @@ class GLASU(Algorithm):
         return loss + (args["gradient"] * h).sum() if "gradient" in args else loss
 
 
-def _keep(state: Tree, fitted: Fit) -> None:
+def _store_fit(state: Tree, fitted: Fit) -> None:
     """Put the trained weights into a client's state and, if the optimizer has any, its own state."""
     state["w"] = fitted.w
     if fitted.state:

@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.fedavg import LocalTraining
-from fedweave.algorithms.parts import (
-    Composition,
-    Context,
-    Needs,
-    Objective,
-    Part,
-    Training,
-)
+from fedweave.algorithms.parts import Composition, Context, Needs, Objective, Part, Training
 from fedweave.algorithms.parts.names import by_name, parse_parts, part_name
 from fedweave.algorithms.parts.pace import RateSchedule
 from fedweave.algorithms.parts.part import has
@@ -25,13 +18,13 @@ from fedweave.algorithms.scoring import PERSONAL_SCORES, personal_score
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Calls, Capabilities, Evaluation
-from fedweave.core.federation import Client, Federation, on_client
+from fedweave.core.federation import Client, Federation, Step, on_client
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree
 from fedweave.learn import keep_trained
 
 # Hooks that local training never calls.
-_IN_VAIN = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "personalize")
+_UNUSED_HOOKS = ("release", "report", "weigh", "aggregate", "download", "receive", "start", "train", "personalize")
 
 
 @dataclass(frozen=True)
@@ -53,16 +46,16 @@ class Local(LocalTraining):
     def __post_init__(self) -> None:
         self.take_model()
         object.__setattr__(self, "parts", parse_parts(self.parts))
-        if idle := [part_name(part) for part in self.parts if not self.takes_part(type(part))]:
+        unused = [part_name(part) for part in self.parts if not self.takes_part(type(part))]
+        if unused:
             raise ValueError(
-                f"parts: {', '.join(idle)} would do nothing here: clients send the server nothing that a part could "
+                f"parts: {', '.join(unused)} would do nothing here: clients send the server nothing that a part could "
                 "change or weigh, so only terms of the training loss have an effect; leave it out"
             )
         check_links(by_name(self.objective.parts), self.model)  # `objective` checks that the model can be trained
 
     @property
     def any_models(self) -> bool:
-        """True: clients' models may differ."""
         return True
 
     @staticmethod
@@ -70,17 +63,17 @@ class Local(LocalTraining):
         """Whether a part has a term of the training loss, and needs nothing else."""
         if has(kind, "hear_peers") or (isinstance(kind.needs, Needs) and "received" in kind.needs.reads):
             return False
-        hooks = {hook for hook in ("objective", *_IN_VAIN) if has(kind, hook)}
-        return "objective" in hooks and not hooks & {*_IN_VAIN}
+        return has(kind, "objective") and not any(has(kind, hook) for hook in _UNUSED_HOOKS)
 
     @property
     def needs(self) -> Capabilities:
-        """`capabilities`, and what the parts need."""
-        return self.capabilities.with_data(word for part in self.parts for word in part.needs.data)
+        data = list[str]()
+        for part in self.parts:
+            data += part.needs.data
+        return self.capabilities.with_data(data)
 
     @cached_property
     def objective(self) -> Objective:
-        """The local objective and its training."""
         composed = Composition.of((*self.parts, *self.paced), {}, self.model, self.batch_size)
         return Objective(composed, Training.of(self, self.model))
 
@@ -89,35 +82,42 @@ class Local(LocalTraining):
         return {type(part).__name__: part.init(fed, {}) for part in self.paced}
 
     def round(self, state: Tree, fed: Federation) -> Tree:
-        """`local_steps` further steps at every client."""
         fed.map(self.train, self.pace(state) or None, quorum=self.quorum)
         return self.after(state)
 
     def pace(self, state: Tree) -> Tree:
         """{part: its download for all clients} of the parts for the training's pace; {} by default."""
-        return {
-            name: part.download(state[name], torch.zeros(0, dtype=torch.int64, device="cpu"))[0]
-            for part in self.paced
-            if (name := type(part).__name__)
-        }
+        downloads, at = Tree(), torch.zeros(0, dtype=torch.int64, device="cpu")
+        for part in self.paced:
+            name = type(part).__name__
+            downloads[name], _ = part.download(state[name], at)
+        return downloads
 
     def after(self, state: Tree) -> Tree:
         """The server's state after a round."""
-        counted = {type(part).__name__: part for part in self.paced if isinstance(part, RateSchedule)}
-        return state | {name: part.after(state[name]) for name, part in counted.items()}
+        for part in self.paced:
+            if isinstance(part, RateSchedule):
+                name = type(part).__name__
+                state = state | {name: part.after(state[name])}
+        return state
 
     def calls(self, clients: int) -> Calls:
         """The steps of `Deployable.calls`, and before the first round the steps for the training's pace."""
-        return replace(super().calls(clients), setup=tuple(step for part in self.paced for step in part.setup))
+        setup = list[Step]()
+        for part in self.paced:
+            setup += part.setup
+        return replace(super().calls(clients), setup=tuple(setup))
 
     @property
-    def heard(self) -> dict[str, str]:
+    def client_learns(self) -> dict[str, str]:
         """What a client learns about the training's pace."""
-        learns = ((type(part).__name__, part.client_learns) for part in self.paced)
-        texts = ((name, key, text) for name, says in learns if isinstance(says, Mapping) for key, text in says.items())
-        return {f"{name}/{key}": text for name, key, text in texts}
+        texts = dict[str, str]()
+        for part in self.paced:
+            if isinstance(part.client_learns, Mapping):
+                texts |= {f"{type(part).__name__}/{key}": text for key, text in part.client_learns.items()}
+        return texts
 
-    @on_client(hears=lambda self: self.heard)
+    @on_client(hears=lambda self: self.client_learns)
     def train(self, client: Client, message: Tree) -> Tree:
         """Continue from the client's own weights; sends nothing."""
         self._train(client, random.fold(client.key, "init"), message)
@@ -138,7 +138,6 @@ class Local(LocalTraining):
         return client.state["w"] if "w" in client.state else models.init(self.model, init, client.graph.x.dtype)
 
     def evaluate(self, state: Tree, fed: Federation) -> Evaluation:
-        """Each client's model on its own nodes and on the global test graph."""
         return Evaluation(fed.map(self.score, quorum=self.quorum))
 
     @on_client(sends=PERSONAL_SCORES)
@@ -148,5 +147,4 @@ class Local(LocalTraining):
         return self.score_or_store(client, message, w, lambda: personal_score(self.model, w, client))
 
     def used(self, client: Client, message: Tree) -> Tree:
-        """The client's own weights."""
         return self._weights(client, random.fold(client.key, "init"))

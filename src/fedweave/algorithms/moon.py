@@ -16,7 +16,7 @@ from fedweave.algorithms.parts import Context, Needs, Outputs, Part, Training
 from fedweave.algorithms.preset import preset_of
 from fedweave.core import model as models
 from fedweave.core.bounds import NonNegative, Positive
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree
 
 
@@ -38,7 +38,6 @@ class ModelContrast(Part):
     needs = Needs(reads=("received", "graph"))
 
     def check(self, training: Training) -> None:
-        """Raise an error if the model has no embeddings."""
         models.check_embeds(training.model, "moon")
 
     def recall(self, ctx: Context) -> Tree:
@@ -54,14 +53,12 @@ class ModelContrast(Part):
         h = outputs.embedding
         if "apart" not in outputs.inputs:
             return h.new_zeros(())
-        counts = self._counts(outputs.graph).to(h.dtype)
-        each = F.softplus((unit(h) * outputs.inputs["apart"]).sum(1) / self.tau)
+        train = outputs.graph.masks[TRAIN]
+        # The examples of the mean, [e]; none at a client that does not train.
+        counts = train if self.nodes == "train" else outputs.graph.usable_examples & train.any()
+        counts = counts.to(h.dtype)
+        each = F.softplus((unit(h) * outputs.inputs["apart"]).sum(1) / self.tau)  # [e]
         return self.mu * (each * counts).sum() / counts.sum().clamp(min=1)
-
-    def _counts(self, graph: Graph) -> Tensor:
-        """bool [e]: the examples of the mean; none at a client that does not train."""
-        train = graph.masks[TRAIN]
-        return train if self.nodes == "train" else graph.usable_examples & train.any()
 
 
 def unit(h: Tensor) -> Tensor:

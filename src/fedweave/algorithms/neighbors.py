@@ -3,7 +3,7 @@ generation", section 3.3): the number of a node's missing neighbors, and their f
 
 The generator's weights are {"encoder": …, "count": …, "features": …, "classifier": …}; the classifier only serves to
 train the others. Every node has the same few places ("slots") for generated neighbors; a node with n generated
-neighbors uses its first n slots. `generated_neighbors.mended` adds these neighbors to a client's graph.
+neighbors uses its first n slots. `generated_neighbors.add_neighbors` adds these neighbors to a client's graph.
 """
 
 from dataclasses import dataclass
@@ -52,15 +52,12 @@ class Generator:
             "classifier": (sage.convolution, (features, CLASSIFIER, classes)),
         }
 
-        def layers(name: str) -> Tree:
-            layer, widths = networks[name]
-            weights: Tree = {}
+        w: Tree = {}
+        for name, (layer, widths) in networks.items():
+            w[name] = {}
             for i, (width_in, width_out) in enumerate(pairwise(widths)):
-                drawn = layer(width_in, width_out).init(random.fold(key, name, i))
-                weights[str(i)] = {leaf: value.to(dtype) for leaf, value in drawn.items()}
-            return weights
-
-        w = {name: layers(name) for name in networks}
+                initial = layer(width_in, width_out).init(random.fold(key, name, i))
+                w[name][str(i)] = {leaf: value.to(dtype) for leaf, value in initial.items()}
         return w | {"count": map_leaves(torch.abs, w["count"])}
 
     def features(self, w: Tree, embedding: Tensor) -> Tensor:
@@ -72,13 +69,13 @@ class Generator:
         result: Tensor = h.unflatten(1, (self.slots, -1))
         return result
 
-    def used(self, slots: Tensor) -> Tensor:
+    def used_slots(self, slots: Tensor) -> Tensor:
         """bool [b, P]: which slots of each node are used; slots: int64 [b], the number of slots that the node uses."""
         return torch.arange(self.slots, device=slots.device) < slots[:, None]
 
 
 @dataclass(frozen=True)
-class Generates(Part):
+class NeighborGeneration(Part):
     """Before the first round clients train generators on neighbors that they hide from themselves.
 
     slots:  P, largest number of neighbors generated for a node.
@@ -101,22 +98,22 @@ class Generates(Part):
     def update_rule(self) -> Adam:
         return Adam(1e-3, 1e-4)
 
-    def hides(self, graph: Graph, key: Tensor) -> Tensor:
+    def draw_hidden(self, graph: Graph, key: Tensor) -> Tensor:
         """bool [n]: nodes in neither the training nor the test set that are drawn to be hidden."""
         free = graph.real & ~graph.masks[TRAIN] & ~graph.masks[TEST]
-        rank = random.order(random.fold(key, "hide"), free).argsort().argsort()  # each node's place in a random order
+        rank = random.order(random.fold(key, "hide"), free).argsort().argsort()  # [n], places in a random order
         return free & (rank < (self.hide * free.sum()).long())
 
 
-def lacking(graph: Graph, hidden: Tensor) -> Tensor:
+def hidden_neighbors(graph: Graph, hidden: Tensor) -> Tensor:
     """[n]: the number of each node's hidden neighbors; hidden: bool [n]."""
     return (graph.edges.operator("sum") @ hidden[:, None].to(graph.x.dtype))[:, 0]
 
 
 def smooth_l1(difference: Tensor) -> Tensor:
     """d² / 2 where |d| < 1, else |d| − 1/2 (Girshick 2015, eq. 3)."""
-    size = difference.abs()
-    return torch.where(size < 1, 0.5 * size * size, size - 0.5)
+    d = difference.abs()
+    return torch.where(d < 1, 0.5 * d * d, d - 0.5)
 
 
 def miscount(count: Tensor, missing: Tensor, visible: Tensor) -> Tensor:
@@ -134,7 +131,7 @@ def embeddings(w: Tree, graph: Graph, visible: Tensor) -> Tensor:
     degree = a @ mask + 1  # D~, with the self-loop
     h: Hidden = graph.x
     for i in range(len(ENCODER)):
-        h = mask * linear(h, w[str(i)]["weight"])
+        h = mask * linear(h, w[str(i)]["weight"])  # [n, width]
         h = torch.relu((a @ h + h) / degree + w[str(i)]["bias"])
     embedded: Tensor = h
     return embedded
@@ -145,7 +142,7 @@ def counts(w: Tree, embedding: Tensor) -> Tensor:
     return torch.relu(linear(embedding, w["0"]["weight"]) + w["0"]["bias"])[:, 0]
 
 
-def noisy(embedding: Tensor, key: Tensor) -> Tensor:
+def add_noise(embedding: Tensor, key: Tensor) -> Tensor:
     """z + N(0, I)."""
     return embedding + random.normal(key, tuple(embedding.shape)).to(embedding.dtype)
 
@@ -157,7 +154,7 @@ def squares(x: "Tensor | Sparse") -> Tensor:
     columns = torch.arange(x.shape[1], device=x.device)
     total = torch.zeros(x.shape[0], dtype=x.dtype, device=x.device)
     for some in columns.split(_COLUMNS):
-        dense = x @ (columns[:, None] == some).to(x.dtype)  # these columns of x
+        dense = x @ (columns[:, None] == some).to(x.dtype)  # [n, 512], these columns of x
         total = total + (dense * dense).sum(1)
     return total
 
@@ -169,11 +166,11 @@ def mismatch(generated: Tensor, used: Tensor, x: "Tensor | Sparse", norms: Tenso
     generated: [b, slots, d]. used: bool [b, slots]. x: [n, d], the features of real nodes. norms: `squares` of x.
     candidates: bool [n, b], the real nodes that the slots of a row may stand for; a row without candidates is left out.
     """
-    flat = generated.flatten(0, 1)
+    flat = generated.flatten(0, 1)  # [b · slots, d]
     distance = (flat * flat).sum(1) - 2 * linear(x, flat.mT.contiguous()) + norms[:, None]  # ‖g − x_u‖²
     distance = distance.unflatten(1, (-1, generated.shape[1]))  # [n, b, slots]
     far = torch.finfo(distance.dtype).max
-    nearest = distance.masked_fill(~candidates[..., None], far).min(0).values / generated.shape[2]
+    nearest = distance.masked_fill(~candidates[..., None], far).min(0).values / generated.shape[2]  # [b, slots]
     counted = used & candidates.any(0)[:, None]
     return torch.where(counted, nearest, 0).sum() / counted.sum().clamp(min=1)
 
@@ -187,13 +184,13 @@ def classification(w: Tree, graph: Graph, visible: Tensor, rows: Tensor, generat
     a, dtype = graph.edges.operator("sum"), generated.dtype
     is_visible, is_used = visible[:, None].to(dtype), used[..., None].to(dtype)
     owner = (rows == torch.arange(graph.nodes, device=rows.device)[:, None]).to(dtype)  # [n, b], 1 where node is row
-    degree = (a @ is_visible + linear(owner, is_used.sum(1))).clamp(min=1)
+    degree = (a @ is_visible + linear(owner, is_used.sum(1))).clamp(min=1)  # [n, 1]
     h_real: Hidden = graph.x
     h_new = generated.flatten(0, 1)  # [b · slots, d]
     for i in range(2):
         layer = w[str(i)]
         messages, root = linear(h_real, layer["neigh"]), linear(h_real, layer["root"])
-        from_new = (is_used * linear(h_new, layer["neigh"]).unflatten(0, generated.shape[:2])).sum(1)
+        from_new = (is_used * linear(h_new, layer["neigh"]).unflatten(0, generated.shape[:2])).sum(1)  # [b, width]
         h = root + (a @ (is_visible * messages) + linear(owner, from_new)) / degree + layer["bias"]
         if i == 0:  # a generated node's only neighbor is its owner
             from_owner = gather_rows(messages, rows)[:, None].expand(-1, generated.shape[1], -1).flatten(0, 1)

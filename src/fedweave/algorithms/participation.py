@@ -14,16 +14,16 @@ from fedweave.core.federation import Federation
 def sample(fed: Federation, share: float) -> list[str]:
     """round(share · P) clients, at least one, without replacement, in client order. The draw depends on clients' names,
     and not on their order."""
-    return drawn(fed.clients, fed.key("participation"), max(1, round(share * len(fed.clients))))
+    return draw_clients(fed.clients, fed.key("participation"), max(1, round(share * len(fed.clients))))
 
 
-def drawn(clients: tuple[str, ...], key: Tensor, count: int) -> list[str]:
+def draw_clients(clients: tuple[str, ...], key: Tensor, count: int) -> list[str]:
     """`count` random clients, in the order of `clients`; the draw does not depend on that order."""
     if count == len(clients):
         return list(clients)  # without waiting for a draw
-    named = in_order(clients)
-    first = torch.topk(random.bits(key, len(named)), count, largest=False, sorted=False).indices
-    return [clients[at] for at in named[first.cpu()].sort().values.tolist()]
+    by_name = name_order(clients)
+    ranks = torch.topk(random.bits(key, len(by_name)), count, largest=False, sorted=False).indices  # [count]
+    return [clients[at] for at in by_name[ranks.cpu()].sort().values.tolist()]
 
 
 def places(fed: Federation, clients: Sequence[str]) -> Tensor:
@@ -34,12 +34,12 @@ def places(fed: Federation, clients: Sequence[str]) -> Tensor:
 
 
 @lru_cache(maxsize=4)
-def in_order(clients: tuple[str, ...]) -> Tensor:
-    """Clients' places in the order of their names, int64 [P], found once: of many it takes longer than their draw."""
-    return torch.tensor(sorted(range(len(clients)), key=lambda at: _natural(clients[at])), device="cpu")
+def name_order(clients: tuple[str, ...]) -> Tensor:
+    """Clients' places in the order of their names, int64 [P], by the numbers in them: client-2 before client-10.
+    Sorted once: of many clients it takes longer than their draw."""
 
+    def natural_key(at: int) -> tuple[list[tuple[bool, int, str]], str]:
+        parts = re.split(r"([0-9]+)", clients[at])
+        return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts], clients[at]
 
-def _natural(name: str) -> tuple[list[tuple[bool, int, str]], str]:
-    """Names in the order of the numbers in them: client-2 before client-10."""
-    parts = re.split(r"([0-9]+)", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts], name
+    return torch.tensor(sorted(range(len(clients)), key=natural_key), device="cpu")

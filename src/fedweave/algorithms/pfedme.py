@@ -64,7 +64,6 @@ class MoreauEnvelope(Part):
         return 0.5 * self.lam * squared_distance(theta, near)
 
     def personalize(self, ctx: Context) -> Tree:
-        """θ."""
         return ctx.memory["theta"] if ctx.memory else ctx.received
 
     def step(self, state: Tree, w: Tree, delta: Tree) -> tuple[Tree, Tree]:

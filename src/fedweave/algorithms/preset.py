@@ -47,7 +47,7 @@ class Preset:
     made_of: the parts that its fields and their meanings were taken from (`preset_of`).
 
     Raises:
-        TypeError: it is none.
+        TypeError: `paper` is not a dataclass.
     """
 
     paper: type[PaperSettings]
@@ -59,11 +59,8 @@ class Preset:
             raise TypeError(f"{name} is no dataclass: write @dataclass(frozen=True) between @preset and class {name}")
 
     def __repr__(self) -> str:
-        return f"<preset {self.paper.__name__} of FedAvg: {line('', self._shown)[1:-1]}>"
-
-    @property
-    def _shown(self) -> dict[str, object]:
-        return {name: default_of(field) for name, field in _fields(self.paper).items()}
+        defaults = {name: default_of(field) for name, field in _fields(self.paper).items()}
+        return f"<preset {self.paper.__name__} of FedAvg: {line('', defaults)[1:-1]}>"
 
     def __call__(self, model: Model, **values: Any) -> FedAvg:
         """The algorithm.
@@ -76,7 +73,8 @@ class Preset:
         defaults = {name: default_of(field) for name, field in self.fields.items()}
         check_settings(self.paper.__name__, values, defaults, self.hints)
         self._check_model(model, values)
-        values |= {"parts": parse_parts(values["parts"])} if "parts" in values else {}
+        if "parts" in values:
+            values["parts"] = parse_parts(values["parts"])
         paper = self._paper(values)
         arguments = {name: value for name, value in values.items() if name not in paper_fields}
         arguments |= {name: getattr(paper, name) for name in paper_fields if name in family}
@@ -92,12 +90,11 @@ class Preset:
 
     def _check_model(self, model: Model, values: Values) -> None:
         """Raise an error if the paper shares weights by name that only its model has, and the model is another one."""
-        maker, usual = maker_of(model), self.fields["share"].default
-        if not (wanted := self.capabilities.model) or maker is None or tuple(values.get("share", usual)) != usual:
-            return
-        if not isinstance(maker.plugin, MODELS[wanted]):
+        maker, name, default = maker_of(model), self.capabilities.model, self.fields["share"].default
+        shares_by_default = tuple(values.get("share", default)) == default
+        if name and maker is not None and shares_by_default and not isinstance(maker.plugin, MODELS[name]):
             raise SettingError(
-                f"{self.paper.__name__} shares weights that only the model {wanted} has. Set model.name = {wanted!r}.",
+                f"{self.paper.__name__} shares weights that only the model {name} has. Set model.name = {name!r}.",
                 code="config.model",
             )
 
@@ -107,8 +104,11 @@ class Preset:
 
     def remaining(self, values: Values) -> tuple[str, ...]:
         """The limits of the parts' protection with these `values` of settings, as sentences."""
-        parts = self._paper(values).parts()
-        return tuple(sentence for part in parts if isinstance(part, StatesLimits) for sentence in part.remaining())
+        sentences = list[str]()
+        for part in self._paper(values).parts():
+            if isinstance(part, StatesLimits):
+                sentences += part.remaining()
+        return tuple(sentences)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -120,11 +120,8 @@ class Preset:
     def fields(self) -> "Mapping[str, dataclasses.Field[object]]":
         """FedAvg's model, the paper's fields, then FedAvg's others."""
         paper_fields, family = _fields(self.paper), _fields(FedAvg)
-        return {
-            "model": family["model"],
-            **paper_fields,
-            **{name: f for name, f in family.items() if name not in paper_fields},
-        }
+        rest = {name: field for name, field in family.items() if name not in paper_fields}
+        return {"model": family["model"], **paper_fields, **rest}
 
     @property
     def hints(self) -> Values:
@@ -134,7 +131,9 @@ class Preset:
     @property
     def documents(self) -> tuple[type, ...]:
         """The classes whose docstrings describe the fields, the most specific first."""
-        parts = (kind for part in self.made_of for kind in part.__mro__ if kind not in (Part, object))
+        parts = list[type]()
+        for part in self.made_of:
+            parts += [kind for kind in part.__mro__ if kind not in (Part, object)]
         return *self.paper.__mro__[:-1], *parts, *FedAvg.__mro__[:-1]
 
     @property
@@ -168,16 +167,17 @@ class _Signature:
     def __get__(self, owner: "Preset | None", kind: type) -> inspect.Signature:
         if owner is None:
             raise AttributeError("__signature__")
-        hints, first = owner.hints, inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [
-            inspect.Parameter(
-                name,
-                first if name == "model" else inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if name == "model" else default_of(field),
-                annotation=hints.get(name, inspect.Parameter.empty),
-            )
-            for name, field in owner.fields.items()
-        ]
+        hints, parameters = owner.hints, list[inspect.Parameter]()
+        for name, field in owner.fields.items():
+            annotation = hints.get(name, inspect.Parameter.empty)
+            if name == "model":
+                parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
+            else:
+                default = default_of(field)
+                parameter = inspect.Parameter(
+                    name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+                )
+            parameters.append(parameter)
         return inspect.Signature(parameters, return_annotation=FedAvg)
 
 
@@ -190,18 +190,22 @@ def preset_of(*kinds: type[Part], without: tuple[str, ...] = ()) -> Callable[[ty
     dataclass. A field of the class itself replaces a part's field, such as for another default; its docstring describes
     only its own fields. Unless the class defines `parts`, these are all of `kinds`, in order.
 
-    without: fields of the parts that are no settings of the preset and keep the parts' defaults.
+    without: fields of the parts that are not settings of the preset and keep the parts' defaults.
     """
 
     def make_preset(paper: type) -> Preset:
         annotations = inspect.get_annotations(paper)
-        taken = {name: (kind, field) for kind in kinds for name, field in _fields(kind).items() if name not in without}
-        of_parts: Record = {name: hints_of(kind)[name] for name, (kind, _) in taken.items()}
-        hints = {**of_parts, **with_ranges(annotations, of_parts)}
-        for name, (_, field) in taken.items():
-            if name not in annotations:
-                setattr(paper, name, _default(field))
-        paper.__annotations__ = hints
+        of_parts: Record = {}
+        for kind in kinds:
+            for name, field in _fields(kind).items():
+                if name in without:
+                    continue
+                of_parts[name] = hints_of(kind)[name]
+                if name not in annotations:  # a later part's default counts
+                    factory = field.default_factory
+                    has_factory = factory is not dataclasses.MISSING
+                    setattr(paper, name, dataclasses.field(default_factory=factory) if has_factory else field.default)
+        paper.__annotations__ = {**of_parts, **with_ranges(annotations, of_parts)}
         if not hasattr(paper, "parts"):
             setattr(paper, "parts", lambda self: tuple(part_of(self, kind) for kind in kinds))  # noqa: B010
         return Preset(dataclass(frozen=True)(paper), kinds)
@@ -213,12 +217,6 @@ def part_of(paper: object, kind: type[P], **values: object) -> P:
     """A part with the values of its paper's fields of the same names; values: replace some of them."""
     settings = {name: getattr(paper, name) for name in _fields(kind) if name in _fields(type(paper))}
     return kind(**settings | values)
-
-
-def _default(field: "dataclasses.Field[object]") -> object:
-    if field.default_factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=field.default_factory)
-    return field.default
 
 
 def _fields(kind: object) -> "dict[str, dataclasses.Field[object]]":

@@ -42,7 +42,7 @@ class FairByLoss(Part):
     """Clients with a larger loss F_i at the received weights count more: w ← w_t − Σ F_i^q g_i / Σ h_i with
     g_i = −L Δ_i and h_i = q F_i^{q−1} ‖g_i‖² + L F_i^q.
 
-    q:         0 weighs all clients alike; the larger, the fairer.
+    q:         0 weighs all clients equally; the larger, the fairer.
     lipschitz: L, the reciprocal of the local learning rate.
     """
 
@@ -53,7 +53,6 @@ class FairByLoss(Part):
     sends: ClassVar = {"loss": Sends("mean training loss of the received weights", within=Real())}
 
     def check(self, training: Training) -> None:
-        """Raise an error if L is not the reciprocal of the learning rate."""
         check_lipschitz("fair_by_loss", self.lipschitz, training)
 
     def report(self, ctx: Context) -> Tree:
@@ -88,5 +87,4 @@ class QFedAvg:
     }
 
     def parts(self) -> tuple[Part, ...]:
-        """Weights by loss."""
         return (part_of(self, FairByLoss, lipschitz=lipschitz_of(self.lr)),)

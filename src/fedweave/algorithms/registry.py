@@ -96,7 +96,7 @@ PARTS = Registry(
         "sampled_cross_entropy": "parts.cross_entropy.SampledCrossEntropy",
         "graph_cross_entropy": "parts.cross_entropy.GraphCrossEntropy",
         "link_prediction": "parts.links.LinkPrediction",
-        "foreign_ends": "parts.foreign.ForeignEnds",
+        "foreign_ends": "parts.external_ends.ForeignEnds",
         "proximal": "fedprox.Proximal",
         "model_contrast": "moon.ModelContrast",
         "class_prototypes": "fedproto.ClassPrototypes",

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedweave.algorithms.cgsv import LEAST, SparseUpdates
+from fedweave.algorithms.cgsv import MIN_DIVISOR, SparseUpdates
 from fedweave.algorithms.parts import Clip, Part, Round
 from fedweave.algorithms.preset import part_of, preset_of
 from fedweave.core.bounds import CountOrNone, Fraction
@@ -25,7 +25,7 @@ class Reputation(Part):
     """Values r_i ← α r_i + (1 − α) cos(u_i, u_N), at least 0, normalized to sum 1, u_N = Σ r_i u_i. After `wait` rounds
     a client below 1 / (3 |R|) is excluded for good, and its updates count 0; R are the remaining clients.
 
-    alpha: how much of the last values goes on.
+    alpha: share of the last values in the new ones.
     wait:  rounds in which no client is excluded.
     """
 
@@ -39,7 +39,7 @@ class Reputation(Part):
         return {"r": r, "inside": torch.ones_like(r, dtype=torch.bool), "round": torch.zeros_like(r[0]).long()}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """r of the round's clients, normalized; where it is 0, those that are not out all alike."""
+        """r of the round's clients, normalized; where its sum is 0, equal for the remaining clients."""
         r, inside = state["r"][round.at], state["inside"][round.at].double()
         return torch.where(r.sum() > 0, r / r.sum(), inside / inside.sum().clamp(min=1))
 
@@ -78,7 +78,7 @@ class ReputationReward(SparseUpdates):
     recorded = True
 
     def quota(self, round: Round) -> Tensor:
-        result: Tensor = round.value / round.value.max().clamp(min=LEAST)
+        result: Tensor = round.value / round.value.max().clamp(min=MIN_DIVISOR)
         return result
 
 

@@ -23,8 +23,8 @@ class ControlVariates(Part):
     """Clients train on F_i + ⟨c − c_i, w⟩; c_i stays at the client, c is the mean of all clients'. What its weights are
     decides what is minimized, (1/N) Σ F_i or Σ p_i F_i.
 
-    option: c_i becomes 2: the mean gradient of the client's steps, which SGD's alone tell; or 1: its gradient at the
-            received weights, which takes another pass and is sent.
+    option: c_i becomes 2: the mean gradient of the client's steps, which only updates of SGD give; or 1: its gradient
+            at the received weights, which takes another pass and is sent.
     mean:   weights of the mean c, "uniform", with uniform_trained, or by "size", with by_size and every client in each
             round.
     """

@@ -23,19 +23,20 @@ from fedweave.metrics.score_histograms import MARGINS, histograms
 from fedweave.metrics.selection import OF_RANKS, OF_SCORES
 from fedweave.privacy.secure_sum import FixedPoint
 
-# Binary digits behind the point of the values that are added up under "own"; others are whole numbers or halves.
+SUM = "own"  # the key of the sums
 MEAN, HISTOGRAM = "mean", "histogram"
 # Sums of numbers in the data's units, of any size, in two integers: multiples of 256, and the rest.
 HIGH, LOW, RESIDUALS, _STEP = "high", "low", "histogram/residuals", 256.0
+# Binary digits behind the point of the values that are added up under "own"; others are whole numbers or halves.
 _FRACTIONS = {"": 1, "loss": 30, **dict.fromkeys(OF_SCORES, 30), MEAN: 30}
 _FRACTIONS |= {HISTOGRAM: 30, f"{HISTOGRAM}/{MARGINS}": 0, RESIDUALS: 0, HIGH: 0, LOW: 48}
 _FRACTIONS |= dict.fromkeys(OF_RANKS, 30)
-_MOST = 2.0**56  # 64 bits hold a sum of losses of 67 million from each of 127 members
-SUM = "own"  # the key of the sums
+# Bounds of a client's values in 64 and in 32 bits: 64 hold a sum of losses of 67 million from each of 127 members.
+_BOUND_64, _BOUND_32 = 2.0**56, 2.0**24
 
 
-def summed(everyone: bool, of_links: bool = False) -> Declaration:
-    """The declaration of `sum_score`; everyone: whether the sum always covers all clients. of_links: whether the
+def sum_declaration(require_all: bool, of_links: bool = False) -> Declaration:
+    """The declaration of `sum_score`; require_all: whether the sum always covers all clients. of_links: whether the
     examples are links, which are also ranked."""
     reveals = {
         "": "how many of all members' examples are classified right and wrong, by class and group",
@@ -47,17 +48,19 @@ def summed(everyone: bool, of_links: bool = False) -> Declaration:
         LOW: "the errors of all members' numbers, and the means over members of what is measured on each one's",
     }
 
-    def declaration(name: str) -> Sends:
-        what = reveals.get(name) or reveals.get(
-            name.partition("/")[0], f"{name.replace('_', ' ')} of all members together"
-        )
-        mechanism = SecureSum(2, everyone, _words(name).bits, _words(name).fraction, 0 if everyone else 1)
-        return Sends(f"nothing by itself; with the others' {what}", mechanism)
+    declaration = dict[str, Sends]()
+    for name in _FRACTIONS:
+        if name in OF_RANKS and not of_links:
+            continue
+        by_default = f"{name.replace('_', ' ')} of all members together"
+        what = reveals.get(name) or reveals.get(name.partition("/")[0], by_default)
+        form = _fixed_point(name)
+        mechanism = SecureSum(2, require_all, form.bits, form.fraction, 0 if require_all else 1)
+        declaration[f"{SUM}/{name}".rstrip("/")] = Sends(f"nothing by itself; with the others' {what}", mechanism)
+    return declaration
 
-    return {f"{SUM}/{name}".rstrip("/"): declaration(name) for name in _FRACTIONS if of_links or name not in OF_RANKS}
 
-
-def _words(name: str) -> FixedPoint:
+def _fixed_point(name: str) -> FixedPoint:
     """The fixed-point form of the value `name` under "own"."""
     while name not in _FRACTIONS:
         name = name.rpartition("/")[0]
@@ -78,18 +81,17 @@ def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
         low = map_leaves(lambda leaf, above: leaf - above * _STEP, values, high)
         residuals = intervals.histograms(logits, graph.y, graph.masks, graph.scale)
         values = {HIGH: high, LOW: low, HISTOGRAM: {"residuals": residuals}}
-    return {SUM: nest({path: _words(path).encode(leaf, _most(path)) for path, leaf in leaves(values)})}
-
-
-def _most(path: str) -> float:
-    """The bound of a value."""
-    return _MOST if _words(path).bits == 64 else 2.0**24
+    sums = Tree()
+    for path, leaf in leaves(values):
+        form = _fixed_point(path)
+        sums[path] = form.encode(leaf, _BOUND_64 if form.bits == 64 else _BOUND_32)
+    return {SUM: nest(sums)}
 
 
 def totals(replies: Replies) -> Tree:
     """The sums of `sum_score` over clients, decoded: float64."""
     sums = leaves(replies.total(SUM))
-    total = nest({path: _words(path).decode(words, torch.float64) for path, words in sums})
+    total = nest({path: _fixed_point(path).decode(words, torch.float64) for path, words in sums})
     if HIGH not in total:
         return total
     whole = map_leaves(lambda above, rest: above * _STEP + rest, total[HIGH], total[LOW])
@@ -127,7 +129,7 @@ class SumsScores:
         raise NotImplementedError
 
     @on_client(
-        sends=lambda self: summed(self.quorum >= 1, models.example(self.net) == "link"),
+        sends=lambda self: sum_declaration(self.quorum >= 1, models.example(self.net) == "link"),
         hears=lambda self: self.composed.client_learns,
         apart=True,
     )

@@ -20,7 +20,7 @@ from fedweave.metrics.kinds import always
 from fedweave.metrics.selection import OF_RANKS
 
 
-def _of_numbers(key: str, model: str, where: str) -> Declaration:
+def _number_declarations(key: str, model: str, where: str) -> Declaration:
     """The declarations of a client that predicts numbers, in addition to errors."""
     return {
         f"{key}/moments": Sends(
@@ -34,6 +34,7 @@ def _of_numbers(key: str, model: str, where: str) -> Declaration:
     }
 
 
+_RANKS = Sends("how high the model ranks the client's links among drawn pairs without one", within=Pairs())
 SCORES: Declaration = {
     "own": Sends(
         "the model's loss and hits on the client's examples, how well it orders them, and how many each class has",
@@ -51,13 +52,8 @@ SCORES: Declaration = {
         within=Pairs(),
     ),
     "trained": Sends("the loss and hits of the client's own trained model on its examples", within=Pairs()),
-    **_of_numbers("own", "the model", "the client's examples"),
-    **{
-        f"own/{name}": Sends(
-            "how high the model ranks the client's links among drawn pairs without one", within=Pairs()
-        )
-        for name in OF_RANKS
-    },
+    **_number_declarations("own", "the model", "the client's examples"),
+    **{f"own/{name}": _RANKS for name in OF_RANKS},
 }
 PERSONAL_SCORES: Declaration = {
     **SCORES,
@@ -76,7 +72,7 @@ PERSONAL_SCORES: Declaration = {
         "orders correctly",
         within=Pairs(),
     ),
-    **_of_numbers("global_test", "the client's own model", "the global test graph"),
+    **_number_declarations("global_test", "the client's own model", "the global test graph"),
 }
 
 
@@ -113,9 +109,10 @@ def pairs_of(
 ) -> Tree:
     """The pairs of `measure` from a model's outputs, for the kind of targets in `y`: logits [n, c] or [n, t]; masks:
     bool [S, n]; scale: see `core.graph.Graph`."""
-    if (target := kind_of(y)) != CLASS:
-        if target == NUMBER:
-            return numbers.counts(logits, y, masks, scale, sensitive, whole)
+    target = kind_of(y)
+    if target == NUMBER:
+        return numbers.counts(logits, y, masks, scale, sensitive, whole)
+    if target != CLASS:
         return labels.counts(logits, y, masks, whole)
     pairs = counts(logits, y, masks, whole)
     if not whole or sensitive is None or logits.shape[-1] != 2:
@@ -164,13 +161,13 @@ def on_global_test(model: Model, w: Tree, fed: Federation) -> Tree | None:
     if fed.test is None:
         return None
     with fed.recording():
-        pairs: Tree = compute_on_server(_Measuring(model), w, fed.test)
+        pairs: Tree = compute_on_server(_Measure(model), w, fed.test)
     return pairs
 
 
 @dataclass(frozen=True, repr=False)
-class _Measuring:
-    """`measure` of weights of one model."""
+class _Measure:
+    """`measure` with one model; equal for equal models, so that it is traced once for each."""
 
     model: Model
 

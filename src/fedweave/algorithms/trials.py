@@ -1,5 +1,6 @@
 """Models that all clients try on their test examples (`Part.try_models`)."""
 
+import numpy as np
 import torch
 
 from fedweave.algorithms.parts.part import Trial
@@ -35,16 +36,13 @@ def messages(models: int) -> int:
 
 
 def tried_pairs(model: Model, many: Tree, graph: Graph) -> Tree:
-    """The pairs of `metrics.classification.counts` but the loss, on the test examples of `graph`, of models with the
-    weights `many`, leaves [c, …]: {metric: float64 [c, 2, …]}."""
-    graph = graph.at(TEST)
-
-    def one(w: Tree) -> Tree:
+    """The pairs of `metrics.classification.counts` without the loss, on the test examples of `graph`, of models with
+    the weights `many`, leaves [c, …]: {metric: float64 [c, 2, …]}."""
+    graph, each = graph.at(TEST), list[Tree]()
+    for at in range(_count(many)):  # one model after the other, because clients are already stacked
+        w = map_leaves(lambda leaf, at=at: leaf[at], many)
         pairs = counts(models.infer_split(model, w, graph), graph.y, graph.masks[TEST][None])
-        return {name: pair[0] for name, pair in pairs.items() if name != "loss"}
-
-    count = len(next(iter(leaves(many)))[1])  # one model after the other, because clients are already stacked
-    each = [one(map_leaves(lambda leaf, at=at: leaf[at], many)) for at in range(count)]
+        each.append({name: pair[0] for name, pair in pairs.items() if name != "loss"})
     return map_leaves(lambda *pairs: torch.stack(pairs), *each)
 
 
@@ -53,22 +51,26 @@ def try_models(model: Model, many: Tree, client: Client) -> Tree:
     each class has}."""
     pairs = tried_pairs(model, many, client.graph)
     classes = torch.arange(pairs["f1"].shape[-1], device=client.graph.y.device)
-    of_class = client.graph.y[:, None] == classes
-    labels = (of_class & client.graph.masks[TRAIN][:, None]).sum(0).to(torch.float64)
+    is_class = client.graph.y[:, None] == classes  # [n, k]
+    labels = (is_class & client.graph.masks[TRAIN][:, None]).sum(0).to(torch.float64)
     return {TRIED: pairs | {TRAINED_LABELS: torch.stack([labels, labels])[None]}}
 
 
 def try_out(fed: Federation, step: Step, many: Tree) -> Trial:
     """Let all clients try models with the weights `many`, leaves [c, …]; step: the client step `try_models`."""
-    count, trials = len(next(iter(leaves(many)))[1]), list[Tree]()
-    for first in range(0, count, AT_ONCE):
-        some = map_leaves(lambda leaf, at=first: leaf[at : at + AT_ONCE], many)
+    trials = list[Tree]()
+    for first in range(0, _count(many), AT_ONCE):
+        some = map_leaves(lambda leaf, first=first: leaf[first : first + AT_ONCE], many)
         replies = fed.map(step, {"models": some})
         trials.append({path.partition("/")[2]: replies.stack(path) for path in replies.readable})
-    labels = trials[0][TRAINED_LABELS][:, 0, 0].sum(0).cpu().numpy()
-    pairs = {
-        name: torch.cat([trial[name] for trial in trials], 1).cpu().numpy()
-        for name in trials[0]
-        if name != TRAINED_LABELS
-    }
+    labels = trials[0][TRAINED_LABELS][:, 0, 0].sum(0).cpu().numpy()  # [k]
+    pairs = dict[str, np.ndarray]()
+    for name in trials[0]:
+        if name != TRAINED_LABELS:
+            pairs[name] = torch.cat([trial[name] for trial in trials], 1).cpu().numpy()  # [V, c, 2, …]
     return Trial(pairs, labels)
+
+
+def _count(many: Tree) -> int:
+    """c, the number of models with the weights `many`, leaves [c, …]."""
+    return len(next(iter(leaves(many)))[1])

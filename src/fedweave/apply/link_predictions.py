@@ -79,7 +79,9 @@ def _ends(run: Trained, client: str, w: Tree) -> tuple[Graph, np.ndarray]:
         received.append(name_of.get(name, "") if is_there else "")
     place = device_of(w)
     with torch.no_grad():
-        rows = part.foreign(run.net_of(client), w, graph.to(place), map_leaves(lambda leaf: leaf.to(place), memory))
+        rows = part.external_rows(
+            run.net_of(client), w, graph.to(place), map_leaves(lambda leaf: leaf.to(place), memory)
+        )
     graph = graph._replace(extra={**graph.extra, FOREIGN: rows})
     return graph, np.array([*names.tolist(), *[""] * (graph.nodes - len(names)), *received])
 

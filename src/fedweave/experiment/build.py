@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms.deployment import with_models
-from fedweave.algorithms.participation import drawn
+from fedweave.algorithms.participation import draw_clients
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Engine, capabilities, give_defaults
 from fedweave.core.graph_arrays import DTYPES
@@ -127,7 +127,7 @@ def build(config: Config) -> Built:
     sample = config.evaluation.clients
     if 0 < sample < len(fed.clients):
         key = random.fold(random.key(seed), "evaluation")
-        fed.evaluated_clients = tuple(drawn(tuple(fed.clients), key, sample))
+        fed.evaluated_clients = tuple(draw_clients(tuple(fed.clients), key, sample))
     edge_scaling = config.data.values.get("edge_normalize", "none") if data.edge_features else "none"
     meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalize", "none"))
     meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, edge_scaling, "edge")

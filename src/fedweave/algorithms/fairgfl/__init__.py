@@ -13,7 +13,8 @@ What the paper leaves open, or where this differs:
 - The number of matching pairs is corrected for pairs that match by chance and for missed pairs (`matching`); the rates
   and the threshold come from the public sample.
 - N_ik is scaled by n_k / b_k, with which it is unbiased, and T_ik by n_k² / b_k²; theorems V.4 and V.5 print n_i / b_k
-  and n_k² / b_i². The first estimate of a pair stands by itself; clients that were never called together have none.
+  and n_k² / b_i². The first estimate of a pair is not averaged with an earlier one; clients that were never called
+  together have none.
 - With `alpha` = 1 links are neither needed nor sent.
 - λ, the threshold, E, learning rates and the encoder's form are ours.
 """

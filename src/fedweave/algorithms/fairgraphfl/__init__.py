@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedweave.algorithms.cgsv import OwedReward, rewarded
+from fedweave.algorithms.cgsv import OwedReward, add_reward
 from fedweave.algorithms.fairgraphfl.vocabulary import MOTIF_MEAN, MOTIFS, Ring, Vocabulary
 from fedweave.algorithms.parts import Context, Needs, Normalised, Outputs, Part, Round, Training
 from fedweave.algorithms.parts.weights import EXAMPLES, by_size
@@ -259,7 +259,7 @@ class ValueReward(OwedReward):
     """Agent i gets the ⌊D tanh(β r_i) / max_j tanh(β r_j)⌋ entries of largest magnitude of all D entries of u_N, and
     none if r_i ≤ 0 (Eq. 4). The server keeps a global model, which gets all of u_N.
 
-    beta: β, how evenly rewards are spread; the larger, the more alike.
+    beta: β, how evenly rewards are spread; the larger, the more equal.
     base: weights to which a reward is added: "before" the agent's training, which discards its own update (as in CGSV),
           or "after" it.
     """
@@ -272,7 +272,7 @@ class ValueReward(OwedReward):
         return super().init(fed, w) | {"density": torch.zeros(len(fed.clients), dtype=torch.float64, device=fed.device)}
 
     def receive(self, ctx: Context) -> Tree:
-        return rewarded(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
+        return add_reward(ctx, ctx.memory["w"] if ctx.memory else ctx.first)
 
     def report(self, ctx: Context) -> Tree:
         ctx.keep({"w": ctx.received if self.base == "before" else ctx.trained})

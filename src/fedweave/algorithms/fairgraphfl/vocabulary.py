@@ -44,7 +44,7 @@ class Vocabulary:
         """The motifs of each client's training graphs, looked for in all graphs at once where clients have their edges.
 
         Raises:
-            ConfigError: the examples are no small graphs. DataError: the cache cannot be used.
+            ConfigError: the examples are not small graphs. DataError: the cache cannot be used.
         """
         if any(part.edges is not None for part in partition.parts):
             return [self.alone(share) for share in shares(data, partition.parts)]

@@ -1,6 +1,6 @@
 """The parts of the FedAvg family: one idea of one paper each, on both sides of the wire (see `part.Part`).
 
-An algorithm of the family is an ordered list of them. Parts that belong to one paper stand in that paper's file;
+An algorithm of the family is an ordered list of them. Parts that belong to one paper are in that paper's file;
 `algorithms.PARTS` names them all.
 """
 
@@ -15,7 +15,7 @@ from fedweave.algorithms.parts.cross_entropy import (
 )
 from fedweave.algorithms.parts.dp import Clip, MemberNoise, Normalised
 from fedweave.algorithms.parts.example_noise import ExampleNoise
-from fedweave.algorithms.parts.foreign import ForeignEnds
+from fedweave.algorithms.parts.external_ends import ForeignEnds
 from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.algorithms.parts.needs import LocalSteps, Needs, Protection
 from fedweave.algorithms.parts.pace import LocalEpochs, RateSchedule, Schedule

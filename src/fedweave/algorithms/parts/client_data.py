@@ -26,7 +26,7 @@ from fedweave.core.tree import Tree
 from fedweave.learn import class_counts
 
 COUNTS = "class_counts"  # reveals labels
-_MOST = 1 << 40  # examples of a client; the sum of 2^23 clients fits
+_MAX_EXAMPLES = 1 << 40  # of a client and a class; the sum of 2^23 clients fits
 _REVEALS = "how many training examples of each class all members have together"
 
 
@@ -46,26 +46,23 @@ class ClassCounts(Part):
     accomplices: CountOrNone = 1
     recorded = True
     needs = Needs(data=("classes",))
-
     client_learns: ClassVar[Mapping[str, str]] = {"classes": _REVEALS}
 
     @property
-    def _summed(self) -> mechanism.SecureSum:
+    def _mechanism(self) -> mechanism.SecureSum:
         against = 0 if self.require_all else self.accomplices
         return mechanism.SecureSum(self.minimum, self.require_all, 64, 0, against)
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The step that adds up the counts, once."""
         return (self.count_classes,)
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"classes": int64 [c]}."""
-        none = torch.zeros(fed.classes, dtype=torch.int64, device=fed.device)
-        return {"classes": fed.map(self.count_classes, {"classes": none}).total(COUNTS)}
+        zeros = torch.zeros(fed.classes, dtype=torch.int64, device=fed.device)  # its length is the message
+        return {"classes": fed.map(self.count_classes, {"classes": zeros}).total(COUNTS)}
 
     @on_client(
-        sends=lambda self: {COUNTS: Sends(f"nothing by itself; with the others' {_REVEALS}", self._summed)},
+        sends=lambda self: {COUNTS: Sends(f"nothing by itself; with the others' {_REVEALS}", self._mechanism)},
         hears={"classes": "how many classes there are"},
         apart=True,
     )
@@ -73,7 +70,7 @@ class ClassCounts(Part):
         """{"class_counts": training examples of each class}."""
         graph = client.graph
         counts = class_counts(graph.y, graph.masks[TRAIN], len(message["classes"]))
-        return {COUNTS: counts.clamp(max=_MOST).to(torch.int64)}
+        return {COUNTS: counts.clamp(max=_MAX_EXAMPLES).to(torch.int64)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """{"classes": the counts over all clients, int64 [c]}."""
@@ -97,17 +94,16 @@ class Drift(Part):
         if data.graph_of is not None:
             raise ValueError("drift needs nodes as examples, and here the examples are small graphs; leave it out")
         rng = np.random.default_rng(int(random.fold(ctx.client.key, "drift")) & (2**63 - 1))
-        changed = (rng.random(len(data.y)) < self.share) & (data.y >= 0)  # only nodes with a label
-        rows = np.flatnonzero(changed)
-        others = _alike(data.y, rows, rng)
-        values, other = (dense(data.x[at]) for at in (rows, others))
-        return data._replace(
-            x=_with_rows(data.x, rows, np.where(rng.random(values.shape) < 0.5, values, other))
-        ), changed
+        is_changed = (rng.random(len(data.y)) < self.share) & (data.y >= 0)  # only nodes with a label
+        nodes = np.flatnonzero(is_changed)
+        partners = _same_label_nodes(data.y, nodes, rng)
+        x, partner_x = dense(data.x[nodes]), dense(data.x[partners])
+        mixed = np.where(rng.random(x.shape) < 0.5, x, partner_x)
+        return data._replace(x=_replace_rows(data.x, nodes, mixed)), is_changed
 
 
-def _alike(y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """For each of the `nodes` another one with its label; itself if there is none."""
+def _same_label_nodes(y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """For each of the `nodes` another node with its label; itself if there is none."""
     same = {label: np.flatnonzero(y == label) for label in np.unique(y[nodes]).tolist()}
     result = nodes.copy()
     for place, node in enumerate(nodes.tolist()):
@@ -118,7 +114,7 @@ def _alike(y: np.ndarray, nodes: np.ndarray, rng: np.random.Generator) -> np.nda
     return result
 
 
-def _with_rows(x: "np.ndarray | sp.csr_matrix", rows: np.ndarray, new: np.ndarray) -> "np.ndarray | sp.csr_matrix":
+def _replace_rows(x: "np.ndarray | sp.csr_matrix", rows: np.ndarray, new: np.ndarray) -> "np.ndarray | sp.csr_matrix":
     """x with the rows `new` at the places `rows`."""
     at = np.arange(x.shape[0])
     at[rows] = x.shape[0] + np.arange(len(rows))

@@ -104,12 +104,13 @@ class Composition(dict[str, Part]):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The steps that the parts run before the first round."""
-        return tuple(step for part in self.values() for step in part.setup)
+        steps = list[Step]()
+        for part in self.values():
+            steps += part.setup
+        return tuple(steps)
 
     @property
     def finders(self) -> tuple[Precompute, ...]:
-        """The precomputations of client features that parts need, each once."""
         finders = [part.needs.finder for part in self.values()]
         return tuple(finder for finder in dict.fromkeys(finders) if finder)
 
@@ -121,14 +122,16 @@ class Composition(dict[str, Part]):
 
     @property
     def max_rounds(self) -> int | None:
-        """The largest number of rounds of a run; None if no part limits it."""
         limits = [part.protection.max_rounds for part in self.values()]
         return min((limit for limit in limits if limit is not None), default=None)
 
     @cached_property
     def private(self) -> tuple[str, ...]:
         """Patterns of the weights that never leave their client."""
-        return tuple(pattern for part in self.values() for pattern in part.needs.private)
+        patterns = list[str]()
+        for part in self.values():
+            patterns += part.needs.private
+        return tuple(patterns)
 
     @cached_property
     def personal(self) -> bool:
@@ -150,7 +153,7 @@ class Composition(dict[str, Part]):
         return all(is_recorded(part) and not part.rounds_vary for part in at_server)
 
     @property
-    def teller(self) -> str:
+    def peer_part(self) -> str:
         """The name of the part with which clients send each other values for each new model; "" if there is none."""
         return self.owner("tell_peers")
 
@@ -205,7 +208,10 @@ class Composition(dict[str, Part]):
     @property
     def mechanism(self) -> tuple[Mechanism, ...]:
         """The mechanisms that protect an update, in the order of their application."""
-        return tuple(mechanism for part in self.values() for mechanism in mechanisms(part))
+        result = list[Mechanism]()
+        for part in self.values():
+            result += mechanisms(part)
+        return tuple(result)
 
     @cached_property
     def packing(self) -> Packing | None:
@@ -260,7 +266,7 @@ class Composition(dict[str, Part]):
         knows them. Logs a note, once, if the weights of a user's own part sum to more than 1.
 
         Raises:
-            FedweaveError: a client sent values that are not finite. ConfigError: the weights are no finite numbers of
+            FedweaveError: a client sent values that are not finite. ConfigError: the weights are not finite numbers of
                 that shape.
         """
         owner = self.owner("weigh")
@@ -463,7 +469,7 @@ class Composition(dict[str, Part]):
         return not (self.owner("receive") or self.owner("start"))
 
     @property
-    def judging(self) -> list[str]:
+    def evaluation_parts(self) -> list[str]:
         """The parts that must send their `download` before clients evaluate or use models: the parts that decide which
         model a client uses, or all parts if clients train it for use (`Needs.personalizes`). Downloads for training are
         not sent again."""
@@ -475,10 +481,10 @@ class Composition(dict[str, Part]):
     def measures(self, memory: Tree, clients: int) -> dict[str, Tensor]:
         """{name: a value per client} from the parts' measures; a name that several parts use gets the part's name as
         prefix."""
-        by_part = {}
+        by_part, uses = dict[str, dict[str, Tensor]](), Counter[str]()
         for name, part in self.items():
             by_part[name] = check_measures(f"{name}.measures", part.measures(memory[name]), clients)
-        uses = Counter(key for measured in by_part.values() for key in measured)
+            uses.update(by_part[name].keys())
         measures = {}
         for name, measured in by_part.items():
             for key, values in measured.items():

@@ -219,7 +219,7 @@ def check(parts: Parts) -> None:
                 refuse(sentence.format(one=one, other=other) + preset_note(parts, (one, other)))
 
     # 6. Methods of a user's own part with nearly a hook's name, which nothing would call.
-    hooks = [name for kind in (Part, OwnCount) for name in _methods(kind) if name[0] != "_"]
+    hooks = [name for name in (*_methods(Part), *_methods(OwnCount)) if name[0] != "_"]
     for name, part in parts.items():
         if type(part).__module__.startswith("fedweave."):
             continue
@@ -253,7 +253,7 @@ def _forms(part: Part) -> list[Form]:
 
 
 def _may_follow(forms: list[Form], earlier: list[Form]) -> bool:
-    return all(form in MAY_FOLLOW[new] for form in earlier for new in forms)
+    return all(set(earlier).issubset(MAY_FOLLOW[form]) for form in forms)
 
 
 def _methods(kind: type) -> list[str]:

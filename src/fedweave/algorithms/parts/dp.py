@@ -5,7 +5,6 @@ from functools import cached_property
 from typing import Annotated
 
 import torch
-from torch import Tensor
 
 from fedweave.algorithms.parts.needs import Needs, Protection
 from fedweave.algorithms.parts.part import Context, Part
@@ -102,25 +101,24 @@ class MemberNoise(Part):
 
     @property
     def protection(self) -> Protection:
-        """The mechanism for ledgers and policies, and the rounds of the target."""
-        noised = Gaussian(self.multiplier * self.clip, 2 * self.clip, "client", self.delta)
-        return Protection((Clipped(self.clip), noised), max_rounds=self.target_rounds)
+        noise = Gaussian(self.multiplier * self.clip, 2 * self.clip, "client", self.delta)
+        return Protection((Clipped(self.clip), noise), max_rounds=self.target_rounds)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """Δ · min(1, clip / ‖Δ‖₂) + sigma · clip · N(0, I), the norm over all weights together."""
-        return map_leaves(lambda leaf, like: leaf.to(like.dtype), self.noised(ctx, self.clipped(update)), update)
+        result = self.add_noise(ctx, self.clip_tree(update))
+        return map_leaves(lambda leaf, like: leaf.to(like.dtype), result, update)
 
-    def noised(self, ctx: Context, tree: Tree) -> Tree:
+    def add_noise(self, ctx: Context, tree: Tree) -> Tree:
         """The tree with noise of standard deviation sigma · clip in every number, drawn from the client's secret;
         float64."""
         key, deviation = random.fold(ctx.client.secret, "update"), self.multiplier * self.clip
+        result = Tree()
+        for path, leaf in leaves(tree):
+            result[path] = leaf.double() + deviation * noise(random.fold(key, path), tuple(leaf.shape))
+        return nest(result)
 
-        def with_noise(path: str, leaf: Tensor) -> Tensor:
-            return leaf.double() + deviation * noise(random.fold(key, path), tuple(leaf.shape))
-
-        return nest({path: with_noise(path, leaf) for path, leaf in leaves(tree)})
-
-    def clipped(self, update: Tree) -> Tree:
+    def clip_tree(self, update: Tree) -> Tree:
         """The update clipped to norm `clip`, float64.
 
         Training that diverges only with some data would reveal which data it was, so a diverged update counts as 0.

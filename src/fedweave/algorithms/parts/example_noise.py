@@ -51,9 +51,8 @@ class ExampleNoise(MemberNoise):
     recorded = True
 
     def check(self, training: Training) -> None:
-        """Raise a ValueError if the model passes messages between examples."""
-        passing = models.needs_graph(training.model) or any(layer.operator is not None for layer in training.model)
-        if passing and not models.pools(training.model):
+        passes = models.needs_graph(training.model) or any(layer.operator is not None for layer in training.model)
+        if passes and not models.pools(training.model):
             raise ValueError(
                 "dp_examples bounds what one example reveals, but with message passing a node is in its neighbors' "
                 "losses; take a model without it (mlp), small graphs as examples, or the part dp of whole members"
@@ -61,23 +60,22 @@ class ExampleNoise(MemberNoise):
 
     @property
     def protection(self) -> Protection:
-        """The mechanism for ledgers and policies, and the rounds of the target."""
-        one = self.lr * self.clip / self.examples
-        noised = Gaussian(self.multiplier * one, 2 * one, "example", self.delta)
+        one = self.lr * self.clip / self.examples  # the largest change of the step by one example
+        noise = Gaussian(self.multiplier * one, 2 * one, "example", self.delta)
         step = "one noised step of gradient descent on the training examples"
-        return Protection((noised,), becomes=step, plain_loss=True, max_rounds=self.target_rounds)
+        return Protection((noise,), becomes=step, plain_loss=True, max_rounds=self.target_rounds)
 
     def release(self, ctx: Context, update: Tree) -> Tree:
         """-lr (Σ_i g_i · min(1, clip / ‖g_i‖₂) + sigma · clip · N(0, I)) / examples, g_i at the received weights."""
         total = dict(leaves(self.clipped_sum(ctx.received, ctx.training.model, ctx.client.graph)))
-        noised = self.noised(ctx, nest({path: total[path] for path, _ in leaves(update)}))
+        released = nest({path: total[path] for path, _ in leaves(update)})
         step = -self.lr / self.examples
-        return map_leaves(lambda leaf, like: (step * leaf).to(like.dtype), noised, update)
+        return map_leaves(lambda leaf, like: (step * leaf).to(like.dtype), self.add_noise(ctx, released), update)
 
     def clipped_sum(self, w: Tree, model: Model, graph: Graph) -> Tree:
         """Σ_i g_i · min(1, clip / ‖g_i‖₂) over the training examples, without dropout; float64."""
         loss, items = _examples(model, graph)
-        gradient = vmap(lambda item: self.clipped(grad(loss)(w, item)))
+        gradient = vmap(lambda item: self.clip_tree(grad(loss)(w, item)))
         total = map_leaves(lambda leaf: torch.zeros_like(leaf, dtype=torch.float64), w)
         # In chunks: the gradients of all examples at once, each as large as the model, would not fit into memory.
         for start in range(0, len(items["weight"]), _AT_ONCE):
@@ -90,13 +88,13 @@ def _examples(model: Model, graph: Graph) -> tuple[Loss, Tree]:
     """The loss of one example as a function of the weights, 0 for an example that does not train; and all examples,
     leaves [e, …]."""
     if graph.graph_of is not None:
-        each = GraphBatches(1)
+        single = GraphBatches(1)
         count = len(graph.y)
-        drawn = each.batches(graph, random.key(0, graph.device), count)
+        items = single.batches(graph, random.key(0, graph.device), count)
         # A pass over the training examples ends after their number; later draws repeat them and must not count.
         repeats = torch.arange(count, device=graph.device) >= graph.masks[TRAIN].sum()
-        drawn["weight"] = drawn["weight"].masked_fill(repeats[:, None], 0.0)
-        return lambda w, item: each.loss(w, model, graph, None, item), drawn
+        items["weight"] = items["weight"].masked_fill(repeats[:, None], 0.0)
+        return lambda w, item: single.loss(w, model, graph, None, item), items
 
     def loss(w: Tree, item: Tree) -> Tensor:
         logits = models.apply(model, w, graph, h=item["x"][None])

@@ -13,7 +13,7 @@ from fedweave.core.federation import Sends
 from fedweave.core.mechanism import SecureSum
 from fedweave.core.replies import Replies
 
-_POWERS = 41
+_POWERS = 41  # 2^0 to 2^40
 
 
 def batches_declaration(plain: Sends, within: SecureSum | None) -> Sends:
@@ -25,17 +25,17 @@ def batches_declaration(plain: Sends, within: SecureSum | None) -> Sends:
 
 
 def encode_batches(count: Tensor, within: SecureSum | None) -> Tensor:
-    """The number; with secure aggregation int64 [41], 1 at the least k with count ≤ 2^k."""
+    """The number; with secure aggregation int64 [41], 1 at the smallest k with count ≤ 2^k."""
     if within is None:
         return count
     powers = 1 << torch.arange(_POWERS, device=count.device)
-    above = (powers >= count).long()
+    above = (powers >= count).long()  # [41], 0 below k and 1 from it on
     return above - torch.nn.functional.pad(above[:-1], (1, 0))
 
 
 def max_batches(replies: Replies, key: str, within: SecureSum | None) -> int:
-    """The most mini-batches, at least 1, from the clients' replies."""
+    """The largest number of mini-batches, at least 1, from the clients' replies."""
     if within is None:
         return max(1, int(replies.stack(key).max()))
-    most: int = 1 << int(replies.total(key).nonzero().max())
-    return most
+    largest: int = 1 << int(replies.total(key).nonzero().max())
+    return largest

@@ -15,10 +15,10 @@ def parse_parts(parts: object) -> tuple[Part, ...]:
     Raises:
         SettingError: there is no part of this name, or the item is not a part.
     """
-    return tuple(_part(item) for item in (parts if isinstance(parts, list | tuple) else [parts]))
+    return tuple(_parse_part(item) for item in (parts if isinstance(parts, list | tuple) else [parts]))
 
 
-def _part(item: object) -> Part:
+def _parse_part(item: object) -> Part:
     if isinstance(item, Part):
         return item
     if isinstance(item, type) and issubclass(item, Part):

@@ -21,8 +21,8 @@ class LocalSteps(Settings):
     excludes:  settings of the training ("schedule", "local_epochs", "local_momentum") that the part does not support.
     suits:     the local optimizer of its paper; others give a note; None if any.
     pull:      strength s of its term s/2 ‖w − …‖², for a note if plain steps are too long for it; 0 if none.
-    several:   what happens only from the second local step on, for a note if training is one step from the received
-               weights ("training ends before …"); "" if nothing.
+    several:   what happens only from the second local step on, for a note where training is one step from the received
+               weights ("training ends before …"); "" if nothing does.
     bounds:    settings that bound the number of examples in a training step; sites may require a minimum.
     """
 
@@ -39,12 +39,12 @@ class Needs(Settings):
     """What a part needs of data, training and other parts. Most parts set one or two of these.
 
     data:           the data of clients has "sensitive", a sensitive attribute; "ids", their nodes' places in the
-                    undivided graph; "items", links that lead from users to items; "classes", one class per example, and
-                    no numbers or several labels; "nodes", nodes with neighbors: the part is about them, so that edges
-                    are no examples for it, and messages cannot depend on time.
+                    undivided graph; "items", links that lead from users to items; "classes", one class per example, not
+                    numbers or several labels; "nodes", nodes with neighbors: the part is about them, so that edges
+                    cannot be examples, and messages cannot depend on time.
     finder:         precomputes client features before any step runs (`core.operators.Precomputed`); None if nothing.
     reads:          "features": `objective` reads all columns of the features, even columns that are 0 at a client, or
-                    `penalty` is no sum over the elements of the weights. "graph": a model's outputs for a client's
+                    `penalty` is not a sum over the elements of the weights. "graph": a model's outputs for a client's
                     whole graph; a model that marks the seeds of sampled neighborhoods has none. "received":
                     `objective` or `penalty` compares with weights that the server sends.
     supervised:     its objective is the loss on the examples' classes; only one part may have such an objective.
@@ -96,7 +96,7 @@ class Protection:
     hides:       the server learns no single client's update or report, so that no other part may read them.
     stateless:   the update must not depend on anything that a client remembers (`core.federation.StepInfo.stateless`).
     plain_loss:  the update follows only the cross-entropy, even if other parts add to the objective.
-    max_rounds: the number of rounds for which the target holds; None if there is no limit.
+    max_rounds:  the number of rounds for which the target holds; None if there is no limit.
     """
 
     mechanism: Mechanism | tuple[Mechanism, ...] = ()

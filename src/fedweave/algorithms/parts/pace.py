@@ -1,6 +1,6 @@
 """The pace of local training: the learning rate over rounds, and passes over a client's training examples.
 
-Both come from settings of the FedAvg family and of local training, not from a list of parts (`timing`).
+Both come from settings of the FedAvg family and of local training, not from a list of parts (`pace_parts`).
 """
 
 import math
@@ -115,15 +115,14 @@ class LocalEpochs(Part):
         return {"batches": encode_batches(batches(client.graph.masks[TRAIN].sum(), self.batch), self.within)}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"batches": the most mini-batches of any client}."""
+        """{"batches": the largest number of mini-batches of any client}."""
         return {"batches": max_batches(fed.map(self.count), "batches", self.within)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
-        """{"batches": the most mini-batches of any client}."""
         return {"batches": state["batches"]}, {}
 
 
-def timing(kind: Schedule, warmup: int, local_epochs: int, batch_size: int) -> tuple[Part, ...]:
+def pace_parts(kind: Schedule, warmup: int, local_epochs: int, batch_size: int) -> tuple[Part, ...]:
     """The parts for these settings.
 
     Raises:
@@ -131,5 +130,9 @@ def timing(kind: Schedule, warmup: int, local_epochs: int, batch_size: int) -> t
     """
     if not (local_epochs >= 0 and batch_size >= 0):
         raise ValueError(f"local_epochs is {local_epochs} and batch_size {batch_size}; they must be at least 0")
-    paced = (RateSchedule(kind, warmup),) if kind != "constant" or warmup else ()
-    return (*paced, *((LocalEpochs(batch_size),) if local_epochs and batch_size else ()))
+    parts = list[Part]()
+    if kind != "constant" or warmup:
+        parts.append(RateSchedule(kind, warmup))
+    if local_epochs and batch_size:
+        parts.append(LocalEpochs(batch_size))
+    return tuple(parts)

@@ -540,7 +540,7 @@ P = TypeVar("P", bound=Part)
 
 
 def copy_part(part: P, **known: object) -> P:
-    """A copy of a part with class variables set to what it needs to know of the other parts; they are no settings."""
+    """A copy of a part with class variables set to what it needs to know of the other parts; they are not settings."""
     result = copy.copy(part)
     for name, value in known.items():
         object.__setattr__(result, name, value)
@@ -727,6 +727,6 @@ class Objective:
 
 def _sum(terms: Mapping[str, Tensor], w: Tree) -> Tensor:
     """The sum of {part.hook: its term}; if all terms are plain numbers, a tensor with the dtype of `w`."""
-    first, *others = (check_term(where, value) for where, value in terms.items())
-    result: Tensor | float = sum(others, first)
+    first, *rest = (check_term(where, value) for where, value in terms.items())
+    result: Tensor | float = sum(rest, first)
     return result if isinstance(result, Tensor) else next(leaf for _, leaf in leaves(w)).new_full((), result)

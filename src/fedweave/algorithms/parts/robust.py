@@ -33,7 +33,11 @@ class Median(Uniform):
     rounds_vary = True
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        return _of_sorted(round, lambda least: (least[(len(least) - 1) // 2] + least[len(least) // 2]) / 2)
+        def median(ascending: np.ndarray) -> np.ndarray:
+            middle: np.ndarray = ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2]
+            return middle / 2
+
+        return _from_sorted(round, median)
 
 
 @dataclass(frozen=True)
@@ -49,21 +53,28 @@ class TrimmedMean(Uniform):
     rounds_vary = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Raise a UserError if there are too few clients."""
-        self._trimmed(len(fed.clients))
+        self._trim_count(len(fed.clients))
         return {}
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
-        cut = self._trimmed(len(round.at))
-        return _of_sorted(round, lambda least: _middle(least, cut).mean(0))
+        cut = self._trim_count(len(round.at))
 
-    def _trimmed(self, clients: int) -> int:
+        def trimmed_mean(ascending: np.ndarray) -> np.ndarray:
+            # Updates of 0 do not count, so that fewer than P rows may be here; one or two rows remain.
+            rows = min(cut, (len(ascending) - 1) // 2)
+            mean: np.ndarray = ascending[rows : len(ascending) - rows].mean(0)
+            return mean
+
+        return _from_sorted(round, trimmed_mean)
+
+    def _trim_count(self, clients: int) -> int:
         """⌊β P⌋.
 
         Raises:
             UserError: it is 0, so that no update would be left out.
         """
-        if not (cut := int(self.beta * clients + 1e-9)):
+        cut = int(self.beta * clients + 1e-9)
+        if not cut:
             raise UserError(
                 f"trimmed_mean: beta = {self.beta:g} of {clients} clients leaves out none; raise beta, or "
                 "algorithm.quorum where clients are missing.",
@@ -74,9 +85,9 @@ class TrimmedMean(Uniform):
 
 @dataclass(frozen=True)
 class Krum(Part):
-    """The update with the least sum of squared distances to its P − f − 2 nearest others or, with m > 1 (multi-Krum),
-    the mean of the m best updates (Blanchard et al. 2017, "Machine learning with adversaries: Byzantine tolerant
-    gradient descent", sections 4 and 5).
+    """The update with the smallest sum of squared distances to its P − f − 2 nearest neighbors or, with m > 1
+    (multi-Krum), the mean of the m best updates (Blanchard et al. 2017, "Machine learning with adversaries: Byzantine
+    tolerant gradient descent", sections 4 and 5).
 
     malicious: f, the number of a round's P clients that may be malicious; P must be at least 2 f + 3.
     keep:      m, the number of updates in the mean, at most P − f.
@@ -88,7 +99,6 @@ class Krum(Part):
     rounds_vary = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Raise a UserError if there are too few clients."""
         self._check(len(fed.clients))
         return {}
 
@@ -96,12 +106,12 @@ class Krum(Part):
         """1 / m for the m best updates, 0 for the others; if too few updates are not 0, updates of 0 count too."""
         self._check(len(round.at))
         moving = _moving(round)
-        voters = (moving if moving.sum() >= self._least else torch.ones_like(moving)).nonzero()[:, 0]
+        voters = (moving if moving.sum() >= self._min_clients else torch.ones_like(moving)).nonzero()[:, 0]
         best = voters[krum_scores(round.updates[voters], self.malicious).argsort(stable=True)[: self.keep]]
         return torch.zeros_like(round.at, dtype=torch.float64).index_fill(0, best, 1 / self.keep)
 
     @property
-    def _least(self) -> int:
+    def _min_clients(self) -> int:
         """2 f + 3 or f + m, the larger."""
         return max(2 * self.malicious + 3, self.malicious + self.keep)
 
@@ -111,30 +121,30 @@ class Krum(Part):
         Raises:
             UserError: they are too few.
         """
-        if clients < self._least:
+        if clients < self._min_clients:
             raise UserError(
-                f"krum: malicious = {self.malicious} and keep = {self.keep} need {self._least} clients in a round; "
-                f"there are {clients}. Lower them, or raise algorithm.participation or quorum.",
+                f"krum: malicious = {self.malicious} and keep = {self.keep} need {self._min_clients} clients in a "
+                f"round; there are {clients}. Lower them, or raise algorithm.participation or quorum.",
                 code="user.too-few",
             )
 
 
 def krum_scores(updates: Tensor, malicious: int) -> Tensor:
-    """s(i) = Σ ‖V_i − V_j‖² over the P − f − 2 nearest others of each of the `updates` float64 [P, D]: [P]."""
-    products = updates @ updates.T
+    """s(i) = Σ ‖V_i − V_j‖² over the P − f − 2 nearest neighbors j of each of the `updates` float64 [P, D]: [P]."""
+    products = updates @ updates.T  # [P, P]
     squares = products.diagonal()
-    distances = (squares[:, None] + squares - 2 * products).clamp(min=0)
-    others = distances.fill_diagonal_(torch.inf).sort(1).values
-    return others[:, : len(updates) - malicious - 2].sum(1)
+    distances = (squares[:, None] + squares - 2 * products).clamp(min=0)  # [P, P]
+    ascending = distances.fill_diagonal_(torch.inf).sort(1).values
+    return ascending[:, : len(updates) - malicious - 2].sum(1)
 
 
 @dataclass(frozen=True)
 class GeometricMedian(Part):
-    """The point with the least sum of distances to the clients' updates, by Weiszfeld's steps v ← Σ β_i Δ_i / Σ β_i
+    """The point with the smallest sum of distances to the clients' updates, by Weiszfeld's steps v ← Σ β_i Δ_i / Σ β_i
     with β_i = 1 / max(ν, ‖v − Δ_i‖), from the mean on (Pillutla et al. 2022, "Robust aggregation for federated
     learning", algorithm 2). Clients count equally, because a client could report a false size.
 
-    nu:         ν, the least distance that counts, so that no weight is infinite.
+    nu:         ν, the smallest distance that counts, so that no weight is infinite.
     iterations: number of steps.
     """
 
@@ -145,15 +155,15 @@ class GeometricMedian(Part):
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """β_i / Σ β_k, 0 for updates of 0."""
-        updates = round.updates
-        share = _moving(round).double()
-        share = share / share.sum()
-        counts = share
+        updates = round.updates  # [P, D]
+        moving = _moving(round).double()
+        equal = moving / moving.sum()
+        beta = equal
         for _ in range(self.iterations):
-            distances = (updates - share @ updates).norm(dim=1)
-            share = counts / distances.clamp(min=self.nu)
-            share = share / share.sum()
-        return share
+            v = beta @ updates
+            beta = equal / (updates - v).norm(dim=1).clamp(min=self.nu)
+            beta = beta / beta.sum()
+        return beta
 
 
 @dataclass(frozen=True)
@@ -170,7 +180,6 @@ class Bulyan(Uniform):
     rounds_vary = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """Raise a UserError if there are too few clients."""
         self._check(len(fed.clients))
         return {}
 
@@ -178,19 +187,20 @@ class Bulyan(Uniform):
         """The means; if too few updates are not 0, updates of 0 count too."""
         self._check(len(round.at))
         moving = _moving(round)
-        updates = round.updates[moving if moving.sum() >= self._least else torch.ones_like(moving)]
-        chosen, left = list[Tensor](), updates
+        updates = round.updates[moving if moving.sum() >= self._min_clients else torch.ones_like(moving)]
+        selection, remaining = list[Tensor](), updates
         for _ in range(len(updates) - 2 * self.malicious):
-            at = int(krum_scores(left, min(self.malicious, max(len(left) - 3, 0))).argmin())
-            chosen.append(left[at])
-            left = torch.cat([left[:at], left[at + 1 :]])
-        rows = torch.stack(chosen).sort(0).values
-        middle = (rows[(len(rows) - 1) // 2] + rows[len(rows) // 2]) / 2
-        nearest = (rows - middle).abs().argsort(dim=0, stable=True)[: len(rows) - 2 * self.malicious]
+            scores = krum_scores(remaining, min(self.malicious, max(len(remaining) - 3, 0)))
+            best = int(scores.argmin())
+            selection.append(remaining[best])
+            remaining = torch.cat([remaining[:best], remaining[best + 1 :]])
+        rows = torch.stack(selection).sort(0).values  # [θ, D]
+        median = (rows[(len(rows) - 1) // 2] + rows[len(rows) // 2]) / 2
+        nearest = (rows - median).abs().argsort(dim=0, stable=True)[: len(rows) - 2 * self.malicious]
         return unravel(rows.gather(0, nearest).mean(0), round.w)
 
     @property
-    def _least(self) -> int:
+    def _min_clients(self) -> int:
         return 4 * self.malicious + 3
 
     def _check(self, clients: int) -> None:
@@ -199,10 +209,10 @@ class Bulyan(Uniform):
         Raises:
             UserError: they are too few.
         """
-        if clients < self._least:
+        if clients < self._min_clients:
             raise UserError(
-                f"bulyan: malicious = {self.malicious} needs {self._least} clients in a round; there are {clients}. "
-                "Lower it, or raise algorithm.participation or quorum.",
+                f"bulyan: malicious = {self.malicious} needs {self._min_clients} clients in a round; there are "
+                f"{clients}. Lower it, or raise algorithm.participation or quorum.",
                 code="user.too-few",
             )
 
@@ -223,20 +233,18 @@ class CenteredClip(Uniform):
     rounds_vary = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """{"center": v, 0 at first}."""
-        return {"center": map_leaves(torch.zeros_like, w)}
+        return {"center": map_leaves(torch.zeros_like, w)}  # v
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         updates, v = round.updates[_moving(round)], ravel(state["center"]).double()
         for _ in range(self.iterations):
-            apart = updates - v
-            distances = apart.norm(dim=1)
+            difference = updates - v  # [P, D]
+            distances = difference.norm(dim=1)
             tau = self.tau or distances.median()
-            v = v + (apart * (tau / distances.clamp(min=1e-30)).clamp(max=1.0)[:, None]).mean(0)
+            v = v + (difference * (tau / distances.clamp(min=1e-30)).clamp(max=1.0)[:, None]).mean(0)
         return unravel(v, round.w)
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """The joint update, for the next round."""
         return {"center": round.delta}
 
 
@@ -268,23 +276,16 @@ class NormBound(Part):
 
 def _moving(round: Round) -> Tensor:
     """bool [P]: the clients whose updates are not 0; all clients if every update is 0."""
-    mask = torch.stack([(round.update(path) != 0).flatten(1).any(1) for path, _ in leaves(round.w)]).any(0)
+    by_leaf = [(round.update(path) != 0).flatten(1).any(1) for path, _ in leaves(round.w)]
+    mask = torch.stack(by_leaf).any(0)
     return mask if mask.any() else ~mask
 
 
-def _middle(ascending: np.ndarray, cut: int) -> np.ndarray:
-    """The rows without the `cut` first and last ones; at least one or two remain."""
-    cut = min(cut, (len(ascending) - 1) // 2)
-    return ascending[cut : len(ascending) - cut]
-
-
-def _of_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tree:
+def _from_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tree:
     """`function` of each leaf's updates [P, …] that are not 0, float64, with every coordinate in ascending order."""
-    moving = _moving(round)
-
-    def one(path: str, leaf: Tensor) -> Tensor:
+    moving, result = _moving(round), Tree()
+    for path, leaf in leaves(round.w):
         # NumPy's sort along the clients takes a tenth of torch's time.
         ascending = np.sort(round.update(path)[moving].cpu().numpy(), axis=0).astype(np.float64)
-        return torch.from_numpy(np.asarray(function(ascending))).to(leaf.device, leaf.dtype)
-
-    return nest({path: one(path, leaf) for path, leaf in leaves(round.w)})
+        result[path] = torch.from_numpy(np.asarray(function(ascending))).to(leaf.device, leaf.dtype)
+    return nest(result)

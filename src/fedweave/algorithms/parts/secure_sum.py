@@ -76,10 +76,10 @@ class InSum(Part):
         return {BEYOND: ctx.notes[BEYOND]}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        values = sum(leaf.numel() for _, leaf in leaves(self.added(round))) * len(round.at)
+        values = sum(leaf.numel() for _, leaf in leaves(self.summands(round))) * len(round.at)
         return state | {"cut": update_tally(state.get("cut"), round.replies.total(BEYOND), values, self.bound)}
 
-    def added(self, round: Round) -> Tree:
+    def summands(self, round: Round) -> Tree:
         """A tree with one element for each number that a client adds."""
         return round.w
 
@@ -149,7 +149,6 @@ class SecureSum(InSum):
 
     @property
     def setup(self) -> tuple[Step, ...]:
-        """The step that adds up N, once."""
         return (self.count,) if self.weigher.counted else ()
 
     def init(self, fed: Federation, w: Tree) -> Tree:
@@ -205,7 +204,7 @@ class SecureSum(InSum):
             mean = map_leaves(lambda leaf: leaf * factor, mean)
         return _cast(mean, round.w)
 
-    def added(self, round: Round) -> Tree:
+    def summands(self, round: Round) -> Tree:
         return {"update": round.w} | {key: mean for key, mean in round.opened.items() if key != COUNTED}
 
     def _mean(self, state: Tree, round: Round, key: str, n: Tensor) -> Tree:

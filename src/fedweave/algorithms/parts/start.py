@@ -15,7 +15,6 @@ class TrainedModel(Part):
     the received model."""
 
     recorded = True
-
     needs = Needs(personalizes="trained")
 
     def personalize(self, ctx: Context) -> Tree:

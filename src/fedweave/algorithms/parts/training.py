@@ -49,7 +49,7 @@ class Training:
     """A model and the settings of its local training.
 
     local_steps: optimizer steps per round. optimizer, lr, weight_decay, local_momentum, nesterov, betas: the optimizer.
-    optimizer_state: "kept" keeps it from round to round, "fresh" starts each round without.
+    optimizer_state: "kept" keeps the optimizer's state from round to round, "fresh" starts each round without it.
     loss:            how all cross-entropies weigh classes and errors.
     local_epochs:    passes over the training examples instead of local_steps; 0 takes local_steps.
     batch_size:      training examples per step; 0 for all.
@@ -100,9 +100,9 @@ class Training:
 
     @property
     def reach(self) -> float:
+        """How far a round's steps carry a constant gradient."""
         return self.steps * self.lr
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the optimizer's state is kept from round to round."""
         return self.optimizer_state == "kept"

@@ -27,7 +27,7 @@ def _shares(sizes: Tensor) -> Tensor:
     return torch.where(total > 0, sizes.double() / total, 1 / len(sizes))
 
 
-class TellsExamples(Part):
+class ReportsExamples(Part):
     """A part whose clients report their number of training examples."""
 
     sends: ClassVar = EXAMPLES
@@ -38,7 +38,7 @@ class TellsExamples(Part):
 
 
 @dataclass(frozen=True)
-class BySize(TellsExamples, OwnCount):
+class BySize(ReportsExamples, OwnCount):
     """n_i / Σ n_k with n_i training examples (McMahan et al. 2017)."""
 
     recorded = True
@@ -60,7 +60,6 @@ class UniformTrained(OwnCount):
     sends: ClassVar = {"trains": "whether the client has training examples"}
 
     def counts(self, graph: Graph) -> Tensor:
-        """1 at a client with training examples, else 0."""
         return graph.masks[TRAIN].any().long()
 
     def report(self, ctx: Context) -> Tree:
@@ -68,7 +67,6 @@ class UniformTrained(OwnCount):
         return {"trains": ctx.examples > 0}
 
     def weigh(self, state: Tree, round: Round) -> Tensor:
-        """Equal for the clients with training examples."""
         return _shares(round.replies.stack("trains").double())
 
 

@@ -117,21 +117,21 @@ class Concat:
     def extract(self, whole: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H_{-m}: H with zeros for client m's block."""
         blocks: Tensor = whole.unflatten(1, (-1, term.shape[1]))
-        return (blocks * ~_own_block(blocks, at)).flatten(1)
+        return (blocks * ~_client_block(blocks, at)).flatten(1)
 
     def join(self, rest: Tensor, term: Tensor, at: Tensor | None, share: Tensor) -> Tensor:
         """H: H_{-m} with H+_m for client m's block."""
         blocks: Tensor = rest.unflatten(1, (-1, term.shape[1]))
-        return (blocks + term[:, None] * _own_block(blocks, at)).flatten(1)
+        return (blocks + term[:, None] * _client_block(blocks, at)).flatten(1)
 
     def back(self, gradient: Tensor, at: Tensor | None, share: Tensor, width: int) -> Tensor:
         """The gradient with respect to H+_m [n, width] from the gradient with respect to H: client m's block (section
         3.1)."""
         blocks: Tensor = gradient.unflatten(1, (-1, width))
-        return (blocks * _own_block(blocks, at)).sum(1)
+        return (blocks * _client_block(blocks, at)).sum(1)
 
 
-def _own_block(blocks: Tensor, at: Any) -> Tensor:
+def _client_block(blocks: Tensor, at: Any) -> Tensor:
     """bool [M, 1]: the client's block among the M blocks."""
     return torch.eq(torch.arange(blocks.shape[1], device=blocks.device), at)[:, None]
 

@@ -79,7 +79,9 @@ class Split:
         """The inputs of consecutive segments, the last one first, for outputs `targets` int64 [t]; only the first
         `filled` targets count (None: all). {"nodes": int64 [s], beginning with the targets, "filled": their number,
         "hops": of the layers} (see `sampling.neighborhoods.grow`)."""
-        layers = [i for segment in segments for i in self.hops(segment)]
+        layers = list[int]()
+        for segment in segments:
+            layers += self.hops(segment)
         filled = self.count(targets) if filled is None else filled
         nodes, filled, hops = grow(graph, targets, filled, key, layers, self.fan_out)
         return {"nodes": nodes, "filled": filled, "hops": hops}
