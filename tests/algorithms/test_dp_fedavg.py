@@ -101,7 +101,7 @@ def test_two_updates_are_two_clips_apart_at_most(kind: str) -> None:
 @pytest.mark.parametrize("value", [2.0**-149, 1e-38, 1e-20, 0.5000001, 3e38])
 def test_no_clip_that_a_server_may_name_is_too_small_for_the_arithmetic(clip: float, value: float) -> None:
     """In float32 squares vanish below 1e-23, and factors below 1e-38 are rounded to several times themselves."""
-    found = MemberNoise(clip=clip).clipped(tree(lambda shape: torch.full(shape, value)))
+    found = MemberNoise(clip=clip).clip_tree(tree(lambda shape: torch.full(shape, value)))
     assert float(norm(found)) <= clip * (1 + 1e-12)
 
 
@@ -109,13 +109,13 @@ def test_no_clip_that_a_server_may_name_is_too_small_for_the_arithmetic(clip: fl
 @pytest.mark.parametrize("times", [1.001, 3.0, 1e20])
 def test_longer_updates_are_exactly_a_clip_long(clip: float, times: float) -> None:
     value = clip * times / math.sqrt(sum(math.prod(shape) for own in SHAPES.values() for shape in own.values()))
-    found = MemberNoise(clip=clip).clipped(tree(lambda shape: torch.full(shape, value)))
+    found = MemberNoise(clip=clip).clip_tree(tree(lambda shape: torch.full(shape, value)))
     assert float(norm(found)) == pytest.approx(clip, rel=1e-9)
 
 
 def test_short_updates_are_as_they_were_before_noise() -> None:
     short = tree(lambda shape: torch.full(shape, 1e-3))
-    assert torch.equal(ravel(MemberNoise(clip=1.0).clipped(short)), ravel(short).double())
+    assert torch.equal(ravel(MemberNoise(clip=1.0).clip_tree(short)), ravel(short).double())
 
 
 @pytest.mark.slow
