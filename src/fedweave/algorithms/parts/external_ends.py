@@ -214,7 +214,8 @@ class ForeignEnds(LinkPrediction):
     def parcels(self, memory: Tree, h: Tensor) -> Tree:
         """{peer: {"h": [m, k], "places": int64 [m]}}: the rows of h [n, k] that a peer asked for, 0 at padding."""
         parcels = Tree()
-        for peer, rows in enumerate(memory["rows"]):
+        for peer in range(len(memory["rows"])):
+            rows = memory["rows"][peer]  # [m]
             sent = torch.where((rows >= 0)[:, None], gather_rows(h, rows.clamp(min=0)), 0)
             parcels[str(peer)] = {"h": sent, "places": memory["places"][peer].clone()}
         return parcels
