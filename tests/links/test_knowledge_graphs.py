@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from fedweave.algorithms.parts.links import LinkPrediction, training_links
+from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.link_examples import Codes
@@ -169,7 +169,7 @@ def test_a_batch_is_of_training_triples_and_replaces_heads_and_tails_alike(tmp_p
     part = LinkPrediction(negatives=3, batch=40)
     for graph in built.fed.graphs.values():
         drawn = part.draw(built.algorithm.model, graph, random.key(1), 5)
-        links, real = training_links(graph)
+        links, real = LinkPrediction().links(graph)
         assert drawn["links"].shape == (5, 40)
         assert int(drawn["links"].max()) < int(real.sum())
         assert len(drawn["links"].unique()) > 0.9 * int(real.sum())  # 200 draws of about 15 miss none, nearly

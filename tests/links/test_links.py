@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from fedweave import datasets, models
 from fedweave.algorithms import ALGORITHMS, FedAvg, Local, parts
-from fedweave.algorithms.parts.links import no_links, training_links
+from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.core import model, random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.candidates import Queries, behind
@@ -227,8 +227,8 @@ def test_a_graph_that_is_nearly_complete_gives_few_pairs_that_are_none() -> None
     ends = np.array([[0, 0, 0, 0, 1, 1, 1, 2, 2], [1, 2, 3, 4, 2, 3, 4, 3, 4]])
     data = Dataset("dense", np.eye(5, dtype=np.float32), to_undirected(ends, 5), np.zeros(5, np.int64), 1)
     [graph] = client_graphs(data := as_links(data, Links()), Random(clients=1).cut(data, 0)).values()
-    links, _real = training_links(graph)
-    pairs, there = no_links(graph, links, random.key(0))
+    links, _real = LinkPrediction().links(graph)
+    pairs, there = LinkPrediction().no_links(graph, links, random.key(0))
     assert {tuple(sorted(pair)) for pair in pairs[:2, there].T.tolist()} <= {(3, 4)}
     assert graph.pairs is not None
     assert {tuple(sorted(pair)) for pair in graph.pairs[:2, graph.y == 0].T.tolist()} <= {(3, 4)}
@@ -251,7 +251,7 @@ def test_pairs_are_drawn_place_by_place(
     masks = np.zeros((3, nodes), bool)
     graph = make_graph(np.eye(nodes, dtype=np.float32), np.empty((2, 0), np.int64), np.zeros(nodes, np.int64), masks)
     links = torch.from_numpy(triples)
-    pairs, found = no_links(graph._replace(extra=graph.extra | extra), links, key)
+    pairs, found = LinkPrediction().no_links(graph._replace(extra=graph.extra | extra), links, key)
     head = [word % 2 == 0 for word in random.bits(random.fold(key, "head"), links.shape[1]).tolist()]
     again = 0
     for place, (source, target, relation) in enumerate(triples.T.tolist()):
@@ -387,7 +387,7 @@ def test_losses_are_their_formulas(loss: str) -> None:
     w = model.init(net, random.key(0))
     part = parts.LinkPrediction(3, loss, margin=2.0, temperature=0.5)  # type: ignore[arg-type]
     drawn = {name: leaf[0] for name, leaf in part.draw(net, graph, random.key(2), 1).items()}
-    links, real = training_links(graph)
+    links, real = LinkPrediction().links(graph)
     h = model.apply(net[:-1], w, graph)
     score = torch.cat([links, drawn["pairs"]], 1)
     score = (h[score[0]] * h[score[1]]).sum(1)
