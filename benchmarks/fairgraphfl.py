@@ -59,14 +59,14 @@ class Net(nn.Module):
 
 def batch(graph: Graph, split: int) -> tuple[Any, np.ndarray]:
     """The small graphs of a split as one PyG batch, and which they are."""
-    x, edges, y, masks, _, graph_of = graph_arrays(graph)
-    assert graph_of is not None
-    rows = x if isinstance(x, np.ndarray) else x.toarray()
-    chosen, pieces = np.flatnonzero(masks[split]), []
+    arrays = graph_arrays(graph)
+    assert arrays.graph_of is not None
+    x = arrays.x if isinstance(arrays.x, np.ndarray) else arrays.x.toarray()
+    chosen, pieces = np.flatnonzero(arrays.masks[split]), []
     for one in chosen:
-        nodes = np.flatnonzero(graph_of == one)
-        inside = edges[:, np.isin(edges[0], nodes)] - nodes[0]
-        pieces.append(Data(torch.from_numpy(rows[nodes]), torch.from_numpy(inside), y=torch.tensor([y[one]])))
+        nodes = np.flatnonzero(arrays.graph_of == one)
+        edges = arrays.edges[:, np.isin(arrays.edges[0], nodes)] - nodes[0]
+        pieces.append(Data(torch.from_numpy(x[nodes]), torch.from_numpy(edges), y=torch.tensor([arrays.y[one]])))
     return Batch.from_data_list(pieces), chosen
 
 
@@ -206,7 +206,7 @@ def _pay(built: Built, rounds: int, split: bool) -> float:
         one, cuts = parts[0], np.array_split(np.arange(len(parts[0].examples)), 2)
         parts[:1] = [Part.of(built.data, one.examples[cut], one.masks[:, cut]) for cut in cuts]
     partition = replace(built.partition, parts=tuple(parts))
-    fed = Simulation(client_graphs(built.data, partition, vocabulary=built.algorithm.vocabulary), classes=2)
+    fed = Simulation(client_graphs(built.data, partition, finders=built.algorithm.finders), classes=2)
     total = 0.0
     for step in train(built.algorithm, fed, rounds, eval_every=0):
         total += float(step.state["parts"]["Payoff"]["pay"][: 1 + split].sum())

@@ -1,7 +1,9 @@
-"""How fast this machine is at FedAvg's parts, and the time below which no engine on it can go with these kernels.
+"""How fast this machine is at FedAvg's kernels, and the time that any engine made of these kernels needs at least.
 
-`measure()` times each kernel at the workload's sizes; `floor()` divides the workload's counts by those rates and lists
-each term, so that a table can show what binds. Run `python -m benchmarks.machine --clients 10 50 100`.
+`measure()` times each kernel at the workload's sizes (`Rates`); `floor()` divides the workload's counts (`Shape`) by
+these rates and lists each term in milliseconds, so that the largest terms can be seen.
+
+    python -m benchmarks.machine [--clients 10 50 100]
 """
 
 import argparse
@@ -77,13 +79,13 @@ class Shape(NamedTuple):
         counts = np.zeros(10, np.int64)
         for x, edges, y, masks in parts:
             a = normalize_adjacency(edges, len(y))
-            ours = a[masks[0]]
-            near = np.unique(ours.indices)
+            outer = a[masks[0]]
+            near = np.unique(outer.indices)
             inner = a[near]
             far = np.unique(inner.indices)
             rows = x[far]
             sizes = (len(y), x.nnz, a.nnz, masks[0].sum(), len(near), len(far))
-            counts += (*sizes, rows.nnz, ours.nnz, inner.nnz, len(np.unique(rows.indices)))
+            counts += (*sizes, rows.nnz, outer.nnz, inner.nnz, len(np.unique(rows.indices)))
         return cls(len(parts), parts[0][0].shape[1], hidden, classes, epochs, *counts.tolist())
 
     @property
@@ -176,21 +178,21 @@ def _adam(size: int) -> Callable[[], None]:
 def _seconds(call: Callable[[], object], budget: float = 0.25) -> float:
     """Median seconds of one call, from blocks of at least 50 us so that the clock does not count."""
     call()
-    begun = time.perf_counter()
+    began = time.perf_counter()
     call()
-    block = max(1, int(5e-5 / (time.perf_counter() - begun)))
-    spent: list[float] = []
-    while len(spent) < 5 or sum(spent) * block < budget:
-        begun = time.perf_counter()
+    block = max(1, int(5e-5 / (time.perf_counter() - began)))
+    seconds: list[float] = []
+    while len(seconds) < 5 or sum(seconds) * block < budget:
+        began = time.perf_counter()
         for _ in range(block):
             call()
-        spent.append((time.perf_counter() - begun) / block)
-    return float(np.median(spent))
+        seconds.append((time.perf_counter() - began) / block)
+    return float(np.median(seconds))
 
 
 def main() -> None:
     """Print the machine's rates and the floor of one round on Cora, in milliseconds by term."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, nargs="+", default=[10, 50, 100])
     args = parser.parse_args()
     rates = measure()
