@@ -1,10 +1,10 @@
 """Scaling of features: `normalize` as "auto", "none" and "standard" on real data, partitioned by communities and by
 labels.
 
-Every row is a data set, a partition ("cut") and a model, with FedAvg and default settings. The global model is evaluated
-on the test examples of all clients after the last round ("judged by" accuracy, or AUC where a class is rare or small
-graphs are screened). The last columns are differences that are paired over seeds, with 95 % intervals by Student's t.
-Needs the sets in $FEDWEAVE_DATA.
+Every row is a data set, a partition ("cut") and a model, with FedAvg and default settings. The global model is
+evaluated on the test examples of all clients after the last round ("judged by" accuracy, or AUC where a class is rare
+or small graphs are screened). The last columns are differences that are paired over seeds, with 95 % intervals by
+Student's t. Needs the sets in $FEDWEAVE_DATA.
 
     python -m benchmarks.normalize [--seeds 5] [--rounds 30] [--sets credit …] [--rows rows.csv] [--wide]
     python -m benchmarks.normalize --first [--seeds 3] [--rounds 30] [--rows first.csv]

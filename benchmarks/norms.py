@@ -1,24 +1,21 @@
-"""Batch norm with its statistics shared (fedavg) or at home (fedbn), and layer norm, against no norm, on clients whose
+"""Batch norm with shared (fedavg) or local (fedbn) statistics, and layer norm, against no norm, on clients whose
 features differ; paired over seeds.
 
-Each seed draws one split and one start for all; nothing is tuned. With --csv each run is a line of that file, and runs
-whose line is there are not made again.
+Each seed draws one split and one start for all; nothing is tuned. Columns: the mean over clients of test accuracy (mean
+± deviation over seeds), and its difference to no norm with the 95 % interval. With --csv each run is a line of that
+file, and runs that are in it are not repeated.
 
     python -m benchmarks.norms [--seeds 3] [--rounds 20] [--sets …] [--ways …] [--csv norms.csv]
 """
 
 import argparse
 import csv
-import statistics
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedweave.experiment.build import build
-from fedweave.experiment.config import resolve
-from fedweave.experiment.rounds import train
-from fedweave.reports.paired import interval
+from benchmarks.common import last_round, mean_deviation, mean_interval
 
 SETS: dict[str, dict[str, Any]] = {
     "twitch by language": {"data": {"name": "twitch"}, "partition": {"name": "column"}, "model": {"name": "gcn"}},
@@ -37,8 +34,8 @@ WAYS = {
 }
 
 
-def measured(name: str, way: str, seed: int, rounds: int) -> float:
-    """The mean over clients of the accuracy of the model that each uses, on its own test examples."""
+def run(name: str, way: str, seed: int, rounds: int) -> float:
+    """The mean over clients of the accuracy of the model that each uses, on the client's test examples."""
     algorithm, norm = WAYS[way]
     document: dict[str, Any] = {
         "seed": seed,
@@ -48,9 +45,7 @@ def measured(name: str, way: str, seed: int, rounds: int) -> float:
         **SETS[name],
     }
     document["model"] = {**document["model"], "norm": norm}
-    built = build(resolve(document))
-    *_, last = train(built.algorithm, built.fed, rounds, eval_every=0)
-    return last.summary["local/accuracy"]
+    return last_round(document, rounds)[1].summary["local/accuracy"]
 
 
 def main() -> None:
@@ -63,28 +58,26 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    known = dict[tuple[str, ...], float]()
+    results = dict[tuple[str, ...], float]()
     if args.csv is not None and args.csv.exists():
-        known = {tuple(row[:4]): float(row[4]) for row in csv.reader(args.csv.read_text().splitlines())}
+        results = {tuple(row[:4]): float(row[4]) for row in csv.reader(args.csv.read_text().splitlines())}
     for name in args.sets:
         print(f"\n{name}, {args.seeds} seeds, {args.rounds} rounds\n")
         print("| clients train by | accuracy | difference to no norm, 95 % interval |\n| --- | --- | --- |")
-        plain: list[float] = []
+        reference: list[float] = []
         for way in args.ways:
-            found = list[float]()
+            accuracies = []
             for seed in range(args.seeds):
-                at = (name, way, str(seed), str(args.rounds))
-                if at not in known:
-                    known[at] = measured(name, way, seed, args.rounds)
+                key = (name, way, str(seed), str(args.rounds))
+                if key not in results:
+                    results[key] = run(name, way, seed, args.rounds)
                     if args.csv is not None:
                         with args.csv.open("a", newline="") as file:
-                            csv.writer(file).writerow([*at, known[at]])
-                found.append(known[at])
-            plain = plain or found
-            low, high = interval([one - other for one, other in zip(found, plain, strict=True)])
-            mean, spread = statistics.fmean(found), statistics.stdev(found)
-            gap = f"{mean - statistics.fmean(plain):+.3f}, {low:+.3f} to {high:+.3f}"
-            print(f"| {way} | {mean:.3f} ± {spread:.3f} | {gap} |", flush=True)
+                            csv.writer(file).writerow([*key, results[key]])
+                accuracies.append(results[key])
+            reference = reference or accuracies
+            differences = [one - other for one, other in zip(accuracies, reference, strict=True)]
+            print(f"| {way} | {mean_deviation(accuracies)} | {mean_interval(differences)} |", flush=True)
 
 
 if __name__ == "__main__":

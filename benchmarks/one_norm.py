@@ -1,8 +1,9 @@
-"""FairGraphFL with updates of one norm against updates that are as much longer but stay as unlike as they are.
+"""FairGraphFL with updates of one norm against updates that are scaled by one factor.
 
 `algorithm.norm` makes the updates of all agents equally long, and on PROTEINS longer than they are. The third arm
-multiplies all updates of a round by one factor, so that their mean norm is Γ and their ratios are as before. Global and
-personalized test accuracy after the last round, and the mean norm of the updates as agents send them.
+multiplies all updates of a round by one factor, so that their mean norm is Γ and their ratios are as before. Prints
+global and personalized test accuracy after the last round, and the mean norm of the updates as agents send them, in the
+rounds of `ROUNDS`.
 
     python -m benchmarks.one_norm [--experiment experiments/fairgraphfl-proteins.toml] [--norm 0.15] [--seeds 0 1]
 """
@@ -21,13 +22,15 @@ from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import train
 
-TOLD = (1, 2, 10, 50, 100, 200)  # rounds whose norms are printed
+ROUNDS = (1, 2, 10, 50, 100, 200)  # whose norms are printed
 
 
 @dataclass(frozen=True)
 class OneFactor(Part):
-    """The same factor for all updates of a round, so that their mean norm is `norm`; 0 leaves them as they are. Keeps
-    their mean norm before, one number a round, in `sent`."""
+    """The same factor for all updates of a round, so that their mean norm is `norm`; 0 leaves them as they are.
+
+    sent: the mean norm before, one number a round.
+    """
 
     norm: float
     sent: list[float] = field(default_factory=list, compare=False)
@@ -60,7 +63,7 @@ def main() -> None:
             scaling = OneFactor(norm)
             algorithm = replace(built.algorithm, parts=(scaling, *built.algorithm.parts))
             *_, last = train(algorithm, built.fed, args.rounds, eval_every=0)
-            norms = ", ".join(f"{scaling.sent[at - 1]:.3f}" for at in TOLD if at <= args.rounds)
+            norms = ", ".join(f"{scaling.sent[at - 1]:.3f}" for at in ROUNDS if at <= args.rounds)
             accuracy = "global {global/accuracy:.4f}, personalized {local/accuracy:.4f}".format(**last.summary)
             print(f"seed {seed}, {name}: {accuracy}, mean norms as sent {norms}", flush=True)
 

@@ -1,8 +1,11 @@
-"""FedAvg with moments kept from round to round and with fresh ones, and local training, on the shared data sets.
+"""FedAvg with persistent and with fresh optimizer state, and local training, on several data sets.
 
 10 clients by Louvain, 2-layer GCN of width 64, 100 rounds of 3 steps, Adam (lr .01, weight decay 5e-4): the settings of
-experiments/fedavg-cora.toml. Every run is kept in a file of its own, so that an interrupted call goes on where it was.
-With `--reference` the same cuts are given to a FedAvg that a PyG user wrote, $FEDWEAVE_REFERENCE/fedavg_pyg.py.
+experiments/fedavg-cora.toml. Columns, test accuracy after the last round, mean ± deviation over seeds: of the global
+model on all test nodes ("global"), mean over clients of the global model ("local") and of their models right after
+local training ("trained"); then the deviation of "global" over the last rounds, and "local" in the best validated
+round. Every run is saved in its own file, so that an interrupted benchmark continues where it stopped. With
+`--reference` the same partitions are given to a FedAvg that a PyG user wrote, $FEDWEAVE_REFERENCE/fedavg_pyg.py.
 
     python -m benchmarks.optimizer_state [--out runs/optimizer-state] [--data cora …] [--seeds 0 1 2] [--reference]
 """
@@ -14,7 +17,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -23,11 +26,11 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from benchmarks.common import EXPERIMENTS, ROOT, mean_deviation
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.rounds import train
 
-ROOT = Path(__file__).parents[1]
 DATA = ("cora", "citeseer", "pubmed", "amazon-computers", "coauthor-cs", "dblp", "flickr-attributed")
 SIDES = {
     "FedAvg, kept": {"name": "fedavg", "optimizer_state": "kept"},
@@ -35,40 +38,35 @@ SIDES = {
     "local, kept": {"name": "local", "optimizer_state": "kept"},
 }
 KINDS = ("global", "local", "trained")
-LAST = 10  # rounds over which swings are measured
+SWING_ROUNDS = 10  # the last rounds, over which swings are measured
 
 
-def built(data: str, side: str, seed: int, rounds: int) -> Built:
+def build_experiment(data: str, side: str, seed: int, rounds: int) -> Built:
     """The experiment of one cell."""
-    document = load(ROOT / "experiments" / "fedavg-cora.toml")
-    return build(
-        resolve(
-            document
-            | {"seed": seed, "rounds": rounds, "data": {"name": data}}
-            | {"algorithm": document["algorithm"] | SIDES[side]}
-        )
-    )
+    document = load(EXPERIMENTS / "fedavg-cora.toml")
+    document |= {"seed": seed, "rounds": rounds, "data": {"name": data}}
+    document["algorithm"] |= SIDES[side]
+    return build(resolve(document))
+
+
+def path_of(folder: Path, data: str, side: str, seed: int, rounds: int) -> Path:
+    """The file of a run."""
+    return folder / f"{data}-{side.replace(', ', '-')}-{seed}-{rounds}.json"
 
 
 def cell(folder: Path, data: str, side: str, seed: int, rounds: int) -> dict[str, Any]:
     """{"global", "local", "trained": test accuracy after every round, "best": summary of the best validated round}."""
-    path = folder / f"{data}-{side.replace(', ', '-')}-{seed}-{rounds}.json"
+    path = path_of(folder, data, side, seed, rounds)
     if not path.exists():
-        began, made = time.perf_counter(), built(data, side, seed, rounds)
-        steps = list(train(made.algorithm, made.fed, rounds))
-        found: dict[str, Any] = {kind: [step.summary[f"{kind}/accuracy"] for step in steps] for kind in KINDS}
-        found["best"] = {name: value for name, value in steps[-1].summary.items() if name.startswith("best_val/")}
-        found["seconds"] = time.perf_counter() - began
+        began, experiment = time.perf_counter(), build_experiment(data, side, seed, rounds)
+        steps = list(train(experiment.algorithm, experiment.fed, rounds))
+        result: dict[str, Any] = {kind: [step.summary[f"{kind}/accuracy"] for step in steps] for kind in KINDS}
+        result["best"] = {name: value for name, value in steps[-1].summary.items() if name.startswith("best_val/")}
+        result["seconds"] = time.perf_counter() - began
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found))
-        print(f"{path.stem}: {found['seconds']:.0f} s", file=sys.stderr, flush=True)
+        path.write_text(json.dumps(result))
+        print(f"{path.stem}: {result['seconds']:.0f} s", file=sys.stderr, flush=True)
     return dict(json.loads(path.read_text()))
-
-
-def spread(values: Iterable[float]) -> str:
-    """ "0.887 ± 0.004"; of one value, it alone."""
-    found = list(values)
-    return f"{fmean(found):.3f}" + (f" ± {stdev(found):.3f}" if len(found) > 1 else "")
 
 
 def table(folder: Path, names: Sequence[str], seeds: Sequence[int], rounds: int) -> str:
@@ -79,24 +77,26 @@ def table(folder: Path, names: Sequence[str], seeds: Sequence[int], rounds: int)
     ]
     for data in names:
         for side in SIDES:
-            done = [folder / f"{data}-{side.replace(', ', '-')}-{seed}-{rounds}.json" for seed in seeds]
-            runs = [json.loads(path.read_text()) for path in done if path.exists()]
+            paths = [path_of(folder, data, side, seed, rounds) for seed in seeds]
+            runs = [json.loads(path.read_text()) for path in paths if path.exists()]
             if runs:
-                last = " | ".join(spread(run[kind][-1] for run in runs) for kind in KINDS)
-                swings = fmean(stdev(run["global"][-LAST:]) for run in runs)
-                best = spread(run["best"].get("best_val/local/accuracy", float("nan")) for run in runs)
+                last = " | ".join(mean_deviation(run[kind][-1] for run in runs) for kind in KINDS)
+                swings = fmean(stdev(run["global"][-SWING_ROUNDS:]) for run in runs)
+                best = mean_deviation(run["best"].get("best_val/local/accuracy", float("nan")) for run in runs)
                 lines.append(f"| {data} | {side} | {len(runs)} | {last} | {swings:.3f} | {best} |")
     return "\n".join(lines)
 
 
-def export(made: Built, folder: Path) -> tuple[Path, Path]:
-    """A cut as two NumPy archives: the whole graph, and every client's nodes n0, n1, … and masks m0, m1, …"""
-    x = sp.csr_matrix(made.data.x)
+def export(experiment: Built, folder: Path) -> tuple[Path, Path]:
+    """A partition as two NumPy archives: the whole graph, and every client's nodes n0, n1, … and masks m0, m1, …"""
+    x = sp.csr_matrix(experiment.data.x)
     whole, parts = folder / "data.npz", folder / "parts.npz"
     features = {"x_data": x.data, "x_indices": x.indices, "x_indptr": x.indptr, "x_shape": x.shape}
-    np.savez(whole, **features, edge_index=made.data.edges, y=made.data.y)
-    clients = enumerate(made.partition.parts)
-    np.savez(parts, **{f"{k}{i}": v for i, part in clients for k, v in (("n", part.nodes), ("m", part.masks))})
+    np.savez(whole, **features, edge_index=experiment.data.edges, y=experiment.data.y)
+    arrays = {}
+    for i, part in enumerate(experiment.partition.parts):
+        arrays[f"n{i}"], arrays[f"m{i}"] = part.nodes, part.masks
+    np.savez(parts, **arrays)
     return whole, parts
 
 
@@ -106,26 +106,25 @@ def reference(folder: Path, data: str, state: str, seed: int, rounds: int) -> tu
     path = folder / f"reference-{data}-{state}-{seed}-{rounds}.txt"
     if not path.exists():
         program = Path(os.environ.get("FEDWEAVE_REFERENCE", ROOT / "../shared/reference")) / "fedavg_pyg.py"
-        archives = export(built(data, f"FedAvg, {state}", seed, rounds), folder)
+        archives = export(build_experiment(data, f"FedAvg, {state}", seed, rounds), folder)
         command = [sys.executable, str(program), *map(str, archives), state, str(seed), str(rounds)]
         path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    found = re.findall(r"(?:global model|local training) ([\d.]+)", path.read_text())
-    return float(found[0]), float(found[1])
+    accuracies = re.findall(r"(?:global model|local training) ([\d.]+)", path.read_text())
+    return float(accuracies[0]), float(accuracies[1])
 
 
 def compare(folder: Path, names: Sequence[str], seeds: Sequence[int], rounds: int) -> str:
-    """FedAvg with kept moments and the reference, side by side, as Markdown."""
+    """FedAvg with persistent optimizer state and the reference, side by side, as Markdown."""
     lines = ["| data | local, fedweave | local, reference | trained, fedweave | trained, reference |"]
     lines.append("| --- | --- | --- | --- | --- |")
     for data in names:
         ours = [cell(folder, data, "FedAvg, kept", seed, rounds) for seed in seeds]
         theirs = [reference(folder, data, "kept", seed, rounds) for seed in seeds]
-        sides = (
-            spread(value)
-            for i, kind in enumerate(("local", "trained"))
-            for value in ([run[kind][-1] for run in ours], [run[i] for run in theirs])
-        )
-        lines.append(f"| {data} | {' | '.join(sides)} |")
+        cells = [data]
+        for i, kind in enumerate(("local", "trained")):
+            cells.append(mean_deviation(run[kind][-1] for run in ours))
+            cells.append(mean_deviation(run[i] for run in theirs))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
