@@ -147,8 +147,8 @@ def in_turns(built: Built, rounds: int) -> tuple[list[float], list[float]]:
     With one thread, processor seconds are those of an idle machine although others may use it, too.
     """
     loop, ours, theirs = Loop(built), [], []
-    steps = train(built.algorithm, built.fed, rounds + 2, eval_every=MANY_ROUNDS)
-    for number in range(rounds + 1):  # fedweave would evaluate the next round, which is the last
+    steps = train(built.algorithm, built.fed, MANY_ROUNDS, eval_every=0)
+    for number in range(rounds + 2):
         began = time.process_time()
         loop.round()
         between = time.process_time()

@@ -1,6 +1,7 @@
-"""Rounds with dense products by MKL and by oneDNN (`ops.gemm`), in turns, in one process: processor time.
+"""Rounds with dense products by MKL and by oneDNN (`ops.onednn`), in turns, in one process: median processor seconds,
+and how many times as long MKL takes, with quartiles.
 
-Only on AMD's processors with AVX-512 does fedweave take oneDNN by itself; here both are made to be taken anywhere.
+fedweave uses oneDNN only on AMD's processors with AVX-512; here both are used on any processor.
 
     python -m benchmarks.products [--experiment experiments/fedego-cora.toml] [--turns 8]
 """
@@ -12,7 +13,7 @@ from statistics import median, quantiles
 
 import torch
 
-from fedweave.experiment.build import Built, build
+from fedweave.experiment.build import build
 from fedweave.experiment.config import load, resolve
 from fedweave.experiment.rounds import train
 from fedweave.ops import onednn
@@ -20,14 +21,9 @@ from fedweave.ops import onednn
 LIBRARIES = {"MKL": False, "oneDNN": True}
 
 
-def built(experiment: Path, rounds: int) -> Built:
-    """The experiment with so many rounds."""
-    return build(resolve(load(experiment) | {"rounds": rounds}))
-
-
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiment", type=Path, default=Path("experiments/fedego-cora.toml"))
     parser.add_argument("--turns", type=int, default=8)
     args = parser.parse_args()
@@ -35,8 +31,8 @@ def main() -> None:
     turns = args.turns + 2  # the first two record and warm up
     sides = {}
     for name in LIBRARIES:
-        made = built(args.experiment, turns)
-        sides[name] = train(made.algorithm, made.fed, turns, eval_every=0)
+        built = build(resolve(load(args.experiment) | {"rounds": turns}))
+        sides[name] = train(built.algorithm, built.fed, turns, eval_every=0)
     seconds: dict[str, list[float]] = {name: [] for name in LIBRARIES}
     for _ in range(turns):
         for name, rounds in sides.items():
@@ -44,10 +40,9 @@ def main() -> None:
             began = time.process_time()
             next(rounds)
             seconds[name].append(time.process_time() - began)
-    pairs = [mkl / other for mkl, other in zip(*(of[2:] for of in seconds.values()), strict=True)]
-    for name, of in seconds.items():
-        print(f"{name:7s} {median(of[2:]):.3f} s a round")
-    low, middle, high = quantiles(pairs, n=4)
+    mkl, by_onednn = (times[2:] for times in seconds.values())
+    print(f"MKL     {median(mkl):.3f} s a round\noneDNN  {median(by_onednn):.3f} s a round")
+    low, middle, high = quantiles([one / other for one, other in zip(mkl, by_onednn, strict=True)], n=4)
     print(f"MKL takes {middle:.2f} times as long (quartiles {low:.2f} to {high:.2f})")
 
 

@@ -1,9 +1,10 @@
-"""What robust aggregation withstands: accuracy of the global model at the honest members when 3 of 10 are not
+"""What robust aggregation withstands: accuracy of the global model at the honest members when 3 of 10 are malicious
 (2 in "fitted backdoor").
 
-They know all that is trained in a round, and do in every round what an `Attack` says; which they are, a seed draws.
-Seeds are paired: each draws one cut, one start and one set of members for all parts and attacks. Settings are the
-parts' own for 3 malicious members, and nothing is tuned.
+Malicious members know all updates of a round, and do in every round what an `Attack` states. Each seed draws one
+partition, one start and one set of malicious members for all parts and attacks. Settings are those of the parts for 3
+malicious members, and nothing is tuned. A table for each partition: rows are attacks, columns parts, cells accuracy in
+%, mean ± deviation over seeds, and in brackets how often a backdoor's trigger works.
 
     python -m benchmarks.robust [--cut random louvain] [--seeds 3] [--rounds 30] [--attacks none scaling]
     python -m benchmarks.robust --experiment experiments/fairgraphfl-proteins.toml --cut graphs_iid --attacks backdoor
@@ -21,6 +22,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from benchmarks.common import mean_deviation
 from fedweave.algorithms import FedAvg
 from fedweave.algorithms.parts import (
     Bulyan,
@@ -65,9 +67,9 @@ PARTS: dict[str, tuple[Part, ...]] = {
 class Attack:
     """What malicious clients do.
 
-    data:   to their own graph, of so many classes, before they train honestly on it.
-    update: with all updates float64 [P, D] and who is malicious, bool [P]: what these send, [m, D].
-    n:      how many training examples these say they have; 0 for the truth.
+    data:    changes their graph, given the number of classes, before they train honestly on it.
+    update:  from all updates float64 [P, D] and which clients are malicious, bool [P], to what these send, [m, D].
+    n:       how many training examples these report; 0 for the truth.
     members: how many clients are malicious.
     """
 
@@ -77,12 +79,12 @@ class Attack:
     members: int = MALICIOUS
 
 
-def flipped(arrays: GraphArrays, classes: int) -> GraphArrays:
+def flip_labels(arrays: GraphArrays, classes: int) -> GraphArrays:
     """Class y is called c − 1 − y."""
     return arrays._replace(y=np.where(arrays.y < 0, arrays.y, classes - 1 - arrays.y))
 
 
-def triggered(arrays: GraphArrays, chosen: np.ndarray) -> GraphArrays:
+def add_trigger(arrays: GraphArrays, chosen: np.ndarray) -> GraphArrays:
     """The trigger in the `chosen` examples, bool [e].
 
     Nodes: the first columns of their features, as large as the largest feature. Small graphs: a subgraph, as in Zhang
@@ -104,7 +106,7 @@ def triggered(arrays: GraphArrays, chosen: np.ndarray) -> GraphArrays:
 def backdoor(arrays: GraphArrays, classes: int) -> GraphArrays:
     """Every second training example has the trigger, and the target as its label."""
     chosen = arrays.masks[TRAIN] & (np.arange(len(arrays.y)) % 2 == 0)
-    return triggered(arrays, chosen)._replace(y=np.where(chosen, target(arrays), arrays.y))
+    return add_trigger(arrays, chosen)._replace(y=np.where(chosen, target(arrays), arrays.y))
 
 
 def target(arrays: GraphArrays) -> int:
@@ -118,26 +120,23 @@ def a_little(updates: Tensor, bad: Tensor, z: float = 1.5) -> Tensor:
     return (honest.mean(0) - z * honest.std(0)).expand(int(bad.sum()), -1)
 
 
-def fitted(updates: Tensor, bad: Tensor) -> Tensor:
+def fit_to_krum(updates: Tensor, bad: Tensor) -> Tensor:
     """μ + s (v − μ) from all malicious clients, with v the mean of what they trained, μ the mean of the honest updates,
     and s the largest factor with which Krum still prefers these updates to every honest one (Fang et al. 2020, "Local
     model poisoning attacks to Byzantine-robust federated learning", section 4.3, with the goal as the direction)."""
     honest, count = updates[~bad], int(bad.sum())
     mean = honest.mean(0)
     goal = updates[bad].mean(0) - mean
-
-    def sent(factor: float) -> Tensor:
-        return (mean + factor * goal).expand(count, -1)
-
-    def preferred(factor: float) -> bool:
-        scores = krum_scores(torch.cat([honest, sent(factor)]), MALICIOUS)
-        return bool(scores[-1] <= scores[:-count].min())
-
     low, high = 0.0, 64.0
-    for _ in range(20):
+    for _ in range(20):  # bisection
         middle = (low + high) / 2
-        low, high = (middle, high) if preferred(middle) else (low, middle)
-    return sent(low)
+        attack = (mean + middle * goal).expand(count, -1)
+        scores = krum_scores(torch.cat([honest, attack]), MALICIOUS)
+        if bool(scores[-1] <= scores[:-count].min()):
+            low = middle
+        else:
+            high = middle
+    return (mean + low * goal).expand(count, -1)
 
 
 ATTACKS: dict[str, Attack] = {
@@ -145,79 +144,79 @@ ATTACKS: dict[str, Attack] = {
     "sign flip": Attack(update=lambda updates, bad: -4 * updates[bad]),
     "sign flip, false n": Attack(update=lambda updates, bad: -4 * updates[bad], n=2**32 - 1),
     "scaling": Attack(update=lambda updates, bad: 100 * updates[bad]),
-    "label flip": Attack(flipped),
+    "label flip": Attack(flip_labels),
     "a little is enough": Attack(update=a_little),
     "backdoor": Attack(backdoor),
     "boosted backdoor": Attack(backdoor, lambda updates, bad: updates[bad] * len(bad) / bad.sum()),
-    "fitted backdoor": Attack(backdoor, fitted, members=2),
+    "fitted backdoor": Attack(backdoor, fit_to_krum, members=2),
 }
 
 
-class Attacked(Simulation):
-    """An engine of whose clients some are malicious."""
+class AttackedSimulation(Simulation):
+    """An engine with malicious clients."""
 
     def __init__(self, graphs: Mapping[str, Graph], attack: Attack, malicious: Sequence[str], **options: Any) -> None:
-        made = {
-            name: graph_like(graph, attack.data(graph_arrays(graph), options["classes"]))
-            if name in malicious
-            else graph
-            for name, graph in graphs.items()
-        }
-        super().__init__(made, **options)
+        all_graphs = dict(graphs)
+        for name in malicious:
+            arrays = attack.data(graph_arrays(graphs[name]), options["classes"])
+            all_graphs[name] = graph_like(graphs[name], arrays)
+        super().__init__(all_graphs, **options)
         self._attack, self.malicious = attack, malicious
 
     def map(self, step: Any, *args: Any, **options: Any) -> Replies:
-        """The replies, among them what malicious clients make of theirs."""
+        """The replies, in which those of malicious clients are replaced."""
         replies = super().map(step, *args, **options)
         if self._attack.update is None or not step_name(step).endswith(".train"):
             return replies
         bad = torch.tensor([client in self.malicious for client in replies.clients])
         tree = {path: replies.stack(path) for path, _ in leaves(replies[replies.clients[0]])}
-        like = {path: leaf[0] for path, leaf in tree.items() if path.startswith("update/")}
-        for at, sent in zip(bad.nonzero()[:, 0], self._attack.update(replies.matrix("update"), bad), strict=True):
-            for path, leaf in leaves(unravel(sent, like)):
+        template = {path: leaf[0] for path, leaf in tree.items() if path.startswith("update/")}
+        for at, update in zip(bad.nonzero()[:, 0], self._attack.update(replies.matrix("update"), bad), strict=True):
+            for path, leaf in leaves(unravel(update, template)):
                 tree[path][at] = leaf
             if self._attack.n and "n" in tree:
                 tree["n"][at] = self._attack.n
         return Replies(replies.clients, [ReplyBatch(tuple(range(len(replies))), nest(tree))], replies.missing)
 
 
-def outcome(fed: Attacked, algorithm: FedAvg, rounds: int) -> tuple[float, float]:
+def train_and_test(fed: AttackedSimulation, algorithm: FedAvg, rounds: int) -> tuple[float, float]:
     """Accuracy of the global model on the honest clients' test examples, and how often it takes those of other classes
     for the target's when all examples have the trigger."""
     *_, last = train(algorithm, fed, rounds, eval_every=0)
-    hits, fooled = [], []
-    for graph in (graph for client, graph in fed.graphs.items() if client not in fed.malicious):
-        plain = graph_arrays(graph)
-        marked = graph_like(graph, triggered(plain, np.ones(len(plain.y), bool)))
-        guess, after = (models.apply(algorithm.test_net, last.state["w"], own).argmax(-1) for own in (graph, marked))
-        test = graph.masks[TEST]
-        hits += (guess == graph.y)[test].tolist()
-        aim = target(plain)
-        fooled += (after == aim)[test & (graph.y != aim)].tolist()
-    return float(np.mean(hits)), float(np.mean(fooled))
+    hits, backdoor_hits = [], []
+    for client, graph in fed.graphs.items():
+        if client in fed.malicious:
+            continue
+        arrays = graph_arrays(graph)
+        with_trigger = graph_like(graph, add_trigger(arrays, np.ones(len(arrays.y), bool)))
+        prediction = models.apply(algorithm.test_net, last.state["w"], graph).argmax(-1)
+        backdoor_prediction = models.apply(algorithm.test_net, last.state["w"], with_trigger).argmax(-1)
+        test, aim = graph.masks[TEST], target(arrays)
+        hits += (prediction == graph.y)[test].tolist()
+        backdoor_hits += (backdoor_prediction == aim)[test & (graph.y != aim)].tolist()
+    return float(np.mean(hits)), float(np.mean(backdoor_hits))
 
 
 def table(
     experiment: Path, cut: str, seeds: int, rounds: int, attacks: Sequence[str], parts: Sequence[str]
 ) -> dict[tuple[str, str], np.ndarray]:
-    """{(attack, part): [seeds, 2]} of `outcome`."""
-    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    """{(attack, part): [seeds, 2]} of `train_and_test`."""
+    results: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for seed in range(seeds):
         sets = [f"seed={seed}", f"partition.name={cut!r}", "model.hidden=16"]
         built = build(config.read(experiment, sets, "fedavg")[0])
         clients = built.fed.clients
         malicious = generator(seed, "malicious").choice(clients, MALICIOUS, replace=False).tolist()
-        common = {"classes": built.fed.classes, "seed": seed}
+        options = {"classes": built.fed.classes, "seed": seed}
         for attack, part in product(attacks, parts):
-            fed = Attacked(built.fed.graphs, ATTACKS[attack], malicious[: ATTACKS[attack].members], **common)
+            members = malicious[: ATTACKS[attack].members]
+            fed = AttackedSimulation(built.fed.graphs, ATTACKS[attack], members, **options)
             algorithm = replace(built.algorithm, parts=PARTS[part])
-            found.setdefault((attack, part), []).append(outcome(fed, algorithm, rounds))
-    return {key: np.array(values) for key, values in found.items()}
+            results.setdefault((attack, part), []).append(train_and_test(fed, algorithm, rounds))
+    return {key: np.array(values) for key, values in results.items()}
 
 
 def main() -> None:
-    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--experiment", type=Path, default=Path("experiments/fedavg-cora.toml"))
     parser.add_argument("--cut", nargs="+", default=["random", "louvain"])
@@ -228,16 +227,18 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     for cut in args.cut:
-        found = table(args.experiment, cut, args.seeds, args.rounds, args.attacks, args.parts)
-        print(f"\n{cut}: accuracy in %, mean ± standard deviation over {args.seeds} seeds; "
-              "in brackets, how often the trigger works\n")  # fmt: skip
+        results = table(args.experiment, cut, args.seeds, args.rounds, args.attacks, args.parts)
+        title = f"{cut}: accuracy in %, mean ± standard deviation over {args.seeds} seeds"
+        print(f"\n{title}; in brackets, how often the trigger works\n")
         print(f"| attack | {' | '.join(args.parts)} |\n| --- |{' --- |' * len(args.parts)}")
         for attack in args.attacks:
             cells = []
             for part in args.parts:
-                (hit, works), spread = 100 * found[attack, part].mean(0), 100 * found[attack, part].std(0, ddof=1)
-                more = f" [{works:.0f} ± {spread[1]:.0f}]" if attack in ("none",) or "backdoor" in attack else ""
-                cells.append(f"{hit:.1f} ± {spread[0]:.1f}{more}")
+                accuracies, trigger_shares = 100 * results[attack, part].T
+                cell = mean_deviation(accuracies, 1)
+                if attack == "none" or "backdoor" in attack:
+                    cell += f" [{mean_deviation(trigger_shares, 0)}]"
+                cells.append(cell)
             print(f"| {attack} | {' | '.join(cells)} |", flush=True)
 
 

@@ -3,9 +3,9 @@
     python run_openfgl.py DATA.npz PARTS.npz ALGORITHM SEED ROUNDS FOLDER
 
 OpenFGL's trainer, clients, server, model and evaluation run unchanged; only the loader of data is replaced, so that no
-file is downloaded and both systems hold the same cut. Prints JSON: {"trained": test accuracy after every round of each
-client's own model on its own nodes, weighted by nodes; "local": the same of the global model after the last round, null
-where there is none; "seconds": processor time of every round with its evaluation}.
+file is downloaded and both systems have the same partition. Prints JSON: {"trained": test accuracy after every round of
+each client's local model on the client's nodes, weighted by nodes; "local": the same of the global model after the last
+round, null where there is none; "seconds": processor time of every round with its evaluation}.
 """
 
 import contextlib
@@ -34,18 +34,17 @@ class Cut:
 
     def __init__(self, data: Path, parts: Path, folder: Path) -> None:
         whole, cut = np.load(data), np.load(parts)
-        x = sp.csr_matrix(
-            (whole["x_data"], whole["x_indices"], whole["x_indptr"]), shape=tuple(whole["x_shape"])
-        ).toarray()
+        x_arrays = whole["x_data"], whole["x_indices"], whole["x_indptr"]
+        x = sp.csr_matrix(x_arrays, shape=tuple(whole["x_shape"])).toarray()
+        edges, y = whole["edge_index"], whole["y"]
+        classes = int(y.max()) + 1
         self.processed_dir, self.local_data = str(folder), []
-        self.global_data = graph(x, whole["edge_index"], whole["y"], np.arange(len(x)), int(whole["y"].max()) + 1)
+        self.global_data = graph(x, edges, y, np.arange(len(x)), classes)
         splits = folder / "node_cls" / "default_split"
         splits.mkdir(parents=True, exist_ok=True)
         for client in range(len(cut.files) // 2):
             nodes, masks = cut[f"n{client}"], cut[f"m{client}"]
-            self.local_data.append(
-                graph(x, whole["edge_index"], whole["y"], nodes, self.global_data.num_global_classes)
-            )
+            self.local_data.append(graph(x, edges, y, nodes, classes))
             for name, mask in zip(SPLITS, masks, strict=True):
                 torch.save(torch.from_numpy(mask), splits / f"{name}_{client}.pt")
                 (splits / f"glb_{name}_{client}.pkl").write_bytes(pickle.dumps(nodes[mask].tolist()))
@@ -56,18 +55,18 @@ def graph(x: np.ndarray, edges: np.ndarray, y: np.ndarray, nodes: np.ndarray, cl
     place = np.full(len(x), -1)
     place[nodes] = np.arange(len(nodes))
     inside = (place[edges] >= 0).all(0)
-    found = Data(
+    result = Data(
         x=torch.tensor(x[nodes], dtype=torch.float32),
         edge_index=torch.tensor(place[edges[:, inside]]),
         y=torch.tensor(y[nodes], dtype=torch.long),
     )
-    found.num_global_classes = classes
-    found.global_map = dict(enumerate(nodes.tolist()))
-    return found
+    result.num_global_classes = classes
+    result.global_map = dict(enumerate(nodes.tolist()))
+    return result
 
 
-class Timed(theirs.FGLTrainer):
-    """Their trainer, which notes the processor time at the end of every round."""
+class TimedTrainer(theirs.FGLTrainer):
+    """OpenFGL's trainer, which records the processor time at the end of every round."""
 
     def evaluate(self) -> None:
         """After a round."""
@@ -90,19 +89,19 @@ def main(data: Path, parts: Path, algorithm: str, seed: int, rounds: int, folder
         "fl_algorithm": NAMES.get(algorithm, algorithm),
     }
     args = SimpleNamespace(**vars(config.args) | settings | {"seed": seed, "log_root": str(folder)})
-    theirs.FGLDataset = lambda given: cut
+    theirs.FGLDataset = lambda args: cut
     with contextlib.redirect_stdout(io.StringIO()):
-        run = Timed(args)
+        run = TimedTrainer(args)
         run.times = [time.process_time()]
         run.train()
-        found = [entry["current_test_accuracy"] for entry in run.logger.metrics_list]
+        accuracies = [entry["current_test_accuracy"] for entry in run.logger.metrics_list]
         seconds = np.diff(run.times).tolist()
         last = None
         if not run.server.personalized:
             args.evaluation_mode = "global_model_on_local_data"
             run.evaluate()
             last = run.logger.metrics_list[-1]["current_test_accuracy"]
-    print(json.dumps({"trained": found, "local": last, "seconds": seconds}))
+    print(json.dumps({"trained": accuracies, "local": last, "seconds": seconds}))
 
 
 if __name__ == "__main__":

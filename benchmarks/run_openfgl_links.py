@@ -3,10 +3,10 @@
     python run_openfgl_links.py CUT.npz SPLIT SEED ROUNDS FOLDER
 
 OpenFGL's trainer, clients, server, model, loss and metrics run unchanged. SPLIT is "shared", where its files of splits
-hold fedweave's links, messages and test pairs, or "own", where its own code splits the links of the same clients.
-Prints JSON: {"global": the model after the last round, "trained": each client's own model, as OpenFGL prints it; both
-{"auc", "ap": mean over clients weighted by their pairs, as OpenFGL has it}; "seconds": processor time of every round
-with its evaluation; "messages": the share of test links that carry a message}.
+have fedweave's links, messages and test pairs, or "own", where OpenFGL splits the links of the same clients. Prints
+JSON: {"global": the model after the last round, "trained": each client's local model, as OpenFGL prints it; both
+{"auc", "ap": mean over clients weighted by their pairs, as in OpenFGL}; "seconds": processor time of every round with
+its evaluation; "messages": the share of test links that messages go along}.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from openfgl import config
 from openfgl.flcore import trainer as theirs
-from run_openfgl import Timed
+from run_openfgl import TimedTrainer
 from torch_geometric.data import Data
 
 torch.load = functools.partial(torch.load, weights_only=False)  # what OpenFGL stores needs it since torch 2.6
@@ -63,7 +63,7 @@ class Cut:
         self.global_data.num_global_classes = 2
 
 
-def told(graph: Data, task: object) -> float:
+def leaked_share(graph: Data, task: object) -> float:
     """The share of a client's test links that are among the edges of its messages."""
     links = task.merged_edge_index[:, task.merged_edge_test_mask & (task.merged_edge_label == 1)].numpy()
     nodes, messages = len(graph.x), task.forward_data.edge_index.numpy()
@@ -79,23 +79,25 @@ def main(path: Path, split: str, seed: int, rounds: int, folder: Path) -> None:
     settings = {"use_cuda": False, "dataset": ["Cora"], "model": ["gcn"], "metrics": list(METRICS), "debug": True}
     settings |= {"num_clients": len(cut.local_data), "num_rounds": rounds, "task": "link_pred", "seed": seed}
     args = SimpleNamespace(**vars(config.args) | settings | {"fl_algorithm": "fedavg", "log_root": str(folder)})
-    theirs.FGLDataset = lambda given: cut
+    theirs.FGLDataset = lambda args: cut
     with contextlib.redirect_stdout(io.StringIO()):
-        run = Timed(args)
+        run = TimedTrainer(args)
         run.times = [time.process_time()]
         run.train()
         tasks = [client.task for client in run.clients]
-        judged = {
+        scores = {
             "global": [run.server.task.evaluate(task.splitted_data, mute=True) for task in tasks],
             "trained": [task.evaluate(mute=True) for task in tasks],
         }
     sizes = [task.num_samples for task in tasks]
-    found = {
-        side: {name: float(np.average([one[f"{name}_test"] for one in results], weights=sizes)) for name in METRICS}
-        for side, results in judged.items()
-    }
-    messages = [told(graph, task) for graph, task in zip(cut.local_data, tasks, strict=True)]
-    print(json.dumps(found | {"seconds": np.diff(run.times).tolist(), "messages": float(np.mean(messages))}))
+    report: dict[str, object] = {}
+    for side, of_clients in scores.items():
+        means = {}
+        for name in METRICS:
+            means[name] = float(np.average([client[f"{name}_test"] for client in of_clients], weights=sizes))
+        report[side] = means
+    messages = [leaked_share(graph, task) for graph, task in zip(cut.local_data, tasks, strict=True)]
+    print(json.dumps(report | {"seconds": np.diff(run.times).tolist(), "messages": float(np.mean(messages))}))
 
 
 if __name__ == "__main__":

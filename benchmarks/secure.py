@@ -2,9 +2,10 @@
 
     python -m benchmarks.secure [--sites 3 10] [--megabytes 4] [--repeats 16]
 
-No network is between them, so that what the secure sum adds is seen by itself: `all` runs the sites one after the
-other, `path` counts the server and the median site, as if every site had a machine of its own. Agreeing on keys, once
-in 16 sums, is in the means.
+There is no network between them, so that only the work of the secure sum is added. A line for each number of sites and
+way of counting: "all" counts all sites, one after the other; "path" counts the server and the median site, as if every
+site had a separate machine. Seconds are medians; the ratio is of means, which include the key agreement once in 16
+sums. The last line has the bytes of an exchange by step.
 """
 
 import argparse
@@ -25,8 +26,8 @@ from fedweave.sites.flare.provision import provision
 from fedweave.sites.flare.requests import Answer
 
 
-class Here:
-    """A `Link` to members in this process, which takes the time that they need."""
+class LocalLink:
+    """A `Link` to members in this process, which measures the time that they need."""
 
     def __init__(self, members: Mapping[str, Member]) -> None:
         self.members, self.late = members, Counter[str]()
@@ -47,9 +48,9 @@ class Here:
 
 def member(folder: Path, sites: list[str]) -> Member:
     """A site that has joined a run of `Mirror`."""
-    made = Member(folder, folder.name, None)  # type: ignore[arg-type]
-    made._job = join_run(folder, folder.name, sites)
-    return made
+    result = Member(folder, folder.name, None)  # type: ignore[arg-type]
+    result._job = join_run(folder, folder.name, sites)
+    return result
 
 
 def measure(count: int, megabytes: float, repeats: int) -> None:
@@ -57,7 +58,7 @@ def measure(count: int, megabytes: float, repeats: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         project = Path(scratch) / "project"
         provision(project, sites, "localhost", 8002)
-        link = Here({site: member(project / site, sites) for site in sites})
+        link = LocalLink({site: member(project / site, sites) for site in sites})
         fed = Flare(link, sites, ledger=Ledger())
         fed._sums.run = RUN
         tree = {"w": {str(i): torch.randn(int(megabytes * 1e6 / 16)) for i in range(4)}}
@@ -68,23 +69,23 @@ def measure(count: int, megabytes: float, repeats: int) -> None:
                 link.all = link.median = 0.0
                 began = time.process_time()
                 fed.map(step, tree)
-                whole = time.process_time() - began
+                total = time.process_time() - began
                 if repeat:  # the first warms up
-                    seconds.setdefault((kind, "all"), []).append(whole)
-                    seconds.setdefault((kind, "path"), []).append(whole - link.all + link.median)
+                    seconds.setdefault((kind, "all"), []).append(total)
+                    seconds.setdefault((kind, "path"), []).append(total - link.all + link.median)
         for way in ("all", "path"):
             plain, secure = (seconds[kind, way] for kind in ("plain", "secure"))
             times = f"plain {statistics.median(plain):.3f} s, secure {statistics.median(secure):.3f} s"
             ratio = statistics.mean(secure) / statistics.mean(plain)
             print(f"{count:3} sites, {way:4}: {times}, ratio of means {ratio:.2f}")
-        size = Counter[str]()
+        sizes = Counter[str]()
         for row in fed.ledger.table().to_pylist():
-            size[row["step"]] += row["bytes"]
-        print({step: round(found / (repeats + 1)) for step, found in size.items()}, "bytes an exchange")
+            sizes[row["step"]] += row["bytes"]
+        print({step: round(size / (repeats + 1)) for step, size in sizes.items()}, "bytes an exchange")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, nargs="+", default=[3, 10])
     parser.add_argument("--megabytes", type=float, default=4.0)
     parser.add_argument("--repeats", type=int, default=16)

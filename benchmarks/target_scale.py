@@ -1,11 +1,12 @@
-"""In which units a model predicts numbers, measured: `target_normalize` as "own", "all" and "none".
+"""The units in which a model predicts numbers: `target_normalize` as "own", "all" and "none".
 
 Molecules of ESOL between four members, by scaffold and at random; molecules of one publication (activity, from
 RDKit's own files) by scaffold; speed at the detectors of Los Angeles in a quarter of an hour, from the last hour,
 between five neighborhoods; ratings between people of Bitcoin Alpha, between five communities; loans of the German
-credit data between five communities. FedAvg and the model named there; nothing was tuned. RMSE of the model after the
-last round over the test examples of all members ("pooled") and as the mean over members ("within"), in the data's
-units. Differences are paired over seeds, with 95 % intervals by Student's t.
+credit data between five communities. FedAvg and the model of `SETS`; nothing was tuned. Columns: how much the members'
+means differ, the units, and RMSE of the model after the last round over the test examples of all members ("pooled") and
+as the mean over members ("within"), in the data's units, mean ± deviation over seeds. "less own" is the paired
+difference to "own", with its 95 % interval by Student's t.
 
     python -m benchmarks.target_scale [--seeds 3] [--sets esol-scaffold …] [--rows target_scale.csv]
 
@@ -13,7 +14,6 @@ Rows that the file has already are not measured again. Needs the sets in $FEDWEA
 """
 
 import argparse
-import csv
 import os
 import statistics
 import tempfile
@@ -29,17 +29,15 @@ import torch
 from rdkit import RDConfig
 
 import fedweave
-from benchmarks.optimizer_state import spread
-from fedweave.reports.paired import interval
+from benchmarks.common import SavedRows, mean_deviation, mean_interval
 
 HOWS = ("own", "all", "none")
-COLUMNS = ("set", "how", "seed", "pooled", "within", "of_mean", "apart")
 Tables = dict[str, pd.DataFrame]
 DATA = Path(os.environ.get("FEDWEAVE_DATA", "."))
 
 
 class Set(NamedTuple):
-    """A set of numbers: its tables, what [data], [partition], [model] and [algorithm] say, and how many rounds."""
+    """A set of numbers: its tables, the sections [data], [partition], [model] and [algorithm], and how many rounds."""
 
     tables: Callable[[], Tables]
     data: dict[str, Any]
@@ -70,8 +68,9 @@ def speeds() -> Tables:
     graph = nx.from_pandas_edgelist(roads)
     graph.add_nodes_from(speed.columns)
     areas = sorted(nx.community.greedy_modularity_communities(graph, cutoff=5, best_n=5), key=len)
-    owner = {detector: f"area-{at}" for at, area in enumerate(areas) for detector in area}
-    nodes, edges = [], []
+    owner, nodes, edges = {}, [], []
+    for at, area in enumerate(areas):
+        owner |= dict.fromkeys(area, f"area-{at}")
     for time in range(12, len(speed) - 3, len(speed) // 60):
         hour, after = speed.iloc[time - 12 : time].T, speed.iloc[time + 2]
         frame = pd.DataFrame(hour.to_numpy(), columns=[f"ago{5 * (12 - at)}" for at in range(12)])
@@ -96,7 +95,7 @@ def loans() -> Tables:
     return {"nodes": people, "edges": pd.DataFrame(pairs, columns=["source", "target"])}
 
 
-MOLECULES = ({"name": "gin", "hidden": 64, "layers": 3, "dropout": 0.0},)
+GIN = {"name": "gin", "hidden": 64, "layers": 3, "dropout": 0.0}
 BATCHES = {"lr": 0.003, "local_steps": 7, "weight_decay": 0.0, "parts": [{"name": "graph_cross_entropy", "batch": 32}]}
 SOLUBILITY = {"name": "graphs", "targets": ["log_solubility"]}
 ACTIVITY = {"name": "graphs", "targets": ["activity"]}
@@ -105,9 +104,9 @@ SPLIT = {"train": 0.6, "val": 0.2, "test": 0.2}
 SAGE = {"name": "sage", "hidden": 64, "dropout": 0.0}
 SCAFFOLD = {"name": "scaffold", "clients": 4, "split": "scaffold"}
 SETS = {
-    "esol-scaffold": Set(esol, SOLUBILITY, SCAFFOLD, *MOLECULES, BATCHES, 60),
-    "esol-random": Set(esol, SOLUBILITY, {"name": "random", "clients": 4}, *MOLECULES, BATCHES, 60),
-    "activity-scaffold": Set(activities, ACTIVITY, SCAFFOLD, *MOLECULES, BATCHES, 60),
+    "esol-scaffold": Set(esol, SOLUBILITY, SCAFFOLD, GIN, BATCHES, 60),
+    "esol-random": Set(esol, SOLUBILITY, {"name": "random", "clients": 4}, GIN, BATCHES, 60),
+    "activity-scaffold": Set(activities, ACTIVITY, SCAFFOLD, GIN, BATCHES, 60),
     "speeds-area": Set(
         speeds, {"name": "folder", "targets": ["speed"], "owner": "area"}, {"name": "column", **SPLIT}, SAGE, NODES, 40
     ),
@@ -130,8 +129,8 @@ SETS = {
 }
 
 
-def measured(name: str, how: str, seed: int) -> list[float]:
-    """Pooled and within RMSE, the RMSE of the training mean, and how far members' means are apart."""
+def run(name: str, how: str, seed: int) -> list[float]:
+    """Pooled and within RMSE, the RMSE of the training mean, and how much members' means differ."""
     one = SETS[name]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / name
@@ -153,21 +152,20 @@ def measured(name: str, how: str, seed: int) -> list[float]:
     return [scores.get(key, float("nan")) for key in names]
 
 
-def table(rows: dict[tuple[str, str, str], list[float]], names: list[str]) -> str:
+def table(rows: SavedRows, names: list[str]) -> str:
     """Means and deviations over seeds, and "all" and "none" less "own", paired."""
     lines = ["| set and cut | means apart | units | pooled RMSE | less own | within RMSE | less own |"]
     lines += ["| --- | ---: | --- | ---: | ---: | ---: | ---: |"]
     for name, how in product(names, HOWS):
-        held = {seed: row for (one, other, seed), row in rows.items() if (one, other) == (name, how)}
-        own = {seed: row for (one, other, seed), row in rows.items() if (one, other) == (name, "own")}
-        cells = []
-        for at in (0, 1):
-            less = [row[at] - own[seed][at] for seed, row in held.items()]
-            low, high = interval(less)
-            known = "" if low is None or how == "own" else f"{statistics.mean(less):+.3g} ({low:+.3g} to {high:+.3g})"
-            cells += [spread(row[at] for row in held.values()), known]
-        apart = f"{statistics.mean(row[3] for row in own.values()):.2f}" if how == "own" else ""
-        lines.append(f"| {name if how == 'own' else ''} | {apart} | {how} | {' | '.join(cells)} |")
+        by_seed, reference = rows.by_seed(name, how), rows.by_seed(name, "own")
+        cells = ["", "", how]
+        if how == "own":
+            cells[:2] = name, f"{statistics.mean(row[3] for row in reference.values()):.2f}"
+        for at in (0, 1):  # pooled, within
+            cells.append(mean_deviation(row[at] for row in by_seed.values()))
+            differences = [row[at] - reference[seed][at] for seed, row in by_seed.items()]
+            cells.append("" if how == "own" or len(differences) < 2 else mean_interval(differences, "+.3g"))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -178,16 +176,11 @@ def main() -> None:
     parser.add_argument("--rows", type=Path, default=Path("target_scale.csv"))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    rows: dict[tuple[str, str, str], list[float]] = {}
-    if args.rows.exists():
-        with args.rows.open() as file:
-            for row in csv.DictReader(file):
-                rows[row["set"], row["how"], row["seed"]] = [float(row[key]) for key in COLUMNS[3:]]
+    rows = SavedRows(args.rows, ("set", "how", "seed"), ("pooled", "within", "of_mean", "apart"))
     for seed, name, how in product(range(args.seeds), args.sets, HOWS):
-        if (name, how, str(seed)) not in rows:
-            rows[name, how, str(seed)] = measured(name, how, seed)
-            with args.rows.open("w", newline="") as file:
-                csv.writer(file).writerows([COLUMNS, *((*key, *values) for key, values in rows.items())])
+        key = name, how, str(seed)
+        if key not in rows.rows:
+            rows.add(key, run(name, how, seed))
     print(table(rows, args.sets))
 
 

@@ -1,17 +1,21 @@
-"""What a server that follows the protocol reads of a party's data in the representations that GLASU exchanges.
+"""What an honest-but-curious server infers about a party's data from the representations that GLASU exchanges.
 
-Cora, three parties with a third of the words and 80 % of the citations each; the first party alone has labels. GCNII of
-width 64 with two layers and one exchange, all training nodes at once, Adam. After training, the server looks at what it
-receives of the second party in one evaluation; with `secure_sum` that is the mean of all three. It knows labels and
+Cora, three parties with a third of the words and 80 % of the citations each; only the first party has labels. GCNII of
+width 64 with two layers and one exchange, all training nodes at once, Adam. After training, the server uses what it
+receives from the second party in one evaluation; with `secure_sum` that is the mean of all three. It knows labels and
 words of a tenth of the nodes, and fits a logistic regression to labels, and a ridge regression to each of the party's
-words that 20 or more of these nodes have; the other nodes are what it is judged on. Pairs of nodes it ranks by the
-cosine of their rows: the party's citations against as many random pairs.
+words that 20 or more of these nodes have; both are evaluated on the other nodes. It ranks pairs of nodes by the cosine
+of their rows: the party's citations against as many random pairs.
 
     python -m benchmarks.vertical_leaks --out FILE.csv [--seeds 0-1] [--rounds 100]
+
+A line of the file is a run: the setting, the seed, accuracy of the model, accuracy for labels and of the most frequent
+label, and AUC for words (mean) and for citations. "its words" uses the words themselves as representations.
 """
 
 import argparse
 import csv
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +32,8 @@ from fedweave.datasets.base import Dataset
 from fedweave.models import MODELS
 from fedweave.partition.base import Part
 
-KNOWN, FEWEST, PARTY = 0.1, 20, 1
+KNOWN_SHARE, MIN_NODES, PARTY = 0.1, 20, 1
+COLUMNS = ("setting", "seed", "accuracy", "labels", "most frequent", "words", "citations")
 SETTINGS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "secure_sum": {"secure_sum": True},
@@ -40,60 +45,60 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-def seen_by_the_server(glasu: GLASU, fed: Any, state: Any) -> np.ndarray:
-    """[n, h]: the party's rows as they leave in an evaluation or, of a secure sum, the mean."""
-    kept: dict[str, Replies] = {}
-    plain = fed.map
+def server_view(glasu: GLASU, fed: Any, state: Any) -> np.ndarray:
+    """[n, h]: the rows that the party sends in an evaluation or, with a secure sum, the mean of all."""
+    recorded: dict[str, Replies] = {}
+    original_map = fed.map
 
-    def listening(step: Any, *args: Any, **options: Any) -> Replies:
-        replies = plain(step, *args, **options)
-        kept[step.__name__] = replies
+    def recording_map(step: Any, *args: Any, **options: Any) -> Replies:
+        replies = original_map(step, *args, **options)
+        recorded[step.__name__] = replies
         return replies
 
-    fed.map = listening
+    fed.map = recording_map
     glasu.evaluate(state, fed)
-    fed.map = plain
-    replies, key = kept["infer_full"], glasu.release.key
+    fed.map = original_map
+    replies, key = recorded["infer_full"], glasu.release.key
     if glasu.secure_sum:
         return np.asarray((WORDS.decode(replies.total(key), fed.dtype) / len(replies)).cpu())
     return np.asarray(replies.stack(key)[PARTY].cpu())
 
 
-def read(h: np.ndarray, data: Dataset, part: Part, rng: np.random.Generator) -> dict[str, float]:
-    """How well labels, words and citations are read off rows h [n, h]."""
+def attack(h: np.ndarray, data: Dataset, part: Part, rng: np.random.Generator) -> dict[str, float]:
+    """How well labels, words and citations are inferred from rows h [n, h]."""
     h = h[: data.nodes] / (np.linalg.norm(h[: data.nodes], axis=1, keepdims=True) + 1e-9)
-    known = rng.random(data.nodes) < KNOWN
-    fitted = LogisticRegression(C=100.0, max_iter=500).fit(h[known], data.y[known])
+    known = rng.random(data.nodes) < KNOWN_SHARE
+    classifier = LogisticRegression(C=100.0, max_iter=500).fit(h[known], data.y[known])
     words = np.asarray(data.x[:, part.columns].todense())  # type: ignore[index]
-    common = words[:, words[known].astype(bool).sum(0) >= FEWEST].astype(bool)
+    common = words[:, words[known].astype(bool).sum(0) >= MIN_NODES].astype(bool)
     guess = Ridge(alpha=0.1).fit(h[known], common[known]).predict(h[~known])
     edges = np.asarray(part.edges)
     pairs = rng.integers(0, data.nodes, edges.shape)
-    alike = [(h[one] * h[other]).sum(1) for one, other in (edges, pairs)]
+    cosines = [(h[source] * h[target]).sum(1) for source, target in (edges, pairs)]
     return {
-        "labels": float(fitted.score(h[~known], data.y[~known])),
+        "labels": float(classifier.score(h[~known], data.y[~known])),
         "most frequent": float(np.bincount(data.y[~known]).max() / (~known).sum()),
         "words": float(roc_auc_score(common[~known], guess, average="macro")),
-        "citations": float(roc_auc_score(np.repeat([1, 0], edges.shape[1]), np.concatenate(alike))),
+        "citations": float(roc_auc_score(np.repeat([1, 0], edges.shape[1]), np.concatenate(cosines))),
     }
 
 
-def rows(seed: int, rounds: int) -> Any:
+def rows(seed: int, rounds: int) -> Iterator[dict[str, Any]]:
     """One for each setting, and one of the party's words themselves."""
     data = fedweave.datasets.load("cora")
-    cut = fedweave.partition.Vertical(clients=3, labels="first", use_dataset_split=True, train_on_rest=True).cut(
-        data, seed=seed
-    )
+    vertical = fedweave.partition.Vertical(clients=3, labels="first", use_dataset_split=True, train_on_rest=True)
+    cut = vertical.cut(data, seed=seed)
     part = cut.parts[PARTY]
-    own = np.asarray(data.x[:, part.columns].todense())  # type: ignore[index]
-    yield {"setting": "its words", "seed": seed, "accuracy": ""} | read(own, data, part, np.random.default_rng(seed))
+    words = np.asarray(data.x[:, part.columns].todense())  # type: ignore[index]
+    scores = attack(words, data, part, np.random.default_rng(seed))
+    yield {"setting": "its words", "seed": seed, "accuracy": ""} | scores
     net = MODELS["gcnii"](hidden=64, layers=2, dropout=0.2).build(fedweave.width(data, cut), data.classes)
     for name, setting in SETTINGS.items():
         glasu = replace(GLASU(net, exchanges=1, steps=4, batch=0), **setting)
         fed = fedweave.federation(data, cut, glasu, seed=seed)
         *_, last = fedweave.train(glasu, fed, rounds, eval_every=rounds)
-        found = read(seen_by_the_server(glasu, fed, last.state), data, part, np.random.default_rng(seed))
-        yield {"setting": name, "seed": seed, "accuracy": last.summary["local/accuracy"]} | found
+        scores = attack(server_view(glasu, fed, last.state), data, part, np.random.default_rng(seed))
+        yield {"setting": name, "seed": seed, "accuracy": last.summary["local/accuracy"]} | scores
 
 
 def main() -> None:
@@ -106,13 +111,12 @@ def main() -> None:
     first, last = map(int, args.seeds.split("-"))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with args.out.open("w", newline="") as file:
-        writer = None
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
         for seed in range(first, last + 1):
             for row in rows(seed, args.rounds):
-                writer = writer or csv.DictWriter(file, list(row))
-                if file.tell() == 0:
-                    writer.writeheader()
-                writer.writerow({key: f"{own:.3f}" if isinstance(own, float) else own for key, own in row.items()})
+                cells = {key: f"{value:.3f}" if isinstance(value, float) else value for key, value in row.items()}
+                writer.writerow(cells)
                 file.flush()
 
 

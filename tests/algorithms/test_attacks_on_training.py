@@ -7,7 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.robust import ATTACKS, MALICIOUS, PARTS, TARGET, Attacked, backdoor, fitted, flipped, outcome, triggered
+from benchmarks.robust import (
+    ATTACKS,
+    MALICIOUS,
+    PARTS,
+    TARGET,
+    AttackedSimulation,
+    add_trigger,
+    backdoor,
+    fit_to_krum,
+    flip_labels,
+    train_and_test,
+)
 from fedweave.algorithms.parts import Krum, Median, NormBound, TrimmedMean
 from fedweave.core.graph import TRAIN
 from fedweave.core.graph_arrays import GraphArrays, graph_arrays
@@ -60,12 +71,12 @@ def test_more_than_the_part_is_set_for_break_it() -> None:
 
 def test_what_the_attackers_do_to_data() -> None:
     graph = graph_arrays(prepared().fed.graphs["client-0"])
-    assert (flipped(graph, 10).y + graph.y == 9).all()
+    assert (flip_labels(graph, 10).y + graph.y == 9).all()
     bad = backdoor(graph, 10)
     chosen = graph.masks[TRAIN] & (np.arange(len(graph.y)) % 2 == 0)
     assert (bad.y[chosen] == TARGET).all()
     assert (bad.y[~chosen] == graph.y[~chosen]).all()
-    x = triggered(graph, chosen).x.toarray()
+    x = add_trigger(graph, chosen).x.toarray()
     assert (x[chosen][:, :10] == abs(graph.x).max()).all()
     assert (x[~chosen] == np.asarray(graph.x.todense() if hasattr(graph.x, "todense") else graph.x)[~chosen]).all()
 
@@ -74,7 +85,7 @@ def test_a_trigger_of_small_graphs_is_a_clique_of_their_first_nodes() -> None:
     x = np.array([[0, 1], [0, 1], [1, 0], [0, 1], [0, 1]], dtype=np.float32)
     arrays = GraphArrays(x, np.array([[0, 1, 3, 4], [1, 0, 4, 3]]), np.array([1, 1]), np.ones((3, 2), bool))
     arrays = arrays._replace(graph_of=np.array([0, 0, 0, 1, 1]))
-    marked = triggered(arrays, np.array([True, False]))
+    marked = add_trigger(arrays, np.array([True, False]))
     assert marked.x.toarray().tolist() == [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1]]
     pairs = {(0, 1), (0, 2), (1, 2), (3, 4)}
     assert set(zip(*marked.edges.tolist(), strict=True)) == pairs | {(b, a) for a, b in pairs}
@@ -85,7 +96,7 @@ def test_two_that_fit_themselves_into_the_honest_spread_are_who_krum_takes() -> 
     rng = np.random.default_rng(0)
     rows = torch.from_numpy(np.concatenate([rng.normal(3.0, 0.1, (2, 30)), rng.normal(1.0, 1.0, (8, 30))]))
     bad = torch.arange(CLIENTS) < 2
-    sent = fitted(rows, bad)
+    sent = fit_to_krum(rows, bad)
     both = torch.cat([sent, rows[2:]])
     assert torch.equal(sent[0], sent[1])
     assert Krum(MALICIOUS).weigh({}, of(both.numpy()))[:2].sum() == 1
@@ -104,8 +115,8 @@ def reached(attack: str, part: str) -> tuple[float, float]:
     """Accuracy, and how often the trigger works, after 10 rounds."""
     built = prepared()
     bad = built.fed.clients[: ATTACKS[attack].members]
-    fed = Attacked(built.fed.graphs, ATTACKS[attack], bad, classes=built.fed.classes, record="never")
-    return outcome(fed, replace(built.algorithm, parts=PARTS[part]), 10)
+    fed = AttackedSimulation(built.fed.graphs, ATTACKS[attack], bad, classes=built.fed.classes, record="never")
+    return train_and_test(fed, replace(built.algorithm, parts=PARTS[part]), 10)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.renumbered import METHODS, alike, cells, renumbered
+from benchmarks.renumbered import METHODS, cells, homophily, renumber
 from fedweave.datasets.base import Dataset
 
 
@@ -13,10 +13,10 @@ def test_nodes_are_numbered_as_the_list_of_edges_first_names_them() -> None:
     which has no edge, keeps its own."""
     edges = np.array([[2, 0, 1, 2], [1, 2, 2, 0]])
     data = Dataset("small", np.eye(4, dtype=np.float32), edges, np.array([0, 1, 0, 1]), 2)
-    found = renumbered(data)
+    found = renumber(data)
     assert found.edges.T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
     assert found.y.tolist() == data.y.tolist()
-    assert (alike(data), alike(found)) == (0.5, 0.0)
+    assert (homophily(data), homophily(found)) == (0.5, 0.0)
 
 
 def test_each_method_stands_on_both_graphs_with_the_papers_number_beside() -> None:
