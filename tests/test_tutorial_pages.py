@@ -29,7 +29,7 @@ def tutorials(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_a_picture_is_one_block_of_html_on_the_page_and_in_the_notebook(tutorials: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "one.py").write_text(CELLS)
-    cells = [*tutorials.executed(tmp_path / "one.py")]
+    cells = [*tutorials.execute(tmp_path / "one.py")]
     assert [cell.output for cell in cells] == ["", "words\n2\n", ""]
     block = "<div class=\"picture\">\n<svg xmlns='http://www.w3.org/2000/svg'>\n<rect/>\n</svg>\n</div>"
     assert cells[2].picture == block

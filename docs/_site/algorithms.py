@@ -2,21 +2,20 @@
 
 import inspect
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import reference
-from docstrings import listed
+from docstrings import fields_as_lists
 
 from fedweave.algorithms import ALGORITHMS, GROUPS, PARTS
 from fedweave.experiment import config
 from fedweave.reports.listing import meanings
 
 DOCS = Path(__file__).parents[1]
-SYSTEMS = {  # algorithms that a page of their own explains further
+SYSTEMS = {  # algorithms that have another page in docs/
     "f2gnn": ("F²GNN", "f2gnn.md"),
     "fairgfl": ("FairGFL", "fairgfl.md"),
     "fairgraphfl": ("FairGraphFL", "fairgraphfl.md"),
@@ -26,15 +25,14 @@ SYSTEMS = {  # algorithms that a page of their own explains further
     "fede": ("Knowledge graphs", "knowledge-graphs.md"),
     **dict.fromkeys(GROUPS["Parties with the same nodes"], ("GLASU, vertical federations", "vertical.md")),
 }
-_BASE = "fedavg"  # whose settings other pages list by name alone
+_BASE = "fedavg"  # whose settings other pages list only by name
 _HEAD = ("method", "clients' models", "to fedavg", "to local")  # columns of the table of baselines that a page repeats
 
 
 def pages() -> dict[str, str]:
     """{path in the site: Markdown}: the index, which lists the algorithms by what they are for, and their pages."""
-    return {"reference/algorithm.md": index()} | {
-        f"reference/algorithms/{name}.md": page(name, kind) for name, kind in ALGORITHMS.items()
-    }
+    found = {f"reference/algorithms/{name}.md": page(name, kind) for name, kind in ALGORITHMS.items()}
+    return {"reference/algorithm.md": index(), **found}
 
 
 def index() -> str:
@@ -44,9 +42,14 @@ def index() -> str:
         f"How the clients train together. `name` is `{_BASE}` unless you choose another. Each algorithm has a page "
         "with its paper, its settings and an example. `fedweave list algorithms` prints the same list.",
     ]
-    grouped = {name for names in GROUPS.values() for name in names}
-    rest = tuple(name for name in ALGORITHMS if name not in grouped)
-    for title, names in (GROUPS | ({"Others": rest} if rest else {})).items():
+    ungrouped = dict.fromkeys(ALGORITHMS)
+    groups: dict[str, Iterable[str]] = dict(GROUPS)
+    for names in GROUPS.values():
+        for name in names:
+            ungrouped.pop(name, None)
+    if ungrouped:
+        groups["Others"] = ungrouped
+    for title, names in groups.items():
         rows = [f"| [`{name}`](algorithms/{name}.md) | {reference.about(ALGORITHMS[name])} |" for name in names]
         lines += [f"## {title}", "\n".join(["| name | |", "| --- | --- |", *rows])]
     return "\n\n".join(lines) + "\n"
@@ -59,26 +62,28 @@ def page(name: str, kind: Any) -> str:
     if name in SYSTEMS:
         title, path = SYSTEMS[name]
         blocks.append(f"More about it, with results: [{title}](../../{path}).")
-    if works := [*([method] if method else []), *(["\n".join(terms)] if (terms := [*_terms(kind)]) else [])]:
-        blocks += ["## How it works", *works]
+    works = [method, "\n".join(_preset_parts(kind))]
+    if any(works):
+        blocks += ["## How it works", *filter(None, works)]
     if deviations:
         blocks += ["## Where it differs from the paper", deviations]
     blocks += ["## Try it", *_example(name, kind), "## Settings", *_settings(name, kind)]
-    if revealed := _row(DOCS / "security.md", name, 4):
+    privacy = _row(DOCS / "security.md", name, 4)
+    if privacy:
         blocks += [
             "## What leaves a member",
-            f"With {revealed[1]}, the server sees of a single member:",
-            f"- in training: {revealed[2]}\n- of its scores: {revealed[3]}",
+            f"With {privacy[1]}, the server sees of a single member:",
+            f"- in training: {privacy[2]}\n- of its scores: {privacy[3]}",
             "[Security](../../security.md) says against whom that holds. `fedweave ledger RUN` lists every message.",
         ]
-    if rows := [*_standings(name)]:
+    rows = list(_baseline_rows(name))
+    if rows:
+        head = ["| data, cut, measure | clients' models | to `fedavg` | to `local` |", "| --- " * 4 + "|"]
         blocks += [
             "## Results",
             "Mean over clients, ± standard deviation over five seeds, and paired differences with 95 % intervals. "
             "[Settings, commits and all rows](../../results/baselines.md).",
-            "\n".join(
-                ["| data, cut, measure | clients' models | to `fedavg` | to `local` |", "| --- " * 4 + "|", *rows]
-            ),
+            "\n".join([*head, *rows]),
         ]
     return "\n\n".join(blocks) + "\n"
 
@@ -86,23 +91,20 @@ def page(name: str, kind: Any) -> str:
 def _document(kind: Any) -> tuple[str, str, str]:
     """The paper, the method and the deviations, which the docstring of an algorithm's file gives in this order."""
     module = inspect.getmodule(getattr(kind, "paper", kind))
-    text = listed(inspect.cleandoc(getattr(module, "__doc__", None) or ""))
-    head, _, rest = text.partition("\n\n")
-    paper = " ".join(head.split())
-    method, _, deviations = (
-        re.split(r"(^|(?<=\s))Deviations:", rest, maxsplit=1) if "Deviations:" in rest else (rest, "", "")
-    )
-    if not deviations and "Deviations:" in paper:
-        paper, _, deviations = paper.partition("Deviations:")
-    deviations, _, after = (
-        deviations.partition("\n\n") if not deviations.lstrip().startswith("- ") else (deviations, "", "")
-    )
-    method = f"{method.strip()}\n\n{after.strip()}".strip()
-    text = dedent(deviations).strip()
-    return paper.strip(), method, text[:1].upper() + text[1:]
+    text = fields_as_lists(inspect.cleandoc(getattr(module, "__doc__", None) or ""))
+    first, _, rest = text.partition("\n\n")
+    paper, _, deviations = " ".join(first.split()).partition("Deviations:")
+    method = rest
+    if "Deviations:" in rest:
+        method, _, deviations = rest.partition("Deviations:")
+    if not deviations.lstrip().startswith("- "):  # one paragraph; the method continues after it
+        deviations, _, after = deviations.partition("\n\n")
+        method = f"{method.strip()}\n\n{after.strip()}"
+    deviations = dedent(deviations).strip()
+    return paper.strip(), method.strip(), deviations[:1].upper() + deviations[1:]
 
 
-def _terms(kind: Any) -> Iterator[str]:
+def _preset_parts(kind: Any) -> Iterator[str]:
     """What the parts of a preset do."""
     names = {part: name for name, part in PARTS.items()}
     for part in getattr(kind, "made_of", ()):
@@ -112,42 +114,44 @@ def _terms(kind: Any) -> Iterator[str]:
 
 def _example(name: str, kind: Any) -> Iterator[str]:
     """A few lines of a file, and of Python."""
-    own = [*_own(name, kind).items()][:2]
-    shown = [f"{key} = {json.dumps(parameter.default)}" for key, parameter in own if _writable(parameter)]
-    lines = ["[algorithm]", f'name = "{name}"', *shown]
+    defaults = {}
+    for key, parameter in list(_different_settings(name, kind).items())[:2]:
+        if isinstance(parameter.default, bool | int | float | str):
+            defaults[key] = parameter.default
+    lines = ["[algorithm]", f'name = "{name}"', *(f"{key} = {json.dumps(value)}" for key, value in defaults.items())]
     paper = getattr(kind, "paper", kind)
-    if model := getattr(paper, "test_settings", {}).get("model"):  # the algorithm is not for every model
+    model = getattr(paper, "test_settings", {}).get("model")
+    if model:  # the algorithm does not support every model
         values = {"name": model} if isinstance(model, str) else model
         lines += ["", "[model]", *(f"{key} = {json.dumps(value)}" for key, value in values.items())]
     yield "\n".join(["```toml", *lines, "```"])
     if name not in GROUPS["Parties with the same nodes"]:
-        arguments = "".join(f", {key}={parameter.default!r}" for key, parameter in own if _writable(parameter))
+        arguments = "".join(f", {key}={value!r}" for key, value in defaults.items())
         title, layers = getattr(paper, "__name__", name), getattr(paper, "example_model", "")
-        model = f"`model = fedweave.models.{layers}.build(data.features, data.classes)`, then " if layers else ""
-        yield f"In Python: {model}`algorithm = fedweave.algorithms.{title}(model{arguments})`."
+        first = f"`model = fedweave.models.{layers}.build(data.features, data.classes)`, then " if layers else ""
+        yield f"In Python: {first}`algorithm = fedweave.algorithms.{title}(model{arguments})`."
 
 
-def _writable(parameter: config.Parameter) -> bool:
-    return isinstance(parameter.default, bool | int | float | str)
-
-
-def _own(name: str, kind: Any) -> dict[str, config.Parameter]:
-    """The settings that `fedavg` has not, or has otherwise."""
-    mine = config.parameters("algorithm", kind)
+def _different_settings(name: str, kind: Any) -> dict[str, config.Parameter]:
+    """The settings that `fedavg` does not have, or has with another type or default."""
+    settings = config.parameters("algorithm", kind)
     if name == _BASE:
-        return dict(mine)
+        return dict(settings)
     base = config.parameters("algorithm", ALGORITHMS[_BASE])
-    return {
-        key: one for key, one in mine.items() if key not in base or reference.shown(one) != reference.shown(base[key])
-    }
+    different = {}
+    for key, parameter in settings.items():
+        if key not in base or reference.type_and_default(parameter) != reference.type_and_default(base[key]):
+            different[key] = parameter
+    return different
 
 
 def _settings(name: str, kind: Any) -> Iterator[str]:
-    own, said = _own(name, kind), meanings(kind)
-    if own:
-        yield reference.table(own, said)
-    if same := [key for key in config.parameters("algorithm", kind) if key not in own]:
-        yield f"As [`{_BASE}`]({_BASE}.md): {', '.join(f'`{key}`' for key in same)}."
+    different = _different_settings(name, kind)
+    if different:
+        yield reference.table(different, meanings(kind))
+    same = [f"`{key}`" for key in config.parameters("algorithm", kind) if key not in different]
+    if same:
+        yield f"As [`{_BASE}`]({_BASE}.md): {', '.join(same)}."
 
 
 def _row(path: Path, name: str, width: int) -> list[str]:
@@ -159,7 +163,7 @@ def _row(path: Path, name: str, width: int) -> list[str]:
     return []
 
 
-def _standings(name: str) -> Iterator[str]:
+def _baseline_rows(name: str) -> Iterator[str]:
     """The algorithm's rows in the tables of baselines."""
     title, columns = "", []
     for line in (DOCS / "results/baselines.md").read_text(encoding="utf-8").splitlines():

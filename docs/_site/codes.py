@@ -1,4 +1,4 @@
-"""The page of error codes, read from the package's source: every code, its messages, and where they are raised."""
+"""The page of error codes, read from the package's source: every code, its messages, and the modules that raise it."""
 
 import ast
 import re
@@ -11,12 +11,12 @@ import fedweave
 from fedweave.errors import CODES
 
 PACKAGE = Path(fedweave.__file__).parent
-MOST = 3  # messages that are shown of one code
-_LONGEST = 240
+MAX_MESSAGES = 3  # of one code
+MAX_LENGTH = 240  # of a message
 _CODE = re.compile(r"[a-z]+(-[a-z]+)*(\.[a-z0-9-]+)?")
-# Functions that raise an error whose code they complete: the prefix, the place of the rest among the arguments, what
-# stands there if nothing is given, and the place of the message.
-_RAISE = {
+# Functions that raise an error and complete its code: the code's prefix, the position of its rest among the arguments,
+# the default of this argument, and the position of the message.
+_RAISING_FUNCTIONS = {
     "refuse": ("data.", 3, "", 1),
     "refuse_rows": ("data.", 4, "row", 2),
     "refuse_first": ("data.", 4, "", 2),
@@ -24,61 +24,55 @@ _RAISE = {
 }
 
 
-class Refusal(NamedTuple):
-    """One place where a code is raised: the module, and the message with "…" where values stand."""
+class Raise(NamedTuple):
+    """One place where a code is raised: the module, and the message with "…" for values."""
 
     module: str
     message: str
 
 
 @cache
-def codes() -> dict[str, list[Refusal]]:
-    """{code: where it is raised}, by code; of a code that a class of errors has by itself, the class's docstring."""
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
-    modules = {path: _module(path) for path in trees}
-    constants = {modules[path]: _constants(tree) for path, tree in trees.items()}
-    every: dict[str, list[Refusal]] = {}
-    for path, tree in trees.items():
-        known = _imported(tree, constants) | constants[modules[path]]
-        for code, message in _raised(tree, known):
-            every.setdefault(code, []).append(Refusal(modules[path], message))
-    return dict(sorted(every.items()))
+def codes() -> dict[str, list[Raise]]:
+    """{code: where it is raised}, sorted by code. A class of errors with its own code has its docstring as message."""
+    trees: dict[str, ast.Module] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+        trees[module] = ast.parse(path.read_text(encoding="utf-8"))
+    constants = {module: _constants(tree) for module, tree in trees.items()}
+    result: dict[str, list[Raise]] = {}
+    for module, tree in trees.items():
+        texts = _imported_constants(tree, constants) | constants[module]
+        for code, message in _raises(tree, texts):
+            result.setdefault(code, []).append(Raise(module, message))
+    return dict(sorted(result.items()))
 
 
 def page() -> str:
     """The page: the groups, then every code of each group with its messages."""
-    every = codes()
+    groups = "\n".join(f"| [`{name}`](#{name}) | {about} | {_link(place)} |" for name, (about, place) in CODES.items())
     lines = [
         "# Error codes",
         "Every error has a `code`, which programs read: `error.code` in Python. A mistake that you can correct ends a "
         "command with exit status 2, any other fault with 1. The part before the point says what kind of fault it is. "
         "Messages below have … where yours has a name or a number.",
-        "\n".join(
-            [
-                "| group | what it means | read more |",
-                "| --- | --- | --- |",
-                *(f"| [`{name}`](#{name}) | {about} | {_link(place)} |" for name, (about, place) in CODES.items()),
-            ]
-        ),
+        f"| group | what it means | read more |\n| --- | --- | --- |\n{groups}",
     ]
     for name, (about, place) in CODES.items():
-        rows = [_row(code, found) for code, found in every.items() if code.partition(".")[0] == name]
+        rows = [_row(code, raises) for code, raises in codes().items() if code.partition(".")[0] == name]
         lines += [f"## {name}", f"{about} {_link(place)}.", "\n".join(["| code | message |", "| --- | --- |", *rows])]
     return "\n\n".join(lines) + "\n"
 
 
-def _row(code: str, found: list[Refusal]) -> str:
-    messages = list(dict.fromkeys(one.message for one in found if one.message))
-    shown = "<br>".join(_cell(message) for message in messages[:MOST])
-    rest = len(messages) - MOST
-    modules = ", ".join(f"`{name}`" for name in dict.fromkeys(one.module for one in found))
-    more = f"<br>and {rest} more" if rest > 0 else ""
-    return f'| <a id="{code}"></a>`{code}` | {shown}{more or ""}{"<br>" if shown else ""}in {_few(modules)} |'
-
-
-def _few(modules: str) -> str:
-    names = modules.split(", ")
-    return modules if len(names) <= MOST else f"{', '.join(names[:MOST])} and {len(names) - MOST} more modules"
+def _row(code: str, raises: list[Raise]) -> str:
+    messages = list(dict.fromkeys(one.message for one in raises if one.message))
+    modules = list(dict.fromkeys(f"`{one.module}`" for one in raises))
+    lines = [_cell(message) for message in messages[:MAX_MESSAGES]]
+    if len(messages) > MAX_MESSAGES:
+        lines.append(f"and {len(messages) - MAX_MESSAGES} more")
+    where = f"in {', '.join(modules[:MAX_MESSAGES])}"
+    if len(modules) > MAX_MESSAGES:
+        where += f" and {len(modules) - MAX_MESSAGES} more modules"
+    return f'| <a id="{code}"></a>`{code}` | {"<br>".join([*lines, where])} |'
 
 
 def _link(place: str) -> str:
@@ -87,38 +81,36 @@ def _link(place: str) -> str:
 
 
 def _cell(text: str) -> str:
-    cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST].rpartition(' ')[0]} …"
-    return re.sub(r"([|*_\[\]`~])", r"\\\1", cut.replace("&", "&amp;").replace("<", "&lt;"))
-
-
-def _module(path: Path) -> str:
-    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__")
+    if len(text) > MAX_LENGTH:
+        text = f"{text[:MAX_LENGTH].rpartition(' ')[0]} …"
+    return re.sub(r"([|*_\[\]`~])", r"\\\1", text.replace("&", "&amp;").replace("<", "&lt;"))
 
 
 def _constants(tree: ast.Module) -> dict[str, str]:
-    """The texts that a module names."""
-    return {
-        target.id: node.value.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    """{name: text} of the texts that a module assigns to names at its top level."""
+    result = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    result[target.id] = node.value.value
+    return result
 
 
-def _imported(tree: ast.Module, constants: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The texts that a module takes from others of the package."""
-    return {
-        alias.asname or alias.name: constants[module][alias.name]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and (module := (node.module or "").removeprefix("fedweave.")) in constants
-        for alias in node.names
-        if alias.name in constants[module]
-    }
+def _imported_constants(tree: ast.Module, constants: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The texts that a module imports from other modules of the package."""
+    result = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            texts = constants.get((node.module or "").removeprefix("fedweave."), {})
+            for alias in node.names:
+                if alias.name in texts:
+                    result[alias.asname or alias.name] = texts[alias.name]
+    return result
 
 
 class Names:
-    """What names stand for in one module: texts, and the expressions that they are assigned or called with."""
+    """The values of names in one module: texts, and the expressions that they are assigned or called with."""
 
     def __init__(self, tree: ast.Module, texts: Mapping[str, str]) -> None:
         self.texts = texts
@@ -130,13 +122,13 @@ class Names:
                     if isinstance(target, ast.Name):
                         self.assigned.setdefault(target.id, []).append(node.value)
             elif isinstance(node, ast.FunctionDef):
-                called = [call.args for call in calls if isinstance(call.func, ast.Name) and call.func.id == node.name]
-                for place, argument in enumerate(node.args.args):
-                    given = [args[place] for args in called if len(args) > place]
-                    self.assigned.setdefault(argument.arg, []).extend(given)
+                calls_of_node = [call.args for call in calls if call.func.id == node.name]  # type: ignore[attr-defined]
+                for position, argument in enumerate(node.args.args):
+                    values = [args[position] for args in calls_of_node if len(args) > position]
+                    self.assigned.setdefault(argument.arg, []).extend(values)
 
     def codes(self, node: ast.expr, depth: int = 2) -> list[str]:
-        """What a code's expression can be, as far as the source says."""
+        """The codes that an expression can have, as far as the source shows."""
         if isinstance(node, ast.Constant):
             return [node.value] if isinstance(node.value, str) and _CODE.fullmatch(node.value) else []
         if isinstance(node, ast.IfExp):
@@ -148,7 +140,7 @@ class Names:
         return [code for value in self.assigned.get(node.id, ()) for code in self.codes(value, depth - 1)]
 
     def message(self, node: ast.expr, depth: int = 2) -> str:
-        """A message with "…" for what is filled in; "" of one that is no text in the source."""
+        """A message with "…" for values; "" if the source has no text for it."""
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, str) else ""
         if isinstance(node, ast.JoinedStr):
@@ -159,34 +151,34 @@ class Names:
         if isinstance(node, ast.Call) and node.args:
             return self.message(node.args[0], depth)
         if isinstance(node, ast.Name) and depth:
-            near = [value for value in self.assigned.get(node.id, ()) if value.lineno <= node.lineno]
-            return self.message(max(near, key=lambda value: value.lineno), depth - 1) if near else ""
+            before = [value for value in self.assigned.get(node.id, ()) if value.lineno <= node.lineno]
+            return self.message(max(before, key=lambda value: value.lineno), depth - 1) if before else ""
         return ""
 
 
-def _raised(tree: ast.Module, texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _raises(tree: ast.Module, texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """(code, message) of every error that a module raises or defines."""
     names = Names(tree, texts)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             about = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
-            yield from ((code, about) for line in node.body for code in _of_class(line))
+            code_of_class = _constants(ast.Module(node.body, [])).get("code")
+            if code_of_class is not None:
+                yield code_of_class, about
         elif isinstance(node, ast.Call):
-            called = node.func.id if isinstance(node.func, ast.Name) else ""
-            given = {keyword.arg: keyword.value for keyword in node.keywords}
-            if called in _RAISE:
-                prefix, place, usual, said = _RAISE[called]
-                rest = given.get("code", node.args[place] if len(node.args) > place else ast.Constant(usual))
-                yield from ((f"{prefix}{one}", names.message(node.args[said])) for one in names.codes(rest))
-            elif "code" in given:
+            function = node.func.id if isinstance(node.func, ast.Name) else ""
+            keywords = {keyword.arg: keyword.value for keyword in node.keywords}
+            if function in _RAISING_FUNCTIONS:
+                prefix, position, default, message_position = _RAISING_FUNCTIONS[function]
+                argument = node.args[position] if len(node.args) > position else ast.Constant(default)
+                for rest in names.codes(keywords.get("code", argument)):
+                    yield f"{prefix}{rest}", names.message(node.args[message_position])
+            elif "code" in keywords:
                 message = "; ".join(filter(None, map(names.message, node.args)))
-                yield from ((one, message) for one in names.codes(given["code"]))
+                for code in names.codes(keywords["code"]):
+                    yield code, message
         elif isinstance(node, ast.Yield) and isinstance(node.value, ast.Tuple) and len(node.value.elts) == 2:
-            code, message = node.value.elts  # a requirement that is not met
-            requirement_codes = [one for one in names.codes(code) if one.partition(".")[0] in CODES and "." in one]
-            yield from ((one, names.message(message)) for one in requirement_codes)
-
-
-def _of_class(line: ast.stmt) -> Iterator[str]:
-    if isinstance(line, ast.Assign) and isinstance(line.value, ast.Constant) and isinstance(line.value.value, str):
-        yield from (line.value.value for name in line.targets if isinstance(name, ast.Name) and name.id == "code")
+            code_node, message_node = node.value.elts  # a requirement that is not met
+            for code in names.codes(code_node):
+                if code.partition(".")[0] in CODES and "." in code:
+                    yield code, names.message(message_node)

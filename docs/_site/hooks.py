@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / "build" / "tutorials"
-# Documents that live elsewhere in the repository, by their place in the site.
+# Documents that are not in docs/, by their place in the site.
 ELSEWHERE = {
     "index.md": "README.md",
     "architecture.md": "ARCHITECTURE.md",
@@ -30,80 +30,85 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made."""
-    made = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in ELSEWHERE.items()}
-    for page, text in (
-        made | reference.pages() | algorithms.pages() | _tutorials() | {"results/all.md": results()}
-    ).items():
+    """Add the generated pages."""
+    pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in ELSEWHERE.items()}
+    pages |= reference.pages() | algorithms.pages() | _tutorials() | {"results/all.md": results()}
+    for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Links between the repository's documents as links between pages."""
-    return relinked(markdown, page.file.src_uri)
+    return rewrite_links(markdown, page.file.src_uri)
 
 
 def on_post_build(config: Any) -> None:
-    """Refuse a site that would fetch anything from another host."""
-    if found := [*outside.outside(Path(config.site_dir))]:
-        raise PluginError("pages would fetch from other hosts:\n" + "\n".join(found))
+    """Reject a site that would fetch anything from another host."""
+    external = list(outside.external_addresses(Path(config.site_dir)))
+    if external:
+        raise PluginError("pages would fetch from other hosts:\n" + "\n".join(external))
 
 
-def relinked(markdown: str, page: str) -> str:
-    """The text of a page with its links, which are relative to its place in the repository, relative to its place in
-    the site, and to tutorials' files as links to their pages; of files that the site has not, the words alone."""
+def rewrite_links(markdown: str, page: str) -> str:
+    """The text of a page with links relative to its place in the site instead of the repository.
+
+    Links to tutorials' files lead to their pages. A link to a file that the site does not have becomes its words.
+    """
     source = ELSEWHERE.get(page, f"docs/{page}")
-    pages = {there: here for here, there in ELSEWHERE.items()}
+    page_of = {file: name for name, file in ELSEWHERE.items()}
 
-    def link(match: re.Match[str]) -> str:
-        words, target, part = match[1], match[2], match[3] or ""
-        there = os.path.normpath(os.path.join(os.path.dirname(source), target))
-        if "://" in target or (there.startswith("docs/") and there not in pages):
-            if "://" not in target:
-                there = re.sub(r"^docs/(tutorials/[^/]+)\.py$", r"docs/\1.md", there)
-                target = os.path.relpath(there.removeprefix("docs/"), os.path.dirname(page))
-            return f"[{words}]({target}{part})"
-        if there in pages:
-            return f"[{words}]({os.path.relpath(pages[there], os.path.dirname(page))}{part})"
-        if not (ROOT / there).exists():
+    def rewrite(match: re.Match[str]) -> str:
+        words, target, anchor = match[1], match[2], match[3] or ""
+        if "://" in target:
+            return match[0]
+        file = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        if file in page_of:
+            target_page = page_of[file]
+        elif file.startswith("docs/"):
+            target_page = re.sub(r"^(tutorials/[^/]+)\.py$", r"\1.md", file.removeprefix("docs/"))
+        elif (ROOT / file).exists():
+            return words
+        else:
             return match[0]  # a link to nowhere, which the build reports
-        return words
+        return f"[{words}]({os.path.relpath(target_page, os.path.dirname(page))}{anchor})"
 
-    markdown = _IMAGE.sub(r"![\1](\2)", markdown) if source == "README.md" else markdown
-    return _LINK.sub(link, markdown)
+    if source == "README.md":
+        markdown = _IMAGE.sub(r"![\1](\2)", markdown)
+    return _LINK.sub(rewrite, markdown)
 
 
 def results() -> str:
     """The page that lists the tables and figures of all papers, by their headings."""
     lines, paper = ["# All tables and figures"], ""
-    for path in sorted((ROOT / "docs/results").glob("*.md"), key=_place):
-        head = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        own, _, about = head.partition("), ")
-        if own != paper:
-            lines += ["", f"## {own})", ""]
+    for path in sorted((ROOT / "docs/results").glob("*.md"), key=_sort_key):
+        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        paper_of_table, _, about = title.partition("), ")
+        if paper_of_table != paper:
+            paper = paper_of_table
+            lines += ["", f"## {paper})", ""]
         lines.append(f"- [{about[:1].upper()}{about[1:]}]({path.name})")
-        paper = own
     return "\n".join(lines) + "\n"
 
 
-def _place(path: Path) -> tuple[str | int, ...]:
-    """Where a table stands in the list: table 10 after table 9."""
+def _sort_key(path: Path) -> tuple[str | int, ...]:
+    """Sorts table 10 after table 9."""
     return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem))
 
 
 def _tutorials() -> dict[str, str]:
-    """{path in the site: text} of every tutorial's page and notebook, run unless neither it nor the package changed."""
+    """{path in the site: text} of every tutorial's page and notebook. A tutorial runs only if it or the package has
+    changed since its notebook was saved."""
     package = hashlib.sha256(b"".join(path.read_bytes() for path in sorted((ROOT / "src/fedweave").rglob("*.py"))))
-    found = {}
+    pages = {}
     for path in sorted(tutorials.FOLDER.glob("*.py")):
-        known = package.copy()
-        known.update(path.read_bytes())
-        kept = CACHE / f"{path.stem}-{known.hexdigest()[:16]}.ipynb"
-        if not kept.exists():
+        digest = package.copy()
+        digest.update(path.read_bytes())
+        cached = CACHE / f"{path.stem}-{digest.hexdigest()[:16]}.ipynb"
+        if not cached.exists():
             CACHE.mkdir(parents=True, exist_ok=True)
-            kept.write_text(tutorials.notebook([*tutorials.executed(path)]), encoding="utf-8")
-        text = kept.read_text(encoding="utf-8")
-        found[f"tutorials/{path.stem}.ipynb"] = text
-        found[f"tutorials/{path.stem}.md"] = tutorials.markdown(tutorials.read(text), f"{path.stem}.ipynb")
-    return found
+            cached.write_text(tutorials.notebook(list(tutorials.execute(path))), encoding="utf-8")
+        text = cached.read_text(encoding="utf-8")
+        pages[f"tutorials/{path.stem}.ipynb"] = text
+        pages[f"tutorials/{path.stem}.md"] = tutorials.markdown(tutorials.read(text), f"{path.stem}.ipynb")
+    return pages

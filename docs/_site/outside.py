@@ -7,7 +7,7 @@ from pathlib import Path
 
 _HOST = re.compile(r"^\s*(?:[a-z]+:)?//", re.IGNORECASE)
 _STYLE = re.compile(r"""url\(\s*["']?([^"')]+)|@import\s+["']([^"']+)""")
-_FETCHED = {
+_ATTRIBUTES = {  # {element: the attribute whose address a browser fetches}
     "script": "src",
     "link": "href",
     "img": "src",
@@ -18,41 +18,43 @@ _FETCHED = {
 }
 
 
-class _Fetched(HTMLParser):
-    """Collects what a page loads by itself; links that a reader follows are not among it."""
+class _Addresses(HTMLParser):
+    """Collects the addresses that a browser fetches with a page, without the links that a reader follows."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
-        self._style = False
+        self.addresses: list[str] = []
+        self._in_style = False
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note the address of one element, and addresses in its style."""
-        named = dict(attrs)
-        self._style = tag == "style"
-        self.found += [named.get(_FETCHED.get(tag, "")) or "", *addresses(named.get("style") or "")]
-        if "mermaid" in (named.get("class") or "").split():
-            self.found.append("//a diagram, whose script the theme would fetch")
+        attributes = dict(attrs)
+        self._in_style = tag == "style"
+        self.addresses.append(attributes.get(_ATTRIBUTES.get(tag, "")) or "")
+        self.addresses += style_addresses(attributes.get("style") or "")
+        if "mermaid" in (attributes.get("class") or "").split():
+            self.addresses.append("//a diagram, whose script the theme would fetch")
 
     def handle_data(self, data: str) -> None:
-        """Note addresses in a style sheet within the page."""
-        self.found += addresses(data) if self._style else []
+        if self._in_style:
+            self.addresses += style_addresses(data)
 
 
-def addresses(style: str) -> list[str]:
-    """What a style sheet loads."""
-    return [one or other for one, other in _STYLE.findall(style)]
+def style_addresses(style: str) -> list[str]:
+    """The addresses that a browser fetches with a style sheet."""
+    return [url or imported for url, imported in _STYLE.findall(style)]
 
 
-def outside(site: Path) -> Iterator[str]:
+def external_addresses(site: Path) -> Iterator[str]:
     """ "page: address" of everything that a page or style sheet of a built site would fetch from another host."""
     for path in sorted(site.rglob("*")):
         if path.suffix == ".html":
-            parser = _Fetched()
+            parser = _Addresses()
             parser.feed(path.read_text(encoding="utf-8"))
-            found = parser.found
+            addresses = parser.addresses
         elif path.suffix == ".css":
-            found = addresses(path.read_text(encoding="utf-8"))
+            addresses = style_addresses(path.read_text(encoding="utf-8"))
         else:
             continue
-        yield from (f"{path.relative_to(site)}: {address}" for address in found if _HOST.match(address))
+        for address in addresses:
+            if _HOST.match(address):
+                yield f"{path.relative_to(site)}: {address}"

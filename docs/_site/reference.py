@@ -83,15 +83,17 @@ def _general() -> str:
 
 def _section(name: str, about: str) -> str:
     title = f"`[{name}]`" if name in REGISTRIES else "Parts of algorithms"
-    usual = f" `name` is `{DEFAULT_NAMES[name]}` unless you choose another." if name in DEFAULT_NAMES else ""
-    return "\n\n".join([f"# {title}", about + usual, *_plugins(name)]) + "\n"
+    if name in DEFAULT_NAMES:
+        about += f" `name` is `{DEFAULT_NAMES[name]}` unless you choose another."
+    return "\n\n".join([f"# {title}", about, *_plugins(name)]) + "\n"
 
 
 def _plugins(section: str) -> Iterator[str]:
     for name, kind in config.registry(section).items():
         yield f"## {name}\n\n{describe(name) if section == 'data' else about(kind)}"
-        if own := config.parameters(section, kind):
-            yield table(own, meanings(kind))
+        parameters = config.parameters(section, kind)
+        if parameters:
+            yield table(parameters, meanings(kind))
 
 
 def ledger() -> str:
@@ -107,29 +109,25 @@ def ledger() -> str:
     return "\n\n".join(["# Columns of the ledger", about, "\n".join(lines)]) + "\n"
 
 
-def shown(parameter: config.Parameter) -> tuple[str, str]:
+def type_and_default(parameter: config.Parameter) -> tuple[str, str]:
     """The type and the default of a parameter, as a configuration has them."""
     if parameter.default is dataclasses.MISSING:
         return type_name(parameter), "required"
     return type_name(parameter), default_text(parameter, parameter.default)
 
 
-def table(own: Mapping[str, config.Parameter], said: Mapping[str, str]) -> str:
+def table(parameters: Mapping[str, config.Parameter], meanings: Mapping[str, str]) -> str:
     """The settings, with their types, defaults and meanings."""
     lines = ["| key | type | default | |", "| --- | --- | --- | --- |"]
-    for key, parameter in own.items():
-        kind, default = (_code(text) for text in shown(parameter))
-        lines.append(f"| `{key}` | {kind} | {default} | {_cell(said.get(key, ''))} |")
+    for key, parameter in parameters.items():
+        kind, default = type_and_default(parameter)
+        lines.append(f"| `{key}` | `{kind}` | `{default}` | {_cell(meanings.get(key, ''))} |")
     return "\n".join(lines)
 
 
 def about(kind: Any) -> str:
     """The docstring's first paragraph."""
     return one_line(kind) if not kind.__doc__ else " ".join(kind.__doc__.partition("\n\n")[0].split())
-
-
-def _code(text: str) -> str:
-    return f"`{text}`"
 
 
 def _cell(text: str) -> str:
@@ -145,22 +143,24 @@ def commands() -> str:
 
 def python() -> dict[str, str]:
     """{path: Markdown} of the public names: one page for `fedweave` itself, one for each of its modules."""
-    modules = {name: found for name in fedweave.__all__ if inspect.ismodule(found := getattr(fedweave, name))}
-    own = [name for name in fedweave.__all__ if name not in modules and not name.startswith("__")]
-    pages = {"reference/python.md": _page("fedweave", [_home(getattr(fedweave, name)) for name in own])}
-    for name, module in modules.items():
-        pages[f"reference/python-{name}.md"] = _page(f"fedweave.{name}", _members(module))
-    return pages | {
-        f"reference/writing-{name}.md": _page(title, [_home(_found(path)) for path in named])
-        for name, (title, named) in WRITING.items()
-    }
+    pages, top_level = {}, []
+    for name in fedweave.__all__:
+        member = getattr(fedweave, name)
+        if inspect.ismodule(member):
+            pages[f"reference/python-{name}.md"] = _page(f"fedweave.{name}", _members(member))
+        elif not name.startswith("__"):
+            top_level.append(_definition(member))
+    pages["reference/python.md"] = _page("fedweave", top_level)
+    for name, (title, paths) in WRITING.items():
+        pages[f"reference/writing-{name}.md"] = _page(title, [_definition(_import(path)) for path in paths])
+    return pages
 
 
-def _found(path: str) -> Any:
-    """What an import path leads to."""
-    module, _, name = path.rpartition(".")
-    held = importlib.import_module(module)
-    return getattr(held, name) if hasattr(held, name) else importlib.import_module(path)
+def _import(path: str) -> Any:
+    """The object or module of an import path."""
+    module_name, _, name = path.rpartition(".")
+    module = importlib.import_module(module_name)
+    return getattr(module, name) if hasattr(module, name) else importlib.import_module(path)
 
 
 def _page(title: str, members: list[str]) -> str:
@@ -168,23 +168,23 @@ def _page(title: str, members: list[str]) -> str:
 
 
 def _members(module: Any) -> list[str]:
-    """What a module names in `__all__`, registries aside; else its modules."""
+    """The members of a module's `__all__` without its registries; without `__all__`, its modules."""
     if not hasattr(module, "__all__"):
-        return [f"{module.__name__}.{found.name}" for found in pkgutil.iter_modules(module.__path__)]
-    named = [getattr(module, name) for name in module.__all__]
-    return [_home(found) + _settings(found) for found in named if not isinstance(found, Mapping)]
+        return [f"{module.__name__}.{info.name}" for info in pkgutil.iter_modules(module.__path__)]
+    members = []
+    for name in module.__all__:
+        member = getattr(module, name)
+        if isinstance(member, Preset):  # with all settings that it is called with, including FedAvg's
+            settings = table(config.field_parameters(member), meanings(member))
+            members.append(f"{_definition(member)}\n\n`{member.__name__}(model, …)` takes\n\n{settings}")
+        elif not isinstance(member, Mapping):
+            members.append(_definition(member))
+    return members
 
 
-def _settings(found: Any) -> str:
-    """Behind a preset, every setting that it is called with, FedAvg's, too."""
-    if not isinstance(found, Preset):
-        return ""
-    return f"\n\n`{found.__name__}(model, …)` takes\n\n{table(config.field_parameters(found), meanings(found))}"
-
-
-def _home(found: Any) -> str:
-    """Where a class or function is written; of a preset, its dataclass."""
-    if inspect.ismodule(found):
-        return found.__name__
-    kind = getattr(found, "paper", found)
+def _definition(member: Any) -> str:
+    """The import path where a class or function is defined; of a preset, its dataclass."""
+    if inspect.ismodule(member):
+        return member.__name__
+    kind = getattr(member, "paper", member)
     return f"{kind.__module__}.{kind.__qualname__}"

@@ -1,4 +1,4 @@
-"""The page of metrics and result keys, made from the tables that reports read and from what algorithms measure."""
+"""The page of metrics and result keys, made from the tables of reports and from what algorithms measure."""
 
 import ast
 import re
@@ -36,18 +36,16 @@ def page() -> str:
                 "Rows of `metrics.parquet` whose split is `server`. Each algorithm or part has its own.",
                 _table(("algorithm or part", "names"), _measures()),
                 "Runs between sites have three more rows for a client:",
-                _table(
-                    ("name", "what it is"), ((f"`{name}`", _cell(text)) for name, text in result_names.FAULTS.items())
-                ),
+                _table(("name", "what it is"), _meanings(result_names.FAULTS)),
                 "## Keys of summary.json",
-                _table(("key", "what it is"), _words(result_names.KEYS)),
+                _table(("key", "what it is"), _meanings(result_names.KEYS)),
             ]
         )
         + "\n"
     )
 
 
-def _words(meanings: dict[str, str]) -> Iterator[tuple[str, ...]]:
+def _meanings(meanings: dict[str, str]) -> Iterator[tuple[str, ...]]:
     return ((f"`{name}`", _cell(text)) for name, text in meanings.items())
 
 
@@ -61,11 +59,11 @@ def _metrics() -> Iterator[tuple[str, ...]]:
         kinds = ", ".join(_KINDS[kind] for kind in metric.of)
         yield f"`{name}`", _cell(metric.title), _BETTER[metric.better], _cell(metric.note), kinds
     for name in result_names.RESULTS:
-        if _everywhere(name) and not name.startswith(("worst_", "best_")):
+        if _is_of_all_places(name) and not name.startswith(("worst_", "best_")):
             yield *_row(name), ""
 
 
-def _everywhere(name: str) -> bool:
+def _is_of_all_places(name: str) -> bool:
     return "/" not in name and result_names.RESULTS[name].shown and name not in result_names.GROUPS
 
 
@@ -75,7 +73,9 @@ def _row(name: str) -> tuple[str, ...]:
 
 
 def _others() -> Iterator[tuple[str, ...]]:
-    yield from (_row(name) for name in result_names.RESULTS if not _everywhere(name))
+    for name in result_names.RESULTS:
+        if not _is_of_all_places(name):
+            yield _row(name)
     yield "`fairness/worst_…`", "", "", "value of the metric at the client served worst"
     yield "`fairness/best_…`", "", "", "value of the metric at the client served best"
     yield "`fairness/undefined_…`", "", "", "clients without a value of the metric"
@@ -84,15 +84,15 @@ def _others() -> Iterator[tuple[str, ...]]:
 
 
 def measures() -> dict[str, str]:
-    """{class: the docstring of its `measures`}, of all algorithms and parts that name what they know of clients."""
-    found = {}
+    """{class: the docstring of its `measures`}, of all algorithms and parts that report what they know of clients."""
+    result = {}
     for path in sorted((PACKAGE / "algorithms").rglob("*.py")):
-        for kind in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(kind, ast.ClassDef) and kind.name != "Part":  # whose docstring is the protocol's
-                for method in kind.body:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name != "Part":  # whose docstring is that of the protocol
+                for method in node.body:
                     if isinstance(method, ast.FunctionDef) and method.name == "measures":
-                        found[kind.name] = " ".join((ast.get_docstring(method) or "").split())
-    return found
+                        result[node.name] = " ".join((ast.get_docstring(method) or "").split())
+    return result
 
 
 def _measures() -> Iterator[tuple[str, ...]]:

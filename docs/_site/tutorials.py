@@ -1,4 +1,4 @@
-"""Tutorials: Python files in cells ("# %%" code, "# %% [markdown]" text), run here, as pages and notebooks."""
+"""Tutorials: Python files in cells ("# %%" code, "# %% [markdown]" text), which are run and become pages and notebooks."""
 
 import ast
 import contextlib
@@ -17,8 +17,10 @@ _MARK = re.compile(r"^# %%( \[markdown\])?\n", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell: its text, or its code with what it printed and the value of its last line; line: where it begins;
-    picture: the value as HTML, where it is a picture."""
+    """One cell: its text, or its code with what it printed and the value of its last line.
+
+    line: where it begins. picture: the value as HTML, if it is a picture.
+    """
 
     code: bool
     source: str
@@ -31,50 +33,52 @@ def cells(text: str) -> list[Cell]:
     """The cells of a file.
 
     Raises:
-        ValueError: something stands before the first cell.
+        ValueError: there is text before the first cell.
     """
-    marks = [*_MARK.finditer(text)]
+    marks = list(_MARK.finditer(text))
     if not marks or text[: marks[0].start()].strip():
         raise ValueError('a tutorial begins with "# %%" or "# %% [markdown]"')
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
-    found = []
+    result = []
     for mark, end in zip(marks, ends, strict=True):
         raw = text[mark.end() : end]
-        body, first = raw.strip("\n"), end - len(raw.lstrip("\n"))
+        source, first = raw.strip("\n"), end - len(raw.lstrip("\n"))
         line = text[:first].count("\n") + 1
-        written = mark[1] is None
-        found.append(Cell(written, body if written else re.sub(r"^# ?", "", body, flags=re.MULTILINE), line))
-    return found
+        is_code = mark[1] is None
+        if not is_code:
+            source = re.sub(r"^# ?", "", source, flags=re.MULTILINE)
+        result.append(Cell(is_code, source, line))
+    return result
 
 
-def executed(path: Path) -> Iterator[Cell]:
-    """The cells of a file one after the other, run as a notebook would, without leaving this process.
+def execute(path: Path) -> Iterator[Cell]:
+    """The cells of a file one after the other, run as in a notebook, but in this process.
 
     Raises:
-        Exception: what a cell raises; its traceback names the file and line.
+        Exception: what a cell raises; its traceback has the file and line.
     """
-    space: dict[str, Any] = {"__name__": "__main__"}
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     for cell in cells(path.read_text(encoding="utf-8")):
-        yield Cell(True, cell.source, cell.line, *_run(cell, path, space)) if cell.code else cell
+        yield Cell(True, cell.source, cell.line, *_run(cell, path, namespace)) if cell.code else cell
 
 
-def _run(cell: Cell, path: Path, space: dict[str, Any]) -> tuple[str, str]:
+def _run(cell: Cell, path: Path, namespace: dict[str, Any]) -> tuple[str, str]:
     """What a cell prints, and its picture."""
     body = ast.parse("\n" * (cell.line - 1) + cell.source, str(path)).body
     last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(compile(ast.Module(body, []), str(path), "exec"), space)
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        exec(compile(ast.Module(body, []), str(path), "exec"), namespace)
         value = None
         if last is not None:
-            value = eval(compile(ast.Expression(last.value), str(path), "eval"), space)
+            value = eval(compile(ast.Expression(last.value), str(path), "eval"), namespace)
         picture = _picture(value)
         if value is not None and not picture:
             print(repr(value))
-    return printed.getvalue(), picture
+    return output.getvalue(), picture
 
 
 def _picture(value: object) -> str:
-    """A value that is drawn as SVG, as one block of HTML; "" of any other."""
+    """A value that can be drawn as SVG, as one block of HTML; "" for any other value."""
     html = value if isinstance(value, str) else getattr(value, "_repr_html_", getattr(value, "_repr_svg_", str))()
     if "<svg" not in str(html):
         return ""
@@ -83,10 +87,10 @@ def _picture(value: object) -> str:
     return f'<div class="picture">\n{inside}\n</div>'
 
 
-def markdown(found: list[Cell], notebook: str) -> str:
-    """A page of them, which offers the notebook of this name."""
+def markdown(cells: list[Cell], notebook: str) -> str:
+    """The page of cells, with a link to the notebook of this name."""
     blocks = []
-    for cell in found:
+    for cell in cells:
         blocks.append(f"```python\n{cell.source}\n```" if cell.code else cell.source)
         if cell.output:
             blocks.append(f'```{{ .text .output title="prints" }}\n{cell.output.rstrip()}\n```')
@@ -96,10 +100,10 @@ def markdown(found: list[Cell], notebook: str) -> str:
     return f"{title}\n\n[This page as a notebook]({notebook}){{ download }}\n{rest}\n"
 
 
-def notebook(found: list[Cell]) -> str:
+def notebook(cells: list[Cell]) -> str:
     """The same as a Jupyter notebook (format 4.5)."""
     document = {
-        "cells": [_cell(number, cell) for number, cell in enumerate(found)],
+        "cells": [_notebook_cell(number, cell) for number, cell in enumerate(cells)],
         "metadata": {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"},
@@ -112,22 +116,23 @@ def notebook(found: list[Cell]) -> str:
 
 def read(document: str) -> list[Cell]:
     """The cells of such a notebook."""
-    found = []
+    result = []
     for cell in json.loads(document)["cells"]:
-        outputs = cell.get("outputs", ())
-        printed = "".join(line for one in outputs for line in one.get("text", ()))
-        picture = "".join(line for one in outputs for line in one.get("data", {}).get("text/html", ()))
-        found.append(Cell(cell["cell_type"] == "code", "".join(cell["source"]), output=printed, picture=picture))
-    return found
+        text, picture = "", ""
+        for output in cell.get("outputs", ()):
+            text += "".join(output.get("text", ()))
+            picture += "".join(output.get("data", {}).get("text/html", ()))
+        result.append(Cell(cell["cell_type"] == "code", "".join(cell["source"]), output=text, picture=picture))
+    return result
 
 
-def _cell(number: int, cell: Cell) -> Mapping[str, Any]:
-    same = {"id": f"cell-{number}", "metadata": {}, "source": cell.source.splitlines(keepends=True)}
+def _notebook_cell(number: int, cell: Cell) -> Mapping[str, Any]:
+    fields = {"id": f"cell-{number}", "metadata": {}, "source": cell.source.splitlines(keepends=True)}
     if not cell.code:
-        return {"cell_type": "markdown", **same}
+        return {"cell_type": "markdown", **fields}
     lines = cell.output.splitlines(keepends=True)
     outputs: list[Record] = [{"name": "stdout", "output_type": "stream", "text": lines}] if lines else []
     if cell.picture:
         html = cell.picture.splitlines(keepends=True)
         outputs.append({"data": {"text/html": html}, "metadata": {}, "output_type": "display_data"})
-    return {"cell_type": "code", "execution_count": None, "outputs": outputs, **same}
+    return {"cell_type": "code", "execution_count": None, "outputs": outputs, **fields}

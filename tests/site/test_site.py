@@ -116,9 +116,9 @@ def test_every_command_is_documented(pages: dict[str, str]) -> None:
 
 
 def test_lines_that_name_parameters_become_a_list() -> None:
-    assert module("docstrings").listed("Open:\n- one\n  of them\n- two") == "Open:\n\n- one\n  of them\n- two"
+    assert module("docstrings").fields_as_lists("Open:\n- one\n  of them\n- two") == "Open:\n\n- one\n  of them\n- two"
     text = "What.\n\nlam:    λ, how\n        much.\nhops, fan_out: of egos.\n\nRaises:\n    ValueError: it is bad."
-    assert module("docstrings").listed(text).splitlines() == [
+    assert module("docstrings").fields_as_lists(text).splitlines() == [
         *("What.", "", "", "- `lam`: λ, how", "    much.", "- `hops`, `fan_out`: of egos.", ""),
         *("Raises:", "    ValueError: it is bad."),
     ]
@@ -139,7 +139,7 @@ def test_lines_that_name_parameters_become_a_list() -> None:
     ],
 )
 def test_links_between_documents_lead_to_pages(page: str, link: str, there: str) -> None:
-    assert module("hooks").relinked(f"See {link}.", page) == f"See {there}."
+    assert module("hooks").rewrite_links(f"See {link}.", page) == f"See {there}."
 
 
 def test_what_a_site_would_fetch_from_elsewhere_is_found(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_what_a_site_would_fetch_from_elsewhere_is_found(tmp_path: Path) -> None
         '<script src="a.js"></script><a href="https://example.org">x</a><img src="b.png">'
     )
     (tmp_path / "good.css").write_text("a { background: url(data:image/png;base64,x) } b { mask: url(c.svg) }")
-    outside = module("outside").outside
+    outside = module("outside").external_addresses
     assert [*outside(tmp_path)] == []
     (tmp_path / "bad.html").write_text(
         '<link rel="preconnect" href="https://fonts.example.org"><script src="//cdn.example.org/x.js"></script>'
@@ -162,7 +162,7 @@ def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
     tutorials = module("tutorials")
     path = tmp_path / "small.py"
     path.write_text("# %% [markdown]\n# # Title\n#\n# Words.\n\n# %%\na = 2\nprint('out')\n\n# %%\na + 1\n")
-    found = [*tutorials.executed(path)]
+    found = [*tutorials.execute(path)]
     assert [(cell.code, cell.source, cell.output) for cell in found] == [
         (False, "# Title\n\nWords.", ""),
         (True, "a = 2\nprint('out')", "out\n"),
@@ -178,7 +178,7 @@ def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
     ]
     path.write_text("# %%\n1\n\n# %%\n\n1 / 0\n")
     with pytest.raises(ZeroDivisionError) as raised:
-        [*tutorials.executed(path)]
+        [*tutorials.execute(path)]
     assert (str(raised.traceback[-1].path), raised.traceback[-1].lineno + 1) == (str(path), 6)
     path.write_text("import os\n# %%\n")
     with pytest.raises(ValueError, match="begins with"):
