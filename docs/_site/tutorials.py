@@ -1,4 +1,5 @@
-"""Tutorials: Python files in cells ("# %%" code, "# %% [markdown]" text), which are run and become pages and notebooks."""
+"""Tutorials: Python files in cells ("# %%" code, "# %% [markdown]" text). They are run, and become pages and
+notebooks."""
 
 import ast
 import contextlib

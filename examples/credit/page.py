@@ -1,4 +1,4 @@
-"""The page about the lenders: what joining brings them, what it costs groups of people, and what left them."""
+"""The page about the lenders: what joining brings them, what it costs groups of people, and what leaves them."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -50,7 +50,7 @@ def render(outcomes: Outcomes) -> str:
 
 
 def name(at: int) -> str:
-    """Lender A, B, …"""
+    """The name of a lender: Lender A, B, …"""
     return f"Lender {chr(ord('A') + at)}"
 
 
@@ -71,46 +71,37 @@ def points(difference: float) -> str:
 
 def better(alone: Outcome, joined: Outcome) -> dict[str, int]:
     """At how many lenders the AUC is higher or lower than alone by more than twice its standard error, and at how many
-    neither; the error is that of independent samples, on the safe side for models judged on the same customers."""
+    neither. The error is that of independent samples, which is too large for models evaluated on the same customers."""
     change = joined.scores["auc"] - alone.scores["auc"]
-    sure = np.abs(change) > 2 * np.hypot(alone.auc_error, joined.auc_error)
-    up, down = int((sure & (change > 0)).sum()), int((sure & (change < 0)).sum())
+    significant = np.abs(change) > 2 * np.hypot(alone.auc_error, joined.auc_error)
+    up, down = int((significant & (change > 0)).sum()), int((significant & (change < 0)).sum())
     return {"up": up, "down": down, "same": len(change) - up - down}
 
 
 def verdict(outcome: Outcome) -> dict[str, str]:
-    """How each gap compares with what chance alone would show."""
-    found = outcome.gaps
-    words = {}
+    """How each gap compares with the gap that chance explains."""
+    gaps, result = outcome.gaps, {}
     for gap in ("sp", "eo"):
-        times = found[gap] / found[f"{gap}_floor"] if found[f"{gap}_floor"] else np.nan
+        times = gaps[gap] / gaps[f"{gap}_floor"] if gaps[f"{gap}_floor"] else np.nan
         if np.isnan(times):
-            words[gap] = "the model treats all customers the same, so that there is no gap to speak of"
+            result[gap] = "the model treats all customers the same, so that there is no gap to speak of"
         elif times > 3:
-            words[gap] = "far more than chance alone would show"
+            result[gap] = "far more than chance alone would show"
         elif times > 1.5:
-            words[gap] = "somewhat more than chance alone would show"
+            result[gap] = "somewhat more than chance alone would show"
         else:
-            words[gap] = "no more than chance alone would show"
-    return words
+            result[gap] = "no more than chance alone would show"
+    return result
 
 
 def lenders(outcomes: Outcomes, order: np.ndarray) -> Figure:
     """AUC of each lender in the three ways, lowest alone first, with bars of two standard errors."""
-    dots = tuple(
-        Dots(
-            WAYS[way],
-            range(len(order)),
-            outcome.scores["auc"][order].tolist(),
-            run_tone(at),
-            SYMBOLS[at],
-            (2 * outcome.auc_error[order]).tolist(),
-            0.2 * (at - 1),
-        )
-        for at, (way, outcome) in enumerate(outcomes.items())
-    )
+    dots = []
+    for at, (way, outcome) in enumerate(outcomes.items()):
+        auc, errors = outcome.scores["auc"][order].tolist(), (2 * outcome.auc_error[order]).tolist()
+        dots.append(Dots(WAYS[way], range(len(order)), auc, run_tone(at), SYMBOLS[at], errors, 0.2 * (at - 1)))
     title = "How often the model ranks a payer above a non-payer (AUC); 0.5 is a coin toss"
-    return Figure((Panel(title, dots, tuple(name(at) for at in order)),), legend_of(dots))
+    return Figure((Panel(title, tuple(dots), tuple(name(at) for at in order)),), legend_of(tuple(dots)))
 
 
 def people(outcomes: Outcomes) -> Figure:
@@ -129,11 +120,12 @@ def people(outcomes: Outcomes) -> Figure:
 
 
 def gaps(outcomes: Outcomes) -> Figure:
-    """Both gaps beside what chance alone would show."""
+    """Both gaps, and the gaps that chance explains."""
     kinds = {"all customers": "sp", "those who paid back": "eo"}
-    bars = tuple(
-        Bars(f"{words}, {label}", [outcome.gaps[gap + end] for outcome in outcomes.values()], run_tone(at), pale=pale)
-        for words, end, pale in (("gap", "", False), ("by chance", "_floor", True))
-        for at, (label, gap) in enumerate(kinds.items())
-    )
-    return Figure((Panel("", bars, tuple(WAYS[way] for way in outcomes), form=share),), legend_of(bars))
+    bars = []
+    for label, suffix, pale in (("gap", "", False), ("by chance", "_floor", True)):
+        for at, (people, gap) in enumerate(kinds.items()):
+            values = [outcome.gaps[gap + suffix] for outcome in outcomes.values()]
+            bars.append(Bars(f"{label}, {people}", values, run_tone(at), pale=pale))
+    panel = Panel("", tuple(bars), tuple(WAYS[way] for way in outcomes), form=share)
+    return Figure((panel,), legend_of(tuple(bars)))

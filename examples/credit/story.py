@@ -1,4 +1,4 @@
-"""Six lenders train alone, together, and together to treat two age groups alike; writes one page about it.
+"""Six lenders train on their own, together, and together with equal treatment of two age groups; writes one page.
 
 python examples/credit/story.py [--out credit-story.html] [--set section.key=value …]
 """
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import page
-from training import trained
+from training import train_lenders
 
 from fedweave.errors import FedweaveError, UserError
 
@@ -18,21 +18,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("credit-story.html"), metavar="FILE")
     parser.add_argument("--set", action="append", default=[], metavar="section.key=value", help="repeatable")
-    given = parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
     try:
         outcomes = {}
         for number, (algorithm, words) in enumerate(page.WAYS.items(), 1):
             print(f"{number}/{len(page.WAYS)} {words.lower()} …", flush=True)
-            outcomes[algorithm] = trained(algorithm, given.set)
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.write_text(page.render(outcomes), encoding="utf-8")
+            outcomes[algorithm] = train_lenders(algorithm, args.set)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.write_text(page.render(outcomes), encoding="utf-8")
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except (FedweaveError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"written: {given.out}")
+    print(f"written: {args.out}")
     return 0
 
 

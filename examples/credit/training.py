@@ -1,13 +1,12 @@
-"""The lenders' models, trained in three ways, and what is known of each afterwards."""
+"""The lenders' models, trained in three ways, and the results of each."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fedweave.core.algorithm import Evaluation
 from fedweave.core.graph import TEST, TRAIN
@@ -16,31 +15,30 @@ from fedweave.experiment import config
 from fedweave.experiment.build import build
 from fedweave.experiment.rounds import measure, train
 from fedweave.metrics import groups
-from fedweave.metrics.groups import noise_floor
 
 EXPERIMENT = Path(__file__).with_name("lenders.toml")
 SCORES = ("accuracy", "auc")
-JUDGED = ("own", "trained")  # keys of what is asked for to judge the models
+EVALUATION_KEYS = ("own", "trained")  # of messages that evaluate the models
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What one key of the lenders' messages carried: the ledger's words, in how many messages, and how many bytes."""
+    """One key of the lenders' messages: what it reveals, by the ledger, in how many messages, and how many bytes."""
 
     key: str
     reveals: str
-    judged: bool  # asked for to judge the model, not to train it
+    judged: bool  # sent to evaluate the model, not to train it
     messages: int
     bytes: int
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One way of training, judged on customers whom no model learned from.
+    """One way of training, evaluated on customers whom no model learned from.
 
     scores:    {"accuracy", "auc"}: float64 [lenders].
     counts:    float64 [lenders, 2, 2, 2], customers by group, outcome (1: paid) and prediction (1: will pay).
-    known:     int64 [lenders], customers with known outcome. customers: int64 [lenders], in all.
+    known:     int64 [lenders], customers to train on. customers: int64 [lenders], in all.
     sent:      what left the lenders. rounds: of training.
     """
 
@@ -85,20 +83,20 @@ class Outcome:
 
     @property
     def total(self) -> int:
-        """Bytes that left all lenders while training, without what was asked to judge the models."""
+        """Bytes that left all lenders in training, without those that evaluate the models."""
         return sum(it.bytes for it in self.sent if not it.judged)
 
     @property
     def bad_rate(self) -> float:
-        """Share of those trusted who did not pay; NaN if nobody is."""
+        """Share of the trusted customers who did not pay; NaN without trusted customers."""
         trusted = self.pooled.sum(0)[:, 1]
         return float(trusted[0] / trusted.sum()) if trusted.sum() else float("nan")
 
     @property
     def gaps(self) -> dict[str, float]:
-        """{"sp", "eo", "sp_floor", "eo_floor", …}, see `metrics.group_fairness`, `between_groups.noise_floor`."""
+        """{"sp", "eo", "sp_floor", "eo_floor", …}, see `groups.values` and `groups.noise_floor` in `metrics`."""
         pairs = {"groups": self.pooled}
-        return {name: float(value) for name, value in (groups.values(pairs) | noise_floor(pairs)).items()}
+        return {name: float(value) for name, value in (groups.values(pairs) | groups.noise_floor(pairs)).items()}
 
     @property
     def auc_error(self) -> np.ndarray:
@@ -110,62 +108,60 @@ class Outcome:
         return np.sqrt(variance / (good * bad))
 
 
-def trained(algorithm: str, settings: Sequence[str] = ()) -> Outcome:
-    """Train the lenders' models by `algorithm` and stop where they are best on customers kept for that (validation):
-    all at the round with the best mean AUC, or each at its own where nothing is shared.
+def train_lenders(algorithm: str, settings: Sequence[str] = ()) -> Outcome:
+    """Train the lenders' models by `algorithm` and take those that are best on validation customers: of the round with
+    the best mean AUC, or of each lender's best round where nothing is shared.
 
     settings: "section.key=value", before those of `EXPERIMENT`.
 
     Raises:
-        DataError: the data is not at hand; names the places and what to put there.
+        DataError: the data is not there; the message has the places and what to put there.
         ConfigError: a setting is not valid.
     """
     resolved, _ = config.read(EXPERIMENT, list(settings), algorithm)
-    general, made = resolved.general, build(resolved)
-    looks = [
-        _judged(result.round, made.algorithm.evaluate(result.state, made.fed))
-        for result in train(made.algorithm, made.fed, general.rounds, eval_every=0)
-        if result.round % general.eval_every == 0
-    ]
-    found = {name: np.stack([look[name] for look in looks]) for name in looks[0]}
-    best = np.nan_to_num(found["val"])
-    at = best.argmax(0) if algorithm == "local" else np.full(best.shape[1], best.mean(1).argmax())
-    lenders = np.arange(best.shape[1])
-    parts = made.partition.parts
+    general, built = resolved.general, build(resolved)
+    evaluations = []
+    for result in train(built.algorithm, built.fed, general.rounds, eval_every=0):
+        if result.round % general.eval_every == 0:
+            evaluations.append(_scores(result.round, built.algorithm.evaluate(result.state, built.fed)))
+    curves = {name: np.stack([scores[name] for scores in evaluations]) for name in evaluations[0]}
+    val = np.nan_to_num(curves["val"])  # [evaluations, lenders]
+    best = val.argmax(0) if algorithm == "local" else np.full(val.shape[1], val.mean(1).argmax())
+    lenders = np.arange(val.shape[1])
+    parts = built.partition.parts
     return Outcome(
-        scores={name: found[name][at, lenders] for name in SCORES},
-        counts=found["counts"][at, lenders],
+        scores={name: curves[name][best, lenders] for name in SCORES},
+        counts=curves["counts"][best, lenders],
         known=np.array([part.masks[TRAIN].sum() for part in parts]),
         customers=np.array([len(part.nodes) for part in parts]),
-        sent=_sent(made.fed.ledger.table()),
+        sent=_sent(built.fed.ledger.table()),
         rounds=general.rounds,
     )
 
 
-def _judged(round: int, evaluation: Evaluation) -> dict[str, np.ndarray]:
-    """{"val": AUC on the customers kept to stop by [lenders], "accuracy", "auc", "counts": as in `Outcome`}."""
+def _scores(round: int, evaluation: Evaluation) -> dict[str, np.ndarray]:
+    """{"val": AUC on validation customers [lenders], "accuracy", "auc", "counts": as in `Outcome`}."""
     clients = evaluation.clients
-    rows = {
-        (row["client"], row["split"], row["metric"]): row["value"] for row in measure(round, evaluation)[0].to_pylist()
-    }
-    read = {"val": ("val", "auc")} | {name: ("test", name) for name in SCORES}
-    found = {name: np.array([rows.get((it, *key), np.nan) for it in clients.clients]) for name, key in read.items()}
-    return found | {"counts": clients.stack("own/groups").double().numpy()[:, TEST]}
+    rows: dict[tuple[str, str, str], float] = {}
+    for row in measure(round, evaluation)[0].to_pylist():
+        rows[row["client"], row["split"], row["metric"]] = row["value"]
+    result = {"val": np.array([rows.get((client, "val", "auc"), np.nan) for client in clients.clients])}
+    for name in SCORES:
+        result[name] = np.array([rows.get((client, "test", name), np.nan) for client in clients.clients])
+    return result | {"counts": clients.stack("own/groups").double().numpy()[:, TEST]}
 
 
 def _sent(ledger: pa.Table) -> tuple[Sent, ...]:
-    """What went up: while training, by the first part of its key, and to judge the model."""
-    words = pa.table(
-        {name: ledger[name].cast(pa.string()) for name in ("direction", "step", "key", "reveals", "client")}
-    )
-    rows = words.append_column("bytes", ledger["bytes"]).append_column("call", ledger["call"])
-    rows = rows.append_column("round", ledger["round"])
-    found: dict[tuple[str, str, bool], list[dict[str, Any]]] = {}
-    for row in rows.filter((pc.field("direction") == "up") & (pc.field("key") != FRAMING)).to_pylist():
-        key = row["key"].split("/")[0]
-        if row["reveals"]:
-            found.setdefault((key, row["reveals"], key in JUDGED), []).append(row)
-    return tuple(
-        Sent(*what, len({(row["round"], row["call"], row["client"]) for row in of}), sum(row["bytes"] for row in of))
-        for what, of in found.items()
-    )
+    """What the lenders sent, by the first part of its key."""
+    names = ("direction", "key", "reveals", "client", "round", "call", "bytes")
+    messages: dict[tuple[str, str], set[tuple[int, int, str]]] = {}
+    sizes = Counter[tuple[str, str]]()
+    for row in ledger.select(names).to_pylist():
+        if row["direction"] == "up" and row["key"] != FRAMING and row["reveals"]:
+            kind = row["key"].split("/")[0], row["reveals"]
+            messages.setdefault(kind, set()).add((row["round"], row["call"], row["client"]))
+            sizes[kind] += row["bytes"]
+    result = []
+    for (key, reveals), of_kind in messages.items():
+        result.append(Sent(key, reveals, key in EVALUATION_KEYS, len(of_kind), sizes[key, reveals]))
+    return tuple(result)

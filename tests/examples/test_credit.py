@@ -74,7 +74,7 @@ def test_the_error_of_an_auc_is_that_of_repeated_draws(example: dict[str, Module
 
 
 def test_what_left_is_the_ledgers_and_nothing_where_all_train_alone(example: dict[str, ModuleType]) -> None:
-    alone, joined = (example["training"].trained(name) for name in ("local", "fedavg"))
+    alone, joined = (example["training"].train_lenders(name) for name in ("local", "fedavg"))
     assert alone.total == 0
     sent = {it.key: it for it in joined.sent if not it.judged}
     assert set(sent) == {"update", "n"}
@@ -89,7 +89,7 @@ def test_what_left_is_the_ledgers_and_nothing_where_all_train_alone(example: dic
 def test_the_round_is_each_lenders_own_alone_and_common_together(
     example: dict[str, ModuleType], algorithm: str
 ) -> None:
-    trained = example["training"].trained
+    trained = example["training"].train_lenders
     looks = [trained(algorithm, [setting]).scores["auc"] for setting in ("rounds=2", "eval_every=4")]
     chosen = trained(algorithm).scores["auc"]
     same = np.stack([chosen == look for look in looks])
@@ -119,7 +119,7 @@ def test_without_the_data_the_exit_code_is_2_and_the_remedy_is_named(
     monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path))
     monkeypatch.setenv("FEDWEAVE_CACHE", str(tmp_path))
     with pytest.raises(DataError):
-        example["training"].trained("local")
+        example["training"].train_lenders("local")
     assert example["story"].main(["--out", str(tmp_path / "page.html")]) == 2
     error = capsys.readouterr().err
     assert "credit.npz" in error

@@ -214,7 +214,7 @@ def test_there_is_a_tutorial_for_each_system_and_it_is_short() -> None:
 
 
 def ran(path: Path) -> str:
-    return "".join(cell.output for cell in module("tutorials").executed(path))
+    return "".join(cell.output for cell in module("tutorials").execute(path))
 
 
 def numbers(pattern: str, out: str) -> list[list[float]]:
