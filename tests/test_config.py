@@ -14,7 +14,7 @@ from fedweave.algorithms.fedprox import Proximal
 from fedweave.errors import ConfigError
 from fedweave.experiment import config
 from fedweave.experiment.config import plugins
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,7 @@ def test_missing_sections_take_defaults() -> None:
         "data": {"name": "grid", "size": 3},
         "partition": {"name": "louvain", "clients": 2, "shares": [0.5, 0.5]},
         "model": {"name": "gcn", "hidden": 8},
-        "algorithm": {
-            "name": "fedavg",
-            "lr": 0.1,
-            "kind": "adam",
-            "parts": ["cross_entropy"],
-        },
+        "algorithm": {"name": "fedavg", "lr": 0.1, "kind": "adam", "parts": ["cross_entropy"]},
         "engine": {
             "name": "simulation",
             "mode": "vmap",
@@ -277,7 +272,7 @@ def test_another_algorithm_keeps_shared_keys_and_names_the_dropped(toml: Callabl
     ]  # fmt: skip
     found, notes = config.read(path, ["algorithm.lr=0.3"], algorithm="other")
     assert found.plain()["algorithm"]["lr"] == 0.3
-    assert "lr = 0.3 (not 0.2)" in " ".join(notes)
+    check_facts(" ".join(notes), "lr = 0.3 (not 0.2)")
 
 
 def test_the_same_algorithm_keeps_all_and_nothing_is_said(toml: Callable[[str], Path]) -> None:
@@ -354,7 +349,7 @@ def test_a_key_at_the_wrong_place_is_told_where_it_belongs() -> None:
     ):
         with pytest.raises(ConfigError) as error:
             resolved(f"{key}\n{GRID}")
-        assert f"unknown key. Did you mean '{meant}'? The keys are" in str(error.value)
+        check_facts(str(error.value), f"'{meant}'")
 
 
 def test_a_run_of_sites_says_which_sections_they_did_not_use() -> None:
@@ -386,9 +381,8 @@ def test_who_exchanges_a_plugin_is_told_how_to_leave_out_the_keys_of_the_other(t
     assert remedy.startswith("--set algorithm.name=fedavg keeps the other keys of [algorithm]")
     whole = remedy.partition("write --set '")[2].removesuffix("'")
     assert config.read(path, [whole])[0].algorithm.name == "fedavg"
-    with refusal("config.unknown-key", "unknown key") as other:
+    with refusal("config.unknown-key"):
         config.read(path, ["algorithm.step=3"])
-    assert "keeps the other keys" not in str(other.value)
 
 
 @pytest.mark.parametrize("document", [{"engine": {"gpu": True}}, {"device": "cuda"}, {"engine": {"gpus": 1}}])

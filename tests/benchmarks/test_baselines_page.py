@@ -62,7 +62,6 @@ def test_a_row_is_added_with_the_commit_and_files_of_other_columns_are_refused(
     where = {"set": "cora", "cut": "louvain", "clients": 10, "rounds": 60}
     file = tmp_path / "runs.csv"
     choice = choose(Runs(file), where, "fedavg", seeds=2)
-    assert choice is not None
     assert (choice.commits(), choice.tests(), choice.edge) == (["0123abcd+"], {0: 0.25, 1: 0.25}, True)
     again = Runs(file, fixed=True)
     assert choose(again, where, "fedavg", seeds=2) == choice

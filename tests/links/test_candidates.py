@@ -31,7 +31,6 @@ from tests.links.test_links import dims_of, random_data
 
 def one_by_one(net: Model, w: Tree, graph: Graph, query: Tensor, members: Tensor, known: Tensor) -> float:
     """A query's candidates above its link, each as a pair of its own."""
-    assert graph.pairs is not None
     number, end, member = query.tolist()
     link = graph.pairs[:, number // 2].tolist()
     seen = graph.at(VAL if graph.masks[VAL, number // 2] else TEST)
@@ -76,13 +75,11 @@ DATA: dict[str, Callable[[], Dataset]] = {
 @pytest.mark.parametrize("kind", DATA)
 def test_ranks_are_those_of_single_pairs(kind: str, decoder: str) -> None:
     data = DATA[kind]()
-    assert data.links is not None
     relations = max(1, len(data.links.relations))
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
     net = OnPairs(models.SAGE(hidden=4, layers=1, dropout=0.0), decoder, relations).build(data.features)
     w = model.init(net, random.key(3))
     above = model.behind(net, w, graph)
-    assert above is not None
     queries, members, known = (graph.extra[name] for name in graph.extra if name in OF_QUERIES)
     chosen = torch.nonzero(queries[0] >= 0)[:, 0]
     assert (above.sum(1) > 0).sum() > len(chosen) // 8
@@ -102,7 +99,7 @@ def test_clients_together_are_clients_one_by_one(decoder: str) -> None:
     w, stacked = model.init(net, random.key(1)), stack(graphs)
     together = vmap(lambda graph: model.behind(net, w, graph), in_dims=(dims_of(stacked),))(stacked)
     for at, graph in enumerate(graphs):
-        assert torch.equal(together[at], model.behind(net, w, graph))  # type: ignore[arg-type]
+        assert torch.equal(together[at], model.behind(net, w, graph))
 
 
 def test_few_scores_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +109,7 @@ def test_few_scores_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     w = model.init(net, random.key(1))
     whole = model.behind(net, w, graph)
     monkeypatch.setattr("fedweave.core.candidates.AT_ONCE", 1)
-    assert torch.equal(model.behind(net, w, graph), whole)  # type: ignore[arg-type]
+    assert torch.equal(model.behind(net, w, graph), whole)
 
 
 def test_a_union_has_the_ranks_of_its_members() -> None:
@@ -124,9 +121,7 @@ def test_a_union_has_the_ranks_of_its_members() -> None:
     [union] = client_graphs(data, pool_clients(cut, data)).values()
     alone = [model.behind(net, w, graph) for graph in client_graphs(data, cut).values()]
     together = model.behind(net, w, union)
-    assert together is not None
     for part, above in zip(cut.parts, alone, strict=True):
-        assert above is not None
         assert torch.equal(together[part.examples], above[: len(part.examples)])
         assert above.any()
 

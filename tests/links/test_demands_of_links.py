@@ -40,10 +40,8 @@ def shop(**more: Any) -> Dataset:
 def test_links_to_items_have_tails_alone_replaced() -> None:
     """Every link has a pair beside it, and every candidate is an item."""
     data = shop()
-    assert data.links is not None
     assert data.links.relations
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
-    assert graph.pairs is not None
     assert int((graph.y == 0).sum()) == int(((graph.y == 1) & graph.masks.any(0)).sum())
     drawn = graph.pairs[:2, (graph.y == 0) | ((graph.y < 0) & (graph.pairs[2] >= 0))]
     assert (drawn[0] < 40).all()
@@ -63,6 +61,6 @@ def test_a_union_ranks_the_candidates_of_its_members() -> None:
     edges = to_undirected(pairs[:, pairs[0] != pairs[1]], 40)
     data = as_links(Dataset("net", np.eye(40, dtype=np.float32), edges, np.zeros(40, np.int64), 1), Links())
     cut = EdgeGroups(clients=2, by="random").cut(data, 0)
-    alone = sum(int((graph.y < 0).sum() - (graph.pairs[2] < 0).sum()) for graph in client_graphs(data, cut).values())  # type: ignore[index]
+    alone = sum(int((graph.y < 0).sum() - (graph.pairs[2] < 0).sum()) for graph in client_graphs(data, cut).values())
     [union] = client_graphs(data, pool_clients(cut, data)).values()
-    assert int((union.y < 0).sum() - (union.pairs[2] < 0).sum()) == alone  # type: ignore[index]
+    assert int((union.y < 0).sum() - (union.pairs[2] < 0).sum()) == alone

@@ -20,7 +20,7 @@ from fedweave.datasets import Dataset
 from fedweave.datasets.links import as_links
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 
 NODES = 30
 PATH = pd.DataFrame({"source": range(NODES - 1), "target": range(1, NODES)})  # 29 links
@@ -81,7 +81,6 @@ def test_relations_and_kinds_come_along() -> None:
     users.add_edges_from([(user, 5 + user % 3) for user in range(5)], label="buys")
     users.add_edge(0, 6, label="views")
     data = datasets.from_networkx(users, task="links", users="user", items="item")
-    assert data.links is not None
     assert data.links.relations == ("buys", "views")
     assert set(data.node_kinds) == {"user", "item"}
 
@@ -156,8 +155,6 @@ def test_the_note_on_a_split_of_pytorch_geometric(undirected: bool) -> None:
         Data(x=torch.ones(40, 2), edge_index=edges)
     )
     data = datasets.from_pyg(parts, task="links")
-    assert data.edge_attrs is not None
-    assert data.public is not None
     train, test = (set(map(tuple, data.edge_attrs.ends[:, data.public[at]].T.tolist())) for at in (0, 2))
     count = sum((b, a) in train for a, b in test)
     assert (count > 0) == (not undirected)
@@ -179,19 +176,18 @@ def test_reversed_pairs_of_a_knowledge_graph_are_noted_with_another_remedy(
     notes = " ".join(directed(splits, relations).notes)
     assert ("test links that join a pair that trains in the other direction, by any relation" in notes) == bool(count)
     assert count in notes
-    assert "directed = false" not in notes
 
 
 def test_a_link_of_a_node_to_itself_is_no_reverse() -> None:
     edges = pd.DataFrame({"source": [0, 0], "target": [0, 0], "label": ["a", "b"], "split": ["train", "test"]})
     data = datasets.from_frames(IDS[:1], edges, task="links", directed=True, loops="keep")
-    assert "other direction" not in " ".join(data.notes)
+    assert not any("other direction" in note for note in data.notes)
 
 
 def test_an_undirected_link_that_trains_and_tests_is_noted() -> None:
     edges = pd.DataFrame({"source": [0, 1, 1], "target": [1, 0, 2], "split": ["test", "train", "train"]})
     data = datasets.from_frames(IDS[:3], edges, task="links")
-    assert "test links that also train: 1 of 1" in " ".join(data.notes)
+    check_facts(" ".join(data.notes), "1 of 1")
 
 
 def test_links_from_python_train() -> None:

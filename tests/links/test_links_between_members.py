@@ -45,7 +45,7 @@ from fedweave.partition.base import Partition
 from fedweave.partition.crossing import name_hashes
 from fedweave.python.training import Silent
 from fedweave.reports.oddities import facts
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 
 # Members hold nodes 0 to 2 and 3 to 5. Links within, links between; 0 is train, 1 val, 2 test.
 INSIDE = [(0, 1, 0), (1, 2, 0), (3, 4, 0), (4, 5, 0)]
@@ -71,7 +71,7 @@ def tiny(**settings: Any) -> tuple[FedAvg, Simulation]:
     net = OnPairs(models.GCN(hidden=3, dropout=0.0)).build(4)
     part = ForeignEnds(**settings)
     how = {"local_steps": 1, "optimizer": "sgd", "lr": RATE, "weight_decay": 0.0}
-    algorithm = FedAvg(net, parts=(part,), **how)  # type: ignore[arg-type]
+    algorithm = FedAvg(net, parts=(part,), **how)
     return algorithm, federation(data, partition, algorithm, dtype=torch.float64, mode="loop")
 
 
@@ -105,7 +105,7 @@ def plain_loss(algorithm: FedAvg, w: Tree, fed: Simulation, client: str, key: Te
         if not hasattr(part, "negatives"):
             continue
         drawn = part.draw(algorithm.model, graph, random.fold(key, "minibatches", name), 1)
-        links, real = part.links(graph)  # type: ignore[attr-defined]
+        links, real = part.links(graph)
         pairs = torch.cat([links[:, real], drawn["pairs"][0][:, real & drawn["there"][0, :, 0]]], 1)
         scores = []
         for u, v, _ in pairs.T.tolist():
@@ -266,7 +266,7 @@ def test_a_test_pair_moves_no_weight(data_root: Path) -> None:
     for graph in graphs.values():
         table = graph.extra[FOREIGN_PAIRS].clone()
         table[:, 0] = torch.where(table[:, 4] == TEST, 0, table[:, 0])
-        graph.extra[FOREIGN_PAIRS] = table  # type: ignore[index]
+        graph.extra[FOREIGN_PAIRS] = table
     other = Simulation(graphs, classes=2, mode="loop")
     results = []
     for where in (fed, other):
@@ -284,7 +284,7 @@ def test_loop_and_vectorized_give_the_same(settings: dict[str, Any]) -> None:
     runs = []
     for mode in ("loop", "vmap"):
         built = build(resolve(document(engine={"mode": mode}, algorithm=parts)))
-        state = begun(built.algorithm, built.fed)  # type: ignore[arg-type]
+        state = begun(built.algorithm, built.fed)
         for number in (1, 2):
             built.fed.begin(number)
             state = built.algorithm.round(state, built.fed)
@@ -339,8 +339,7 @@ def test_a_resumed_run_is_the_whole_run(tmp_path: Path) -> None:
     run_experiment(resolve(whole), tmp_path / "half", Silent(), resume=True)
     one, other = (json.loads((tmp_path / name / "summary.json").read_text())["metrics"] for name in ("whole", "half"))
     assert one == other
-    assert "crossing/average_precision" in one
-    assert "reference/adamic_adar/crossing/auc" in one
+    assert {"crossing/average_precision", "reference/adamic_adar/crossing/auc"} <= one.keys()
 
 
 # --- members that cheat ---
@@ -364,8 +363,6 @@ def test_a_member_that_asks_for_nodes_without_a_pair_is_refused_and_named(
     """With a pair that only the test has, node 3 of b has no link to a but for those of 0 and 1; 6th is asked for."""
     data, partition = two_members()
     edge_attrs = data.edge_attrs
-    assert edge_attrs is not None
-    assert data.public is not None
     left = np.flatnonzero(
         ~(edge_attrs.ends == 5).any(0) | (edge_attrs.ends >= 3).all(0)
     )  # no link between members has node 5
@@ -387,7 +384,7 @@ def test_a_member_that_asks_for_nodes_without_a_pair_is_refused_and_named(
     fed = with_demand(honest, "a", name, proof)
     with caplog.at_level(logging.WARNING):
         state = begun(algorithm, fed)
-    assert "a asked b for 1 nodes" in caplog.text
+    check_facts(caplog.text, "a ", "b ", "1")
     assert algorithm.measures(state, fed)["refused_demands"].tolist() == [1.0, 0.0]
     there = fed.snapshot()["a"]["ForeignEnds"]["there"]
     assert there.sum() == (honest.graphs["a"].extra[FOREIGN_NODES][:, 0] != -1).sum()
@@ -431,7 +428,7 @@ def test_a_pair_of_one_file_is_an_example_there_and_its_holder_decides(tmp_path:
         built = build(resolve(document(data=data, partition={"name": "column"}, algorithm=parts)))
         tables = {client: graph.extra[FOREIGN_PAIRS] for client, graph in built.fed.graphs.items()}
         assert {client: int((table[:, 5] == 1).sum()) for client, table in tables.items()} == {"a": 1, "b": 0}
-        state = begun(built.algorithm, built.fed)  # type: ignore[arg-type]
+        state = begun(built.algorithm, built.fed)
         assert int(built.fed.snapshot()["a"]["ForeignEnds"]["there"].sum()) == there
         built.fed.begin(1)
         state = built.algorithm.round(state, built.fed)
@@ -464,7 +461,6 @@ def test_a_finished_run_scores_pairs_with_a_foreign_end(tmp_path: Path) -> None:
     run_experiment(resolve(document()), tmp_path / "run", Silent())
     built = build(resolve(document()))
     data = built.data
-    assert data.edge_attrs is not None
     holder = np.full(data.nodes, -1)
     for at, part in enumerate(built.partition.parts):
         holder[part.nodes] = at
@@ -521,7 +517,7 @@ def test_clients_dealt_to_workers_give_the_same() -> None:
     sharded = ShardedRecorder(graphs, classes=2, shards=2, rebuild=lambda: ingredients(config).algorithm, mode="loop")
     runs = []
     for fed in (Simulation(graphs, classes=2, mode="loop"), sharded):
-        state = begun(inputs.algorithm, fed)  # type: ignore[arg-type]
+        state = begun(inputs.algorithm, fed)
         fed.begin(1)
         runs.append((inputs.algorithm.round(state, fed)["w"], fed.ledger.sizes()["peer"]))
     assert all(torch.equal(leaf, dict(leaves(runs[1][0]))[path]) for path, leaf in leaves(runs[0][0]))

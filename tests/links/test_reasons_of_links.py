@@ -9,12 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from fedweave.apply.explanation import Reason
 from fedweave.apply.reasons import explain
 from fedweave.apply.run_predictions import PairQuery, predictions
-from fedweave.cli import app
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import TEST
@@ -22,6 +20,7 @@ from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.trained import finished, trained
 from fedweave.python.training import load_run
+from tests import commands
 from tests.refusals import refusal
 from tests.runs.test_predictions import made
 
@@ -159,6 +158,7 @@ def test_a_planted_town_comes_first(tmp_path: Path) -> None:
     assert sum(name in ("source: town", "target: town") for name in first) >= FIRST
 
 
+@pytest.mark.often("False")
 @pytest.mark.parametrize("learned", [False, True])
 def test_a_planted_neighbor_comes_first(tmp_path: Path, learned: bool) -> None:
     """Of somebody without a town, one of five neighbors tells it."""
@@ -183,17 +183,11 @@ def test_a_planted_neighbor_comes_first(tmp_path: Path, learned: bool) -> None:
         for one, (*_, near) in zip(first, planted, strict=True)
     ]
     assert sum(hits) >= FIRST
-    result = CliRunner().invoke(
-        app, ["explain", str(tmp_path / "run"), "--pair", *planted[0][:2], "-o", str(tmp_path / "page.html")]
-    )
-    assert result.exit_code == 0, result.output
+    commands.run("explain", tmp_path / "run", "--pair", *planted[0][:2], "-o", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert planted[0][2] in page
-    assert "probability of a link" in page
     out = str(tmp_path / "reasons.json")
-    assert (
-        CliRunner().invoke(app, ["explain", str(tmp_path / "run"), "--pair", *planted[0][:2], "-o", out]).exit_code == 0
-    )
+    commands.run("explain", tmp_path / "run", "--pair", *planted[0][:2], "-o", out)
     assert json.loads(Path(out).read_text())["name"] == " → ".join(planted[0][:2])
     if learned:
         with refusal("explain.method"):
@@ -220,7 +214,7 @@ def check_refusals(run: Path, pair: tuple[str, str]) -> None:
         with refusal(code):
             explain(run, name, **more)
     for words in ([], ["--id", "q0", "--pair", *pair], ["--id", "q0", "--relation", "kin"]):
-        assert CliRunner().invoke(app, ["explain", str(run), *words]).exit_code == 2
+        commands.run("explain", run, *words, code=2)
 
 
 def test_where_no_messages_pass_nothing_is_left_out(tmp_path: Path) -> None:
@@ -249,8 +243,6 @@ def test_triples_of_knowledge_graphs_are_explained(tmp_path: Path, data_root: Pa
     made(run, FAST, data, 3, partition=ALONE, evaluation=QUICK, model=model)
     built = trained(run, finished(run), "").built
     links, attributes = built.data.links, built.data.edge_attrs
-    assert links is not None
-    assert attributes is not None
     at = int(np.flatnonzero(np.asarray(built.data.public)[TEST])[0])
     source, target = (built.data.node_ids[end] for end in attributes.ends[:, at])
     relation = links.relations[attributes.y[at]]

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
-from sklearn.preprocessing import StandardScaler
 
 from fedweave.accounts.compliance import messages_section
 from fedweave.accounts.ledger import flows, of_member, period, show_ledger
@@ -26,7 +25,7 @@ from fedweave.partition.scaling import meter_scaling
 from fedweave.privacy.accountant import of_members
 from fedweave.privacy.gaussian import epsilon
 from tests import commands
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 
 SENT = StepInfo.of({"h": Sends("rows", (Clipped(1.0), Gaussian(0.5, 2.0))), "n": "a count"})
 HEARD = StepInfo.of({"w": "the joint model"})
@@ -109,8 +108,8 @@ def test_the_terminal_says_it_in_words(ledger: pa.Table) -> None:
     ):
         assert words in said, words
     alone = shown(ledger, "bank-b")
-    assert "training bank-a → bank-b A.tell: s a code" in alone
-    assert "per node after" not in alone
+    check_facts(alone, "bank-a", "bank-b", "A.tell: s")
+    assert not any("node" in line.split() for line in alone.splitlines())
     assert of_member(ledger, "bank-a")["client"].to_pylist().count("bank-b") == 0
 
 
@@ -143,25 +142,13 @@ def test_scaling_over_all_members_nodes_is_in_the_ledger(how: str, up: int, down
     assert sizes == {"up": 3 * up, "down": 3 * down}
 
 
-def test_what_the_ledger_names_is_enough_to_scale_by() -> None:
-    """Sums and counts of parts give scikit-learn's mean and deviation of the whole."""
-    x = np.random.default_rng(0).normal(3.0, 2.0, (90, 6))
-    parts = np.split(x, [20, 50])
-    n = sum(len(part) for part in parts)
-    mean = sum(part.sum(0) for part in parts) / n
-    deviation = np.sqrt(sum((part**2).sum(0) for part in parts) / n - mean**2)
-    whole = StandardScaler().fit(x)
-    assert np.allclose(mean, whole.mean_)
-    assert np.allclose(deviation, whole.scale_)
-
-
 def test_of_many_members_few_are_named() -> None:
     kept = Ledger()
     kept.record(
         1, 0, "A.train", [f"c{i:04}" for i in range(10_000)], "up", {"n": 1}, 0.0, StepInfo.of({"n": "a count"})
     )
     told = shown(kept.table())
-    assert "10,000 members: c0000, c0001, … c9999" in told
+    check_facts(told, "10,000 members: c0000, c0001, … c9999")
     assert len(told) < 2000
     with refusal("user.no-member", "'x'", "10,000 members: c0000, c0001, … c9999"):
         of_member(kept.table(), "x")
@@ -173,7 +160,6 @@ def test_a_compliance_report_says_all_that_is_learnt_of_each_key_a_line_for_each
         kept.purpose = purpose
         kept.record(1, 0, "A.x", ["a", "b"], "up", dict.fromkeys(keys, 1), 0.0, StepInfo.of(keys))
     found = messages_section(flows(kept.table()), 2).grid
-    assert found is not None
     rows = [dict(zip(found.head, row, strict=True)) for row in found.rows]
     told = {row["key"]: row["what the receiver learns"] for row in rows if row["key"]}
     assert told == {"update": tells, "names": "a fingerprint; 0 if none", "labels": "n"}

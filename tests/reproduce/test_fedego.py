@@ -11,7 +11,7 @@ from fedweave.core import random
 from fedweave.core.tree import leaves
 from fedweave.experiment import config
 from fedweave.experiment.runs import run as runs
-from fedweave.papers import fedego, fedego_experiments, fedego_script, grid
+from fedweave.papers import fedego, fedego_experiments, grid
 from fedweave.papers.fedego import FEDEGO
 from fedweave.papers.fedego_experiments import COMMUNITIES, experiment
 from fedweave.papers.paper import PaperCell, parse_numbers
@@ -23,36 +23,11 @@ EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SECTIONS = ("data", "partition", "model", "algorithm")
 
 
-def number(table: int, row: str, column: str, split: str = "") -> float | None:
-    cells = FEDEGO.tables[table].cells
-    [found] = [it for it in cells if (it.row, it.column) == (row, column) and split in ("", it.split)]
-    return found.paper.value
-
-
 def by_shapes(column: str, document: config.Document) -> float:
     """What Table 9's `column` should be for `document`."""
     quantity = next(it.quantity for it in FEDEGO.tables[9].cells if (it.row, it.column) == ("Cora, FedEgo 32", column))
     assert quantity.expected is not None
     return quantity.expected(document)
-
-
-def test_numbers_as_printed() -> None:
-    assert sorted(FEDEGO.tables) == list(range(1, 14))
-    assert number(1, "FedDBLP", "edges") == 271054
-    assert number(2, "FedAvg", "Citeseer") == 0.918
-    assert number(3, "FedEgo", "Wiki") == 0.8126
-    assert number(3, "FedSage+", "CoraFull") is None  # ran out of memory
-    assert number(4, "FedGCN", "FedDBLP") == 0.8383
-    assert number(5, "Local Only", "Cora") == 0.5492
-    assert number(6, "FedAvg", "0.8", "local") == 0.922
-    assert number(7, "FedEgo-Linear", "Citeseer", "global") == 0.717
-    assert number(8, "0.25", "CoraFull", "global") == 0.653
-    assert number(9, "Citeseer, FedEgo 16", "Ego-graphs Cost") == 3477
-    assert number(10, "Wiki", "0.15", "global") == 0.815
-    assert number(11, "FedDBLP", "0.3", "local") == 0.76
-    assert number(12, "35", "Wiki", "global") == 0.8157
-    assert number(13, "FedEgo-Server (Fixed λ = 1)", "Cora", "local") == 0.9535
-    assert FEDEGO.tables[3].cells[0].paper == (0.6985, 0.0014)
 
 
 def test_what_the_paper_says_of_its_numbers_holds() -> None:
@@ -68,17 +43,6 @@ def test_what_the_paper_says_of_its_numbers_holds() -> None:
         assert egos is not None
         assert parameters is not None
         assert egos + parameters == pytest.approx(total, abs=1)  # each is rounded
-
-
-def test_figures_have_what_the_text_says_of_them() -> None:
-    assert sorted(FEDEGO.figures) == [4, 5, 6, 7]
-    variants = {cell.row for cell in FEDEGO.figures[4].cells}
-    assert variants == {"FedEgo", "FedEgo w/o EGO", "FedEgo w/o RL", "FedEgo w/o PL", "FedAvg"}
-    assert all(cell.document["data"]["name"] == "dblp" for n in (5, 7) for cell in FEDEGO.figures[n].cells)  # Wiki
-    gammas = {cell.document["algorithm"]["gamma"] for cell in FEDEGO.figures[5].cells}
-    assert gammas == {cell.document["algorithm"]["gamma"] for cell in FEDEGO.tables[8].cells}
-    assert {f"client {n}" for n in range(1, 6)} == {cell.column.split(", ")[1] for cell in FEDEGO.figures[6].cells}
-    assert {cell.column for cell in FEDEGO.figures[7].cells} == {f"label {n}" for n in range(4)}
 
 
 CELLS = [
@@ -194,47 +158,6 @@ def script(row: str, column: str, table: int = 3, without: str = "") -> config.D
     return PROTOCOLS["fedego"]["script"].cell(found, without).document
 
 
-def test_the_scripts_protocol_is_a_bundle_of_settings_of_their_own() -> None:
-    """Which keys differ from the clean protocol, and that each setting alone undoes its own of them."""
-
-    def differing(method: str, data: str, without: str = "") -> set[str]:
-        clean, own = (config.resolve(it).plain() for it in (experiment(data, method), script(method, data, 3, without)))
-        return set(config.differences(clean, own))
-
-    everything = {
-        "eval_every", "partition.reserved", "model.initial", "algorithm.epoch_share", "algorithm.server_share",
-        "algorithm.own_reduction",
-    }  # fmt: skip
-    assert differing("FedEgo", "Cora") == everything
-    more = {"rounds", "algorithm.lr", "data.normalize"}
-    assert differing("FedEgo", "Wiki") == everything | more
-    assert differing("FedAvg", "Cora") == {
-        "eval_every", "partition.reserved", "model.initial", "algorithm.parts", "algorithm.local_steps"
-    }  # fmt: skip
-    assert differing("FedAvg", "Wiki") - differing("FedAvg", "Cora") == {"data.normalize"}
-    assert script("FedAvg", "Cora")["algorithm"]["parts"][-1] == "trained_model"
-    assert (script("FedProx", "Cora")["algorithm"]["mu"], script("FedProx", "Cora")["algorithm"]["adaptive"]) == (
-        0.0,
-        False,
-    )
-    left = {name: differing("FedEgo", "Wiki", name) for name in fedego_script.SCRIPT_SETTINGS}
-    undone = {name: (everything | more) - found for name, found in left.items()}
-    added = {name: found - everything - more for name, found in left.items()}
-    assert {name: value for name, value in undone.items() if value} == {
-        "test nodes out of later clients' choice": {"partition.reserved"},
-        "epochs of a fifth of the nodes": {"algorithm.epoch_share", "algorithm.server_share"},
-        "clients evaluated after training": {"algorithm.own_reduction"},
-        "Kaiming-normal weights": {"model.initial"},
-        "more training on dblp": {"rounds", "algorithm.lr"},
-        "features 0/1 on dblp": {"data.normalize"},
-    }
-    assert {name: value for name, value in added.items() if value} == {
-        "Adam's moments kept": {"algorithm.optimizer_state"},
-        "dropout at both ends": {"model.dropout"},
-        "width 512": {"model.hidden"},
-    }
-
-
 @pytest.mark.parametrize(("data", "nodes", "tested"), [("Cora", 451, 200), ("Citeseer", 554, 200), ("Wiki", 1610, 300)])
 def test_the_scripts_communities_have_its_numbers_of_test_nodes(data: str, nodes: int, tested: int) -> None:
     partition = script("FedEgo", data, 5)["partition"]
@@ -264,15 +187,3 @@ def test_the_shipped_script_is_the_protocols_own() -> None:
     shipped, _ = config.read(EXPERIMENTS / "fedego-cora-script.toml")
     own = config.resolve(script("FedEgo", "Cora")).plain()
     assert config.differences(shipped.plain(), own) == []
-
-
-def test_one_row_for_each_setting_that_concerns_a_data_set() -> None:
-    rows: dict[str, set[str]] = {}
-    for it in PROTOCOLS["fedego"]["script"].one_off().cells:
-        rows.setdefault(it.column, set()).add(it.row)
-    elsewhere = ("dblp", "FedProx", "communities")
-    own = [name for name in fedego_script.SCRIPT_SETTINGS if not any(word in name for word in elsewhere)]
-    always = {f"FedEgo, without: {name}" for name in own}
-    always |= {f"{method}, {how}" for method in ("FedEgo", "FedAvg") for how in ("everything on", "clean")}
-    of_dblp = {f"FedEgo, without: {name}" for name in fedego_script.SCRIPT_SETTINGS if "dblp" in name}
-    assert rows == {"Cora": always, "Citeseer": always, "Wiki": always | of_dblp}

@@ -7,6 +7,7 @@ import pytest
 from fedweave.papers.pictures import units
 from fedweave.reports.drawing import WIDTH
 from fedweave.reports.pictures import KEY, LETTER, NAME, Marker, Point, curves, legend, scatter, stacks
+from tests.refusals import check_facts
 
 NAMES = ["FairGFL", "FairGFL, normalized", "FedAvg", "FedAvg, FairGFL's mean step", "q-FedAvg", "Ditto", "FED-PUB"]
 
@@ -24,14 +25,14 @@ def test_names_stand_at_the_places_of_the_legend_above_the_panel() -> None:
     names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)" font-size="11">', drawn)
     spots = legend(NAMES, 32)
     assert [(float(x), float(y)) for x, y in names] == [(round(x + KEY, 1), y) for x, y in spots]
-    assert float(re.search(r'<svg y="([\d.]+)"', drawn)[1]) > spots[-1][1]  # type: ignore[index]
+    assert float(re.search(r'<svg y="([\d.]+)"', drawn)[1]) > spots[-1][1]
 
 
 def test_a_long_title_stands_in_lines() -> None:
     lines = {"a": [Point(0, 0.5, 0.0)]}
     titles = [re.findall(r'font-size="12">(\w*)<', curves("t" * many, "", lines)) for many in (5, 200)]
     assert titles[0] == ["ttttt"]
-    assert "".join(titles[1]) == "t" * 200
+    assert list("".join(titles[1])) == ["t"] * 200
     assert max(map(len, titles[1])) * LETTER * 12 <= WIDTH
 
 
@@ -39,7 +40,7 @@ def test_nothing_is_left_to_a_page_s_style() -> None:
     drawn = curves("title", "accuracy", {"a": [Point(0, 0.5, 0.1), Point(1, 0.6, 0.1)]})
     assert "class=" not in drawn
     assert "--c" not in drawn
-    assert 'stroke="#0072B2"' in drawn
+    check_facts(drawn, 'stroke="#0072B2"')
 
 
 def test_labels_at_one_place_stand_in_a_row() -> None:

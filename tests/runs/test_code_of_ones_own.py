@@ -11,7 +11,7 @@ from fedweave.experiment.config import read, to_toml
 from fedweave.python.training import load_run
 from fedweave.sites.operation.experiments import for_sites
 from fedweave.sites.operation.project import Project
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 
 MODEL = """
 from dataclasses import dataclass
@@ -73,7 +73,7 @@ def test_a_run_whose_code_has_changed_is_not_continued_nor_used(own: Path) -> No
         ("predict", "run", "-o", "more.csv"),
     ):
         said = fedweave(*words, code=2)
-        assert "the code of run has changed since it was begun: net.py" in " ".join(said.split())
+        check_facts(said, "net.py")
     fedweave("run", "config.toml", "--out", "run", "--overwrite", "--quiet")
     fedweave("predict", "run")
 
@@ -91,7 +91,7 @@ def test_nor_is_the_joint_model_of_a_run_between_sites(tmp_path: Path, monkeypat
     own.write_text(ALGORITHM + "# edited\n")
     for words in (("export", "run", "--out", "second"), ("sites", "predict", "run", "--sites", str(members(tmp_path)))):
         said = fedweave(*words, code=2)
-        assert "the code of run has changed since it was begun: own.py" in " ".join(said.split())
+        check_facts(said, "own.py")
     with refusal("user.changed", "begun: own.py"):
         load_run("run").weights()
 
@@ -108,8 +108,7 @@ def test_a_sweep_mixes_no_runs_of_changed_code(own: Path) -> None:
     fedweave("sweep", "config.toml", "--seeds", "0", "--out", "swept")
     own.write_text(MODEL.format(width=8) + "# changed\n")
     said = fedweave("sweep", "config.toml", "--seeds", "0-1", "--out", "swept", code=2)
-    assert "net.py of 1 run has changed since" in " ".join(said.split())
-    assert "--overwrite" in said
+    check_facts(said, "net.py of 1", "--overwrite")
 
 
 def test_what_commands_wrote_of_a_run_goes_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,4 +123,4 @@ def test_what_commands_wrote_of_a_run_goes_with_it(tmp_path: Path, monkeypatch: 
     fedweave("contributions", "run", "--rounds", "all")
     fedweave("run", "config.toml", "--out", "run", "--resume", "--set", "rounds=3", "--quiet")
     assert not Path("run/contributions.parquet").exists(), "it was of two rounds"
-    assert "2 rounds" in Path("run/export/README.md").read_text(), "the card says of which rounds it is"
+    check_facts(Path("run/export/README.md").read_text(), "2 rounds")

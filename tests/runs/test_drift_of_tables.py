@@ -16,15 +16,9 @@ from fedweave.apply.histograms import Reference
 from fedweave.apply.scorer import scorer_at
 from fedweave.cli import app
 from fedweave.experiment.runs.files import HISTOGRAMS, SCORER
-from fedweave.metrics.drift import (
-    BINS,
-    by_chance,
-    kolmogorov_smirnov,
-    of_categories,
-    of_numbers,
-    stability_index,
-)
-from tests.refusals import refusal
+from fedweave.metrics.drift import BINS, by_chance, kolmogorov_smirnov, of_categories, of_numbers, stability_index
+from tests import commands
+from tests.refusals import check_facts, refusal
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_predictions import made
 from tests.runs.test_scoring import CUSTOMERS, FAST, SPLIT, customers
@@ -102,9 +96,8 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     cells = [row.split(",") for row in rows]
     moved = [[c[0], str(float(c[1]) + 15), c[2], "pilot" if at % 4 == 0 else c[3]] for at, c in enumerate(cells)]
     nodes.write_text("\n".join([head, *map(",".join, moved)]) + "\n")
-    said = CliRunner().invoke(app, ["export", str(root / "run"), "--out", str(root / "export"), "--histograms"])
-    assert said.exit_code == 0, said.output
-    assert CliRunner().invoke(app, ["export", str(root / "run"), "--out", str(root / "bare")]).exit_code == 0
+    commands.run("export", root / "run", "--out", root / "export", "--histograms")
+    commands.run("export", root / "run", "--out", root / "bare")
     return root
 
 
@@ -173,19 +166,15 @@ def test_a_clients_own_data_counts_for_its_model(bank: Path) -> None:
 
 def test_exit_codes_page_and_record(bank: Path, tmp_path: Path) -> None:
     words = ["drift", str(bank / "run"), "--tables"]
-    assert CliRunner().invoke(app, [*words, str(bank / "same")]).exit_code == 0
-    said = CliRunner().invoke(app, [*words, str(bank / "moved"), "--out", str(tmp_path / "d.html")])
-    assert said.exit_code == 3
-    assert "age" in (tmp_path / "d.html").read_text()
-    assert "pilot" in said.output
-    said = CliRunner().invoke(
-        app, [*words, str(bank / "moved"), "--threshold", "50", "--out", str(tmp_path / "d.json")]
-    )
-    assert said.exit_code == 0
+    commands.run(*words, bank / "same")
+    said = commands.run(*words, bank / "moved", "--out", tmp_path / "d.html", code=3)
+    check_facts((tmp_path / "d.html").read_text(), "age")
+    check_facts(said, "pilot")
+    commands.run(*words, bank / "moved", "--threshold", "50", "--out", tmp_path / "d.json")
     record: Any = json.loads((tmp_path / "d.json").read_text())
     assert record["alarms"] == 0
     assert record["shifts"][0]["stability"] > 0.25
-    assert CliRunner().invoke(app, [*words, str(bank / "moved"), "--out", "d.txt"]).exit_code == 2
+    commands.run(*words, bank / "moved", "--out", "d.txt", code=2)
 
 
 def test_a_new_category_is_still_no_row_to_score(bank: Path) -> None:

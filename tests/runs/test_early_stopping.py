@@ -15,7 +15,7 @@ from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, METRICS, SUMMARY
 from fedweave.experiment.runs.run import run, running
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 from tests.runs.test_runs import Quiet
 
 ROUNDS = 60
@@ -71,6 +71,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return directory, run(config(), directory, Quiet())
 
 
+@pytest.mark.often("1-4-0.0", "1-2-0.05")
 @pytest.mark.parametrize(("every", "patience", "min_delta"), [(1, 4, 0.0), (3, 7, 0.0), (1, 2, 0.05)])
 def test_a_run_ends_once_nothing_improves(
     whole: Path, tmp_path: Path, every: int, patience: int, min_delta: float
@@ -79,7 +80,7 @@ def test_a_run_ends_once_nothing_improves(
     scores = [pair for pair in validation(whole) if pair[0] % every == 0]
     last = by_hand(scores, patience, min_delta)
     assert told["rounds"] == last < ROUNDS
-    assert f"after round {last}" in told["stopped"]
+    check_facts(told["stopped"], f"{last}")
     assert validation(tmp_path) == [pair for pair in scores if pair[0] <= last]
     assert "pooled/auc" in told["metrics"]  # what is said of the last round alone
 

@@ -109,11 +109,7 @@ def test_edges_between_members_make_the_columns_that_they_make_of_nodes_as_examp
     built = build(resolve(document(folder, data=data, partition={"name": "column"})))
     nodes = pd.read_csv(folder / "nodes.csv").assign(label=np.arange(ACCOUNTS) % 2)
     nodes.to_csv(folder / "nodes.csv", index=False)
-    data |= {
-        "task": "nodes",
-        "unlabeled": None,
-        "ignore": ["edges.id", "edges.label", "edges.sens"],
-    }
+    data |= {"task": "nodes", "unlabeled": None, "ignore": ["edges.id", "edges.label", "edges.sens"]}
     data = {name: value for name, value in data.items() if value is not None}
     of_nodes, _, _ = load_data(resolve(document(folder, data=data, partition={"name": "column"})))
     assert np.array_equal(built.data.x, of_nodes.x)

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-import pytest
-from typer.testing import CliRunner
 
 import fedweave
-from fedweave.cli import app
 from fedweave.core.tree import leaves
-from fedweave.errors import UserError
+from tests import commands
+from tests.refusals import refusal
 
 DOCUMENT: dict[str, Any] = {
     "rounds": 2,
@@ -52,17 +50,15 @@ def test_they_are_what_the_last_layer_reads(tmp_path: Path) -> None:
 
 def test_the_command_writes_them(tmp_path: Path) -> None:
     run = fedweave.run(DOCUMENT, out=tmp_path / "run")
-    result = CliRunner().invoke(app, ["predict", str(run.directory), "--embeddings"])
-    assert result.exit_code == 0, result.output
+    commands.run("predict", run.directory, "--embeddings")
     assert pq.read_table(run.directory / "embeddings.parquet").equals(run.embeddings())
-    assert CliRunner().invoke(app, ["predict", str(run.directory), "--embeddings", "--data", "x"]).exit_code == 2
+    commands.run("predict", run.directory, "--embeddings", "--data", "x", code=2)
 
 
 def test_a_model_without_a_last_layer_has_none(tmp_path: Path) -> None:
     document = DOCUMENT | {"model": {"name": "gcn", "layers": 1}}
-    with pytest.raises(UserError) as refused:
+    with refusal("user.no-embeddings"):
         fedweave.run(document, out=tmp_path / "run").embeddings()
-    assert refused.value.code == "user.no-embeddings"
 
 
 def test_those_of_links_are_of_nodes_and_what_the_decoder_multiplies(tmp_path: Path) -> None:
@@ -73,7 +69,7 @@ def test_those_of_links_are_of_nodes_and_what_the_decoder_multiplies(tmp_path: P
     assert table.column_names == ["client", "node", "id", *(f"e_{at}" for at in range(table.num_columns - 3))]
     assert len(table) == 90
     rows = {(row["client"], row["id"]): np.array(list(row.values())[3:]) for row in table.to_pylist()}
-    assert CliRunner().invoke(app, ["predict", str(run.directory)]).exit_code == 0
+    commands.run("predict", run.directory)
     pairs = pq.read_table(run.directory / "predictions.parquet").to_pylist()
     scores = [
         1 / (1 + np.exp(-rows[pair["client"], pair["source"]] @ rows[pair["client"], pair["target"]])) for pair in pairs

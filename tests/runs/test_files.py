@@ -136,7 +136,6 @@ def test_lock_names_its_holder_and_dies_with_it(tmp_path: Path) -> None:
         "with lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     try:
         with refusal("user.locked", f"process {holder.pid}"), files.lock(tmp_path / "run"):

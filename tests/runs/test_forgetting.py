@@ -29,6 +29,7 @@ from fedweave.partition import Dirichlet
 from fedweave.partition.forgetting import Forget
 from fedweave.privacy.attacks import separation
 from fedweave.sites.flare.compliance import read_report
+from tests import commands
 from tests.contract.federations import state_after
 from tests.partition.test_field_partitions import rings
 from tests.refusals import refusal
@@ -197,8 +198,7 @@ def test_the_runs_folder_predicts_with_what_is_left(run: Any, tmp_path: Path) ->
     """The exact run is a run like any other: its predictions are of the numbers that the earlier run had."""
     ids = [str(number) for number in range(40)]
     run.forget(ids=ids, rounds=0, out=tmp_path / "f")
-    said = CliRunner().invoke(app, ["predict", str(tmp_path / "f/exact"), "--out", str(tmp_path / "p.parquet")])
-    assert said.exit_code == 0, said.output
+    commands.run("predict", tmp_path / "f/exact", "--out", tmp_path / "p.parquet")
     nodes = pq.read_table(tmp_path / "p.parquet")["node"].to_pylist()
     assert not {*nodes} & {*range(40)}
     assert max(nodes) == 1796
@@ -257,8 +257,7 @@ def test_the_command_writes_record_page_and_signature(run: Any, tmp_path: Path) 
     ids = tmp_path / "ids.txt"
     ids.write_text("3\n5\n\n8\n")
     words = ["forget", str(run.directory), "--ids", str(ids), "--rounds", "1", "--out", str(tmp_path / "f"), "--quiet"]
-    said = CliRunner().invoke(app, [*words, "--sign", str(project / "bank-a")])
-    assert said.exit_code == 0, said.output
+    commands.run(*words, "--sign", project / "bank-a")
     report = read_report(tmp_path / "f/forgetting-signed.json", project / "bank-b/startup")
     assert [one.name for one in report.signatures] == ["bank-a"]
     page = (tmp_path / "f/forgetting.html").read_text()

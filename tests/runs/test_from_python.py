@@ -21,7 +21,7 @@ from fedweave.experiment.config import dumps, resolve
 from fedweave.experiment.runs.files import read_table
 from fedweave.partition import Partition
 from fedweave.sweeps.plan import plan_runs
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 
 DOCUMENT: dict[str, Any] = {
     "rounds": 3,
@@ -159,8 +159,8 @@ def test_a_part_of_a_file_of_ones_own_is_named_by_it(tmp_path: Path, monkeypatch
     model = fedweave.models.ModuleKind(Net)().build(data.features, data.classes)
     trained(tmp_path / "run", data, cut, fedweave.algorithms.FedAvg(model, parts=(Halved(0.25),)))
     config = (tmp_path / "run" / "config.toml").read_text()
-    assert f"{Path(__file__).resolve()}:Net" in config
-    assert f"{Path(__file__).resolve()}:Halved" in config
+    check_facts(config, f"{Path(__file__).resolve()}:Net")
+    check_facts(config, f"{Path(__file__).resolve()}:Halved")
     monkeypatch.setenv("FEDWEAVE_FILES", __file__)
     [part] = fedweave.load_run(tmp_path / "run").config.algorithm.values["parts"]
     assert part.values == {"by": 0.25}
@@ -174,7 +174,7 @@ def test_what_no_file_names_is_said_and_reported_but_not_predicted_with(
     data, cut = built()
     with caplog.at_level(logging.WARNING):
         trained(tmp_path / "run", data, cut, fedweave.algorithms.FedAvg(Net(data.features, data.classes)))
-    assert "model Net" in caplog.text
+    check_facts(caplog.text, "Net")
     assert fedweave.load_run(tmp_path / "run").summary["rounds"] == 3
     for words in (("report", tmp_path / "run"), ("compare", tmp_path / "run", tmp_path / "run2")):
         if words[0] == "compare":
@@ -184,7 +184,7 @@ def test_what_no_file_names_is_said_and_reported_but_not_predicted_with(
     for words in (("predict", tmp_path / "run"), ("sweep", tmp_path / "run" / "config.toml", "--seeds", "0")):
         done = command(*words)
         assert done.exit_code == 2
-        assert "Net was an object in Python" in " ".join(done.output.split())
+        check_facts(done.output, "Net")
 
 
 def test_a_run_that_is_left_early_is_saved_and_goes_on(tmp_path: Path) -> None:
@@ -245,5 +245,5 @@ def test_a_class_of_a_package_that_does_not_run_by_itself_is_not_named(
     data, cut = built()
     model = fedweave.models.ModuleKind(import_module("nets.own").Own)().build(data.features, data.classes)
     trained(tmp_path / "run", data, cut, fedweave.algorithms.FedAvg(model))
-    assert "model Own is made" in caplog.text
+    check_facts(caplog.text, "Own")
     assert fedweave.load_run(tmp_path / "run").summary["rounds"] == 3

@@ -24,6 +24,7 @@ from fedweave.experiment.runs.warm import begin
 from fedweave.export.source import source
 from fedweave.python.training import Silent
 from tests.contract.federations import distance
+from tests.refusals import refusal
 from tests.runs.test_predictions import accuracies, columns
 
 GCN: dict[str, Any] = {"name": "gcn", "hidden": 4}
@@ -81,7 +82,7 @@ def test_an_algorithm_of_ones_own_with_the_same_model_changes_no_bit(mode: str) 
     plain, of_plain = ended(config(model=GCN, mode=mode))
     built = build.build(config(model=GCN, mode=mode))
     fed = build.Simulation(
-        built.fed.graphs,  # type: ignore[attr-defined]
+        built.fed.graphs,
         classes=3,
         mode=mode,
         seed=3,
@@ -152,17 +153,15 @@ def test_tables_resolve_to_themselves() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(name: str, model: Any, code: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refusal(code):
         build.build(config(name, model))
-    assert caught.value.code == code
 
 
 def test_different_widths_that_arrive_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody could look before, as between sites."""
     monkeypatch.setattr(build, "check_widths", lambda *inputs: None)
-    with pytest.raises(ConfigError) as caught:
+    with refusal("model.width"):
         ended(config(model=GCN | {"members": {"client-1": {"hidden": 5}}}))
-    assert caught.value.code == "model.width"
 
 
 def in_python(name: str = "fedproto", members: Any = None, lr: float = 0.01) -> tuple[Any, Any]:

@@ -19,6 +19,7 @@ from fedweave.experiment.runs.files import CHECKPOINT, METRICS
 from fedweave.experiment.runs.run import run
 from fedweave.python.training import Silent
 from tests.contract.federations import OTHER_PARAMETERS
+from tests.refusals import check_facts
 from tests.runs.test_predictions import molecules
 from tests.stand_in import DEVICE, present
 
@@ -115,7 +116,7 @@ def test_a_run_from_a_machine_with_a_gpu_is_used_on_one_without(tmp_path: Path) 
         patch.setattr(building, "choose_device", lambda wanted, *more: DEVICE)
         on("cuda", tmp_path, document(tmp_path, "fedavg"))
     where = tmp_path / "run-cuda"
-    assert 'device = "cuda"' in (where / "config.toml").read_text()
+    check_facts((where / "config.toml").read_text(), 'device = "cuda"')
     assert json.loads((where / "summary.json").read_text())["devices"] == [str(DEVICE)]
     assert (where / CHECKPOINT).exists()
     assert len(predictions(where)) == 90

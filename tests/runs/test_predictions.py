@@ -25,8 +25,9 @@ from fedweave.experiment.runs import trained as models
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import finished
 from fedweave.python.training import Silent
+from tests import commands
 from tests.contract.federations import OTHER_PARAMETERS
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 
 HORIZONTAL = [name for name, kind in ALGORITHMS.items() if not capabilities(kind).predicts]
 GRAPHS = [name for name in HORIZONTAL if capabilities(ALGORITHMS[name]).graph_level]
@@ -93,7 +94,7 @@ def test_clients_without_the_model_that_is_asked_for_are_named(tmp_path: Path) -
     there = set(pq.read_table(tmp_path / "run/predictions.parquet")["client"].to_pylist())
     assert len(there) == 2
     left = ", ".join(f"client-{i}" for i in range(8) if f"client-{i}" not in there)
-    assert f"note: 6 clients never trained and have no rows: {left}" in said.output
+    check_facts(said.output, "6 clients", f"{left}")
 
 
 def of_union(run: Path, model: str) -> float:
@@ -172,8 +173,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_classes_have_their_names_and_nodes_their_ids(trained: Path) -> None:
-    said = CliRunner().invoke(app, ["predict", str(trained)])
-    assert said.exit_code == 0, said.output
+    commands.run("predict", trained)
     table = pq.read_table(trained / "predictions.parquet")
     assert table.column_names == ["client", "node", "id", "split", "true", "predicted", "p_high", "p_low"]
     found = columns(table)
@@ -181,9 +181,8 @@ def test_classes_have_their_names_and_nodes_their_ids(trained: Path) -> None:
     assert (found["predicted"] == np.where(found["p_high"] > found["p_low"], "high", "low")).all()
     truth = np.where(found["node"] % 2, "high", "low")
     assert (found["predicted"] == truth).mean() > 0.8
-    again = CliRunner().invoke(app, ["predict", str(trained)])
-    assert again.exit_code == 2
-    assert "exists; name another file with --out" in again.output
+    again = commands.run("predict", trained, code=2)
+    check_facts(again, "--out")
     CliRunner().invoke(app, ["predict", str(trained), "--out", str(trained / "p.csv")])
     assert pyarrow.csv.read_csv(trained / "p.csv").num_rows == 90
 
@@ -198,9 +197,7 @@ def test_new_nodes_whose_class_is_known_are_counted(trained: Path, tmp_path: Pat
     found = columns(pq.read_table(out))
     assert found["true"].tolist() == [None, *(("low", "high")[i % 2] for i in range(1, 31))]
     hits = sum(one == other for one, other in zip(found["true"], found["predicted"], strict=True))
-    assert f"31 predictions, right for {hits / 30:.1%} of the examples with a known class" in " ".join(
-        said.output.split()
-    )
+    check_facts(" ".join(said.output.split()), "31", f"{hits / 30:.1%}")
     for again in (0, 2):  # a file of its own, never overwritten
         said = CliRunner().invoke(app, ["predict", str(trained), "--data", str(new)])
         assert said.exit_code == again
@@ -251,8 +248,8 @@ def test_the_same_nodes_as_new_ones_are_predicted_alike(tmp_path: Path, how: str
 @pytest.mark.parametrize(
     ("order", "said"),
     [
-        (("age", "debt"), "lack the feature column 'income' that the run was trained on. Give every column"),
-        (("age", "debt", "income", "spare"), "trained without the feature column 'spare' of nodes. Remove it"),
+        (("age", "debt"), "'income'"),
+        (("age", "debt", "income", "spare"), "'spare'"),
     ],
 )
 def test_other_columns_are_refused_by_name(trained: Path, tmp_path: Path, order: tuple[str, ...], said: str) -> None:
@@ -338,8 +335,7 @@ def test_a_run_says_the_same_of_itself_after_predicting(trained: Path) -> None:
 
 @pytest.mark.often("x-features")
 @pytest.mark.parametrize(
-    ("changed", "what"),
-    [("x", "features"), ("edges", "edges"), ("y", "labels"), ("sensitive", "sensitive attribute")],
+    ("changed", "what"), [("x", "features"), ("edges", "edges"), ("y", "labels"), ("sensitive", "sensitive attribute")]
 )
 def test_a_run_goes_on_with_its_own_data_alone(tmp_path: Path, changed: str, what: str) -> None:
     """Else half of its rounds would be of one graph, and test nodes of now might have trained before."""

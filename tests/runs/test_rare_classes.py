@@ -11,6 +11,7 @@ import pytest
 
 from fedweave.metrics.ranking import threshold
 from fedweave.sweeps import scheduler
+from tests.refusals import check_facts
 from tests.runs.rare import accounts
 from tests.runs.test_cases_of_scores import called
 from tests.sweep.test_sweep import in_process
@@ -38,7 +39,7 @@ def test_the_terminal(runs: tuple[bool, Path, str]) -> None:
         assert found["judged/average_precision"] == 1
     assert ("scores/rarest" in found, SAID in said, "average precision global" in said) == (rare, rare, rare)
     judged = "average precision" if rare else "accuracy"
-    assert f"best mean validation {judged}" in said
+    check_facts(said, f"{judged}")
     assert ("accuracy global" in said) == (not rare)
     assert found["best_val/val/average_precision" if rare else "best_val/val/accuracy"] > 0
     assert found["fairness/worst_average_precision" if rare else "fairness/worst_accuracy"] > 0
@@ -55,8 +56,7 @@ def test_pages(runs: tuple[bool, Path, str]) -> None:
         text = page.read_text()
         assert (SAID in text) == rare
         judged = "average precision" if rare else "accuracy"
-        assert f"best mean validation {judged}" in text
-        assert "worst client" in text
+        check_facts(text, f"{judged}", "worst client")
         summary = text[text.index('<section id="summary">') :].partition("</section>")[0]
         first, _, further = summary.partition("All other metrics")
         assert ("Best val pooled recall at 1 %" in first, "Global loss" in further, "Global loss" in first) == (
@@ -88,7 +88,7 @@ def test_a_sweep(runs: tuple[bool, Path, str], monkeypatch: pytest.MonkeyPatch) 
     said = called("sweep", root / "e.toml", "--seeds", "0-1", "--out", root / "sweep")
     assert said.exit_code == 0, said.output
     for text in (said.output, (root / "sweep" / "sweep.md").read_text()):
-        assert "best val" in text
+        check_facts(text, "best val")
         assert ("Average precision, mean" in text) == rare
         assert ("recall" in text) == rare
 
@@ -108,7 +108,7 @@ def test_predictions_and_exports_carry_the_threshold(runs: tuple[bool, Path, str
         rows = [row for row in table.to_pylist() if row["split"] == "test"]
         positive = [row["flagged"] for row in rows if str(row["true"]) in ("1", "bad")]
         assert sum(positive) / len(positive) == pytest.approx(summary["pooled/recall"])
-        assert "is flagged as" in (root / "export" / "README.md").read_text()
+        check_facts((root / "export" / "README.md").read_text(), "flagged")
 
 
 def test_models_of_ones_own_flag_by_each_members_own_validation_examples(runs: tuple[bool, Path, str]) -> None:

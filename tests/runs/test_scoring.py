@@ -28,6 +28,7 @@ from fedweave.cli import app
 from fedweave.core.tree import decode, encode, with_digest
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.files import SCORER
+from tests import commands
 from tests.refusals import refusal
 from tests.runs.test_edges_as_examples import tables as transfers
 from tests.runs.test_external_runs import member
@@ -65,10 +66,7 @@ def bank(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = CUSTOMERS | {"path": str(customers(root / "data", 0))}
     made(root / "run", FAST | {"name": "ditto"}, data, 2, partition=SPLIT, evaluation={"positive": "fraud"})
     customers(root / "new", 1, 40, labelled=False)
-    said = CliRunner().invoke(
-        app, ["export", str(root / "run"), "--model", "personal", "--client", "client-1", "--out", str(root / "export")]
-    )
-    assert said.exit_code == 0, said.output
+    commands.run("export", root / "run", "--model", "personal", "--client", "client-1", "--out", root / "export")
     shutil.copytree(root / "export", root / "alone")
     return root
 
@@ -92,8 +90,7 @@ def test_the_export_alone_scores_as_the_run_predicts(bank: Path, tmp_path: Path)
     hidden = (bank / "run").rename(bank / "hidden"), (bank / "data").rename(bank / "hidden-data")
     try:
         out = tmp_path / "scores.parquet"
-        said = CliRunner().invoke(app, ["score", str(bank / "alone"), "--tables", str(bank / "new"), "--out", str(out)])
-        assert said.exit_code == 0, said.output
+        commands.run("score", bank / "alone", "--tables", bank / "new", "--out", out)
     finally:
         for place, was in zip(hidden, ("run", "data"), strict=True):
             place.rename(bank / was)
@@ -256,8 +253,7 @@ def test_the_file_says_nothing_of_where_data_was(bank: Path) -> None:
     assert not re.search(rb"\bc17\b", blob)  # an id; in a digest the letters may occur
 
 
-# ----------------------------------------------------------------------------------------------------
-# serve
+# --- serve
 
 
 class Server:

@@ -16,8 +16,9 @@ from fedweave.apply.run_predictions import predictions
 from fedweave.cli import app
 from fedweave.datasets import load
 from fedweave.experiment.runs.data_form import read_form
+from tests import commands
 from tests.export.test_export import loaded
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 from tests.runs.test_predictions import columns, made
 
 NODES = 120
@@ -126,8 +127,6 @@ def test_several_numbers_have_columns_each(tmp_path: Path) -> None:
     assert table.column_names[4:] == ["true_rent", "predicted_rent", "true_price", "predicted_price"]
     assert table["true_price"].null_count == NODES // 10
     form = read_form(tmp_path / "run")
-    assert form is not None
-    assert form.targets is not None
     assert (form.targets["names"], form.outputs, np.shape(form.targets["scale"])) == (["rent", "price"], 2, (3, 2))
 
     def worst(y: np.ndarray, p: np.ndarray) -> float:
@@ -185,8 +184,7 @@ def test_an_exported_model_answers_in_the_datas_units(tmp_path: Path, log: bool)
     data = of_numbers(folder, "price", normalize="none", target_log=log)
     made(tmp_path / "run", FAST, data, model={"name": "gcn", "hidden": 16})
     expected = predictions(tmp_path / "run", folder)["predicted"].to_numpy()
-    said = CliRunner().invoke(app, ["export", str(tmp_path / "run")])
-    assert said.exit_code == 0, said.output
+    commands.run("export", tmp_path / "run")
     asked = {key: data[key] for key in ("target", "targets", "target_log", "ignore", "normalize")}
     held = load("folder", str(folder), **asked)
     with torch.no_grad():
@@ -194,7 +192,7 @@ def test_an_exported_model_answers_in_the_datas_units(tmp_path: Path, log: bool)
     np.testing.assert_allclose(found[:, 0].numpy(), expected, rtol=1e-5)
     about = json.loads((tmp_path / "run/export/model.json").read_text())
     assert about["targets"]["kind"] == "number"
-    assert "data's units" in (tmp_path / "run/export/README.md").read_text()
+    check_facts((tmp_path / "run/export/README.md").read_text(), "units")
 
 
 def test_an_onnx_graph_does_so_too(tmp_path: Path) -> None:
@@ -202,8 +200,7 @@ def test_an_onnx_graph_does_so_too(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     folder = nodes_folder(tmp_path / "d")
     made(tmp_path / "run", FAST, of_numbers(folder, "price", normalize="none"), model={"name": "gcn", "hidden": 16})
-    said = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "onnx"])
-    assert said.exit_code == 0, said.output
+    commands.run("export", tmp_path / "run", "--format", "onnx")
     session = runtime.InferenceSession(str(tmp_path / "run/export/model.onnx"))
     held = load("folder", str(folder), target="number", targets=("price",), ignore=("rent",), normalize="none")
     given = {"x": np.asarray(held.x, np.float32), "edge_index": held.edges}
@@ -251,7 +248,6 @@ def test_check_says_what_is_odd(tmp_path: Path) -> None:
         'ignore = ["price"]\n[partition]\nname = "random"\nclients = 3\n[model]\nname = "mlp"\n'
         '[algorithm]\nname = "fedavg"\nlr = 0.01\n'
     )
-    said = CliRunner().invoke(app, ["check", str(tmp_path / "a.toml")])
-    assert said.exit_code == 0, said.output
+    said = commands.run("check", tmp_path / "a.toml")
     for text_ in ("2 numbers (same, rent)", "mean ± deviation", "the number same is 7 at all", "f has the same"):
-        assert text_ in said.output, said.output
+        assert text_ in said, said

