@@ -68,8 +68,10 @@ def graphs(
         return small_graphs.graphs(dtype, changed, precompute(small_graphs.client_data(changed), finders))
     if needs.vertical:
         _, _, y, masks = arrays(SHARED, 0)
-        sides = (arrays(SHARED, i + 100 * (i == changed), y) for i in range(len(SIZES)))
-        client_arrays: list[Arrays] = [(x, edges, y, masks) for x, edges, *_ in sides]
+        client_arrays: list[Arrays] = []
+        for i in range(len(SIZES)):
+            x, edges, *_ = arrays(SHARED, i + 100 * (i == changed), y)
+            client_arrays.append((x, edges, y, masks))
     else:
         draw = people if needs.sensitive else arrays
         client_arrays = [draw(nodes + 7 * (i == changed), i + 100 * (i == changed)) for i, nodes in enumerate(SIZES)]
@@ -85,8 +87,10 @@ def precompute(clients: Sequence[Record], finders: Sequence[Precompute]) -> list
     """The results of `finders` on the clients' data. Unless graphs are small, some nodes have an edge to the next
     client."""
     small = "graph_of" in clients[0]
-    counts = np.cumsum([0, *(len(part["y"]) for part in clients)])
-    numbers = _node_numbers([len(part["graph_of" if small else "y"]) for part in clients], small)
+    nodes_of = "graph_of" if small else "y"
+    numbers = _node_numbers([len(part[nodes_of]) for part in clients], small)
+
+    # 1. all clients' data as one data set
     links = [number[part["edges"]] for part, number in zip(clients, numbers, strict=True)]
     if not small:
         for near, far in pairwise(numbers):
@@ -96,15 +100,20 @@ def precompute(clients: Sequence[Record], finders: Sequence[Precompute]) -> list
     x = sp.csr_matrix(sp.vstack([part["x"] for part in clients])[order])
     y = np.concatenate([part["y"] for part in clients])
     graph_of = None
+    examples = numbers
     if small:
+        counts = np.cumsum([0, *(len(part["y"]) for part in clients)])
         graph_of = np.concatenate([part["graph_of"] + first for part, first in zip(clients, counts, strict=False)])
+        examples = [np.arange(*span) for span in pairwise(counts)]
     else:
         y = y[order]
     kinds = np.asarray(x.argmax(1)).ravel() % 3
     data = Dataset("contract", x, edges[:, np.lexsort(edges[::-1])], y, 0, graph_of=graph_of, node_labels=kinds)
-    examples = [np.arange(*span) for span in pairwise(counts)] if small else numbers
-    parts = (Part.of(data, rows, part["masks"]) for part, rows in zip(clients, examples, strict=True))
-    return [part.pad(dict.fromkeys(part.lists, LIST)) for part in everywhere(finders, data, Partition(tuple(parts)))]
+
+    # 2. its partition into the clients
+    parts = [Part.of(data, rows, part["masks"]) for part, rows in zip(clients, examples, strict=True)]
+    results = everywhere(finders, data, Partition(tuple(parts)))
+    return [part.pad(dict.fromkeys(part.lists, LIST)) for part in results]
 
 
 def _node_numbers(counts: Sequence[int], small: bool) -> list[np.ndarray]:

@@ -113,7 +113,8 @@ class BytesEngine(Simulation):
             down = encode(message)
             read = partial(decode, device=client.graph.device)
             client.state = read(encode(client.state))
-            from_peers |= {"received": {name: read(blob) for name, blob in peers.items()}} if from_peers else {}
+            if from_peers:
+                from_peers["received"] = {name: read(blob) for name, blob in peers.items()}
             reply = step(client, read(down) | from_peers)
             new_data = reply.pop(DATA, None)
             up = encode(reply)

@@ -49,8 +49,8 @@ class Csr(NamedTuple):
     def transpose(self) -> "Csr":
         """The transpose [cols, rows]."""
         rows = torch.arange(self.rows, dtype=torch.int32, device=self.starts.device)
-        row = torch.repeat_interleave(rows, self.starts.diff().long())
-        order = torch.argsort(self.columns, stable=True)
+        row = torch.repeat_interleave(rows, self.starts.diff().long())  # [nnz]
+        order = torch.argsort(self.columns, stable=True)  # [nnz]
         starts = self.starts.new_zeros(self.cols + 1)
         starts[1:] = torch.bincount(self.columns, minlength=self.cols).cumsum(0)
         return Csr(starts, row[order], self.values[order], self.cols, self.rows)
@@ -66,7 +66,7 @@ class Csr(NamedTuple):
 
     def diagonal_blocks(self, rows: int) -> "Csr":
         """The blocks [rows, rows] of a block-diagonal matrix, below each other."""
-        sizes = self.starts[::rows].diff().long()
+        sizes = self.starts[::rows].diff().long()  # entries of each block
         first = torch.repeat_interleave(torch.arange(len(sizes), dtype=torch.int32, device="cpu") * rows, sizes)
         return self._replace(columns=self.columns - first, cols=rows)
 
@@ -124,12 +124,12 @@ def weighted_scatter(dense: Tensor, columns: Tensor, values: Tensor, rows: int) 
     dense [m, k], columns int64 [m, j], values [m, j]. Not differentiable by itself.
     """
     # computed as one product with a matrix; on the host without its zeros, whose count a GPU would have to wait for
-    column = columns.reshape(-1)
+    column = columns.reshape(-1)  # [m j]
     host = values.device.type == "cpu"
     entry = torch.nonzero(values.reshape(-1))[:, 0] if host else torch.arange(len(column), device=column.device)
     entry = entry[torch.argsort(column[entry], stable=True)]
     starts = column.new_zeros(rows + 1, dtype=torch.int32)
-    starts[1:] = _counts(column[entry], rows).cumsum(0)
+    starts[1:] = _counts(column[entry], rows).cumsum(0)  # [rows + 1]
     row = torch.div(entry, columns.shape[1], rounding_mode="floor").int()
     matrix = Csr(starts, row, values.reshape(-1)[entry], rows, len(dense)).torch()
     out = dense.new_empty(rows, dense.shape[1])
@@ -227,7 +227,7 @@ class StackedCsr:
         """All members' rows below each other [P rows, longest]."""
         m = self.whole
         degree = m.starts.diff().long()  # [P rows]
-        values = m.values.new_zeros(m.rows, max(1, int(degree.max())))
+        values = m.values.new_zeros(m.rows, max(1, int(degree.max())))  # [P rows, longest]
         columns = torch.zeros_like(values, dtype=torch.int64)
         row = torch.repeat_interleave(torch.arange(m.rows, device="cpu"), degree)
         place = torch.arange(len(m.columns), device="cpu") - m.starts[row].long()
@@ -242,11 +242,11 @@ class StackedCsr:
         those columns, [rows, m].
         """
         codes, at = torch.unique(self._owners() * self.cols + self.whole.columns, return_inverse=True)
-        owner = torch.div(codes, self.cols, rounding_mode="floor")
-        counts = torch.bincount(owner, minlength=self.clients)
+        owner = torch.div(codes, self.cols, rounding_mode="floor")  # client of each touched column
+        counts = torch.bincount(owner, minlength=self.clients)  # [P]
         width = int(counts.max())
         place = torch.arange(len(codes), device="cpu") - (counts.cumsum(0) - counts)[owner]
-        rows = torch.full((self.clients, width), self.cols, device="cpu")
+        rows = torch.full((self.clients, width), self.cols, device="cpu")  # [P, m]
         rows[owner, place] = codes - owner * self.cols
         narrow = self.whole._replace(columns=place[at].int(), cols=width)
         return rows.to(self.device), StackedCsr.from_whole(narrow, self.clients, self.device)

@@ -36,9 +36,9 @@ def nonzero_columns(member: Tensor, fill: Tensor, max_count: int) -> tuple[Tenso
     each column. m is the largest number of ones in a row, rounded up (`round_up`). max_count: an upper bound of the
     ones in a row; accelerators compute m from it (see `common_length`).
     """
-    rank = member.cumsum(1)
+    rank = member.cumsum(1)  # [s, n]
     size = round_up(common_length(rank[:, -1], min(max_count, member.shape[1])))
-    numbers = fill.repeat(1, size + 1)
+    numbers = fill.repeat(1, size + 1)  # [s, m + 1]; the last column takes the zeros' writes
     columns = torch.arange(member.shape[1], device=member.device).expand_as(member)
     numbers.scatter_(1, torch.where(member > 0, rank - 1, size), columns)
     return numbers[:, :size], rank

@@ -144,13 +144,15 @@ class _Product(Operation):
 
 @kernel
 def _multiply_picked(at: Tensor, shift: Tensor, dense: Tensor, table: PaddedRows) -> Tensor:
-    columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
+    columns = table.columns.index_select(0, at) + shift[:, None]  # [m, longest]
+    values = table.values.index_select(0, at)  # [m, longest]
     return F.embedding_bag(columns, dense, mode="sum", per_sample_weights=values)
 
 
 @kernel
 def _multiply_picked_transposed(at: Tensor, shift: Tensor, grad: Tensor, table: PaddedRows, count: int) -> Tensor:
-    columns, values = table.columns.index_select(0, at) + shift[:, None], table.values.index_select(0, at)
+    columns = table.columns.index_select(0, at) + shift[:, None]  # [m, longest]
+    values = table.values.index_select(0, at)  # [m, longest]
     return weighted_scatter(grad, columns, values, count)
 
 
