@@ -10,7 +10,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import pytest
 
 from fedweave.core.bounds import limits
-from fedweave.core.settings import Settings, checked
+from fedweave.core.settings import Settings, convert_setting
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Parameter, field_parameters, parameters, registry, resolve
 from fedweave.reports.listing import type_name
@@ -77,7 +77,7 @@ def test_what_is_just_outside_a_range_is_refused_at_both_doors(section: str, nam
 def test_defaults_are_within_their_ranges(section: str, name: str) -> None:
     for key, one in ranges(section, name).items():
         if one.default not in (None, dataclasses.MISSING):
-            checked(key, list(one.default) if isinstance(one.default, tuple) else one.default, one.hint)
+            convert_setting(key, list(one.default) if isinstance(one.default, tuple) else one.default, one.hint)
 
 
 def test_the_list_of_settings_shows_ranges() -> None:

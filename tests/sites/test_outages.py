@@ -70,7 +70,7 @@ def test_a_run_waits_for_no_site_that_has_left_the_project(
     about, config = Project(("bank-a", "bank-b", "bank-c"), "localhost", 9), experiment()
     outage = Outage(60.0, tmp_path / "out", removed)
     with pytest.raises(FedweaveError):
-        running._jobs(admin, config, about, "r1", tmp_path, tmp_path / "out", lambda now: None, 1.0, outage)
+        running._run_jobs(admin, config, about, "r1", tmp_path, tmp_path / "out", lambda now: None, 1.0, outage)
     assert asked == [("bank-b",)] * waits
 
 
@@ -94,7 +94,7 @@ def test_a_site_that_is_lost_twice_in_a_round_ends_the_run_by_name(
     about, config = Project(("bank-a", "bank-b", "bank-c"), "localhost", 9), experiment()
     outage = Outage(60.0, tmp_path / "out")
     with refusal("job.lost-twice", "bank-b"):
-        running._jobs(admin, config, about, "r1", tmp_path, tmp_path / "out", lambda now: None, 1.0, outage)
+        running._run_jobs(admin, config, about, "r1", tmp_path, tmp_path / "out", lambda now: None, 1.0, outage)
     assert len(jobs) == 3
 
 
@@ -123,7 +123,7 @@ def test_the_administrator_follows_the_job_that_goes_on(
     listed = [SimpleNamespace(job=job, run="r1", over=ended) for job, ended in runs.items()]
     listed.append(SimpleNamespace(job="j9", run="r9", over=False))
     admin: Any = SimpleNamespace(over=over.get, progress=lambda job: {} if answers else None, jobs=lambda: listed)
-    assert running._alive(admin, tmp_path, 0.0) == followed
+    assert running._running_job(admin, tmp_path, 0.0) == followed
 
 
 @pytest.mark.parametrize("begins", [True, False])
@@ -145,7 +145,7 @@ def test_a_copy_that_waits_for_a_dead_site_holds_no_run(
     )
     about, config, out = Project(("bank-a", "bank-b", "bank-c"), "localhost", 9), experiment(), tmp_path / "out"
     with pytest.raises(FedweaveError):
-        running._jobs(admin, config, about, "r1", tmp_path, out, lambda now: None, 0.0, Outage(0.0, out), "j2")
+        running._run_jobs(admin, config, about, "r1", tmp_path, out, lambda now: None, 0.0, Outage(0.0, out), "j2")
     assert (watched, [*over]) == ((["j2"], []) if begins else (["j3"], ["j2"]))
 
 

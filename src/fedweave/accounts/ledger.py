@@ -359,8 +359,9 @@ def as_rows(ledger: pa.Table, member: str = "") -> list[Record]:
     Characters that could control a terminal, or hide in it, are escaped.
     """
     kinds = flows(of_member(ledger, member) if member else ledger)
-    return [
-        {
+    records = list[Record]()
+    for one in kinds:
+        record = {
             "purpose": printable(one.purpose),
             "from": [*map(printable, one.senders)],
             "to": [*map(printable, one.receivers)],
@@ -374,8 +375,8 @@ def as_rows(ledger: pa.Table, member: str = "") -> list[Record]:
             "first": one.first and one.first.isoformat(),
             "last": one.last and one.last.isoformat(),
         }
-        for one in kinds
-    ]
+        records.append(record)
+    return records
 
 
 def as_csv(rows: Sequence[Record]) -> str:

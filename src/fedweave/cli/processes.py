@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedweave.experiment.config.sections import MAX_THREADS
-from fedweave.sites.operation.alive import chosen, process
+from fedweave.sites.operation.alive import member_folders, process
 
 
 class LogFormat(StrEnum):
@@ -110,7 +110,7 @@ def alive(
 ) -> None:
     """Show which of the server and the sites of this machine run, for probes: it sends no request and takes a fraction
     of a second. Exit code 1 if one does not run."""
-    running = {folder.name: process(folder) for folder in chosen(directory, tuple(only or ()))}
+    running = {folder.name: process(folder) for folder in member_folders(directory, tuple(only or ()))}
     for name, pid in running.items():
         typer.echo(f"{name}: {'not running' if pid is None else f'process {pid}'}")
     if None in running.values():

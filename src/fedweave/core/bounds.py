@@ -1,5 +1,5 @@
 """Ranges of settings, as the types of their fields: written here or in a field's type and nowhere else. The check of a
-value (`core.settings.checked`), its message and the lists of settings read them from there."""
+value (`core.settings.convert_setting`), its message and the lists of settings read them from there."""
 
 import inspect
 import math

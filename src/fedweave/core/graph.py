@@ -241,7 +241,10 @@ def make_graph(
     n, label_count = x.shape[0], len(y)
     rows = padded_rows(n) if rows is None else rows
     of_nodes = graph_of is None and (edge_attrs is None or not edge_attrs.examples) and pairs is None
-    examples = rows if of_nodes else padded_rows(label_count) if examples is None else examples
+    if of_nodes:
+        examples = rows
+    elif examples is None:
+        examples = padded_rows(label_count)
     for what, count, size in (("nodes", n, rows), ("examples", label_count, examples)):
         if size % BLOCK or size < count:
             raise ValueError(f"{count} {what} cannot be padded to {size} rows; take one of core.sizes")

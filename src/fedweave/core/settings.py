@@ -130,7 +130,7 @@ def check_settings(
         if name not in hints or not _is_plain(value):
             continue
         try:
-            checked(path, _without_numpy(value), hints[name])
+            convert_setting(path, _without_numpy(value), hints[name])
         except PydanticUserError:  # the type is of objects
             continue
         except ConfigError as error:
@@ -138,7 +138,7 @@ def check_settings(
     check_beside(f"{owner}.", values, defaults, hints)
 
 
-def checked(path: str, value: object, hint: Any) -> object:
+def convert_setting(path: str, value: object, hint: Any) -> object:
     """The value of a setting of the type `hint`, converted to that type; `path` names it.
 
     Raises:

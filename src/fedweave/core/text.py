@@ -17,7 +17,8 @@ def printable(text: str) -> str:
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun: "1 site", "2,000 classes"."""
-    return f"{number:,} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def cell(value: object) -> object:

@@ -197,7 +197,10 @@ def _tables_with(tables: Sequence[Table], meaning: str, column: str) -> list[int
     """The places of the tables where `column`, as its owner names it, has the meaning: all tables that can have the
     meaning; for meanings of examples only the first such table."""
     stems = [table.path.stem for table in tables]
-    known = COLUMNS["graph" if "graphs" in stems else "edge" if stems[0] == "edges" else "node"]
+    example = "edge" if stems[0] == "edges" else "node"
+    if "graphs" in stems:
+        example = "graph"
+    known = COLUMNS[example]
     places = list[int]()
     for at, (table, stem) in enumerate(zip(tables, stems, strict=True)):
         can_have = meaning in known.get(stem, COLUMNS["triple"]["triples"])

@@ -130,7 +130,9 @@ class Tabular(EdgeTables):
         """{name: the function that reads it} in order; each gets the record of the values before it."""
         nodes, edges, examples = tables.nodes, tables.edges, self.examples(tables)
         whose, known, categories = tables.graphs or nodes, self.special_columns, of_nodes(self.categories)
-        example = "graph" if tables.graphs else "edge" if self.of_edges else "node"
+        example = "edge" if self.of_edges else "node"
+        if tables.graphs:
+            example = "graph"
         split, owned = labelled and "split" in examples.columns, self.owner in whose.columns
         return {
             "ids": lambda record: columns.ids_of(nodes),

@@ -146,7 +146,10 @@ def member_holder(nodes: int, outside: Outside) -> np.ndarray:
 def exchange_names(names: Sequence[str], directed: bool) -> tuple[str, ...]:
     """The names of the columns that an exchange derives from the columns `names`."""
     columns = ("log neighbors", *(f"mean of {name}" for name in names))
-    return tuple(f"{EXCHANGED}{way} {name}".replace("  ", " ") for way in ways(directed) for name in columns)
+    result = list[str]()
+    for way in ways(directed):
+        result += [f"{EXCHANGED}{way} {name}".replace("  ", " ") for name in columns]
+    return tuple(result)
 
 
 def is_exchanged(name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedweave.core import plugins
 from fedweave.core.plugins import label, name_of
-from fedweave.core.settings import check_beside, checked
+from fedweave.core.settings import check_beside, convert_setting
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError, Faults
 from fedweave.experiment.config.plugins import Parameter, field_parameters, lookup, registry, values_of
@@ -134,7 +134,7 @@ def check_values(prefix: str, settings: Document, fields: Mapping[str, Parameter
             elif value is dataclasses.MISSING:
                 raise ConfigError(f"{path}: is missing and has no default", code="config.missing")
             else:
-                values[key] = checked(path, value, parameter.hint) if key in settings else value
+                values[key] = convert_setting(path, value, parameter.hint) if key in settings else value
     faults.refuse()
     defaults = {key: parameter.default for key, parameter in fields.items()}
     check_beside(prefix, values, defaults, {key: parameter.hint for key, parameter in fields.items()})
@@ -145,7 +145,7 @@ def accepts(parameter: Parameter, value: object) -> bool:
     """Whether a parameter of a plain type can have this value; parts are checked where they are chosen."""
     if parameter.family is None:
         try:
-            checked("", value, parameter.hint)
+            convert_setting("", value, parameter.hint)
         except ConfigError:
             return False
     return True

@@ -77,7 +77,9 @@ class Order:
         round, place = self._reached
         if self._predicted is not None:
             return PREDICTION
-        return SETUP if round == 0 else TRAINING if place < self._training else EVALUATION
+        if round == 0:
+            return SETUP
+        return TRAINING if place < self._training else EVALUATION
 
     def _due(self, round: int) -> tuple[str, ...]:
         if self._predicted is not None:

@@ -16,7 +16,7 @@ def folders(project: Path) -> list[Path]:
     return sorted(members, key=lambda each: not (each / "startup/fed_server.json").exists())
 
 
-def chosen(project: Path, only: Sequence[str] = ()) -> list[Path]:
+def member_folders(project: Path, only: Sequence[str] = ()) -> list[Path]:
     """The `folders` on this machine; with `only`, just these members' folders.
 
     Raises:

@@ -22,7 +22,7 @@ from fedweave.errors import FedweaveError, UserError
 from fedweave.sites.flare.folder import LOG, LOG_FORMAT, private_file
 from fedweave.sites.flare.machine import metrics_port
 from fedweave.sites.flare.provision import close_inside, kind, settle
-from fedweave.sites.operation.alive import PID, chosen, folders, process
+from fedweave.sites.operation.alive import PID, folders, member_folders, process
 from fedweave.sites.operation.certificates import check_startup
 
 _BEGINS = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (?:UTC )?", re.MULTILINE)
@@ -149,7 +149,7 @@ def members(project: Path, only: tuple[str, ...] = ()) -> list[SiteProcess]:
     Raises:
         UserError: there is no folder, or a member in `only` has none.
     """
-    return list(map(SiteProcess, chosen(project, only)))
+    return list(map(SiteProcess, member_folders(project, only)))
 
 
 def local_processes(project: Path) -> list[SiteProcess]:

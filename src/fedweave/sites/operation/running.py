@@ -83,19 +83,19 @@ def run(
         if resume or overwrite:
             _end_earlier(admin, directory, news)
         with replacing(directory) if overwrite else nullcontext():
-            number = _number(project, about, directory, resume)
+            number = _run_number(project, about, directory, resume)
             outage = Outage(config.engine.values["wait"], directory, set(about.sites) - set(now.sites))
             follow = ""
             while True:
                 try:
-                    return _jobs(admin, config, about, number, project, directory, news, patience, outage, follow)
+                    return _run_jobs(admin, config, about, number, project, directory, news, patience, outage, follow)
                 except ServerAway as error:
                     remaining = outage.remaining()
                     if not remaining:
                         raise
                     news({"status": "no-server", "sites": [], "seconds": remaining, "error": str(error)})
                     admin.reconnect(project, remaining)
-                    follow = _alive(admin, directory)
+                    follow = _running_job(admin, directory)
                     if not follow:
                         _end_earlier(admin, directory, news)
 
@@ -178,7 +178,7 @@ class Outage:
             self._away = set()
 
 
-def _jobs(
+def _run_jobs(
     admin: Admin,
     config: Config,
     about: Project,
@@ -194,7 +194,7 @@ def _jobs(
     that the server has already, to begin with."""
     lost = set[str]()
     write(directory / CONFIG, lambda file: file.write(to_toml(config.plain()).encode()))
-    if follow and not _begins(admin, follow, patience):
+    if follow and not _starts_within(admin, follow, patience):
         notify({"status": "ending", "sites": []})
         _end(admin, follow, 0.0)
         follow = ""
@@ -226,7 +226,7 @@ def _jobs(
         lost = set(last["lost"] or {})
 
 
-def _begins(admin: Admin, job: str, seconds: float) -> bool:
+def _starts_within(admin: Admin, job: str, seconds: float) -> bool:
     """Whether a job of the server runs, or is over, within `seconds`. The copy of an interrupted job waits for all of
     its sites, also for those that the run could do without."""
     deadline = time.monotonic() + seconds
@@ -273,11 +273,11 @@ def _saved_round(directory: Path) -> int:
     return Checkpoint.load(path).round if path.exists() else 0
 
 
-def _number(project: Path, about: Project, directory: Path, resume: bool) -> str:
+def _run_number(project: Path, about: Project, directory: Path, resume: bool) -> str:
     if resume and (directory / RUN).exists():
         return number_of(directory)
     number = secrets.token_hex(8)
-    _keep(directory, {"run": number, "sites": list(about.sites), "project": str(project.resolve())})
+    _write_run(directory, {"run": number, "sites": list(about.sites), "project": str(project.resolve())})
     return number
 
 
@@ -313,8 +313,8 @@ def _read_run(directory: Path) -> Record:
         raise damage_error(path, str(error)) from error
 
 
-def _keep(directory: Path, known: Record) -> None:
-    write(directory / RUN, lambda file: file.write(json.dumps(known).encode()))
+def _write_run(directory: Path, content: Record) -> None:
+    write(directory / RUN, lambda file: file.write(json.dumps(content).encode()))
 
 
 def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
@@ -328,7 +328,7 @@ def _end_earlier(admin: Admin, directory: Path, notify: Notify) -> None:
             admin.fetch(job, lambda folder: bring(folder, directory))
 
 
-def _alive(admin: Admin, directory: Path, seconds: float = 30.0) -> str:
+def _running_job(admin: Admin, directory: Path, seconds: float = 30.0) -> str:
     """The number of the run's job that continues at the server after the connection to it was lost; "" without one.
 
     If the server was started again, that is a copy of the interrupted job (`gatekeeper.restart_jobs`). It marks the
@@ -365,7 +365,7 @@ def predict(
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
     saved(directory, config).at(when)  # with the plug-ins that made it
-    number = _number(project, about, directory, resume=True)
+    number = _run_number(project, about, directory, resume=True)
     with administer(project) as admin, lock(directory):
         _end_earlier(admin, directory, notify)
         here = set(admin.wait_for(about.sites, patience))
@@ -386,7 +386,7 @@ def predict(
 def _watch(admin: Admin, config: Config, here: set[str], job: str, directory: Path, notify: Notify) -> Record:
     """Watch a job of the run to its end, and bring its files. When a site that was lost, or was not `here`, is
     connected, ask the job to stop."""
-    _keep(directory, _read_run(directory) | {"job": job})
+    _write_run(directory, _read_run(directory) | {"job": job})
     stop, began, latest = False, time.monotonic(), Record()
     try:
         while True:
