@@ -115,22 +115,19 @@ def check_weights(module: nn.Module) -> None:
     inputs_of(type(module))
     weights = dict(module.named_parameters())
     tensors = weights | dict(module.named_buffers())
+    lazy = [path for path, weight in tensors.items() if nn.parameter.is_lazy(weight)]
+    statistics = [path for path in weights if is_statistic(path)]
+    frozen = [path for path, weight in weights.items() if not weight.requires_grad]
     unreal = [path for path, weight in weights.items() if not weight.is_floating_point()]
     kinds = ", ".join(sorted({str(weights[path].dtype) for path in unreal}))
     problems = {  # a sentence without its subject, with the names of weights at {}: these weights
         "has lazy layers ({}), whose sizes only data would settle; give them their sizes; the constructor's first two "
-        "parameters are features and classes.": [
-            path for path, weight in tensors.items() if nn.parameter.is_lazy(weight)
-        ],
+        "parameters are features and classes.": lazy,
         f"has weights of {kinds} ({{}}), which cannot be averaged here. Hold a complex weight as its real and its "
         "imaginary part (torch.view_as_real), and join them in forward.": unreal,
-        "has weights ({}) whose names mark running statistics, which no gradient moves. Rename them.": [
-            path for path in weights if is_statistic(path)
-        ],
+        "has weights ({}) whose names mark running statistics, which no gradient moves. Rename them.": statistics,
         "has frozen weights ({}), which would be trained and sent like all others; let them train, or give what the "
-        "frozen layers make of features as features.": [
-            path for path, weight in weights.items() if not weight.requires_grad
-        ],
+        "frozen layers make of features as features.": frozen,
     }
     name = type(module).__name__
     if not weights:
