@@ -515,7 +515,7 @@ def counting(case: Case) -> Case:
         w[name] = torch.eye(8)
     w["3/weight"][:2, 1], w["3/bias"] = torch.tensor([0.5, 4.0]), torch.tensor([0.0, -2.0])
     p = probabilities(case.net, nest(w), graph_of(case.data, case.data.features, case.dtype)).double().numpy()
-    return case._replace(w=nest(w), expected=lambda at: p[at])
+    return case._replace(w=nest(w), predict=lambda at: p[at])
 
 
 def test_small_effects_on_sure_scores_are_shown_with_two_digits() -> None:

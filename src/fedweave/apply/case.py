@@ -36,8 +36,8 @@ Example: TypeAlias = int | np.ndarray  # its place, or of a pair int64 [3], the 
 class Case(NamedTuple):
     """A model and the data that has the example.
 
-    data: a client's. places: int64 [e], the numbers of its examples, which name them where there are no ids. expected:
-    float64 [outputs], what the model predicts for the example. origin: which data typical values are of.
+    data: a client's. places: int64 [e], the numbers of its examples, which name them where there are no ids. predict:
+    float64 [outputs], what the model predicts for an example. origin: which data typical values are of.
     relations: the names of links' relations, if pairs are explained. learned: whether nodes have learned vectors, and
     no columns.
     """
@@ -50,7 +50,7 @@ class Case(NamedTuple):
     form: DataForm
     flagging: Flagging | None
     places: np.ndarray
-    expected: Callable[[Example], np.ndarray]
+    predict: Callable[[Example], np.ndarray]
     origin: str
     relations: tuple[str, ...] = ()
     learned: bool = False
@@ -83,7 +83,7 @@ def case_of_tables(place: Path, tables: Path, client: str | None, model: str | N
     scorer = scorer_at(place, model, client, when)
     data, dtype = load_new_data(scorer.before, tables).data, DTYPES[scorer.dtype]
 
-    def expected(at: Example) -> np.ndarray:
+    def predict(at: Example) -> np.ndarray:
         p = probabilities(scorer.net, scorer.weights, graph_of(data, data.features, dtype))
         return p[at].double().numpy()
 
@@ -96,7 +96,7 @@ def case_of_tables(place: Path, tables: Path, client: str | None, model: str | N
         form=scorer.form,
         flagging=scorer.flagging,
         places=np.arange(data.examples),
-        expected=expected,
+        predict=predict,
         origin=f"in {tables}",
     )
 
@@ -112,7 +112,7 @@ def case_of_run(place: Path, config: Config, client: str | None, model: str | No
     [data] = shares(run.built.data, [part])
     flagging = flagging_of(run, {client: w})
 
-    def expected(at: Example) -> np.ndarray:
+    def predict(at: Example) -> np.ndarray:
         return probabilities(run.net_of(client), w, graph)[at].double().numpy()
 
     return Case(
@@ -124,7 +124,7 @@ def case_of_run(place: Path, config: Config, client: str | None, model: str | No
         form=form_of_client(run, form_of_run(run), client),
         flagging=flagging.get(client) if isinstance(flagging, dict) else flagging,
         places=part.examples,
-        expected=expected,
+        predict=predict,
         origin=f"of {client}",
     )
 
@@ -151,7 +151,7 @@ def case_of_link(
         ids=tuple(names.tolist()),
     )
 
-    def expected(at: Example) -> np.ndarray:
+    def predict(at: Example) -> np.ndarray:
         table = score_pairs(client, net, w, graph, names, links, np.asarray(at)[:, None])
         p = float(table["score"][0].as_py())
         return np.array([1 - p, p])
@@ -165,7 +165,7 @@ def case_of_link(
         form=form_of_client(run, form_of_run(run), client),
         flagging=None,
         places=np.arange(data.nodes),
-        expected=expected,
+        predict=predict,
         origin=f"of {client}",
         relations=links.relations,
         learned=config.learned,

@@ -229,18 +229,18 @@ def _attack(run: Trained, before: Trained, removed: Removed) -> Separation | Non
     global_model = run.algorithm.global_model(run.state)
     personal = {} if global_model is not None else run.models("personal")
     fed, partition, graphs = before.built.fed, before.built.partition, graphs_of(before.built.fed)
-    seen = dict(zip(fed.clients, before.seen.parts, strict=True))
+    fed_parts = dict(zip(fed.clients, before.seen.parts, strict=True))  # one part where all data is pooled
     parts = dict(zip(client_ids(len(partition.parts), partition.names), partition.parts, strict=True))
     members, references = list[np.ndarray](), list[np.ndarray]()
-    for client, (leaving, test) in removed.rows.items():
-        holder = client if client in seen else next(iter(seen))  # a run on pooled data has one client
+    for client, (trained_rows, test) in removed.rows.items():
+        holder = client if client in fed_parts else next(iter(fed_parts))
         w = global_model if global_model is not None else personal.get(holder)
         if w is None:
             continue
         net = run.algorithm.test_net if global_model is not None else run.net_of(holder)
         loss = losses(net, w, graphs[holder])
-        place = np.searchsorted(seen[holder].examples, parts[client].examples)
-        members.append(-loss[place[leaving]])
+        place = np.searchsorted(fed_parts[holder].examples, parts[client].examples)
+        members.append(-loss[place[trained_rows]])
         references.append(-loss[place[test]])
         if not test.any() and fed.test is not None:
             references.append(-losses(net, w, fed.test)[fed.test.masks[TEST].cpu().numpy()])

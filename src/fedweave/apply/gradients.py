@@ -33,7 +33,7 @@ def gradients(surroundings: Surroundings, alone: bool) -> tuple[list[Reason], fl
             part = float(effect[nodes[:, None], columns].sum())
             if part != 0:
                 value = surroundings.values(columns, near.x[nodes])
-                text = surroundings.columns.written(columns, typical)
+                text = surroundings.columns.text_of(columns, typical)
                 reasons.append(Reason("column", prefix + name, value, text, None, part))
     for node in range(len(near.nodes)):
         if surroundings.can_leave(node):

@@ -139,7 +139,7 @@ def _columns(surroundings: Surroundings) -> list[Change]:
         for name, columns in surroundings.groups.items():
             typical = columns_of.typical[columns]
             if (rows[:, columns] != typical).any():
-                value, text = surroundings.values(columns, rows), columns_of.written(columns, columns_of.typical)
+                value, text = surroundings.values(columns, rows), columns_of.text_of(columns, columns_of.typical)
                 copy = partial(near.with_columns, nodes, columns, typical)
                 changes.append(Change("column", prefix + name, value, text, copy))
     return changes
@@ -154,7 +154,7 @@ def _edge_columns(surroundings: Surroundings) -> list[Change]:
     for name, columns in columns_of.groups.items():
         typical = columns_of.typical[columns]
         if (row[columns] != typical).any():
-            value, text = columns_of.written(columns, row), columns_of.written(columns, columns_of.typical)
+            value, text = columns_of.text_of(columns, row), columns_of.text_of(columns, columns_of.typical)
             copy = partial(near.with_edge_columns, near.target, columns, typical)
             changes.append(Change("column", name, value, text, copy))
     return changes
@@ -173,7 +173,7 @@ def _edge(surroundings: Surroundings, edge: int) -> Change:
     near, attributes, texts = surroundings.near, surroundings.near.edge_attrs, []
     if attributes is not None and attributes.features is not None:
         for name, columns in list(surroundings.edge_columns.groups.items())[:MAX_VALUES]:
-            texts.append(f"{name} {surroundings.edge_columns.written(columns, attributes.features[edge])}")
+            texts.append(f"{name} {surroundings.edge_columns.text_of(columns, attributes.features[edge])}")
     if attributes is not None and attributes.time is not None and near.link is None:
         texts.append(f"time {attributes.format_time(attributes.time[edge])}")
     places = tuple(near.ends[:, edge].tolist()) if surroundings.of_graph else ()

@@ -96,7 +96,7 @@ def reasons(case: Case, example: Example, target: str | None = None, method: Met
         UserError: there is no such target, or the model reads more than columns and edges.
     """
     # 1. The score, and what is around the example.
-    data, expected = case.data, case.expected(example)  # [outputs]
+    data, expected = case.data, case.predict(example)  # [outputs]
     is_pair = isinstance(example, np.ndarray)
     output, quantity = (1, "probability of a link") if is_pair else _target(case, expected, target)
     score = float(expected[output])

@@ -64,7 +64,7 @@ class Surroundings:
         data, at = self.case.data, int(self.near.nodes[node])
         if self.of_graph:
             kind = self.columns.groups.get("label")
-            return f"{node}" if kind is None else f"{node} {self.columns.written(kind, self.near.x[node])}"
+            return f"{node}" if kind is None else f"{node} {self.columns.text_of(kind, self.near.x[node])}"
         names = data.node_ids if data.example == "edge" else data.ids
         return names[at] if names else str(self.case.places[at] if data.example == "node" else at)
 
@@ -85,7 +85,7 @@ class Surroundings:
 
     def values(self, columns: list[int], rows: np.ndarray) -> str:
         """What the columns of one group say in some rows [m, d]."""
-        values = dict.fromkeys(self.columns.written(columns, row) for row in rows)
+        values = dict.fromkeys(self.columns.text_of(columns, row) for row in rows)
         return ", ".join(values) if len(values) <= MAX_VALUES else counted(len(values), "value")
 
     def can_leave(self, node: int) -> bool:

@@ -49,7 +49,7 @@ class Columns:
                     count[::-1].argmax()
                 ]  # of equally frequent ones the first category
 
-    def written(self, columns: list[int], row: np.ndarray) -> str:
+    def text_of(self, columns: list[int], row: np.ndarray) -> str:
         """What the columns of one group say in a row [d], in the data's units."""
         values = row[columns] * self._divisor[columns] + self._shift[columns]
         contents_of = [contents.column(self.names[at]) for at in columns]
