@@ -1,10 +1,12 @@
 """Small random graphs."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from torch.utils import _pytree as pytree
 
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.graph_arrays import graph_arrays
@@ -40,3 +42,14 @@ def padded_alike(graphs: Sequence[Graph]) -> list[Graph]:
         make_graph(**graph_arrays(graph)._asdict(), dtype=graph.x.dtype, rows=rows, examples=examples)
         for graph in graphs
     ]
+
+
+def dims_of(stacked: Graph) -> Graph:
+    """What `vmap` divides of stacked graphs: every tensor along its first axis."""
+    leaves, spec = pytree.tree_flatten(stacked)
+    return pytree.tree_unflatten([0 if isinstance(leaf, torch.Tensor) else None for leaf in leaves], spec)
+
+
+def replace_fields(value: Any, /, **fields: Any) -> Any:
+    """A graph, or another named tuple, with other values of some fields."""
+    return value._replace(**fields)
