@@ -13,6 +13,7 @@ from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
 from fedweave.models import GAT, GCN, GINE, PNA, directions, gat, gcn, gine, pna
 from fedweave.ops.row_reductions import largest
+from tests.random_graphs import dims_of, replace_fields
 
 N, M, D, K = 20, 70, 5, 3
 DELTA = 1.3
@@ -126,7 +127,7 @@ def test_ports_are_two_more_features_of_edges_in_attention():
     """Numbered by hand: the how manieth other end, in order of the edges, at the target and at the source."""
     graph, x, index, e, _ = a_graph()
     own = graph.whole_edges.members[0]
-    ported = own.edge_attrs._replace(ports=True)
+    ported = replace_fields(own.edge_attrs, ports=True)
     graph = make_graph(x.numpy(), own.index, graph.y[:N].numpy(), graph.masks[:, :N], dtype=x.dtype, edge_attrs=ported)
     ports, known = torch.zeros(M, 2, dtype=torch.float64), {}
     for row, (source, target) in enumerate(index.T.tolist()):
@@ -186,7 +187,7 @@ def test_many_clients_at_once_get_what_each_gets_alone(name):
     alone = [both(w, graph, drawn) for w, graph, drawn in zip(fresh, graphs, keys, strict=True)]
     stacked = torch.utils._pytree.tree_map(lambda *own: torch.stack(own), *fresh)
     batch = stack(graphs)
-    there = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, batch)
+    there = dims_of(batch)
     together = torch.func.vmap(both, (0, there, 0))(stacked, batch, torch.stack(keys))
     for place, (gradients, value) in enumerate(alone):
         torch.testing.assert_close(together[1][place], value, rtol=1e-5, atol=1e-6)
@@ -209,7 +210,7 @@ def test_matrices_beside_each_other_are_one_product(width):
     """Without features of edges, as of a graph that stands for clients', their weights are left out."""
     graph, *_ = a_graph()
     if not width:
-        own = graph.whole_edges.members[0].edge_attrs._replace(features=None)
+        own = replace_fields(graph.whole_edges.members[0].edge_attrs, features=None)
         graph = make_graph(
             graph.x.numpy(), own.ends, graph.y.numpy(), graph.masks.numpy(), dtype=torch.float64, edge_attrs=own
         )

@@ -1,4 +1,4 @@
-"""GAT against PyTorch Geometric's `GATConv`, cases worked by hand, one client against a batch, and Cora."""
+"""Attention: cases worked by hand, gradients, dropout, one graph under many models, and Cora with GAT."""
 
 import functools
 import math
@@ -12,47 +12,17 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch_geometric.nn import GATConv
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.graph import Graph, stack
+from fedweave.core.graph import Graph
 from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
-from fedweave.learn import Adam, fit
-from fedweave.models import MODELS, gat
+from fedweave.models import MODELS
 from fedweave.ops.attention import attend
 from fedweave.ops.sparse import Sparse
 from tests.contract.federations import state_after
 from tests.models.test_gcnii import accuracy
-from tests.models.test_layers import TOLERANCE, graph_of
-from tests.random_graphs import padded_alike
-
-
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize(("heads", "concat"), [(1, True), (3, True), (3, False)])
-def test_convolution_equals_the_reference(heads: int, concat: bool, sparse: bool, dtype: torch.dtype) -> None:
-    nodes, fan_in, fan_out = 40, 11, 4
-    graph, x, edges = graph_of(nodes, fan_in, sparse, dtype, seed=1)
-    layer, reference = (
-        gat.convolution(fan_in, fan_out, heads, concat),
-        GATConv(fan_in, fan_out, heads, concat).to(dtype),
-    )
-    w = {name: (value.to(dtype) + 0.1).requires_grad_() for name, value in layer.init(random.key(5)).items()}
-    theirs = {"weight": reference.lin.weight, "source": reference.att_src, "target": reference.att_dst}
-    theirs["bias"] = reference.bias
-    with torch.no_grad():
-        for name, parameter in theirs.items():
-            parameter.copy_(w[name].T if name == "weight" else w[name].view(parameter.shape))
-    out, expected = layer.apply(w, graph, graph.x, None)[:nodes], reference(x, edges)
-    torch.testing.assert_close(out, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
-    pull = torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape)
-    mine = torch.autograd.grad((out * pull).sum(), [w[name] for name in theirs])
-    grads = torch.autograd.grad((expected * pull).sum(), list(theirs.values()))
-    for name, own, slope in zip(theirs, mine, grads, strict=True):
-        wanted = slope.T if name == "weight" else slope.flatten()
-        torch.testing.assert_close(own, wanted, atol=10 * TOLERANCE[dtype], rtol=10 * TOLERANCE[dtype])
 
 
 def pattern(dense: list[list[int]]) -> Sparse:
@@ -138,20 +108,6 @@ def test_one_graph_under_many_models(make_graphs: Callable[..., dict[str, Graph]
             torch.testing.assert_close(together[seed], alone, atol=1e-12, rtol=1e-12)
 
 
-def test_many_graphs_under_one_model(make_graphs: Callable[..., dict[str, Graph]]) -> None:
-    graphs = list(make_graphs([33, 5, 70]).values())
-    model = MODELS["gat"](hidden=3, heads=2).build(6, 3)
-    w = models.init(model, random.key(1), torch.float64)
-    together = stack(padded_alike(graphs))
-    dims = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
-    batched = vmap(lambda graph: logits_and_slopes(model, w, graph), in_dims=(dims,))(together)
-    for site, graph in enumerate(graphs):
-        out, *grads = logits_and_slopes(model, w, graph)
-        assert torch.equal(batched[0][site, : len(graph.y)], out)
-        for of_batch, own in zip(batched[1:], grads, strict=True):
-            torch.testing.assert_close(of_batch[site], own, atol=1e-12, rtol=1e-12)
-
-
 @pytest.mark.often("gat")
 @pytest.mark.parametrize("name", ["gat", "gcnii"])
 def test_training_in_a_batch_recorded_or_not_equals_training_alone(
@@ -170,19 +126,6 @@ def test_training_in_a_batch_recorded_or_not_equals_training_alone(
     assert fed.recordings.played
     for end in ends[1:]:
         assert all(torch.equal(end[path], tensor) for path, tensor in ends[0].items())
-
-
-def test_fit_lowers_the_loss(make_graphs: Callable[..., dict[str, Graph]]) -> None:
-    [graph] = make_graphs([40]).values()
-    model = MODELS["gat"](dropout=0.0).build(6, 3)
-
-    def loss(w: Tree, graph: Graph, key: Tensor, _: Tree) -> Tensor:
-        return torch.nn.functional.cross_entropy(models.apply(model, w, graph, key)[:40], graph.y[:40])
-
-    w = models.init(model, random.key(0), torch.float64)
-    before = loss(w, graph, random.key(1), {})
-    _, after, _ = fit(loss, w, graph, random.key(1), Adam(0.01, 0.0), 60)
-    assert after < 0.7 * before
 
 
 def test_widths_and_heads() -> None:

@@ -1,5 +1,6 @@
 """A `torch.nn.Module` given to an algorithm as its model."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,7 @@ from fedweave.core import random
 from fedweave.datasets import Dataset
 from fedweave.experiment.rounds import RoundResult
 from fedweave.partition import Random
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 OPTIONS: dict[str, Any] = {"local_steps": 2, "lr": 0.05}
@@ -55,7 +57,7 @@ def test_a_module_trains_like_fedweaves_model_from_the_same_weights(data: Datase
         layer.lin.weight.data, layer.bias.data = weights["weight"].T.clone(), weights["bias"].clone()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     gcn = fedweave.models.GCN(hidden=8, dropout=0.0).build(data.features, data.classes)
-    same = tuple(layer._replace(init=lambda key, at=at: own[at]) for at, layer in zip(own, gcn, strict=True))
+    same = tuple(replace_fields(layer, init=lambda key, at=at: own[at]) for at, layer in zip(own, gcn, strict=True))
     ours, theirs = (trained(FedAvg(model, **OPTIONS), data) for model in (same, net))
     assert theirs.summary["global/loss"] == pytest.approx(ours.summary["global/loss"], rel=1e-6)
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
@@ -163,9 +165,9 @@ def test_weights_of_more_digits_than_the_run_are_noted(caplog: pytest.LogCapture
     data = small()
     partition, algorithm = Random(clients=2).cut(data, seed=0), FedAvg(Affine().double())
     fedweave.federation(data, partition, algorithm, dtype=torch.float64)
-    assert "digits" not in caplog.text
+    assert not caplog.records
     fedweave.federation(data, partition, algorithm)
-    assert "more digits than float32" in caplog.text
+    assert re.search("float32", caplog.text)
 
 
 class Mixing(Affine):

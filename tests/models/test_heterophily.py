@@ -12,7 +12,8 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import make_graph
 from fedweave.models import MODELS
-from tests.models.test_layers import TOLERANCE, graph_of
+from tests.models.reference import TOLERANCE, assert_equal, of_model, of_module, weights_of_model
+from tests.models.test_layers import graph_of
 
 NODES, FEATURES, CLASSES = 40, 11, 4
 
@@ -34,10 +35,7 @@ def smooth(edges: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def sgc(w: dict[str, Tensor], x: Tensor, edges: Tensor) -> Tensor:
-    reference = SGConv(FEATURES, CLASSES, K=2).to(x.dtype)
-    del reference.lin.weight, reference.lin.bias
-    reference.lin.weight, reference.lin.bias = w["0/weight"].T, w["2/bias"]
-    return reference(x, edges)
+    return of_module(SGConv(FEATURES, CLASSES, K=2), {"0/weight": "lin.weight", "2/bias": "lin.bias"}, x, edges)(w)
 
 
 def gprgnn(w: dict[str, Tensor], x: Tensor, edges: Tensor) -> Tensor:
@@ -85,17 +83,8 @@ def test_values_and_gradients_equal_the_reference(name: str, sparse: bool, dtype
     settings, reference = REFERENCES[name]
     graph, x, edges = graph_of(NODES, FEATURES, sparse, dtype, seed=1)
     model = MODELS[name](**settings).build(FEATURES, CLASSES)
-    w = models.init(model, random.key(2), dtype)
-    w = {at: {leaf: value + 0.05 for leaf, value in layer.items()} for at, layer in w.items()}  # no bias is 0
-    ours = {f"{at}/{leaf}": value.requires_grad_() for at, layer in w.items() for leaf, value in layer.items()}
-    theirs = {path: value.detach().clone().requires_grad_() for path, value in ours.items()}
-    out, expected = models.apply(model, w, graph)[:NODES], reference(theirs, x, edges)
-    torch.testing.assert_close(out, expected, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
-    pull = torch.linspace(-1, 1, out.numel(), dtype=dtype).view(out.shape)
-    grads = [torch.autograd.grad((o * pull).sum(), list(own.values())) for o, own in ((out, ours), (expected, theirs))]
-    for path, mine, wanted in zip(ours, *grads, strict=True):
-        assert wanted.any(), path
-        torch.testing.assert_close(mine, wanted, atol=20 * TOLERANCE[dtype], rtol=20 * TOLERANCE[dtype])
+    theirs = lambda w: reference(w, x, edges)  # noqa: E731
+    assert_equal(of_model(model, graph, NODES), theirs, weights_of_model(model, dtype), TOLERANCE[dtype])
 
 
 def test_nodes_at_distance_two() -> None:

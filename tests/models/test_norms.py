@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 from torch_geometric.nn import BatchNorm, GCNConv, GraphNorm, LayerNorm, SGConv
 
 from fedweave.algorithms import ALGORITHMS
@@ -23,7 +22,7 @@ from fedweave.learn import OPTIMIZERS, fit
 from fedweave.models import MODELS
 from fedweave.models.norms import with_norm
 from tests.models.test_layers import graph_of
-from tests.random_graphs import padded_alike
+from tests.random_graphs import dims_of, padded_alike, replace_fields
 from tests.refusals import refusal
 
 KINDS = ("layer", "graph", "batch")
@@ -54,7 +53,7 @@ def loss_of(graph: Graph, logits: Tensor) -> Tensor:
 
 
 def labeled(graph: Graph, classes: int = 3) -> Graph:
-    return graph._replace(y=torch.where(graph.real, torch.arange(graph.nodes) % classes, -1))
+    return replace_fields(graph, y=torch.where(graph.real, torch.arange(graph.nodes) % classes, -1))
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -155,8 +154,8 @@ def test_one_client_is_the_same_in_a_batch(name: str, kind: str, training: bool)
     assert any(layer.norms for layer in model)
     w, keys = models.init(model, random.key(2)), random.fold(random.key(3), torch.arange(3))
     stacked = stack(graphs)
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, stacked)
-    dims = dims._replace(edges=stacked.edges.dims if hasattr(stacked.edges, "dims") else dims.edges)
+    dims = dims_of(stacked)
+    dims = replace_fields(dims, edges=stacked.edges.dims if hasattr(stacked.edges, "dims") else dims.edges)
 
     def slope(w: Tree, graph: Graph, key: Tensor) -> Tree:
         return models.apply(model, w, graph, key if training else None)

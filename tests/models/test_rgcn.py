@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 from torch.func import vmap
+from torch_geometric.nn import RGCNConv
 
 from fedweave.algorithms import FedAvg
 from fedweave.core import model as models
@@ -14,6 +15,7 @@ from fedweave.core import random
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.links import Links
+from fedweave.core.tree import leaves
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.links import as_links
 from fedweave.experiment.build import federation
@@ -22,7 +24,8 @@ from fedweave.models.links import on_links
 from fedweave.models.rgcn import RGCN, convolution
 from fedweave.partition.edges import EdgeGroups
 from tests.contract.federations import state_after
-from tests.links.test_links import dims_of
+from tests.models.reference import assert_equal, of_layer, weights_of
+from tests.random_graphs import dims_of, replace_fields
 
 NODES, RELATIONS, BASES, IN, OUT = 17, 3, 2, 5, 4
 
@@ -47,29 +50,20 @@ def graph_of(
 @pytest.mark.parametrize("sparse", [True, False])
 def test_the_layer_is_pygs(directed: bool, sparse: bool) -> None:
     """Outputs and gradients, with what comes back along a link as further relations."""
-    conv = pytest.importorskip("torch_geometric.nn").RGCNConv
     columns = NODES if sparse else IN
     graph, edge_attrs = graph_of(0, directed, x=sp.eye(NODES, format="csr") if sparse else None)
-    layer = convolution(columns, OUT, RELATIONS, BASES)
-    w = {name: leaf.double().requires_grad_() for name, leaf in layer.init(random.key(0)).items()}
-    theirs = conv(columns, OUT, 2 * RELATIONS, BASES).double()
-    with torch.no_grad():
-        theirs.weight.copy_(w["basis"].unflatten(1, (BASES, OUT)).movedim(1, 0))
-        theirs.comp.copy_(w["mixture"])
-        theirs.root.copy_(w["root"])
-        theirs.bias.copy_(w["bias"].add_(0.5))
+    layer, conv = convolution(columns, OUT, RELATIONS, BASES), RGCNConv(columns, OUT, 2 * RELATIONS, BASES)
     ends, kind = torch.from_numpy(edge_attrs.ends), torch.from_numpy(edge_attrs.y)
     there = (ends, kind) if directed else (torch.cat([ends, ends.flip(0)], 1), kind.repeat(2))
-    edges = torch.cat([there[0], there[0].flip(0)], 1)
+    edges, kinds = torch.cat([there[0], there[0].flip(0)], 1), torch.cat([there[1], there[1] + RELATIONS])
     x = torch.eye(NODES, dtype=torch.float64) if sparse else graph.x[:NODES]
-    expected = theirs(x, edges, torch.cat([there[1], there[1] + RELATIONS]))
-    out = layer.apply(w, graph, graph.x, None)[:NODES]
-    torch.testing.assert_close(out, expected, atol=1e-9, rtol=0)
-    pull = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).view(out.shape)
-    ours = torch.autograd.grad((out * pull).sum(), [w["basis"], w["mixture"], w["root"]])
-    wanted = torch.autograd.grad((expected * pull).sum(), [theirs.weight, theirs.comp, theirs.root])
-    torch.testing.assert_close(ours[0].unflatten(1, (BASES, OUT)).movedim(1, 0), wanted[0], atol=1e-9, rtol=0)
-    torch.testing.assert_close(ours[1:], tuple(wanted[1:]), atol=1e-9, rtol=0)
+
+    def theirs(w: dict[str, torch.Tensor]) -> torch.Tensor:
+        basis = w["basis"].unflatten(1, (BASES, OUT)).movedim(1, 0).contiguous()
+        given = {"weight": basis, "comp": w["mixture"], "root": w["root"], "bias": w["bias"]}
+        return torch.func.functional_call(conv, given, (x, edges, kinds))
+
+    assert_equal(of_layer(layer, graph, NODES), theirs, weights_of(layer, torch.float64), 1e-9)
 
 
 def test_clients_together_are_clients_one_by_one() -> None:
@@ -106,7 +100,7 @@ def test_it_takes_the_relations_of_links() -> None:
     for split, same in ((0, False), (1, True), (2, True)):
         relation = data.edge_attrs.y.copy()  # type: ignore[union-attr]
         relation[data.public[split]] = (relation[data.public[split]] + 1) % RELATIONS
-        other = replace(data, edge_attrs=data.edge_attrs._replace(y=relation))
+        other = replace(data, edge_attrs=replace_fields(data.edge_attrs, y=relation))
         [changed] = client_graphs(other, EdgeGroups(clients=1, by="random").cut(other, 0)).values()
         assert torch.equal(models.embedded(net, w, changed), h) == same
 
@@ -119,5 +113,5 @@ def test_loop_and_batches_train_it_alike() -> None:
         fed = federation(data, cut, algorithm, mode=mode)
         state = state_after(algorithm, fed, 2)
         results.append(state["w"])
-    for loop, batch in zip(*(torch.utils._pytree.tree_leaves(each) for each in results), strict=True):
+    for (_, loop), (_, batch) in zip(*map(leaves, results), strict=True):
         torch.testing.assert_close(loop, batch, atol=1e-5, rtol=0)

@@ -16,7 +16,7 @@ from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.models import MODELS
 from fedweave.ops.linear import linear
-from tests.random_graphs import padded_alike
+from tests.random_graphs import dims_of, padded_alike
 
 SIZES = (20, 300, 33, 64, 161)
 NAMES = (*(name for name in MODELS if name != "star"), "shared")
@@ -58,7 +58,7 @@ def check_same_bits(model: models.Model, graphs: list[Graph], dtype: torch.dtype
         own = -logits.log_softmax(-1).gather(-1, graph.y.clamp(min=0)[:, None])[:, 0]
         return (own * graph.masks[0]).sum() / 16, logits
 
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
+    dims = dims_of(together)
     losses, outputs = vmap(loss, in_dims=(0, dims, 0))(w, together, keys)
     batched = gradients(losses.sum(), w)
     for site, graph in enumerate(graphs):

@@ -11,6 +11,7 @@ from fedweave.core.graph import make_graph, stack
 from fedweave.core.random import key
 from fedweave.datasets.edges import scale_features
 from fedweave.models import GAT, GINE, PNA, OnEdges, directions
+from tests.random_graphs import dims_of, replace_fields
 
 N, M, D, K = 30, 400, 4, 48
 KIND = {"hidden": 4, "edge_features": K, "dropout": 0.0}
@@ -35,7 +36,7 @@ def a_graph(edge_attrs, examples, seed=0, dtype=torch.float64):
     draw, (source, target) = np.random.default_rng(seed), edge_attrs.ends
     apart = source != target
     pairs = np.unique(np.concatenate([edge_attrs.ends[:, apart], edge_attrs.ends[::-1, apart]], 1), axis=1)
-    edge_attrs = edge_attrs._replace(examples=examples)
+    edge_attrs = replace_fields(edge_attrs, examples=examples)
     count = edge_attrs.total if examples else N
     x = draw.normal(size=(N, D)).astype(np.float32)
     return make_graph(
@@ -46,7 +47,7 @@ def a_graph(edge_attrs, examples, seed=0, dtype=torch.float64):
 def outcome(name, edge_attrs):
     """The logits, and the gradients of their squares, of an untrained model."""
     net, graph = MODELS[name].build(D, 2), a_graph(edge_attrs, name.startswith("edges"))
-    w = torch.utils._pytree.tree_map(lambda leaf: leaf.double(), models.init(net, key(1)))
+    w = models.init(net, key(1), torch.float64)
     rows = edge_attrs.total if name.startswith("edges") else N
     loss = lambda w: (models.apply(net, w, graph)[:rows] ** 2).sum()  # noqa: E731
     return models.apply(net, w, graph)[:rows], torch.func.grad(loss)(w), graph
@@ -57,7 +58,7 @@ def outcome(name, edge_attrs):
 @pytest.mark.parametrize("leads", [True, False])
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_kept_apart_changes_no_number(name, leads, how, monkeypatch):
-    edge_attrs = one_hot(how=how)._replace(directed=leads)
+    edge_attrs = replace_fields(one_hot(how=how), directed=leads)
     logits, gradients, graph = outcome(name, edge_attrs)
     own = graph.whole_edges.members[0].messages.offset_and_rest
     assert own[1].nnz < 0.1 * M * K < np.count_nonzero(edge_attrs.features)
@@ -78,7 +79,7 @@ def test_many_clients_at_once_get_what_each_gets_alone(name):
     graphs = [a_graph(edge_attrs, examples, seed, torch.float32) for seed, edge_attrs in enumerate(given)]
     w = models.init(net, key(1))
     batch = stack(graphs)
-    there = torch.utils._pytree.tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, batch)
+    there = dims_of(batch)
     together = torch.func.vmap(lambda graph: models.apply(net, w, graph), (there,))(batch)
     for place, (graph, edge_attrs) in enumerate(zip(graphs, given, strict=True)):
         rows = edge_attrs.total if examples else N
@@ -87,13 +88,17 @@ def test_many_clients_at_once_get_what_each_gets_alone(name):
 
 def test_what_each_split_sees_is_kept_apart_by_itself(monkeypatch):
     edge_attrs = one_hot()
-    edge_attrs = edge_attrs._replace(time=np.arange(M, dtype=np.float64), split_times=(200.0, 300.0), examples=True)
+    edge_attrs = replace_fields(
+        edge_attrs, time=np.arange(M, dtype=np.float64), split_times=(200.0, 300.0), examples=True
+    )
     net, w = MODELS["edges"].build(D, 2), None
     found = []
     for _ in range(2):
         graph = a_graph(edge_attrs, True)
-        w = w or torch.utils._pytree.tree_map(lambda leaf: leaf.double(), models.init(net, key(1)))
-        found.append([models.apply(net, w, graph._replace(edges=graph.whole_edges.at(split))) for split in range(3)])
+        w = w or models.init(net, key(1), torch.float64)
+        found.append(
+            [models.apply(net, w, replace_fields(graph, edges=graph.whole_edges.at(split))) for split in range(3)]
+        )
         for module in (edge_attributes, directions):
             monkeypatch.setattr(module, "WIDE", 1 << 30)
     for one, other in zip(*found, strict=True):
