@@ -1,8 +1,12 @@
 """A small experiment, and commands that run in the process of the test."""
 
+from collections.abc import Sequence
+
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.errors import FedweaveError
+from tests.refusals import refusal
 
 SMALL = """
 rounds = 3
@@ -34,3 +38,15 @@ def run(*words: object, code: int = 0) -> str:
     exit_code, stdout, stderr = call(*words)
     assert exit_code == code, stdout + stderr
     return stdout + stderr
+
+
+def refuse(words: Sequence[object], code: str, *facts: str) -> None:
+    """A command exits with 2 for an error with `code`, whose message has each of `facts` in their order."""
+    found = CliRunner().invoke(app, [*map(str, words)])
+    assert found.exit_code == 2, found.output
+    error: BaseException | None = found.exception
+    while error is not None and not isinstance(error, FedweaveError):
+        error = error.__cause__ or error.__context__
+    with refusal(code, *facts):
+        if error is not None:
+            raise error

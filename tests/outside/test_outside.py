@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,7 +22,7 @@ from fedweave.experiment import config
 from fedweave.experiment.rounds import train
 from fedweave.models import GCN, module
 from fedweave.python.training import load_run
-from tests.commands import run
+from tests.commands import refuse, run
 from tests.contract.federations import CLASSES, FEATURES, arrays, distance, federation
 from tests.refusals import refusal
 
@@ -61,33 +62,34 @@ def test_everything_may_come_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     run("run", str(folder / "config.toml"), "--out", str(tmp_path / "again"), "-q")
     again = json.loads((tmp_path / "again/summary.json").read_text())
     assert again["metrics"] == summary["metrics"]
-    assert "beta: float = 0.5" in run("list", "algorithms", f"{PLUGINS}:FedAvgM")
-    assert "FedAvgM on path" in (folder / "report.html").read_text() if run("report", str(folder)) else False
+    assert re.search(r"beta\b.*0\.5", run("list", "algorithms", f"{PLUGINS}:FedAvgM"))
+    run("report", str(folder))
+    assert (folder / "report.html").read_text().count("FedAvgM")
 
 
 @pytest.mark.parametrize(
-    ("plugin", "how", "said"),
+    ("plugin", "how", "code", "fact"),
     [
-        ("data.name=OddPath", "one way", "edge_index"),
-        ("data.name=OddPath", "infinite", "not finite"),
-        ("data.name=OddPath", "pair", "load returned tuple, not a Dataset"),
-        ("data.name=OddPath", "raises", "failed: KeyError: 'income'"),
-        ("partition.name=Careless", "twice", "client 0: an example is in two of train, val and test"),
-        ("partition.name=Careless", "short", "client 0: masks are bool [3, 7], not bool [3, 8]"),
-        ("partition.name=Careless", "beyond", "client 0: nodes are not all in 0..23"),
-        ("partition.name=Careless", "falling", "client 0: nodes are not rising"),
-        ("partition.name=Careless", "tuple", "client 0: it is tuple, not a Part"),
-        ("partition.name=Careless", "test", "a client trains on the global test"),
-        ("partition.name=Careless", "raises", "failed: KeyError: 'raises'"),
+        ("data.name=OddPath", "one way", "data.edge", "edge_index"),
+        ("data.name=OddPath", "infinite", "data", "nan"),
+        ("data.name=OddPath", "pair", "data", "tuple"),
+        ("data.name=OddPath", "raises", "data", "KeyError: 'income'"),
+        ("partition.name=Careless", "twice", "config", "client 0"),
+        ("partition.name=Careless", "short", "config", "client 0: masks are bool [3, 7]"),
+        ("partition.name=Careless", "beyond", "config", "client 0: nodes are not all in 0..23"),
+        ("partition.name=Careless", "falling", "config", "client 0: nodes are not rising"),
+        ("partition.name=Careless", "tuple", "config", "client 0: it is tuple"),
+        ("partition.name=Careless", "test", "config", "global test"),
+        ("partition.name=Careless", "raises", "config", "KeyError: 'raises'"),
     ],
 )
 def test_data_and_partitions_of_ones_own_keep_their_promises_or_are_refused(
-    plugin: str, how: str, said: str, tmp_path: Path
+    plugin: str, how: str, code: str, fact: str, tmp_path: Path
 ) -> None:
     (tmp_path / "own.toml").write_text(DOCUMENT)
     key, _, name = plugin.partition("=")
     words = ["--set", f"{key}={PLUGINS}:{name}", "--set", f"{key.partition('.')[0]}.how={how}"]
-    assert said in run("check", str(tmp_path / "own.toml"), "--trust", *words, code=2)
+    refuse(["check", tmp_path / "own.toml", "--trust", *words], code, name, fact)
 
 
 def test_a_strangers_run_runs_no_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +103,7 @@ def test_a_strangers_run_runs_no_file_of_its_own(tmp_path: Path, monkeypatch: py
     saved = tmp_path / "strange/config.toml"
     saved.write_text(saved.read_text().replace("mine.py", "evil.py"))
     for words in (["predict", "strange"], ["export", "strange"], ["contributions", "strange"], ["attack", "strange"]):
-        assert f"names a plug-in in {evil}" in run(*words, code=2)
+        refuse(words, "user.untrusted", str(evil))
     with refusal("user.untrusted", "file: FEDWEAVE_FILES="):
         load_run("strange")
     assert not marker.exists()
@@ -118,8 +120,7 @@ def test_a_look_at_a_configuration_runs_no_file_that_it_names(tmp_path: Path, mo
     (tmp_path / "theirs.toml").write_text(DOCUMENT.replace("[algorithm]", f'[algorithm]\nname = "{evil}:FedAvgM"'))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDWEAVE_FILES", str(PLUGINS))
-    assert f"names a plug-in in {evil}" in run("check", "theirs.toml", code=2)
-    assert "--trust" in run("check", "theirs.toml", code=2)
+    refuse(["check", "theirs.toml"], "user.untrusted", str(evil), "--trust")
     assert not marker.exists()
     run("check", "theirs.toml", "--trust")
     assert marker.exists()
@@ -127,21 +128,22 @@ def test_a_look_at_a_configuration_runs_no_file_that_it_names(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "facts"),
     [
-        ("nowhere.py:FedAvgM", "--algorithm: there is no file"),
-        (f"{PLUGINS}:Absent", "has no Absent; it defines FedAvgM, Undeclared"),
-        (f"{PLUGINS}:helper", "is no algorithm: it must be a dataclass with init, round, evaluate, or a preset"),
-        (f"{PLUGINS}:Thirds", "is no algorithm"),
-        (f"{PLUGINS}:Bare", "As it has parts: write @preset above it"),
-        (f"{PLUGINS}:Hidden", f'It is a part: name it in algorithm.parts = ["{PLUGINS}:Hidden"]'),
-        (f"{PLUGINS}:Forgetful", "with init, round, evaluate, or a preset. It has no evaluate."),
-        (f"{PLUGINS}:Inheriting", "beta is no setting yet; write @dataclass(frozen=True) above the class"),
+        ("nowhere.py:FedAvgM", ("nowhere.py",)),
+        ("mine.py", ("mine.py:Name",)),
+        (f"{PLUGINS}:Absent", ("Absent", "FedAvgM, Undeclared")),
+        (f"{PLUGINS}:helper", ("init, round, evaluate",)),
+        (f"{PLUGINS}:Thirds", ("init, round, evaluate",)),
+        (f"{PLUGINS}:Bare", ("@preset",)),
+        (f"{PLUGINS}:Hidden", (f'algorithm.parts = ["{PLUGINS}:Hidden"]',)),
+        (f"{PLUGINS}:Forgetful", ("no evaluate",)),
+        (f"{PLUGINS}:Inheriting", ("beta", "@dataclass(frozen=True)")),
     ],
 )
-def test_what_is_no_plugin_is_refused_by_name(name: str, said: str, tmp_path: Path) -> None:
+def test_what_is_no_plugin_is_refused_by_name(name: str, facts: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(DOCUMENT)
-    assert said in run("run", str(tmp_path / "own.toml"), "--algorithm", name, code=2)
+    refuse(["run", tmp_path / "own.toml", "--algorithm", name], "config", "--algorithm", *facts)
 
 
 def test_a_file_that_cannot_be_run_is_refused_with_its_error(tmp_path: Path) -> None:
@@ -150,17 +152,12 @@ def test_a_file_that_cannot_be_run_is_refused_with_its_error(tmp_path: Path) -> 
         plugins.load(f"{tmp_path / 'bad.py'}:X")
 
 
-def test_a_file_without_the_name_of_a_class_is_to_get_one(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text(DOCUMENT)
-    assert "too: mine.py:Name." in run("run", str(tmp_path / "own.toml"), "--algorithm", "mine.py", code=2)
-
-
 def test_a_file_that_ends_the_process_is_refused(tmp_path: Path) -> None:
     """A script without its guard ended the command with exit code 0, as if it had done its work."""
     (tmp_path / "own.toml").write_text(DOCUMENT)
     (tmp_path / "script.py").write_text("import sys\nsys.exit(0)")
-    said = run("run", str(tmp_path / "own.toml"), "--algorithm", f"{tmp_path}/script.py:X", code=2)
-    assert "script.py cannot be run: SystemExit: 0" in said
+    words = ["run", tmp_path / "own.toml", "--algorithm", f"{tmp_path}/script.py:X"]
+    refuse(words, "config", "script.py", "SystemExit: 0")
 
 
 def test_a_preset_of_no_dataclass_says_what_to_write(tmp_path: Path) -> None:
@@ -197,10 +194,10 @@ def test_installed_packages_announce_plugins(installed: Path, tmp_path: Path) ->
     assert config.resolve(found.plain()) == found
     (installed / "entry_points.txt").write_text("[fedweave.algorithms]\nfedavg = shop_plugins:FedAvgM\n")
     plugins.entry_point_plugins.cache_clear()
-    assert "announces 'fedavg', which is fedweave's" in run("list", "algorithms", code=2)
+    refuse(["list", "algorithms"], "config", "'fedavg'")
     (installed / "entry_points.txt").write_text("[fedweave.algorithms]\nbroken = shop_plugins:Missing\n")
     plugins.entry_point_plugins.cache_clear()
-    assert "'broken' of shop cannot be loaded" in run("list", "algorithms", code=2)
+    refuse(["list", "algorithms"], "config", "'broken' of shop")
 
 
 def net(name: str = "Net", **values: object) -> tuple[object, ...]:
@@ -259,20 +256,20 @@ def test_a_module_with_frozen_weights_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "code", "fact"),
     [
-        ("Wide", r"Wide gave \[3, 5\] for a graph of 3 nodes and 3 classes.*\[n, 3\], here \[3, 3\]"),
-        ("Pooled", r"Pooled gave \[3\] for"),
-        ("Edgeless", r"Edgeless gave \[3, 5\] for a graph of 3 nodes and 3 classes"),
-        ("Caching", r"Caching gives other logits for a graph after it has seen another.*cached = False"),
-        ("Chancy", r"Chancy draws at random in evaluation, too; .*training=self.training"),
-        ("Lazy", r"Lazy has lazy layers \(out.weight, out.bias\).*give them their sizes"),
-        ("Weightless", r"Weightless has no weights, so that there is nothing to train"),
-        ("Unfitting", r"Unfitting failed on a graph of 3 nodes \(plugins.py, line \d+\): RuntimeError"),
+        ("Wide", "outputs", "[3, 5]"),
+        ("Pooled", "outputs", "[3]"),
+        ("Edgeless", "outputs", "[3, 5]"),
+        ("Caching", "state", "cached = False"),
+        ("Chancy", "state", "training=self.training"),
+        ("Lazy", "weights", "(out.weight, out.bias)"),
+        ("Weightless", "weights", ""),
+        ("Unfitting", "fails", "plugins.py, line"),
     ],
 )
-def test_a_module_without_logits_for_every_node_is_refused_before_it_trains(name: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_module_without_logits_for_every_node_is_refused_before_it_trains(name: str, code: str, fact: str) -> None:
+    with refusal(f"config.module-{code}", name, fact):
         net(name)
 
 
@@ -309,9 +306,8 @@ def test_the_command_says_what_holds_and_what_is_declared_not_to() -> None:
     assert said[1].startswith("declared")
     assert said[1].endswith("does not hold, the server's step has momentum")
     said = run("contract", f"{PLUGINS}:Undeclared", *words[2:], code=1)
-    assert said.startswith("BROKEN   one client is ordinary training: federated and ordinary training differ by")
-    assert "1 of 1 laws do not hold" in said
-    assert "--law: there is no 'x'" in run("contract", "fedavg", "--law", "x", code=2)
+    assert said.startswith("BROKEN   one client is ordinary training")
+    refuse(["contract", "fedavg", "--law", "x"], "config.unknown-name", "--law", "'x'")
 
 
 def test_what_breaks_every_law_is_said_once() -> None:
@@ -334,11 +330,7 @@ def test_one_client_is_ordinary_training_where_a_part_of_the_model_stays_at_home
     class OfSage(FedAvg):
         test_settings: ClassVar = {"model": "sage"}
 
-    said = verdict(Subject(OfSage), "one_client_is_ordinary_training")
-    assert said.startswith(
-        "BROKEN : the weights that the server and the client keep as 'w' are not a 2-layer GCN's: '0/"
-    )
-    assert said.endswith("give the reason in exempt_laws")
+    assert verdict(Subject(OfSage), "one_client_is_ordinary_training").startswith("BROKEN")
 
 
 def test_the_contract_has_data_for_every_kind_of_algorithm() -> None:
@@ -364,32 +356,29 @@ def test_a_law_whose_settings_an_algorithm_refuses_ends_no_other(monkeypatch: py
 
     monkeypatch.setitem(LAWS, "one_client_is_ordinary_training", refused)
     subject = OfOwn()
-    said = verdict(subject, "one_client_is_ordinary_training")
-    assert said.startswith("BROKEN : the law changes settings of the algorithm, and the algorithm refuses")
+    assert verdict(subject, "one_client_is_ordinary_training").startswith("BROKEN")
     subject.refuses = True
-    with pytest.raises(ConfigError, match="lr is -1"):
+    with refusal("config", "lr is -1"):
         verdict(subject, "one_client_is_ordinary_training")
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("model", "settings", "fact"),
     [
-        ({"name": "fedsage"}, "a torch.nn.Module cannot read sampled neighbors; choose model sage"),
-        ({"name": "fedsage_plus"}, "a torch.nn.Module cannot read sampled neighbors"),
-        ({"name": "standalone"}, "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read"),
-        ({"name": "glasu"}, "parties train on mini-batches, which h2gcn and a torch.nn.Module cannot read"),
-        ({"name": "fairaug"}, "FairAug draws other edges in every step, which attention, h2gcn and a torch.nn.Module"),
-        ({"name": "fedavg", "parts": ["dp_examples"]}, "dp_examples bounds what one example reveals, but with message"),
+        (f"{PLUGINS}:Net", {"name": "fedsage"}, "torch.nn.Module"),
+        (f"{PLUGINS}:Net", {"name": "fedsage_plus"}, "torch.nn.Module"),
+        (f"{PLUGINS}:Net", {"name": "standalone"}, "torch.nn.Module"),
+        (f"{PLUGINS}:Net", {"name": "glasu"}, "torch.nn.Module"),
+        (f"{PLUGINS}:Net", {"name": "fairaug"}, "torch.nn.Module"),
+        (f"{PLUGINS}:Net", {"name": "fedavg", "parts": ["dp_examples"]}, "dp_examples"),
+        ("gat", {"name": "fairaug"}, "attention"),
     ],
 )
-def test_a_module_is_refused_where_it_would_read_edges_of_other_nodes(settings: dict[str, Any], said: str) -> None:
+def test_a_model_is_refused_where_it_would_read_edges_of_other_nodes(
+    model: str, settings: dict[str, Any], fact: str
+) -> None:
     """FedSage trained one on the sampled rows of x and the edges of all nodes, without a word where there were as many;
     dp_examples stated an ε that holds only without message passing, which a module may do unseen."""
-    sections = {"data": DATA, "model": {"name": f"{PLUGINS}:Net"}, "algorithm": settings}
-    with pytest.raises(ConfigError, match=said):
+    sections = {"data": DATA, "model": {"name": model}, "algorithm": settings}
+    with refusal("config.value", str(settings["name"]), fact):
         config.resolve(sections).check_made()
-
-
-def test_fairaug_refuses_attention() -> None:
-    with pytest.raises(ConfigError, match="FairAug draws other edges in every step, which attention"):
-        config.resolve({"data": DATA, "model": {"name": "gat"}, "algorithm": {"name": "fairaug"}}).check_made()
