@@ -19,6 +19,7 @@ from fedweave.core.graph_arrays import GraphArrays, graph_arrays, graph_like
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.learn import Sgd, cross_entropy, fit
+from tests.random_graphs import replace_fields
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Drifting(Changing):
         x = sp.lil_matrix(old.x)
         x[chosen] = x[draw.permutation(n)[: len(chosen)]]
         gone = np.isin(old.edges, chosen).any(0) & (old.edges.min(0) < n // 2)
-        new = old._replace(x=sp.csr_matrix(x), edges=old.edges[:, ~gone])
+        new = replace_fields(old, x=sp.csr_matrix(x), edges=old.edges[:, ~gone])
         return {DATA: graph_like(client.graph, new), "changed": len(chosen)}
 
 
@@ -114,7 +115,7 @@ class Dropping(Changing):
         low, high = old.edges.min(0), old.edges.max(0)
         pair = np.unique(low * len(old.y) + high, return_inverse=True)[1]
         kept = generator(client).random(pair.max() + 1) >= message["by"]
-        return {DATA: graph_like(client.graph, old._replace(edges=old.edges[:, kept[pair]]))}
+        return {DATA: graph_like(client.graph, replace_fields(old, edges=old.edges[:, kept[pair]]))}
 
 
 KINDS: dict[str, Any] = {"drifting": Drifting, "mending": Mending, "dropping": Dropping}

@@ -18,6 +18,7 @@ from fedweave.core.tree import Tree
 from fedweave.experiment import build
 from fedweave.experiment.config import resolve
 from tests.contract.changing import Changing
+from tests.random_graphs import replace_fields
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class NeighborSums(Changing):
         old, x = graph_arrays(client.graph), _dense(client)
         sums = np.zeros_like(x)
         np.add.at(sums, old.edges[1], x[old.edges[0]])
-        return {DATA: graph_like(client.graph, old._replace(x=sums + message["sum"].numpy()))}
+        return {DATA: graph_like(client.graph, replace_fields(old, x=sums + message["sum"].numpy()))}
 
 
 def _part(sums: Mapping[int, Any], nodes: torch.Tensor) -> Tree:

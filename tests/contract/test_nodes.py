@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.scoring import SCORES, score
+from fedweave.contract.laws import LAWS
+from fedweave.contract.subject import Subject
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Calls, Evaluation
@@ -17,14 +19,14 @@ from fedweave.core.federation import Client, Federation, on_client
 from fedweave.core.graph import TRAIN, Graph, make_graph
 from fedweave.core.model import Model
 from fedweave.core.sizes import size_classes
-from fedweave.core.tree import Tree, decode, encode
+from fedweave.core.tree import Tree
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.learn import Adam, cross_entropy, fit
-from tests.contract.federations import CLASSES, BytesEngine, arrays, distance, federation, model
+from tests.contract.federations import CLASSES, arrays, distance, federation, model
 
 SIZES = (21, 40, 33, 70, 12, 101, 64, 27, 99, 45)
-CLIENTS, CALLED, ROUNDS = 20, 10, 4
+CLIENTS, ROUNDS = 20, 4
 SLOW = pytest.mark.slow
 
 
@@ -42,7 +44,7 @@ class NodeCodes:
 
     def round(self, state: Tree, fed: Federation) -> Tree:
         order = torch.argsort(random.bits(fed.key("participation"), len(fed.clients)))
-        chosen = [fed.clients[at] for at in order[:CALLED]]
+        chosen = [fed.clients[at] for at in order[: (len(fed.clients) + 1) // 2]]
         replies = fed.map(self.train, {"w": state["w"], "classes": fed.classes}, clients=chosen)
         own = {client: {"codes": replies[client]["codes"]} for client in replies.clients}
         fed.map(self.keep, each=own, clients=chosen)
@@ -105,13 +107,13 @@ def outcome(rounds: int = ROUNDS, **options: Any) -> Tree:
 
 
 @pytest.fixture(scope="module")
+def subject() -> Subject:
+    return Subject(NodeCodes)
+
+
+@pytest.fixture(scope="module")
 def specified() -> Tree:
     return outcome(mode="loop")
-
-
-def test_the_clients_have_several_sizes_and_share_them() -> None:
-    rows = [len(graph.y) for graph in clients().values()]
-    assert 2 <= len(set(rows)) <= 4
 
 
 @pytest.mark.often("3")
@@ -120,24 +122,16 @@ def test_vectorized_equals_loop_bit_for_bit(chunk: int, specified: Tree) -> None
     assert distance(outcome(mode="vmap", chunk=chunk), specified) == 0
 
 
-@pytest.mark.slow
-def test_in_double_precision_too() -> None:
-    assert distance(*(outcome(mode=mode, dtype=torch.float64) for mode in ("loop", "vmap"))) <= 1e-12
-
-
-def test_only_bytes_pass(specified: Tree) -> None:
-    assert distance(outcome(engine=BytesEngine), specified) == 0
-
-
-@pytest.mark.parametrize("mode", [pytest.param("loop", marks=SLOW), "vmap"])
-def test_resumed_equals_uninterrupted(mode: str, specified: Tree) -> None:
-    first = federation(clients=clients(), mode=mode)
-    *_, half = train(NodeCodes(NET), first, 2, eval_every=2)
-    saved = decode(encode({"state": half.state, "clients": first.snapshot()}))
-    second = federation(clients=clients(), mode=mode)
-    second.restore(saved["clients"])
-    *_, last = train(NodeCodes(NET), second, ROUNDS, eval_every=2, resume=(2, saved["state"]), summary=half.summary)
-    assert distance({"server": last.state, "clients": second.snapshot(), "summary": last.summary}, specified) == 0
+@pytest.mark.parametrize(
+    "law",
+    [
+        pytest.param("all_clients_at_once_do_in_double_precision", marks=SLOW),
+        "nothing_but_bytes_passes",
+        "a_resumed_run_gives_the_same",
+    ],
+)
+def test_laws_hold(subject: Subject, law: str) -> None:
+    LAWS[law](subject)
 
 
 @pytest.mark.often("vmap")

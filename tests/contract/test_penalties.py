@@ -104,16 +104,13 @@ def test_one_that_adds_up_or_wants_all_weights_holds(part: type[Part]) -> None:
 
 
 def test_a_penalty_that_misses_absent_leaves_is_told_what_it_was_asked() -> None:
-    with refusal("step-failed.part-of-weights", "Last.penalty failed (test_penalties", "0/weight") as caught:
+    with refusal("step-failed.part-of-weights", "Last.penalty", "test_penalties", "0/weight", 'reads=("features",)'):
         LAWS[LAW](subject(Last))
-    assert caught.value.code == "step-failed.part-of-weights"
-    assert 'reads=("features",)' in str(caught.value)
 
 
 def test_another_key_that_is_missing_is_told_as_it_is() -> None:
     said = verdict(subject(Lost), LAW)
-    assert "KeyError: 'strength'" in said
-    assert 'reads=("features",)' not in said
+    assert (said.count("KeyError: 'strength'"), said.count('reads=("features",)')) == (1, 0)
 
 
 def test_halved_clients_lack_half_of_the_features() -> None:

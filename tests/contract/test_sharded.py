@@ -14,6 +14,7 @@ from fedweave.engines.sharded import deal, pack, unpack
 from fedweave.experiment.rounds import train
 from tests.contract.changing import Drifting, Mending
 from tests.contract.federations import federation, model
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -102,7 +103,7 @@ def test_what_was_asked_of_replies_comes_with_the_next(name: str, values: dict[s
 def test_a_step_that_fails_names_its_client() -> None:
     subject = Subject(ALGORITHMS["fedavg"])
     graphs = subject.graphs()
-    graphs["site-3"] = graphs["site-3"]._replace(y=graphs["site-3"].y + 100)
+    graphs["site-3"] = replace_fields(graphs["site-3"], y=graphs["site-3"].y + 100)
     fed = subject.federation(clients=graphs, **subject.shard_options(2))
     with refusal("step-failed", "site-3"):
         list(train(subject.build(), fed, 1))
