@@ -8,7 +8,7 @@ import torch
 from fedweave.core.graph import Graph, make_graph
 from fedweave.core.graph_arrays import GraphArrays, graph_arrays, graph_like, graph_tree, tree_graph
 from fedweave.core.tree import decode, encode
-from tests.random_graphs import random_graph
+from tests.random_graphs import random_graph, replace_fields
 
 PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])
 
@@ -72,13 +72,13 @@ def test_withheld_labels_and_sensitive_attributes_survive() -> None:
 @pytest.mark.parametrize("wanted", [False, True])
 def test_features_are_stored_as_before(given: bool, wanted: bool) -> None:
     x = graph_arrays(some(sparse=given)).x
-    made = graph_like(some(sparse=wanted), graph_arrays(some())._replace(x=x))
+    made = graph_like(some(sparse=wanted), replace_fields(graph_arrays(some()), x=x))
     assert same(made, some(sparse=wanted))
 
 
 def test_the_order_of_edges_does_not_matter() -> None:
     arrays = graph_arrays(some())
-    assert same(graph_like(some(), arrays._replace(edges=arrays.edges[:, [3, 1, 0, 2]])), some())
+    assert same(graph_like(some(), replace_fields(arrays, edges=arrays.edges[:, [3, 1, 0, 2]])), some())
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,6 @@ def test_examples_keep_their_size_while_it_fits() -> None:
         arrays = GraphArrays(
             np.ones((count, 2), np.float32), PATH[:, :0], np.zeros(count, int), np.ones((3, count), bool)
         )
-        return graph_like(before, arrays._replace(graph_of=np.arange(count)))
+        return graph_like(before, replace_fields(arrays, graph_of=np.arange(count)))
 
     assert [len(many(count, small_graphs(examples=64)).y) for count in (20, 32, 40, 65)] == [64, 64, 64, 96]

@@ -16,7 +16,7 @@ from fedweave.core.operators import NODES, OPERATORS, Precomputed
 from fedweave.core.sizes import BLOCK
 from fedweave.ops.sparse import Sparse
 from fedweave.sampling.ego_graphs import EgoEdges
-from tests.random_graphs import padded_alike
+from tests.random_graphs import dims_of, padded_alike, replace_fields
 
 PATH = np.array([[0, 1, 1, 2], [1, 0, 2, 1]])  # 0 - 1 - 2
 MASKS = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]], bool)
@@ -144,7 +144,7 @@ def test_stacked_clients_equal_each_alone(make_graphs: Callable[..., dict[str, G
 
 def test_stacking_keeps_what_all_have() -> None:
     sensitive = np.array([0, 1, 1])
-    joined = stack([small(sensitive=sensitive)._replace(graph_of=torch.full((BLOCK,), i)) for i in range(2)])
+    joined = stack([replace_fields(small(sensitive=sensitive), graph_of=torch.full((BLOCK,), i)) for i in range(2)])
     assert joined.sensitive is not None
     assert joined.graph_of is not None
     assert joined.sensitive[:, :4].tolist() == [[0, 1, 1, -1]] * 2
@@ -229,7 +229,7 @@ def test_pooling_of_stacked_clients_is_one_product_with_the_same_bits(kind: str,
     def gradient(graph: Graph, h: Tensor) -> Tensor:
         return torch.func.grad(lambda h: (pooled(graph, h) ** 3).sum())(h)
 
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
+    dims = dims_of(together)
     for function in (pooled, gradient):
         out = vmap(function, (dims, 0))(together, h)
         for client, graph in enumerate(clients):
@@ -241,7 +241,7 @@ def test_a_sample_has_no_edges_of_its_own_to_sample_from() -> None:
     graph = small()
     assert graph.whole_edges is graph.edges
     with pytest.raises(TypeError, match="EgoEdges are edges of a sample"):
-        graph._replace(edges=EgoEdges(2, 2)).whole_edges  # noqa: B018
+        replace_fields(graph, edges=EgoEdges(2, 2)).whole_edges  # noqa: B018
 
 
 @pytest.mark.parametrize("kind", [*OPERATORS])

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from torch.func import vmap
-from torch.utils._pytree import tree_map
 
 from fedweave.core import model as models
 from fedweave.core import piecewise, random
@@ -11,6 +10,7 @@ from fedweave.core.graph import stack
 from fedweave.core.tree import map_leaves
 from fedweave.models.edges import OnEdges
 from tests.models.test_carrying_edges import D, K, a_graph
+from tests.random_graphs import dims_of
 from tests.sampling.test_messages import MODELS, of_edges
 
 
@@ -31,7 +31,7 @@ def test_pieces_give_what_the_whole_graph_gives(name, until, monkeypatch):
                 small.setattr(piecewise, "AT_ONCE", 7)
                 pieces = models.infer(model, w, own)
                 batch = stack([own])
-                dims = tree_map(lambda leaf: 0 if isinstance(leaf, torch.Tensor) else None, batch)
+                dims = dims_of(batch)
                 batched = vmap(lambda w, own, model=model: models.infer(model, w, own), (0, dims))
                 of_batch = batched(map_leaves(lambda leaf: leaf[None], w), batch)[0]
         for found in (pieces, of_batch):

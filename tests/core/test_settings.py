@@ -118,9 +118,8 @@ def test_copies_are_not_checked_again() -> None:
 
 
 def test_a_name_that_is_like_none_has_no_suggestion() -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError, match=r"^((?!mean).)*$"):
         check_settings("Odd", {"zzzzzz": 1}, ["kind"], {})
-    assert "Did you mean" not in str(told.value)
 
 
 def test_presets_check_their_papers_settings() -> None:

@@ -1,6 +1,7 @@
 """What `map` promises, in both modes."""
 
 import contextlib
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -168,7 +169,7 @@ def test_strings_can_be_a_clients_own_or_are_refused(make: Make) -> None:
     try:
         fed.map(name, each={client: {"who": client} for client in fed.clients})
     except FedweaveError as error:
-        assert "who" in str(error)  # noqa: PT017
+        assert re.search("who", str(error))  # noqa: PT017
 
 
 def test_clients_own_numbers_of_two_kinds_stay_of_their_kind(make: Make) -> None:
@@ -452,9 +453,8 @@ def test_absent_clients_are_named_with_their_reason(make: Make) -> None:
 def test_of_many_who_are_missing_few_are_named() -> None:
     """By the reason that they share; of ten or fewer each with its own."""
     missing = {f"c{i}": "asleep" for i in range(9_999)} | {"x": "its disk is full."}
-    said = str(ClientsMissing("count", missing, 10_000, 10_000))
-    assert "0 of 10000 clients replied" in said
-    assert "Missing: c0, c1, … c9998 (9,999): asleep; x (1): its disk is full. Bring" in said
+    with refusal("clients-missing", "0 of 10000", "c0, c1, … c9998 (9,999): asleep; x (1): its disk is full. "):
+        raise ClientsMissing("count", missing, 10_000, 10_000)
     replies = Replies([f"c{i}" for i in range(9_999)], [], {})
     with refusal("reply.no-client", "'x'", "9,999 did: c0, c1, … c9998"):
         replies["x"]
