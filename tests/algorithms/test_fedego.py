@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 
 from fedweave.algorithms import FedAvg, FedEgo, FedProx, Local
 from fedweave.algorithms.parts import EgoCrossEntropy
@@ -24,7 +23,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from tests.contract.federations import CLASSES, FEATURES, SIZES, Recorder, distance, federation, graphs, state_after
-from tests.random_graphs import padded_alike
+from tests.random_graphs import dims_of, padded_alike, replace_fields
 from tests.refusals import refusal
 
 QUICK: dict[str, Any] = {
@@ -69,7 +68,7 @@ def test_mashing_by_hand() -> None:
     assert mashed["label"][0].tolist() == pytest.approx([1 / 3, 2 / 3])
     assert not mashed["embedding"][1].any()
     assert not mashed["label"][1].any()
-    two = graph._replace(masks=graph.masks & (torch.arange(32) != 1))
+    two = replace_fields(graph, masks=graph.masks & (torch.arange(32) != 1))
     mashed = algorithm.mash(client(two), theta, 1, 2)  # centers 0 and 2: rings 0 2, 1 2, 0 2
     expected = torch.tensor([3.5, 4, 4, 3.5, 3.5, 3.5, 3.5]).double()
     assert torch.allclose(mashed["embedding"][0], torch.stack([expected, 10 * expected], 1))
@@ -106,7 +105,7 @@ def test_every_train_node_is_in_one_batch(batch: int, least: int) -> None:
 def test_batches_are_shuffled_and_do_not_depend_on_padding() -> None:
     alone = [small(n, NOBODY, [0] * n, list(range(0, n, 2)), np.ones((n, 1))) for n in (7, 90, 34)]
     together = stack(padded_alike(alone))
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
+    dims = dims_of(together)
     keys = random.bits(random.key(0), 3)
     algorithm = fedego()
     batch = vmap(lambda g, key: algorithm.egos.mixtures(g, key, 12, algorithm.minimum, algorithm.mixup), (dims, 0))(
@@ -266,10 +265,10 @@ def test_reduction_layers_kept_at_home() -> None:
     algorithm = fedego(share_reduction=False)
     first = state_after(algorithm, fed, 0)
     state = state_after(algorithm, fed, 1)
-    assert "theta" not in fed.heard["site-0"]
+    assert not {"theta"} & set(fed.heard["site-0"])
     assert distance(state["theta"], first["theta"]) == 0
     sent = {row["key"].split("/")[0] for row in fed.ledger.table().to_pylist()}
-    assert "theta" not in sent
+    assert not {"theta"} & sent
     before = {site: held["w"]["0"] for site, held in fed.snapshot().items()}
     assert distance(before["site-0"], before["site-1"]) > 0.1
     fed.begin(2)
@@ -409,8 +408,6 @@ def test_bytes_up_are_theta_egos_and_labels(mode: str) -> None:
         assert mine["egos/embedding"]["mechanism"] == "mixup of 2 or more, Gaussian noise of sigma 0.15"
         assert mine["egos/label"]["mechanism"] == "mixup of 2 or more"
         assert mine["theta/0/weight"]["mechanism"] == "none"
-        assert "position-wise mean" in mine["egos/embedding"]["reveals"]
-        assert "label distribution" in mine["egos/label"]["reveals"]
 
 
 def test_raw_ego_graphs_are_called_so() -> None:
@@ -418,7 +415,6 @@ def test_raw_ego_graphs_are_called_so() -> None:
     state_after(fedego(mixup=False, allow_raw_ego=True), fed, 1)
     [row] = [r for r in fed.ledger.table().to_pylist() if r["key"] == "egos/embedding" and r["client"] == "site-0"]
     assert (row["mechanism"], row["applied"]) == ("none", None)
-    assert "raw ego-graph" in row["reveals"]
 
 
 # --- metrics

@@ -21,6 +21,7 @@ from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from fedweave.partition.base import Partition
 from tests.contract.federations import model
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 LOUVAIN = {"name": "louvain", "clients": 4}
@@ -195,6 +196,6 @@ def test_a_global_model_is_judged_on_the_test_graph_as_it_is() -> None:
 
 def test_it_needs_places() -> None:
     fed = by_hand(hops=0)
-    lone = Simulation({client: graph._replace(extra={}) for client, graph in fed.graphs.items()}, classes=2)
+    lone = Simulation({client: replace_fields(graph, extra={}) for client, graph in fed.graphs.items()}, classes=2)
     with pytest.raises(StepFailed):
         FedAvg(model(), parts=(NeighborSums(),)).init(lone)

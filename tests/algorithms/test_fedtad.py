@@ -98,4 +98,3 @@ def test_one_message_leaves_before_the_first_round() -> None:
     rows = [row for row in fed.ledger.table().to_pylist() if row["direction"] == "up" and row["key"] == "reliability"]
     assert {row["round"] for row in rows} == {0}
     assert rows[0]["shape"].startswith(f"[{CLASSES}]")
-    assert "how like their neighbors" in rows[0]["reveals"]

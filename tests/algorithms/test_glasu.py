@@ -30,6 +30,7 @@ from fedweave.ops import rows as ops_rows
 from fedweave.partition import PARTITIONS
 from fedweave.privacy.accountant import bounds
 from fedweave.privacy.gaussian import GaussianRows
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 NODES, FEATURES, CLASSES = 60, 12, 3
@@ -53,7 +54,7 @@ def parties(
         edges = np.stack(np.nonzero(pairs | pairs.T))
         graph = make_graph(sp.csr_matrix(x.astype(np.float32)), edges, y, masks, dtype=dtype)
         graphs[f"client-{i}"] = (
-            graph if holders is None or i in holders else graph._replace(y=torch.full_like(graph.y, -1))
+            graph if holders is None or i in holders else replace_fields(graph, y=torch.full_like(graph.y, -1))
         )
     return graphs
 
@@ -168,7 +169,7 @@ def _sparse_to_dense(nodes: int) -> dict[str, Graph]:
         (links,) = graphs[client].edges.members
         first, second = links.index
         kept = links.index[:, (first + second) % share == 0]
-        graphs[client] = graphs[client]._replace(edges=Edges.of([EdgeList(kept, links.nodes)]))
+        graphs[client] = replace_fields(graphs[client], edges=Edges.of([EdgeList(kept, links.nodes)]))
     return graphs
 
 
@@ -291,7 +292,7 @@ def test_a_mini_batch_is_of_no_more_nodes_than_train(batch: int, train: int, lea
     graph = parties(nodes=120)["client-0"]
     masks = torch.zeros_like(graph.masks)
     masks[0, :train] = True
-    found = made(batch=batch).min_examples(graph._replace(masks=masks), {})
+    found = made(batch=batch).min_examples(replace_fields(graph, masks=masks), {})
     assert found == {"GLASU (batch)": least}
 
 
@@ -370,7 +371,7 @@ def test_what_cannot_be_done_is_refused() -> None:
     turned = own.clone()
     turned[:, :60] = own[:, :60].flip(1)  # as many of each kind
     for masks in (own.flip(0), turned):
-        other = graphs["client-1"]._replace(masks=masks)
+        other = replace_fields(graphs["client-1"], masks=masks)
         with refusal("user.splits-differ", "client-1", "client-0"):
             outcome(made(), federation(graphs | {"client-1": other}))
     with refusal("user.label-holders", "partition.labels = 'all'"):

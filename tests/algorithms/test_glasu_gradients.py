@@ -16,6 +16,7 @@ from fedweave.core.tree import Tree, leaves
 from fedweave.engines.simulation import Simulation
 from fedweave.learn import Sgd, fit
 from fedweave.models import MODELS
+from tests.random_graphs import replace_fields
 
 NODES, CLASSES, HIDDEN, LAYERS, LR = 20, 3, 4, 4, 0.5
 ALPHA, THETA = 0.1, 0.5
@@ -33,7 +34,7 @@ def parties(clients: int = 3, holders: Sequence[int] | None = None, seed: int = 
         edges = np.stack(np.nonzero(pairs | pairs.T))
         graph = make_graph(rng.normal(size=(NODES, 5)), edges, y, masks, dtype=torch.float64)
         seen = holders is None or i in holders
-        graphs[f"client-{i}"] = graph if seen else graph._replace(y=torch.full_like(graph.y, -1))
+        graphs[f"client-{i}"] = graph if seen else replace_fields(graph, y=torch.full_like(graph.y, -1))
     return graphs
 
 

@@ -107,7 +107,7 @@ def test_gaps_of_every_client_and_their_median() -> None:
 def test_where_clients_have_models_of_their_own_all_is_the_mean_over_them(name: str) -> None:
     step = last(federation(held=True), name)
     assert 0 <= step.summary["groups/global/sp"] <= 1
-    assert "groups/median/eo" in step.summary
+    assert step.summary.keys() >= {"groups/median/eo"}
 
 
 @pytest.mark.often("vmap")

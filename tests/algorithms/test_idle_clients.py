@@ -12,6 +12,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.rounds import train
 from fedweave.ops.touched_rows import materialize
 from tests.contract.federations import VERTICAL, algorithm, distance, federation, graphs
+from tests.random_graphs import replace_fields
 
 DECAY = {"lr": 0.1, "weight_decay": 0.1}
 NOISY = {"dp_fedavg"}  # its members send noise in any case
@@ -21,7 +22,7 @@ OTHERS = {"fedego"}  # it refuses a federation of such clients alone; below
 def without_examples(graph: Graph) -> Graph:
     masks = graph.masks.clone()
     masks[TRAIN] = False
-    return graph._replace(masks=masks)
+    return replace_fields(graph, masks=masks)
 
 
 def weights(tree: Tree) -> dict[str, Any]:

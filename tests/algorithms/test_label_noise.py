@@ -13,6 +13,7 @@ from fedweave.experiment.rounds import train
 from fedweave.privacy.attacks import labels_from_gradient
 from fedweave.privacy.mechanisms import randomized_response
 from tests.contract.federations import algorithm, distance, federation, graphs
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 
@@ -20,7 +21,7 @@ def one_sided(mode: str = "vmap", dtype: torch.dtype = torch.float32) -> Simulat
     """Three parties of which the first alone has labels."""
     parties = graphs(dtype, name="glasu")
     first, *rest = [*parties][:3]
-    hidden = {name: parties[name]._replace(y=torch.full_like(parties[name].y, -1)) for name in rest}
+    hidden = {name: replace_fields(parties[name], y=torch.full_like(parties[name].y, -1)) for name in rest}
     return federation(mode=mode, dtype=dtype, name="glasu", clients={first: parties[first]} | hidden)
 
 

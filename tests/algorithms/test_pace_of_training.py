@@ -17,6 +17,7 @@ from fedweave.core.types import FRAMING
 from fedweave.engines.simulation import Simulation
 from fedweave.errors import UserError
 from tests.contract.federations import cross_entropy, distance, federation, model, state_after
+from tests.random_graphs import replace_fields
 
 DOUBLE = {"dtype": torch.float64}
 ROUNDS, HALF = 4, 2  # of which a schedule in steps has one at 1, 1, 0.1 and 0.01
@@ -191,7 +192,7 @@ def test_a_step_on_a_batch_is_the_gradient_of_its_loss() -> None:
         key = keys[str(sizes[client]) + str(whole.masks.shape)]
         chosen, w = drawn(whole, batch, count, key), start
         for mask in chosen:
-            graph = whole._replace(masks=torch.stack([mask, *whole.masks[1:]]))
+            graph = replace_fields(whole, masks=torch.stack([mask, *whole.masks[1:]]))
             slope = torch.func.grad(cross_entropy)(w, net, graph)
             w = map_leaves(lambda w, g: w - 0.05 * (g + 0.01 * w), w, slope)
         total = add(total, scale(minus(w, start), sizes[client] / sum(sizes.values())))

@@ -180,9 +180,3 @@ def test_what_has_another_form_is_refused(spoil: Any) -> None:
 def test_what_does_not_go_together_is_refused(name: str, parts: Any) -> None:
     with pytest.raises(ValueError, match="parts: "):
         ALGORITHMS[name](model(), parts=parts)
-
-
-@pytest.mark.parametrize("how", [{"keep": 0.0}, {"keep": 1.5}])
-def test_impossible_shares_are_refused(how: Any) -> None:
-    with pytest.raises(ValueError, match="keep"):
-        TopK(**how)

@@ -1,5 +1,6 @@
 """What parts may do, on parts made up here."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -32,6 +33,7 @@ from fedweave.errors import ConfigError, StepFailed
 from fedweave.experiment.rounds import train
 from fedweave.reports.listing import meanings
 from tests.contract.federations import CLASSES, algorithm, distance, federation, graphs, model
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 SGD: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0}
@@ -80,17 +82,6 @@ def test_clients_are_judged_by_what_their_training_left() -> None:
         tested = fed.test.masks[2]
         losses.append(float(torch.nn.functional.cross_entropy(logits[tested], fed.test.y[tested])))
     assert apart[-1].summary["global/loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-6)
-
-
-@pytest.mark.slow
-def test_clients_judged_after_training_are_so_in_both_modes_after_20_rounds() -> None:
-    algorithm = FedAvg(model(), parts=(TrainedModel(),), **SGD)
-    loop, together = (
-        [*train(algorithm, federation(dtype=torch.float64, mode=mode), 20, eval_every=10)][-1]
-        for mode in ("loop", "vmap")
-    )
-    assert distance(loop.state["w"], together.state["w"]) <= 1e-9
-    assert loop.summary == pytest.approx(together.summary, abs=1e-9)
 
 
 def test_a_matrix_of_equal_weights_is_the_plain_mean() -> None:
@@ -362,8 +353,8 @@ def test_weights_that_are_none_are_refused_and_more_than_a_mean_is_noted_once(
             after(FedAvg(model(), parts=(Weighing(made),)), rounds=1)
     sizes = iter((0.5, 0.6, 0.7))  # another sum in every round
     after(FedAvg(model(), parts=(Weighing(lambda n: torch.full((n,), next(sizes), dtype=torch.float64)),)))
-    [noted] = [record.getMessage() for record in caplog.records]
-    assert "Weighing.weigh gives weights that sum to 2.5" in noted
+    [note] = [record.getMessage() for record in caplog.records]
+    assert re.search(r"Weighing\.weigh.* 2\.5", note)
 
 
 @dataclass(frozen=True)
@@ -516,7 +507,7 @@ def test_a_client_without_training_examples_brings_nothing(name: str) -> None:
     """Weight decay alone would be full steps of Adam; and 0 is near a short joint update, for which `eu` pays."""
     own = dict(list(graphs(torch.float64).items())[:3])
     empty = list(own)[1]
-    own[empty] = own[empty]._replace(masks=torch.zeros_like(own[empty].masks))
+    own[empty] = replace_fields(own[empty], masks=torch.zeros_like(own[empty].masks))
     heard: list[Round] = []
     options = {"optimizer": "adam", "lr": 0.01, "weight_decay": 5e-4}
     made = algorithm(name, **options)
@@ -569,7 +560,7 @@ def test_a_preset_takes_fields_defaults_and_meanings_from_its_parts() -> None:
     made = Paper(model(), size=0.7)
     assert (made.lr, made.composed["Small"], made.composed["Clip"]) == (0.25, Small(0.7), Clip())
     assert list(Paper.fields)[:3] == ["model", "size", "lr"]
-    assert "norm" not in Paper.fields
+    assert not {"norm"} & set(Paper.fields)
     told = meanings(Paper)
     assert (told["size"], told["lr"]) == ("how strong it is.", "its pace.")
     with pytest.raises(TypeError, match="norm"):

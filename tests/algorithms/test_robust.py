@@ -162,7 +162,8 @@ def test_no_minority_moves_the_model_far(part: Part) -> None:
         assert np.abs(attacked.mean(0)).max() > 90
 
 
-@pytest.mark.parametrize("name", ["geometric_median", "bulyan", "centered_clip"])
+@pytest.mark.often("krum", "geometric_median", "norm_bound")
+@pytest.mark.parametrize("name", ["median", "krum", "geometric_median", "bulyan", "centered_clip", "norm_bound"])
 def test_robust_means_train_alike_in_loop_and_batch(name: str) -> None:
     how = {"name": name} | ({"malicious": 0} if name == "bulyan" else {})
     states = []
@@ -172,26 +173,6 @@ def test_robust_means_train_alike_in_loop_and_batch(name: str) -> None:
         states.append(last.state)
     assert distance(states[0], states[1]) <= 1e-9
     assert distance(states[1], states[2]) == 0
-
-
-def test_too_few_clients_for_bulyan_are_refused() -> None:
-    with refusal("user.too-few", "7 clients"):
-        Bulyan(1).aggregate({}, of(np.eye(6)))
-
-
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [
-        (GeometricMedian, {"nu": 0.0}),
-        (GeometricMedian, {"iterations": 0}),
-        (Bulyan, {"malicious": -1}),
-        (CenteredClip, {"tau": -1.0}),
-        (CenteredClip, {"iterations": 0}),
-    ],
-)
-def test_impossible_settings_of_robust_means_are_refused(kind: type[Part], how: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(how))):
-        kind(**how)
 
 
 def test_bounded_norms_by_hand() -> None:
@@ -267,13 +248,6 @@ def after(parts: tuple[Part, ...], rounds: int = 2, **options: Any) -> Any:
     return last.state, fed
 
 
-@pytest.mark.often("krum")
-@pytest.mark.parametrize("parts", [(Median(), NormBound()), (Krum(1, keep=2),)], ids=["median", "krum"])
-def test_both_modes_agree(parts: tuple[Part, ...]) -> None:
-    one, other = (after(parts, rounds=5, mode=mode)[0] for mode in ("loop", "vmap"))
-    assert distance(one, other) <= 1e-9
-
-
 def test_without_outliers_to_cut_it_is_the_mean() -> None:
     mean, _ = after((Uniform(),))
     for parts in ((Krum(0, keep=5),), (NormBound(1e6), Uniform())):
@@ -287,16 +261,9 @@ def test_no_counts_leave_the_clients() -> None:
     assert set(FedAvg(model(), parts=(NormBound(), BySize())).composed.sends) == {"n"}  # who asks for it gets it
 
 
-@pytest.mark.parametrize(
-    ("parts", "said"),
-    [
-        ((Median(), Krum()), "median and krum both decide how updates count"),
-        ((Median(), TrimmedMean()), "median and trimmed_mean both decide how updates count"),
-        ((TrimmedMean(), Uniform()), "trimmed_mean and uniform both decide how updates count"),
-    ],
-)
-def test_two_that_decide_the_joint_update_are_refused(parts: tuple[Part, ...], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+@pytest.mark.parametrize("parts", [(Median(), Krum()), (Median(), TrimmedMean()), (TrimmedMean(), Uniform())])
+def test_two_that_decide_the_joint_update_are_refused(parts: tuple[Part, ...]) -> None:
+    with pytest.raises(ValueError, match="both decide how updates count"):
         FedAvg(model(), parts=parts)
     assert FedAvg(model(), parts=(Clip(1.0), NormBound(), parts[0]))
 
@@ -309,37 +276,21 @@ def test_papers_with_weights_of_their_own_refuse_others(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "present", "fact"),
     [
-        (Krum(2), "need 7 clients in a round; there are 5"),
-        (Krum(1, keep=5), "need 6 clients in a round; there are 5"),
-        (TrimmedMean(0.1), "beta = 0.1 of 5 clients leaves out none"),
+        (Krum(2), 5, "7 clients"),
+        (Krum(1, keep=5), 5, "6 clients"),
+        (TrimmedMean(0.1), 5, "5 clients"),
+        (Bulyan(1), 5, "7 clients"),
+        (Krum(1), 4, "5 clients"),
+        (TrimmedMean(0.2), 4, "4 clients"),
     ],
 )
-def test_too_few_clients_are_refused_at_the_start(part: Part, said: str) -> None:
-    with refusal("user.too-few", said):
-        after((part,), rounds=1)
-
-
-@pytest.mark.parametrize(
-    ("part", "said"),
-    [(Krum(1), "need 5 clients in a round; there are 4"), (TrimmedMean(0.2), "beta = 0.2 of 4 clients leaves out")],
-)
-def test_too_few_replies_are_refused(part: Part, said: str) -> None:
-    """Rather than an aggregate that withstands nobody."""
-    algorithm = FedAvg(model(), parts=(part,), quorum=0.5)
-    fed = federation(absent=lambda round, client: "gone" if client == "site-0" else None)
-    with refusal("user.too-few", said):
-        list(train(algorithm, fed, 1))
-
-
-@pytest.mark.parametrize(
-    ("kind", "values"),
-    [(Krum, (-1,)), (Krum, (1, 0)), (TrimmedMean, (0.5,)), (TrimmedMean, (0.0,)), (NormBound, (-1,))],
-)
-def test_impossible_settings(kind: Any, values: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="must"):
-        kind(*values)
+def test_too_few_replies_are_refused(part: Part, present: int, fact: str) -> None:
+    """At the start or in a round, rather than an aggregate that withstands nobody."""
+    fed = federation(absent=lambda round, client: "gone" if client == "site-0" and present == 4 else None)
+    with refusal("user.too-few", fact):
+        list(train(FedAvg(model(), parts=(part,), quorum=0.5), fed, 1))
 
 
 def test_limits_of_several_parts_are_multiplied() -> None:

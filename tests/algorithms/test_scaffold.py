@@ -8,14 +8,14 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.participation import places, sample
-from fedweave.algorithms.parts import Clip, SecureSum, Uniform
-from fedweave.algorithms.scaffold import ControlVariates
+from fedweave.algorithms.parts import Clip, Uniform
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import ravel
 from fedweave.core.types import FRAMING
 from fedweave.experiment.rounds import train
 from tests.algorithms.test_family_oracles import LR, ROUNDS, SGD, STEPS, Problem
 from tests.contract.federations import distance, federation, graphs, model
+from tests.random_graphs import replace_fields
 
 
 def ended(name: str = "scaffold", rounds: int = ROUNDS, fed: Any = None, **options: Any) -> tuple[Any, Any]:
@@ -84,7 +84,7 @@ def test_a_client_without_training_examples_counts_in_no_mean(mode: str) -> None
     for at, (name, graph) in enumerate(clients.items()):
         masks = graph.masks.clone()
         masks[TRAIN] &= at > 0
-        few[name] = graph._replace(masks=masks)
+        few[name] = replace_fields(graph, masks=masks)
     state, fed = ended(fed=federation(dtype=torch.float64, clients=few, mode=mode))
     others = dict(list(few.items())[1:])
     without, _ = ended(fed=federation(dtype=torch.float64, clients=others, mode=mode), rounds=1)
@@ -122,17 +122,6 @@ def test_what_leaves_is_what_is_declared(option: int, up: set[str]) -> None:
     assert option == 2 or sent["control"] == "change of the client's mean gradient"
     heard = {row["key"].split("/")[0]: row["reveals"] for row in rows if row["direction"] == "down"}
     assert heard["ControlVariates"] == "the mean gradient of all members' training"
-
-
-@pytest.mark.often("size")
-@pytest.mark.parametrize("sum_weights", ["equal", "size"])
-def test_updates_may_stay_in_a_secure_sum(sum_weights: Any) -> None:
-    """With as many binary digits as float64 has, it is the open sum."""
-    mean = "uniform" if sum_weights == "equal" else "size"
-    sums = SecureSum(bits=64, fraction=40, bound=4.0, weights=sum_weights)
-    hidden, _ = ended("fedavg", parts=(ControlVariates(mean=mean), sums))
-    plain, _ = ended(mean=mean)
-    assert distance(hidden["w"], plain["w"]) < 1e-9
 
 
 def test_clipped_updates_make_the_clients_own_variates_too() -> None:

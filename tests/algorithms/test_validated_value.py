@@ -10,7 +10,6 @@ import torch
 
 from fedweave.accounts.contributions import observe_rounds
 from fedweave.accounts.statements import account
-from fedweave.algorithms import PARTS
 from fedweave.core import model as models
 from fedweave.core.graph import TEST
 from fedweave.core.tree import add, leaves, nest
@@ -160,9 +159,3 @@ def test_pay_follows_it(tmp_path: Path) -> None:
     owed = impartial_shares(by) * 1000.01
     lines = {line["member"]: float(line["pay"]) for line in account(run).table.to_pylist()}
     assert lines == pytest.approx(dict(zip(members, owed.tolist(), strict=True)), abs=0.02)
-
-
-def test_settings_that_value_nobody_are_refused() -> None:
-    for settings in ({"every": 0}, {"on": "nobody"}):
-        with pytest.raises(ValueError, match=next(iter(settings))):
-            PARTS["validated_value"](**settings)
