@@ -23,6 +23,7 @@ from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.graphs import client_graphs
 from fedweave.partition import Random
 from fedweave.partition.client_data import pool_clients, shares
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 NODES = pd.DataFrame({"id": ["a", "b", "c"], "label": [0, 1, 1], "age": [1.0, 2.0, 4.0]})
@@ -196,7 +197,7 @@ def test_networkx_edges_are_examples_with_all_that_edges_of_tables_have(label):
 
 
 def replace_columns(edge_attrs, other):
-    return edge_attrs._replace(columns=other.columns)
+    return replace_fields(edge_attrs, columns=other.columns)
 
 
 def test_directions_that_nobody_asked_for_are_said_to_be_lost():

@@ -205,9 +205,8 @@ def of_column(values: Sequence[object]) -> str:
 
 def test_differences_that_float32_does_not_keep_are_refused_until_they_are_left(tmp_path: Path) -> None:
     """All three are 1700000000 in float32; the remedy is done as it is told."""
-    with pytest.raises(DataError) as error:
+    with refusal("data.row", "nodes.csv: row 4", "'f'", "1700000030.0", "float32") as error:
         load("folder", str(folder(tmp_path, of_column(TIMES), "source,target\n0,1\n")), normalize="standard")
-    assert "nodes.csv: row 4: feature 'f' is 1700000030.0, which float32 cannot tell from 1700" in str(error.value)
     told = re.search(r"Subtract (\S+) in every row", str(error.value))
     assert told is not None
     moved = [value - float(told[1]) for value in TIMES]
@@ -260,9 +259,8 @@ def test_bad_parquet_columns_are_refused(column: str, values: pa.Array, what: st
     (tmp_path / "nodes.csv").unlink()
     columns = {"id": pa.array([1, 2]), "label": pa.array([0, 1]), "f": pa.array([0.5, 1.5])} | {column: values}
     pq.write_table(pa.table(columns), tmp_path / "nodes.parquet")
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match=re.escape(f"nodes.parquet: {what}")):
         load("folder", str(tmp_path))
-    assert f"nodes.parquet: {what}" in str(error.value)
 
 
 def test_truncated_parquet_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 from fedweave.core import decompression
 from fedweave.datasets import Dataset, from_frames, load, table_files
 from fedweave.datasets.cells import amount, numbers_in, of_number
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 IDS = ("a", "b", "c", "d")
@@ -229,13 +230,11 @@ def test_a_comment_behind_the_header_is_called_so(comment: str, last: bool, tmp_
     ],
 )
 def test_a_row_in_place_of_the_header_is_no_name_of_columns(of_nodes: str, edges: str, tmp_path: Path) -> None:
-    with refusal("data.header" if edges != EDGES else "data.column-missing", "row", "header=None") as error:
+    with refusal("data.header" if edges != EDGES else "data.column-missing", "row", "header=None"):
         load("folder", folder(tmp_path, of_nodes, edges))
     frames = [pd.read_csv(tmp_path / f"{stem}.csv") for stem in ("nodes", "edges")]
     with refusal("data.header" if edges != EDGES else "data.column-missing", "header=None"):
         from_frames(*frames)
-    if edges != EDGES:
-        assert "columns =" not in str(error.value)
 
 
 def test_an_edge_is_not_lost_by_naming_columns_after_it(tmp_path: Path) -> None:
@@ -453,7 +452,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two hundred thousand equal cells little is in the file; as many different ones have the memory they need."""
-    monkeypatch.setattr(decompression, "OF_TABLES", decompression.OF_TABLES._replace(floor=1 << 22))
+    monkeypatch.setattr(decompression, "OF_TABLES", replace_fields(decompression.OF_TABLES, floor=1 << 22))
     monkeypatch.setattr(table_files, "OF_TABLES", decompression.OF_TABLES)
     rows, few = 200_000, pa.array(np.zeros(200_000, np.int32))
     words, ids = (pa.DictionaryArray.from_arrays(few, pa.array([word])) for word in ("w" * 50, "a"))

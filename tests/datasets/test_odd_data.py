@@ -1,5 +1,6 @@
 """Names that look alike, columns that number the rows and data of one class are named before a run, and in it."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,7 +68,7 @@ def test_names_that_look_alike_are_asked_about() -> None:
     assert plain("000") == "0"
     for what, field in (("classes", "labels"), ("groups", "groups"), ("owners", "owners")):
         [said] = name_notes(replace(DATA, **{field: ("North", "north")}))  # type: ignore[arg-type]
-        assert f"of the {what}, 'North' and 'north' differ in case" in said
+        assert re.search(f"{what}, 'North' and 'north'", said)
 
 
 def test_ids_that_look_alike_are_hinted_at(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_check_and_run_say_so(case: str, said: str, tmp_path: Path, monkeypatch:
 def test_a_result_on_one_class_says_nothing() -> None:
     metrics = {"global/accuracy": 1.0, "global/majority": 1.0}
     assert list(notes(metrics)) == ["alike"]
-    assert "alike" not in notes(metrics | {"scores/coarse": 1.0})  # the share may be rounded
+    assert list(notes(metrics | {"scores/coarse": 1.0})) == ["coarse"]  # the share may be rounded
     assert not notes(metrics | {"global/majority": 0.99})
 
 

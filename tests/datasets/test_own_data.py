@@ -89,9 +89,8 @@ def test_a_folder_for_each_member(tmp_path: Path) -> None:
     cut = partition.Folders(train=0.5, val=0.0, test=0.5).cut(data, 0)
     assert (cut.names, [part.nodes.tolist() for part in cut.parts]) == (("north", "south"), [[0, 1], [2, 3]])
     folder(tmp_path / "north", "id,label,job,age\n1,a,clerk,30\n1,a,clerk,40\n", "source,target\n1,9\n")
-    with pytest.raises(DataError) as error:
+    with refusal("data.row", f"{tmp_path}/north/nodes.csv: row 3", "'north/1'", "row 2"):
         load("members", str(tmp_path), categories=OPTIONS["categories"])
-    assert f"{tmp_path}/north/nodes.csv: row 3: id 'north/1' is already in row 2" in str(error.value)
     folder(tmp_path / "north", "id,label,job,rage\n1,a,clerk,30\n", "source,target\n")
     with pytest.raises(DataError, match=r"north and south differ in the columns age, rage"):
         load("members", str(tmp_path))
@@ -246,43 +245,38 @@ def test_text_as_polars_hands_it_over(categorical: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "what"),
+    ("key", "value", "place"),
     [
-        ({"y": torch.tensor([0.5, 1.2, 0.0])}, r"y, row 0: 0\.5 is not a whole number\. Number the classes from 0"),
-        ({"y": torch.tensor([0, torch.nan, 1])}, r"y, row 1: nan is not a whole number\. .*; -1 is unlabeled"),
-        ({"y": torch.tensor([0, 1e30, 1])}, r"y, row 1: 1\.0\d*e\+30 is beyond 64 bits"),
-        ({"y": ["a", "b", "a"]}, r"y, row 0: 'a' is not a number"),
-        ({"y": np.array([1, None, "b"], object)}, r"y, row 1: None is not a number"),
-        ({"y": np.array([1j, 0, 0])}, r"y, row 0: 1j is not a number"),
-        ({"y": [[0], [1, 2], [0]]}, r"y cannot be read as an array .* Give a tensor of numbers"),
-        ({"y": torch.tensor([0, 1000000, 5])}, r"y, row 1: label 1000000 would make 1,000,001 classes; only 3 occur"),
-        ({"y": torch.tensor([0, -2, 1])}, r"y, row 1: label -2 is not in 0\.\.1"),
-        ({"x": np.array([["a"], ["b"], ["c"]])}, r"x, row 0, column 0: 'a' is not a number\. Give numbers"),
-        ({"x": np.array([[1], [None], [2]], object)}, r"x, row 1, column 0: None is not a number"),
-        ({"edge_index": torch.tensor([[0, 0.5], [1, 2]])}, r"edge_index, column 1: 0\.5 is not a whole number"),
-        ({"edge_index": torch.tensor([[0, 1], [1, 5]])}, r"edge_index, column 1: edge 1 -> 5 .* not in 0\.\.2"),
-        ({"edge_index": torch.tensor([[0, 1, -1], [1, 2, 2]])}, r"column 2: edge -1 -> 2 names a node that is not in"),
-        ({"sens": ["f", "m", "f"]}, r"sens, row 0: 'f' is not a number\. Number the groups from 0"),
-        ({"sens": torch.tensor([0, 1e30, 1])}, r"sens, row 1: 1\.0\d*e\+30 is beyond 64 bits"),
-        ({"y": torch.eye(3)}, r"the shapes do not fit: .*y \[3, 3\]"),
-        ({"y": torch.tensor([0, 1])}, r"y \[2\]"),
-        ({"edge_index": torch.tensor([0, 1])}, r"edge_index \[2\]"),
-        ({"sens": torch.tensor([0.2, 0.7, 1.9])}, r"sens, row 0: 0\.2\d* is not a whole number"),
-        ({"sens": torch.tensor([0, torch.nan, 1])}, "sens, row 1: nan is not a whole number"),
-        ({"train_mask": torch.tensor([0, 1])}, r"train_mask is int64 \[2\], .*mask\[train_mask\] = True\.$"),
-        ({"train_mask": torch.tensor([0, 1, 1])}, r"train_mask is int64 \[3\], not bool \[3\].*: train_mask\.bool\(\)"),
-        ({"train_mask": torch.eye(3).bool()}, r"train_mask is bool \[3, 3\].*such as train_mask\[:, 0\]"),
-        ({"train_mask": torch.tensor([True])}, r"train_mask is bool \[1\], not bool \[3\]\. Give true or false"),
-        ({"test_mask": torch.arange(3) == 0}, r'test_mask, but no train_mask\. Add it, .*ignore = \["test_mask"\]'),
-        ({"edge_weight": torch.tensor([0.2])}, r'edge_weight has 1 rows.* ignore = \["edge_weight"\]'),
-        ({"edge_weight": torch.tensor([0.2, -1.9])}, r"weight, row 1: .* below 0"),
-        ({"edge_attr": torch.eye(2) / 0}, r"features, row 0: .* not finite"),
+        *(("y", y, f"y, row {row}") for y, row in (
+            (torch.tensor([0.5, 1.2, 0.0]), 0), (torch.tensor([0, torch.nan, 1]), 1), (torch.tensor([0, 1e30, 1]), 1),
+            (["a", "b", "a"], 0), (np.array([1, None, "b"], object), 1), (np.array([1j, 0, 0]), 0),
+            (torch.tensor([0, 1000000, 5]), 1), (torch.tensor([0, -2, 1]), 1))),
+        *(("sens", sens, f"sens, row {row}") for sens, row in (
+            (["f", "m", "f"], 0), (torch.tensor([0, 1e30, 1]), 1), (torch.tensor([0.2, 0.7, 1.9]), 0),
+            (torch.tensor([0, torch.nan, 1]), 1))),
+        ("x", np.array([["a"], ["b"], ["c"]]), "x, row 0, column 0: 'a'"),
+        ("x", np.array([[1], [None], [2]], object), "x, row 1, column 0: None"),
+        ("edge_index", torch.tensor([[0, 0.5], [1, 2]]), "edge_index, column 1: 0.5"),
+        ("edge_index", torch.tensor([[0, 1], [1, 5]]), "edge_index, column 1: edge 1 -> 5"),
+        ("edge_index", torch.tensor([[0, 1, -1], [1, 2, 2]]), "edge_index, column 2: edge -1 -> 2"),
+        ("edge_index", torch.tensor([0, 1]), "edge_index [2]"),
+        ("y", [[0], [1, 2], [0]], "y cannot be read as an array"),
+        ("y", torch.eye(3), "y [3, 3]"),
+        ("y", torch.tensor([0, 1]), "y [2]"),
+        ("train_mask", torch.tensor([0, 1]), "train_mask is int64 [2]"),
+        ("train_mask", torch.tensor([0, 1, 1]), "train_mask is int64 [3]"),
+        ("train_mask", torch.eye(3).bool(), "train_mask is bool [3, 3]"),
+        ("train_mask", torch.tensor([True]), "train_mask is bool [1]"),
+        ("test_mask", torch.arange(3) == 0, 'ignore = ["test_mask"]'),
+        ("edge_weight", torch.tensor([0.2]), 'ignore = ["edge_weight"]'),
+        ("edge_weight", torch.tensor([0.2, -1.9]), "weight, row 1"),
+        ("edge_attr", torch.eye(2) / 0, "features, row 0"),
     ],
-)
-def test_a_data_that_does_not_fit_is_refused(changed: dict[str, Any], what: str) -> None:
+)  # fmt: skip
+def test_a_data_that_does_not_fit_is_refused(key: str, value: Any, place: str) -> None:
     whole = {"x": torch.eye(3), "y": torch.tensor([0, 1, 1]), "edge_index": torch.tensor([[0, 1], [1, 2]])}
-    with pytest.raises(DataError, match=what):
-        datasets.from_pyg(Data(**(whole | changed)))
+    with refusal("data", "pyg", place):
+        datasets.from_pyg(Data(**(whole | {key: value})))
 
 
 TIMES = [1700000001, 1700000050, 1700000030]
@@ -453,8 +447,5 @@ def test_faults_of_members_are_told_by_file(tmp_path: Path) -> None:
         rows = "".join(f"{at},{at % 2},{age}\n" for at, age in enumerate(ages))
         (tmp_path / member / "nodes.csv").write_text(f"id,label,age\n{rows}")
         (tmp_path / member / "edges.csv").write_text("source,target\n0,1\n")
-    with pytest.raises(DataError) as refused:
+    with refusal("data.row", "north/nodes.csv: row 2", "'age'", "1 more row", "\n", "south/nodes.csv: row 3", "'age'"):
         load("members", str(tmp_path))
-    north, south = str(refused.value).splitlines()
-    assert "north/nodes.csv: row 2: feature 'age' is empty (and so in 1 more row)" in north
-    assert "south/nodes.csv: row 3: feature 'age' is empty." in south

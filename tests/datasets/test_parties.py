@@ -1,6 +1,7 @@
 """A folder of parties: joined by id, with every refusal naming party, file, row and remedy."""
 
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -224,9 +225,9 @@ def test_that_every_party_is_taken_to_see_labels_which_some_alone_have_is_noted(
 ) -> None:
     data = loaded(two(tmp_path))
     Parties("holders", use_dataset_split=True).cut(data, 0)
-    assert "partition.labels" not in caplog.text
+    assert not re.search(r"partition\.labels", caplog.text)
     Parties(use_dataset_split=True).cut(data, 0)
-    assert "tables of shop have labels, and partition.labels = 'all'" in caplog.text
+    assert re.search(r"shop .*partition\.labels", caplog.text)
 
 
 def test_columns_with_gaps_are_filled_at_the_party_that_has_them(tmp_path: Path) -> None:

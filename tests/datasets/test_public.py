@@ -19,6 +19,7 @@ from fedweave.datasets.check import check
 from fedweave.datasets.lookup import Facts
 from fedweave.datasets.public import PUBLIC
 from fedweave.errors import DataError
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +97,8 @@ def test_counts_of_the_real_files(name: str) -> None:
     assert isinstance(classes, int) or counts.tolist() == classes
     assert (None if data.sensitive is None else np.bincount(data.sensitive).tolist()) == sensitive
     assert (None if data.public is None else data.public.sum(1).tolist()) == split
-    assert f"{nodes:,} nodes, {edges:,} edges, {data.features:,} features, {data.classes} classes" in describe(name)
+    counts_of_page = f"{nodes:,} nodes, {edges:,} edges, {data.features:,} features, {data.classes} classes"
+    assert describe(name).count(counts_of_page) == 1
 
 
 @pytest.mark.parametrize("name", ["cora", "german", "nba"])
@@ -215,17 +217,13 @@ def test_absent_and_offline_names_every_place_quickly(
     env = tmp_path / "env"
     monkeypatch.setenv("FEDWEAVE_DATA", str(env))
     start = time.monotonic()
-    with pytest.raises(DataError) as error:
+    places = (f"{env / name / name}.npz", f"{env / name}.npz", f"{nowhere / name / name}.npz")
+    with refusal("data.nowhere", *places, f"{name}.npz", "FEDWEAVE_DATA") as error:
         load(name)
     assert time.monotonic() - start < 5
     message = str(error.value)
-    assert f"{env / name / name}.npz" in message
-    assert f"{env / name}.npz" in message
-    assert f"{nowhere / name / name}.npz" in message
     assert ("could not be reached" in message) == (name in download.SOURCES)
     assert ("no public download" in message) == (name not in download.SOURCES)
-    assert f"Put {name}.npz" in message
-    assert "FEDWEAVE_DATA" in message
     assert not list(nowhere.rglob("*.npz"))
 
 
@@ -318,7 +316,7 @@ def test_reddit_is_read_like_the_others_but_no_thinned_version_of_it(
 def test_another_column_order_of_the_sensitive_attribute_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DATASETS["german"], "facts", TINY._replace(sens_column=0))
+    monkeypatch.setattr(DATASETS["german"], "facts", replace_fields(TINY, sens_column=0))
     data = tiny("german")
     npz.write(Dataset("german", data.x, data.edges, data.y, 2, sensitive=np.array([1, 1])), tmp_path / "german.npz")
     with refusal("data.sens-repeated", "german.npz", "column 0"):
@@ -375,12 +373,9 @@ def test_a_path_without_the_named_data_is_refused_though_it_is_elsewhere(
         npz.write(tiny(), folder / "cora.npz")
     monkeypatch.setenv("FEDWEAVE_DATA", str(tmp_path / "env"))
     root = lay(tmp_path / "mine", what)
-    with pytest.raises(DataError) as error:
+    with refusal("data.kind", "[data] path", name, f"{root} {found}") as error:
         load(name, str(root))
-    message = str(error.value)
-    assert message.startswith(f"[data] path: {name} is ")
-    assert f"; {root} {found}. " in message
-    assert (f"Set name = {names} to use that, " in message) if names else ("Set name" not in message)
+    assert (f"name = {names}" if names else "") in str(error.value)
     assert not list(nowhere.rglob("*/*.npz")), "nothing was downloaded"
 
 

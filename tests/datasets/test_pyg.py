@@ -1,5 +1,6 @@
 """Graphs of PyTorch Geometric's in memory, one or several, and a file of them."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ def test_the_karate_club_is_read_and_its_lone_mask_noted() -> None:
         data = from_pyg(given)
         assert (data.nodes, data.features, data.classes, data.public) == (34, 34, 4, None)
         [note] = data.notes
-        assert "train_mask is not used" in note
+        assert re.search("train_mask", note)
         assert not from_pyg(given, ignore=["train_mask"]).notes
 
 
@@ -166,7 +167,7 @@ def test_a_flattened_graph_may_have_edges_as_examples_and_says_what_it_does_not_
     made = from_pyg(data, flatten=True, task="edges")
     assert (made.example, made.y.tolist(), made.edge_attrs.time.tolist()) == ("edge", [0, 1, 0, -1], [1, 2, 3, 4])
     data["item"].price = torch.ones(3)
-    assert "item.price" in str(from_pyg(data, flatten=True).notes)
+    assert re.search(r"item\.price", str(from_pyg(data, flatten=True).notes))
     data["item"].y = torch.tensor([0, 1, 0])
     with refusal("data", "2"):
         from_pyg(data, flatten=True)

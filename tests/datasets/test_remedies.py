@@ -159,9 +159,8 @@ def test_other_names_of_columns_are_proposed(tmp_path: Path) -> None:
         load("folder", path)
     data = load("folder", path, columns={"source": "src", "target": "dst"})
     assert data.edges.tolist() == [[0, 1, 2, 3], [1, 0, 3, 2]]
-    with refusal("data.column-missing", "Change 'branch' where [data] names it (owner") as caught:
+    with refusal("data.column-missing", "'branch'", "owner"):
         load("folder", folder(tmp_path, nodes(F)), owner="branch")
-    assert "columns =" not in str(caught.value)
     with refusal("data.column-missing", "source,target"):
         load("folder", folder(tmp_path, nodes(F), "source target\na b\n"))
 
@@ -187,14 +186,14 @@ def test_one_remedy_is_one_fault_with_three_examples(tmp_path: Path) -> None:
         load("folder", folder(tmp_path, many, "source,target\n"))
     (line,) = str(error.value).splitlines()
     assert [f"row {row}: 'f' is '1x{row - 2}'" in line for row in (3, 5, 7, 9)] == [True, True, True, False]
-    assert "and 47 more" in line
+    assert line.count("and 47 more") == 1
     columns = [f"f{at}" for at in range(30)]
     wide = f"id,label,{','.join(columns)}\n" + "".join(f"{name},0{',NA' * 30}\n{name}2,0{',1' * 30}\n" for name in "ab")
     with pytest.raises(DataError) as error:
         load("folder", folder(tmp_path, wide, "source,target\n"))
     (line,) = str(error.value).splitlines()
     assert line.count("'NA'") == 3
-    assert "and 54 more" in line  # 30 columns with two rows each
+    assert line.count("and 54 more") == 1  # 30 columns with two rows each
 
 
 def test_faults_with_one_remedy_are_one() -> None:

@@ -1,5 +1,6 @@
 """Categories taken from rows of training: the columns of a declared list, and what is said of other values later."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_rows_of_training_are_those_of_which_a_split_says_so(caplog: pytest.LogC
     assert data.columns == ("job = nurse", "f")
     np.testing.assert_array_equal(sp.csr_matrix(data.x).toarray()[:, 0], NODES.job == "nurse")
     [said] = [record.getMessage() for record in caplog.records if "job" in record.getMessage()]
-    assert "'pilot' in 8 rows" in said
+    assert re.search("'pilot' in 8 rows", said)
     edges = EDGES.assign(label=[0, 1] * 11 + [0], split=["train" if kind == "cash" else "val" for kind in EDGES.kind])
     of_edges = from_frames(nodes, edges, categories=AUTO, task="edges", **OPTIONS)
     assert of_edges.columns == ("job = nurse", "job = pilot", "f")  # nodes are in no split
@@ -93,9 +94,7 @@ def test_a_run_predicts_with_the_categories_that_it_saw(
     Path("e.toml").write_text(config.format('categories = {job = "auto", "edges.kind" = "auto"}\n'))
     assert fedweave("run", "e.toml", "--out", "r")[0] == 0
     assert fedweave("predict", "r", "--data", "new", "--out", "p.csv")[0] == 0
-    said = caplog.text
-    assert "'baker' and 1 more value in 3 rows" in said
-    assert "'cheque' in 4 rows" in said
+    assert all(re.search(fact, caplog.text) for fact in ("'baker' and 1 more value in 3 rows", "'cheque' in 4 rows"))
     assert len(pd.read_csv("p.csv")) == 5
     Path("e.toml").write_text(
         config.format('categories = {job = ["clerk", "nurse", "pilot"], "edges.kind" = ["cash", "wire"]}\n')

@@ -140,4 +140,3 @@ def test_pyg_offers_the_collections_by_these_names() -> None:
     assert all(DATASETS[kind.name] is kind for kind in SMALL_GRAPHS)
     offered = download.pyg_class("TUDataset")
     assert offered.url.startswith(download.TU_HOST)
-    assert "PROTEINS" in offered.__doc__

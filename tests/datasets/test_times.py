@@ -1,5 +1,6 @@
 """Times of edges and nodes: every type that programs write, one zone, one unit, and edges that training can see."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from fedweave.cli import app
 from fedweave.datasets import from_frames, from_networkx, load
 from fedweave.datasets.edge_tables import times_of
 from fedweave.datasets.notes import time_notes
@@ -19,6 +18,7 @@ from fedweave.datasets.table import Table
 from fedweave.partition.divided import Column
 from fedweave.sites.flare.site_data import read_graph
 from fedweave.sites.flare.sitefile import SiteData
+from tests.commands import refuse
 from tests.refusals import refusal
 
 NANOSECONDS = 1711843200123456789
@@ -153,8 +153,8 @@ def test_members_of_other_units_and_without_early_edges_are_named(tmp_path: Path
     data = load("members", str(tmp_path), **TIMED)
     held = {name: np.flatnonzero(data.owner == at) for at, name in enumerate(data.owners)}
     nodes, edges, late = time_notes(data, (19730.0, 19732.0), held)
-    assert "at a and 1704844800 at b" in nodes
-    assert "the edges' times" in edges
+    assert re.search("at a and 1704844800 at b", nodes)
+    assert re.search("edges", edges)
     assert late.startswith("b, c have edges")
 
 
@@ -165,9 +165,7 @@ def test_edges_cannot_be_scaled_by_none(tmp_path: Path, monkeypatch: pytest.Monk
         'edge_normalize = "standard"\n[partition]\nname = "random"\nclients = 1\nsplit = "time"\n'
     )
     monkeypatch.chdir(tmp_path)
-    told = CliRunner().invoke(app, ["check", "e.toml"])
-    assert told.exit_code == 2, told.output
-    assert "no edge is early enough" in " ".join(told.output.split())
+    refuse(["check", "e.toml"], "data.no-early-edges")
     site = SiteData(path="data", **TIMED, edge_normalize="standard", train_until="2024-01-05", val_until="2024-01-08")
     with refusal("data.no-early-edges", "19754", "19727"):
         read_graph(tmp_path / "data", site)
