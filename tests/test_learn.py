@@ -23,7 +23,7 @@ from fedweave.learn import Adam, Optimizer, Sgd, compute_on_server, fit, recordi
 from fedweave.learn.recording import record_part
 from fedweave.ops.recording import Recordings, When
 from fedweave.ops.touched_rows import TouchedRows
-from tests.random_graphs import padded_alike
+from tests.random_graphs import dims_of, padded_alike, replace_fields
 from tests.stand_in import Replays
 
 KEY = random.key(3)
@@ -531,8 +531,8 @@ def test_clients_without_any_feature_train_their_other_weights(make_graphs: Call
     graphs = make_graphs([5, 9], 400, sparse=True)
     for graph in graphs.values():
         member = graph.x.blocks.members[0]
-        empty = member._replace(
-            starts=torch.zeros_like(member.starts), columns=member.columns[:0], values=member.values[:0]
+        empty = replace_fields(
+            member, starts=torch.zeros_like(member.starts), columns=member.columns[:0], values=member.values[:0]
         )
         graph.x.blocks.members = (empty,)
     batch, w = Batch(graphs, Adam(), ROWS), start(400)
@@ -598,7 +598,7 @@ def test_recorded_parts_are_the_function(make_graphs: Callable[..., Any], when: 
     recordings = Recordings(when)
     graphs = list(make_graphs([5, 9], sparse=True).values())
     both, keys = stack(padded_alike(graphs)), torch.stack([KEY, random.fold(KEY, 1)])
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, both)
+    dims = dims_of(both)
     for number in (2, 2, 3):
         w = random.normal(random.key(number), (2, graphs[0].x.shape[1], 4)).double()
         common = random.normal(random.key(number + 1), (4,)).double()

@@ -1,6 +1,7 @@
 """The training loop: what it refuses, and what it says of trained models and of the best round."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -262,8 +263,8 @@ def test_evaluation_of_a_sample_has_its_clients_numbers_and_changes_no_training(
         scores = after.of_clients("accuracy")
         assert scores == {client: before.of_clients("accuracy")[client] for client in some.fed.evaluated_clients}
         assert (after.summary["scores/sampled"], after.summary["scores/clients"]) == (3, 8)
-        assert "scores/sampled" not in before.summary
-    assert "3 of 8 clients" in notes(sample[-1].summary)["sampled"]
+        assert before.summary.keys().isdisjoint({"scores/sampled"})
+    assert re.search("3 of 8 clients", notes(sample[-1].summary)["sampled"])
     assert members_clause({"within/members": 3.0, "scores/sampled": 3.0}, 8) == ""
     rows = some.fed.ledger.table().filter(pc.field("purpose") == "evaluation")
     assert {*rows["client"].to_pylist()} == {*some.fed.evaluated_clients}

@@ -18,6 +18,7 @@ from fedweave.experiment.config.plugins import REGISTRIES
 from fedweave.experiment.config.toml import override
 from fedweave.export.card import CardSettings, read_card
 from fedweave.sites.flare.sitefile import read_site_file
+from tests.random_graphs import replace_fields
 from tests.shown import ROOT, Block, Shown, blocks, commands
 
 try:
@@ -150,7 +151,7 @@ def test_configurations_that_are_shown_resolve(block: Block, tmp_path: Path) -> 
     if SITES & document.keys() or (block.text.startswith("[data]") and "classes" in document["data"]):
         lacking = "" if "data" in document else '[data]\npath = "data"\nclasses = 2\n'
         if "path" not in document.get("data", {"path": ""}):
-            lacking, block = "", block._replace(text=block.text.replace("[data]\n", '[data]\npath = "data"\n'))
+            lacking, block = "", replace_fields(block, text=block.text.replace("[data]\n", '[data]\npath = "data"\n'))
         shortened = re.sub(r'"17:5f3a…"', f'"17:{"5f3a" * 8}"', block.text)
         shortened = re.sub(r'"5F:3A:…"', f'"{":".join(["5F"] * 32)}"', shortened)
         (tmp_path / "site.toml").write_text(f"{shortened}\n{lacking}")

@@ -31,6 +31,7 @@ from fedweave.incentives.statement import (
     statement,
     totals,
 )
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 TERMS, RUN = Terms("100.00", "CHF"), "5f" * 32
@@ -295,11 +296,11 @@ def test_rounds_that_do_not_fit_are_refused() -> None:
     good = a_round(1, tensor(0.5, 0.6, -0.1))
     for rounds, message in [
         ([good, good], "round 1 comes after round 1"),
-        ([good._replace(members=["a", "b", "a"])], "names a member twice: a, b, a"),
-        ([good._replace(density=tensor(1))], "1 entries of density for 3 members"),
-        ([good._replace(reason=["", ""])], "2 entries of reason for 3"),
-        ([good._replace(pay=tensor(1, -1, 0))], "pay sums to 0.0"),
-        ([good._replace(pay=tensor(1, float("nan"), 0))], "needs a finite number"),
+        ([replace_fields(good, members=["a", "b", "a"])], "names a member twice: a, b, a"),
+        ([replace_fields(good, density=tensor(1))], "1 entries of density for 3 members"),
+        ([replace_fields(good, reason=["", ""])], "2 entries of reason for 3"),
+        ([replace_fields(good, pay=tensor(1, -1, 0))], "pay sums to 0.0"),
+        ([replace_fields(good, pay=tensor(1, float("nan"), 0))], "needs a finite number"),
     ]:
         with pytest.raises(UserError, match=message):
             statement(TERMS, rounds)

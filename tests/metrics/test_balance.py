@@ -11,6 +11,7 @@ from scipy.spatial import distance
 from fedweave.algorithms.fairness import balance, class_divergence, group_edges, jensen_shannon, node_divergence
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.datasets import load
+from tests.random_graphs import replace_fields
 
 
 def grouped(pairs: list[tuple[int, int]], sensitive: list[int], dtype: torch.dtype = torch.float32) -> Graph:
@@ -55,7 +56,7 @@ def test_swapping_groups_changes_nothing_and_stacked_clients_equal_each_alone() 
     own = [group_edges(graph) for graph in graphs]
     for graph, edges in zip(graphs, own, strict=True):
         assert graph.sensitive is not None
-        swapped = graph._replace(sensitive=torch.where(graph.sensitive < 0, -1, 1 - graph.sensitive))
+        swapped = replace_fields(graph, sensitive=torch.where(graph.sensitive < 0, -1, 1 - graph.sensitive))
         assert torch.equal(group_edges(swapped), edges)
     whole = stack(graphs)
     axes = Graph(*(None if field is None else 0 for field in whole))
@@ -83,7 +84,7 @@ def test_unequal_groups_that_mix_at_random_are_not_balanced(data_root: Path) -> 
 
 def test_no_groups_no_balance() -> None:
     with pytest.raises(ValueError, match="no sensitive attribute"):
-        group_edges(grouped([(0, 1)], [0, 1])._replace(sensitive=None))
+        group_edges(replace_fields(grouped([(0, 1)], [0, 1]), sensitive=None))
 
 
 def two_models(seed: int, nodes: int = 30) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -186,7 +186,7 @@ def test_without_auc_and_classes() -> None:
     case = drawn(0, 20, 3)
     cheap, whole = counts(*case, whole=False), counts(*case)
     assert cheap.keys() == whole.keys() - {"auc", "classes"}
-    assert "auc" not in values(cheap)
+    assert not {"auc"} & set(values(cheap))
     assert all(torch.equal(cheap[name], whole[name]) for name in cheap)
 
 

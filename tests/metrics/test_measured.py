@@ -1,6 +1,7 @@
 """What an evaluation says of its clients, of which split, by hand."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -72,16 +73,12 @@ def test_positives_and_alerts_are_counted() -> None:
     counted = {name.removeprefix("positives/"): v for name, v in found.items() if name.startswith("positives/")}
     assert counted == {"test": 3, "test_fewest": 0, "val": 3, "val_fewest": 1, "alerts": 2, "alerts_within": 4}
     assert (found["fairness/undefined_average_precision"], found["fairness/undefined_clients"]) == (1, 0)
-    assert "positives/alerts" in rows["metric"].to_pylist()
-    assert alerts_clause(found, ["honest", "fraud"]) == (
-        "caught at 1 % of alerts: 3 of 3 “fraud” among 4 alerts (1.000), each member by itself"
-    )
-    assert "0 at the member with the fewest" in notes(found)["few"]
-    assert "best round" not in notes(found)["few"]
-    assert "3 such validation examples" in notes(found | {"best_val/round": 1})["few"]
-    assert "few" not in notes(found | {"positives/test_fewest": 20.0})
-    alone = notes(found | {"positives/test_fewest": 20.0, "best_val/round": 1})["few"]
-    assert "3 validation examples of the positive class" in alone
+    assert {"positives/alerts"} <= set(rows["metric"].to_pylist())
+    assert re.search(r"3 of 3 “fraud” among 4 alerts \(1\.000\)", alerts_clause(found, ["honest", "fraud"]))
+    many = found | {"positives/test_fewest": 20.0}
+    assert re.search("0 at the member with the fewest", notes(found)["few"])
+    assert re.search("3 such validation examples", notes(found | {"best_val/round": 1})["few"])
+    assert (notes(many).get("few"), bool(notes(many | {"best_val/round": 1}).get("few"))) == (None, True)
     assert not [name for name in measure(1, told, Judging("accuracy"))[1] if name.startswith("positives/")]
 
 

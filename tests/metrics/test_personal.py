@@ -12,6 +12,7 @@ from fedweave.core.federation import Client
 from fedweave.experiment.rounds import train
 from fedweave.metrics.classification import counts, personal
 from tests.contract.federations import federation, global_test, graphs, model
+from tests.random_graphs import replace_fields
 
 
 def test_what_clients_own_models_predict_on_the_global_test() -> None:
@@ -36,7 +37,7 @@ def test_each_score_is_of_its_model_its_layers_and_its_examples() -> None:
     """On the global test layers turn every logit around; a client that never trained has no trained model to judge."""
     net, graph, test = model(0.0), graphs()["site-1"], global_test()
     last = net[-1]
-    around = (*net[:-1], last._replace(apply=lambda *given: -last.apply(*given)))
+    around = (*net[:-1], replace_fields(last, apply=lambda *given: -last.apply(*given)))
     w = models.init(net, random.key(0), torch.float32)
     client = Client(graph, {}, random.key(1), random.key(2), test)
     found = personal_score(net, w, client, test_model=around)

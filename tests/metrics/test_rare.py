@@ -118,8 +118,8 @@ def test_counts_of_clients_add_up_in_any_order_to_the_bit() -> None:
 
 def test_more_classes_than_two_have_no_positive_one() -> None:
     got = counts(torch.zeros(4, 3), torch.tensor([0, 1, 2, 2]), torch.ones(1, 4, dtype=torch.bool))
-    assert "average_precision" not in got
-    assert "recall" not in values(got)
+    assert not {"average_precision"} & set(got)
+    assert not {"recall"} & set(values(got))
 
 
 def test_calibration_by_hand() -> None:

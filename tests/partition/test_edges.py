@@ -21,6 +21,7 @@ from fedweave.partition import EdgeGroups, cut
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import pool_clients, shares
 from fedweave.partition.edges import spans
+from tests.random_graphs import replace_fields
 from tests.refusals import refusal
 
 KINDS = ("isa", "part of", "near")
@@ -35,7 +36,13 @@ def data(ends: np.ndarray = ENDS, kind: np.ndarray = KIND, nodes: int = 6, time:
     edge_attrs = EdgeAttributes(ends, True, time=when, owner=kind % 2, owners=("x", "y"))
     x = np.eye(nodes, dtype=np.float32)
     return Dataset(
-        "triples", x, to_undirected(ends, nodes), kind, 3, labels=KINDS, edge_attrs=edge_attrs._replace(examples=True)
+        "triples",
+        x,
+        to_undirected(ends, nodes),
+        kind,
+        3,
+        labels=KINDS,
+        edge_attrs=replace_fields(edge_attrs, examples=True),
     )
 
 
@@ -62,7 +69,6 @@ def test_a_member_of_each_kind_holds_the_ends_of_its_edges_and_no_edge_of_anothe
         zip(map(tuple, held(made)), zip(*(table[name] for name in ("nodes", "shared_nodes")), strict=True), strict=True)
     )
     assert columns == {(0, 2, 6): (4, 3), (1, 3): (3, 3), (4, 5): (3, 2)}
-    assert "shared nodes" in str(made)
 
 
 def test_owners_and_spans_of_time_by_hand():
@@ -151,7 +157,7 @@ def test_what_cannot_be_cut_is_refused(how, change, code):
     if "y" in change:
         changed = replace(whole, y=change["y"])
     else:
-        changed = replace(whole, edge_attrs=whole.edge_attrs._replace(**change))
+        changed = replace(whole, edge_attrs=replace_fields(whole.edge_attrs, **change))
     if change.get("examples") is False:
         changed = replace(changed, y=np.zeros(6, np.int64))
     with refusal(code):

@@ -1,5 +1,6 @@
 """A cut as a table, for readers and for programs."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -25,7 +26,7 @@ def test_a_cut_prints_its_clients_sizes_labels_and_edges(data: Dataset) -> None:
         assert (name, int(nodes), int(kept)) == (f"client-{at}", known["nodes"][at], known["edges_kept"][at])
         assert [int(count) for count in row.split()[-3:]] == known["labels"][at]
     assert len(rows) == 3
-    assert f"of {data.edges.shape[1] // 2} edges lost" in last
+    assert re.search(rf"\b{data.edges.shape[1] // 2} edges", last)
 
 
 def test_many_clients_end_with_their_mean(data: Dataset) -> None:
@@ -48,4 +49,4 @@ def test_a_cut_of_ones_own_needs_its_data(data: Dataset) -> None:
     with refusal("user.no-data"):
         own.table()
     assert own.table(data)["client"].to_pylist() == ["a", "b", "c"]
-    assert "3 clients of" in str(own)
+    assert str(own).count("3 clients") == 1

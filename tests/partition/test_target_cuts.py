@@ -1,5 +1,6 @@
 """Cuts of data of which numbers or several labels are predicted, and the units that each client predicts in."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -177,18 +178,18 @@ def test_tables_say_mean_and_deviation_or_how_many_are_1() -> None:
     assert columns["labels"] == [[4], [1], [1]]
     assert columns["means"] == [[27.0], [10.0], [7.0]]
     assert columns["deviations"][0] == pytest.approx([np.std([1, 3, 5, 99])])
-    assert "10 ± 0" in str(cut(Random(clients=8), replace(data, y=np.full((8, 1), 10.0)), 0))
+    assert re.search("10 ± 0", str(cut(Random(clients=8), replace(data, y=np.full((8, 1), 10.0)), 0)))
     held = several()
     columns = statistics(held, cut(Random(clients=1), held, 0))
     assert columns["labels"] == [(held.y == 1).sum(0).tolist()]
-    assert "means" not in columns
+    assert columns.keys().isdisjoint({"means"})
 
 
 def test_people_of_whom_numbers_are_predicted_have_no_class_1() -> None:
     data, found = by_hand("own")
     columns = statistics(replace(data, sensitive=np.array([0, 1] * 4)), found)
     assert columns["groups"][0] == [2, 2]
-    assert "test_groups_class1" not in columns
+    assert columns.keys().isdisjoint({"test_groups_class1"})
 
 
 def test_classes_have_no_units() -> None:

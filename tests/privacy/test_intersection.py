@@ -6,6 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from tests.random_graphs import replace_fields
+
 pytest.importorskip("cryptography", reason='needs cryptography: pip install "fedweave[flare]"')
 
 from fedweave.errors import CallRefused
@@ -212,7 +214,7 @@ def test_what_a_party_says_of_its_list_is_signed(lie: str) -> None:
     meeting = trio()
     openings = dict(meeting.openings)
     if lie == "size":
-        openings["b"] = openings["b"]._replace(size=500)
+        openings["b"] = replace_fields(openings["b"], size=500)
     elif lie == "who":
         openings["b"] = openings["c"]
     elif lie == "run":

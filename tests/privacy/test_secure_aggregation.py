@@ -7,6 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+from tests.random_graphs import replace_fields
+
 pytest.importorskip("cryptography", reason='needs cryptography: pip install "fedweave[flare]"')
 pytest.importorskip("Crypto", reason='needs pycryptodome: pip install "fedweave[flare]"')
 
@@ -166,7 +168,7 @@ def test_pads_do_not_repeat(what: str) -> None:
     if what == "slot":
         two.all["a"]._seeds[1] = one.all["a"]._seeds[0]
         adverts = {
-            s: advert._replace(keys=(advert.keys[0], *[advert.keys[1]] * 2)) for s, advert in one.adverts.items()
+            s: replace_fields(advert, keys=(advert.keys[0], *[advert.keys[1]] * 2)) for s, advert in one.adverts.items()
         }
         two.all["a"]._adverts = adverts
     two.all["a"].mask(use, [words])
@@ -187,8 +189,8 @@ def test_keys_that_a_site_has_not_signed_are_refused() -> None:
     another = Authority().issue("b")
     forged = {
         "certificate is for": servers,
-        "does not fit": servers._replace(certificate=theirs.certificate),
-        "the signature": theirs._replace(keys=servers.keys),
+        "does not fit": replace_fields(servers, certificate=theirs.certificate),
+        "the signature": replace_fields(theirs, keys=servers.keys),
         "from 'b' is not signed by it": Participant("b", another, group).advertise(),
         "fit the message": Participant("b", identities()["b"], replace(group, run="r2")).advertise(),
         "and the certificate's key": Participant("b", identities()["b"], replace(group, epoch=2)).advertise(),

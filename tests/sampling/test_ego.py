@@ -20,7 +20,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.models import MODELS, sage
 from fedweave.sampling import ego_graphs
 from fedweave.sampling.ego_graphs import Egos
-from tests.random_graphs import padded_alike, random_graph
+from tests.random_graphs import dims_of, padded_alike, random_graph, replace_fields
 
 
 def undirected(*pairs: tuple[int, int]) -> np.ndarray:
@@ -159,7 +159,7 @@ def net(dropout: float = 0.5, features: int = 6) -> Any:
 def test_the_loss_is_the_mean_over_real_centers_and_0_without_any() -> None:
     model = net(0.0)
     w = models.init(model, random.key(1), torch.float64)
-    pair = random_graph(20)._replace(masks=torch.zeros(3, 32, dtype=torch.bool))
+    pair = replace_fields(random_graph(20), masks=torch.zeros(3, 32, dtype=torch.bool))
     assert one_loss(Egos(), w, model, pair, random.key(0)) == 0
     pair.masks[TRAIN, :3] = True
     small, large = (one_loss(Egos(batch, fan_out=3), w, model, _alone(pair), random.key(0)) for batch in (3, 32))
@@ -178,12 +178,12 @@ def _alone(graph: Graph) -> Graph:
 @pytest.mark.parametrize("hops", [1, 2])
 def test_a_client_in_a_padded_batch_has_the_bits_of_the_client_alone(hops: int, sparse: bool) -> None:
     graphs = [random_graph(n, seed=n, sparse=sparse, dtype=torch.float32) for n in (9, 70, 33, 200)]
-    graphs[1] = graphs[1]._replace(masks=torch.zeros_like(graphs[1].masks))
+    graphs[1] = replace_fields(graphs[1], masks=torch.zeros_like(graphs[1].masks))
     model, egos = net(), Egos(batch=20, hops=hops, fan_out=3)
     w = models.init(model, random.key(5))
     keys = random.bits(random.key(6), len(graphs))
     together = stack(padded_alike(graphs))
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
+    dims = dims_of(together)
 
     def sampled(graph: Graph, key: Tensor) -> tuple[Tensor, ...]:
         (centers,), (real,) = egos.draw(graph, key, 1)
@@ -263,9 +263,9 @@ def test_more_layers_than_rings_and_other_operators_are_refused() -> None:
 
 def test_neighbors_of_all_clients() -> None:
     graphs = [labelled(4, undirected((0, 1), (0, 2))), labelled(40, undirected((5, 39), (5, 6), (5, 0)))]
-    graphs = [graph._replace(x=graph.x[:, :2]) for graph in graphs]  # type: ignore[index]
+    graphs = [replace_fields(graph, x=graph.x[:, :2]) for graph in graphs]  # type: ignore[index]
     together = stack(padded_alike(graphs))
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
+    dims = dims_of(together)
     first, degree, columns = vmap(lambda graph: tuple(graph.edges.neighbors), (dims,))(together)
     for site, graph in enumerate(graphs):
         near = adjacent(graph)

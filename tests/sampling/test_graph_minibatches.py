@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 
 from fedweave.core import model as models
 from fedweave.core import random
@@ -18,7 +17,7 @@ from fedweave.models import MODELS
 from fedweave.ops.row_reductions import Lists, sum_rows
 from fedweave.sampling.graphs import BatchEdges, GraphBatches, batch_graph
 from tests.models.test_gin import small_graphs
-from tests.random_graphs import padded_alike
+from tests.random_graphs import dims_of, padded_alike, replace_fields
 
 KINDS = ("sum", "mean", "mean_or_self", "gcn", "pool_sum", "pool_mean")
 
@@ -131,7 +130,7 @@ def test_a_batch_of_numbers_or_labels_with_gaps_is_the_full_step(target: str) ->
     y = torch.from_numpy(rng.standard_normal((25, 5)) if target == "number" else rng.integers(-1, 2, (25, 5)))
     if target == "number":
         y[torch.from_numpy(rng.random((25, 5)) < 0.3)] = float("nan")
-    graph = graph._replace(y=torch.cat([y, y[:1].expand(len(graph.y) - 25, 5)]))
+    graph = replace_fields(graph, y=torch.cat([y, y[:1].expand(len(graph.y) - 25, 5)]))
     model = MODELS["gin"](hidden=6, layers=2, dropout=0.0, pool="sum").build(7, 5)
     w = models.init(model, random.key(1), torch.float64)
     out = models.apply(model, w, graph, None)
@@ -160,7 +159,7 @@ def test_a_batch_of_numbers_or_labels_with_gaps_is_the_full_step(target: str) ->
 
 def test_without_training_graphs_the_loss_is_zero() -> None:
     graph = small_graphs(10, 3)[0]
-    graph = graph._replace(masks=torch.zeros_like(graph.masks))
+    graph = replace_fields(graph, masks=torch.zeros_like(graph.masks))
     model = MODELS["gin"](hidden=4, pool="sum").build(3, 3)
     sampler = GraphBatches(batch=4)
     minibatch = step(sampler.batches(graph, random.key(0), 1), 0)
@@ -184,7 +183,7 @@ def test_training_alone_and_in_a_batch_gives_the_same_bits(dtype: torch.dtype, s
         drawn = sampler.batches(graph, key, 5)
         return fit(loss, w, graph, key, Adam(0.01), 5, batches=drawn).w
 
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, together)
+    dims = dims_of(together)
     with torch.no_grad():
         batched = vmap(train, (dims, 0))(together, keys)
         for site, graph in enumerate(graphs):

@@ -20,6 +20,7 @@ from fedweave.ops.row_reductions import largest
 from fedweave.sampling.messages import SampledMessages, sample_messages
 from fedweave.sampling.minibatches import Minibatches
 from tests.models.test_carrying_edges import D, K, N, a_graph
+from tests.random_graphs import replace_fields
 
 SIZE = {"hidden": 8, "dropout": 0.0}
 MODELS = {
@@ -53,7 +54,9 @@ def whole_and_sampled(model, graph, batch, fan_out, seed=2):
 def of_edges(graph, m, split_times=None):
     """The same graph with its edges as the examples; with `until`, by time."""
     draw, edge_attrs = np.random.default_rng(7), graph.whole_edges.members[0].edge_attrs
-    edge_attrs = edge_attrs._replace(examples=True, time=draw.permutation(m).astype(float), split_times=split_times)
+    edge_attrs = replace_fields(
+        edge_attrs, examples=True, time=draw.permutation(m).astype(float), split_times=split_times
+    )
     masks = np.zeros((3, m), bool)
     masks[np.searchsorted(split_times, edge_attrs.time) if split_times else draw.integers(0, 3, m), np.arange(m)] = True
     index = graph.whole_edges.members[0].index
@@ -72,7 +75,7 @@ def test_with_room_for_all_messages_loss_and_gradients_are_the_whole_graphs(name
     if task == "edges":
         graph = of_edges(graph, m, split_times)
     elif split_times:
-        edge_attrs = of_edges(graph, m, split_times).whole_edges.members[0].edge_attrs._replace(examples=False)
+        edge_attrs = replace_fields(of_edges(graph, m, split_times).whole_edges.members[0].edge_attrs, examples=False)
         index, y = graph.whole_edges.members[0].index, graph.y[:N].numpy()
         graph = make_graph(graph.x[:N], index, y, graph.masks[:, :N], dtype=torch.float64, edge_attrs=edge_attrs)
     model = (OnEdges(MODELS[name], K) if task == "edges" else MODELS[name]).build(D, 2)

@@ -5,14 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 
 from fedweave.core import random
 from fedweave.core.graph import Graph, make_graph, stack
 from fedweave.core.tree import Tree
 from fedweave.ops.rows import round_up
 from fedweave.sampling.neighborhoods import Bipartite, Sampled, find_places, grow, self_hop, sort_distinct
-from tests.random_graphs import padded_alike
+from tests.random_graphs import dims_of, padded_alike
 
 NODES = 30
 
@@ -115,7 +114,7 @@ def test_all_clients_at_once_are_each_alone() -> None:
     graphs, key = [graph(i, share) for i, share in enumerate((0.1, 0.3, 0.6))], random.key(5)
     keys = torch.stack([random.fold(key, i) for i in range(3)])
     both = stack(padded_alike(graphs))
-    dims = pytree.tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, both)
+    dims = dims_of(both)
     out = vmap(lambda g, k: hop_of(g, TARGETS, k, 3), in_dims=(dims, 0))(both, keys)
     for i, g in enumerate(graphs):
         sources, hop = hop_of(g, TARGETS, keys[i], 3)
