@@ -2,6 +2,7 @@
 where it is not. To follow a remedy never changes what a table says."""
 
 import gzip
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -388,26 +389,40 @@ PERIODS: dict[str, list[float]] = {
 PERIODS |= {"Y": [19723, 20089, 20454], "h": [19723, 19723 + 1 / 24, 19723 + 2 / 24]}
 
 
+def periods(freq: str) -> pd.DataFrame:
+    """Edges at three periods."""
+    when = pd.period_range("2024-01-01", periods=3, freq=freq)
+    return pd.DataFrame({"source": ["a", "b", "c"], "target": ["b", "c", "d"], "when": when})
+
+
 @pytest.mark.parametrize("freq", PERIODS)
 def test_periods_are_times_and_no_numbers(freq: str, tmp_path: Path) -> None:
-    period = pd.period_range("2024-01-01", periods=3, freq=freq)
-    frame = pd.DataFrame({"source": ["a", "b", "c"], "target": ["b", "c", "d"], "when": period})
-    of_nodes = pd.read_csv(Path(folder(tmp_path)) / "nodes.csv")
+    frame, of_nodes = periods(freq), pd.read_csv(Path(folder(tmp_path)) / "nodes.csv")
     data = from_frames(of_nodes, frame, edge_time="when")
     assert data.edge_attrs is not None
     assert data.edge_attrs.time is not None
     np.testing.assert_allclose(data.edge_attrs.time, PERIODS[freq], rtol=1e-12)
-    (tmp_path / "edges.csv").unlink()
-    to_parquet(frame, tmp_path / "edges.parquet")
-    # where pandas is not imported, as in a command, only the file's own metadata says that these are periods
-    read = "import sys; from fedweave.datasets import load; assert 'pandas' not in sys.modules; "
-    read += f"print(load('folder', {str(tmp_path)!r}, edge_time='when').edge_attrs.time.tolist())"
-    done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
-    np.testing.assert_allclose(eval(done.stdout), PERIODS[freq], rtol=1e-12)
     with refusal("data", "'when'", "date"):
         from_frames(of_nodes, frame, edge_features=("when",))
     with refusal("data", "'month'", "date"):
         from_frames(of_nodes.assign(month=pd.period_range("2024", periods=4, freq=freq)), frame, ignore=("edges.when",))
+
+
+def test_periods_of_files_are_times_where_pandas_is_not_imported(tmp_path: Path) -> None:
+    """As in a command: only the file's own metadata says that these are periods."""
+    for freq in PERIODS:
+        (Path(folder(tmp_path / freq)) / "edges.csv").unlink()
+        to_parquet(periods(freq), tmp_path / freq / "edges.parquet")
+    read = f"""
+import sys
+from fedweave.datasets import load
+assert 'pandas' not in sys.modules
+for freq in {[*PERIODS]}:
+    print(load('folder', {str(tmp_path)!r} + '/' + freq, edge_time='when').edge_attrs.time.tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", read], capture_output=True, text=True, check=True)
+    for line, days in zip(done.stdout.splitlines(), PERIODS.values(), strict=True):
+        np.testing.assert_allclose(json.loads(line), days, rtol=1e-12)
 
 
 def test_other_types_of_other_programs_are_not_read_as_what_stores_them(tmp_path: Path) -> None:
