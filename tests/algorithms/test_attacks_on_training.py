@@ -85,7 +85,7 @@ def test_what_the_attackers_do_to_data() -> None:
 def test_a_trigger_of_small_graphs_is_a_clique_of_their_first_nodes() -> None:
     x = np.array([[0, 1], [0, 1], [1, 0], [0, 1], [0, 1]], dtype=np.float32)
     arrays = GraphArrays(x, np.array([[0, 1, 3, 4], [1, 0, 4, 3]]), np.array([1, 1]), np.ones((3, 2), bool))
-    arrays = arrays._replace(graph_of=np.array([0, 0, 0, 1, 1]))
+    arrays = replace_fields(arrays, graph_of=np.array([0, 0, 0, 1, 1]))
     marked = add_trigger(arrays, np.array([True, False]))
     assert marked.x.toarray().tolist() == [[1, 0], [1, 0], [1, 0], [0, 1], [0, 1]]
     pairs = {(0, 1), (0, 2), (1, 2), (3, 4)}
