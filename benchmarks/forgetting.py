@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import fedweave
-from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import finished_config, load_trained
 
 NODES = {"partition": {"name": "louvain", "clients": 10}, "model": {"name": "gcn", "hidden": 64}}
 SETS = {
@@ -72,7 +72,7 @@ def forget(name: str, dropout: float, seed: int) -> list[list[object]]:
 
 def draw_ids(directory: Path, seed: int) -> list[str]:
     """The numbers of training examples, drawn by the seed."""
-    run = trained(directory, finished(directory), "")
+    run = load_trained(directory, finished_config(directory), "")
     training = np.concatenate([part.examples[part.masks[0]] for part in run.built.partition.parts])
     return [str(number) for number in sorted(np.random.default_rng(seed).choice(training, IDS, replace=False).tolist())]
 

@@ -133,7 +133,7 @@ def _few_references(request: pytest.FixtureRequest) -> Iterator[None]:
     it, as those of tests/runs/test_without_graph.py do; elsewhere as those of users."""
     with pytest.MonkeyPatch.context() as patch:
         if request.path.parent in [ROOT / "tests" / name for name in ("export", "report", "runs")]:
-            patch.setattr("fedweave.experiment.runs.without_graph.MOST_ENTRIES", -1)
+            patch.setattr("fedweave.experiment.runs.without_graph.MAX_ENTRIES", -1)
         yield
 
 

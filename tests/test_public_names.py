@@ -16,7 +16,7 @@ import torch
 
 import fedweave
 from fedweave.cli import init as starter
-from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from tests.commands import SMALL, refuse, run
 from tests.refusals import refusal
 
@@ -59,7 +59,7 @@ def test_a_run_is_loaded_as_tables_configuration_and_models(saved: Path) -> None
     assert len(found.partition) == 3
     assert sum(found.ledger["bytes"].to_pylist()) == found.summary["bytes_up"] + found.summary["bytes_down"]
     assert (found.config.algorithm.name, found.config.general.rounds) == ("fedavg", 3)
-    kept = trained(saved, finished(saved), "")
+    kept = load_trained(saved, finished_config(saved), "")
     assert torch.equal(found.weights()["0"]["weight"], kept.state["w"]["0"]["weight"])
     own = found.weights("trained", "client-1")
     assert torch.equal(own["0"]["weight"], kept.models("trained")["client-1"]["0"]["weight"])

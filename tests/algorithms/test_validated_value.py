@@ -153,8 +153,8 @@ def test_copies_are_known_and_worth_nothing() -> None:
 def test_pay_follows_it(tmp_path: Path) -> None:
     directory = paid_run(tmp_path / "pay", PARTS_OF_IT, by="validated")
     run = read_run(directory)
-    members = sorted(run.known("validated"))
-    rows = [run.known(measured_by("validated", judge)) for judge in range(len(members))]
+    members = sorted(run.server_values("validated"))
+    rows = [run.server_values(measured_by("validated", judge)) for judge in range(len(members))]
     by = torch.tensor([[math.fsum(row[member].values()) for member in members] for row in rows], dtype=torch.float64)
     owed = impartial_shares(by) * 1000.01
     lines = {line["member"]: float(line["pay"]) for line in account(run).table.to_pylist()}

@@ -19,7 +19,7 @@ from fedweave.experiment import config
 from fedweave.experiment.config import config_hash
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.reading import read_run
-from fedweave.experiment.runs.trained import Trained, finished, trained
+from fedweave.experiment.runs.trained import Trained, finished_config, load_trained
 from fedweave.export import card, source
 from fedweave.privacy.accountant import bounds
 from fedweave.sites.operation.experiments import for_sites
@@ -72,7 +72,7 @@ def exported(out: Path, *options: str) -> Path:
 
 
 def run_of(out: Path) -> Trained:
-    return trained(out, finished(out), "")
+    return load_trained(out, finished_config(out), "")
 
 
 def logits(model: Any, data: Any) -> torch.Tensor:
@@ -150,7 +150,7 @@ def test_and_on_edges_as_examples(tmp_path: Path, name: str) -> None:
     assert about["scaling"]["how"] == "standard"
     said = (out / "export/README.md").read_text()
     check_facts(said, "edge_attr: 1 column, float32: amount")
-    (out / "config.toml").write_text(config.to_toml(for_sites(finished(out).plain()).plain()))
+    (out / "config.toml").write_text(config.to_toml(for_sites(finished_config(out).plain()).plain()))
     commands.run("export", out, "--out", tmp_path / "at-sites")
     assert torch.equal(edge_logits(loaded(tmp_path / "at-sites"), whole), theirs)
 

@@ -143,9 +143,9 @@ def test_a_page_shows_the_references(run: tuple[Path, set[tuple[str, str]]]) -> 
 def test_an_attack_infers_what_was_trained_on(run: tuple[Path, set[tuple[str, str]]]) -> None:
     """The attack with all messages goes by the probabilities that predictions have."""
     from fedweave.apply.link_attack import infer_membership
-    from fedweave.experiment.runs.trained import finished, trained
+    from fedweave.experiment.runs.trained import finished_config, load_trained
 
-    scores, model = infer_membership(trained(run[0], finished(run[0]), ""))
+    scores, model = infer_membership(load_trained(run[0], finished_config(run[0]), ""))
     assert 0 <= model.advantage <= 1
     table = predictions(run[0])
     table = table.filter(pa.compute.equal(table["true"], "link"))
@@ -190,7 +190,7 @@ def test_a_split_by_time_sends_no_later_message(tmp_path: Path) -> None:
         "partition": {"name": "random", "clients": 1, "split": "time"}
     }
     inputs = ingredients(resolve(given))
-    [share] = shares(inputs.data, inputs.seen.parts)
+    [share] = shares(inputs.data, inputs.visible_partition.parts)
     made, attributes = links_of(share), share.edge_attrs
     until = np.sort(attributes.time)[int(np.ceil(0.6 * edges.num_rows)) - 1]
     assert made.edges.shape[1] == 2 * int((attributes.time <= until).sum())

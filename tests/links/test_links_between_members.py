@@ -38,7 +38,7 @@ from fedweave.experiment.build import build, federation, ingredients
 from fedweave.experiment.config import resolve
 from fedweave.experiment.graphs import client_graphs
 from fedweave.experiment.runs.run import run as run_experiment
-from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from fedweave.metrics.measured import measure
 from fedweave.models.links import OnPairs
 from fedweave.partition.base import Partition
@@ -481,7 +481,7 @@ def test_pairs_that_users_ask_about_get_the_scores_that_evaluation_gives_them(tm
     part = {"name": "foreign_ends", "neighbors": neighbors}
     config = resolve(document(algorithm={"name": "fedavg", "parts": [part]}))
     run_experiment(config, tmp_path / "run", Silent())
-    run = trained(tmp_path / "run", finished(tmp_path / "run"), "")
+    run = load_trained(tmp_path / "run", finished_config(tmp_path / "run"), "")
     client, w = next(iter(run.models("personal").items()))
     own, graph = run.built.partition.parts[0].nodes, run.built.fed.graphs[client]
     memory = run.built.fed.snapshot()[client]["ForeignEnds"]
@@ -513,7 +513,7 @@ def test_check_says_what_members_know() -> None:
 def test_clients_dealt_to_workers_give_the_same() -> None:
     config = resolve(document())
     inputs = ingredients(config)
-    graphs = client_graphs(inputs.data, inputs.seen, finders=inputs.algorithm.finders)
+    graphs = client_graphs(inputs.data, inputs.visible_partition, finders=inputs.algorithm.finders)
     sharded = ShardedRecorder(graphs, classes=2, shards=2, rebuild=lambda: ingredients(config).algorithm, mode="loop")
     runs = []
     for fed in (Simulation(graphs, classes=2, mode="loop"), sharded):

@@ -18,7 +18,7 @@ from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import TEST
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
-from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from fedweave.python.training import load_run
 from tests import commands
 from tests.refusals import refusal
@@ -80,7 +80,7 @@ def edited(folder: Path, to: Path, reason: Reason, pair: tuple[str, str], stays:
 
 def score_of(run: Path, tables: Path, pair: tuple[str, str], relation: int = 0) -> float:
     """What the run's model says of a pair in tables, as if it had been loaded with them."""
-    last = trained(run, finished(run), "")
+    last = load_trained(run, finished_config(run), "")
     document = last.config.plain()
     built = build(resolve({**document, "data": {**document["data"], "path": str(tables)}}))
     [client] = built.fed.clients
@@ -132,7 +132,7 @@ def test_a_pair_is_scored_as_predict_scores_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     made(run, FAST | {"name": "ditto"}, data, 2, partition={"name": "random", "clients": 2}, evaluation=QUICK)
     nodes = {name: [] for name in ("client-0", "client-1")}
-    last = trained(run, finished(run), "")
+    last = load_trained(run, finished_config(run), "")
     for name, part in zip(last.built.fed.clients, last.built.partition.parts, strict=True):
         nodes[name] = [last.built.data.node_ids[at] for at in part.nodes[:4]]
     pairs = [(name, first, second) for name, (first, second, *_) in nodes.items()]
@@ -241,7 +241,7 @@ def test_triples_of_knowledge_graphs_are_explained(tmp_path: Path, data_root: Pa
     model = {"name": "rgcn", "decoder": "distmult", "hidden": 16}
     run = tmp_path / "run"
     made(run, FAST, data, 3, partition=ALONE, evaluation=QUICK, model=model)
-    built = trained(run, finished(run), "").built
+    built = load_trained(run, finished_config(run), "").built
     links, attributes = built.data.links, built.data.edge_attrs
     at = int(np.flatnonzero(np.asarray(built.data.public)[TEST])[0])
     source, target = (built.data.node_ids[end] for end in attributes.ends[:, at])

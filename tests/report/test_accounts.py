@@ -25,7 +25,7 @@ from fedweave.accounts.statement_document import document, money
 from fedweave.accounts.statements import account
 from fedweave.experiment.rounds import SERVER
 from fedweave.experiment.runs.files import write_csv, write_table
-from fedweave.experiment.runs.reading import grouped, read_run
+from fedweave.experiment.runs.reading import group_runs, read_run
 from fedweave.incentives.statement import Terms, chain, digest, hashes
 from fedweave.reports import tables
 from fedweave.reports.html import render
@@ -534,13 +534,13 @@ def test_fairness_is_the_correlation_with_local_training(finished: Path, tmp_pat
     config = finished.parent / "config.toml"
     fedweave("run", config, "--algorithm", "local", "--out", tmp_path / "local", "--quiet")
     runs = [read_run(finished), read_run(tmp_path / "local"), read_run(finished.parent / "other")]
-    table = tables.reward_fairness(grouped(runs))
+    table = tables.reward_fairness(group_runs(runs))
     (row,) = table.rows  # the other seed has another split
     one, other = (run.clients("accuracy") for run in runs[:2])
     wanted = np.corrcoef([[run[c] for c in sorted(run)] for run in (one, other)])[0, 1]
     assert float(row[2].exact) == pytest.approx(wanted, nan_ok=True)
     assert render(runs)
-    assert not tables.reward_fairness(grouped([runs[0], runs[2]])).rows
+    assert not tables.reward_fairness(group_runs([runs[0], runs[2]])).rows
 
 
 def test_runs_without_payoffs_have_no_such_section(finished: Path, tmp_path: Path) -> None:

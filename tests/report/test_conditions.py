@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import friedmanchisquare, ttest_rel, wilcoxon
 
-from fedweave.experiment.runs.reading import Run, grouped, read_run
+from fedweave.experiment.runs.reading import Run, group_runs, read_run
 from fedweave.reports.conditions import Condition, conditions, overview
 from fedweave.reports.effects import UNDECIDED
 from fedweave.reports.html import render
@@ -45,7 +45,7 @@ def several(runs: dict[str, Path]) -> list[Run]:
 
 
 def test_data_sets_are_conditions_in_which_runs_are_paired(several: list[Run]) -> None:
-    found = conditions(grouped(several))
+    found = conditions(group_runs(several))
     assert [(one.title, [group.label for group in one.groups]) for one in found] == [
         ("cora", ["fedavg", "local"]),
         ("pubmed", ["fedavg", "local"]),
@@ -62,10 +62,10 @@ def test_cuts_are_conditions_where_each_has_several_runs(runs: dict[str, Path]) 
     """Of one run in each, such as one algorithm at several strengths of noise, all are compared with the first."""
     run = read_run(runs["s0"])
     cuts = [made(run, "cora", name, 0, 0.5, slack=slack) for name in ("fedavg", "local") for slack in (0.1, 0.2)]
-    assert [one.title for one in conditions(grouped(cuts))] == ["slack = 0.1", "slack = 0.2"]
-    assert [len(one.groups) for one in conditions(grouped(cuts[:2]))] == [2]
-    assert [len(one.groups) for one in conditions(grouped(cuts[:3]))] == [3]
-    asked = conditions(grouped(cuts), ["algorithm.name"])  # as a sweep says
+    assert [one.title for one in conditions(group_runs(cuts))] == ["slack = 0.1", "slack = 0.2"]
+    assert [len(one.groups) for one in conditions(group_runs(cuts[:2]))] == [2]
+    assert [len(one.groups) for one in conditions(group_runs(cuts[:3]))] == [3]
+    asked = conditions(group_runs(cuts), ["algorithm.name"])  # as a sweep says
     assert [(one.title, len(one.groups)) for one in asked] == [("algorithm = fedavg", 2), ("algorithm = local", 2)]
 
 
@@ -112,9 +112,9 @@ def test_ranks_by_hand_and_their_tests_by_scipy() -> None:
 
 
 def test_the_order_of_runs_does_not_matter_for_ranks(several: list[Run]) -> None:
-    wanted = ranks(conditions(grouped(several[::3]))).means
+    wanted = ranks(conditions(group_runs(several[::3]))).means
     for order in itertools.islice(itertools.permutations(several[::3]), 3):
-        assert ranks(conditions(grouped([*order]))).means == pytest.approx(wanted)
+        assert ranks(conditions(group_runs([*order]))).means == pytest.approx(wanted)
 
 
 def test_compare_takes_runs_on_several_data_sets(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -125,5 +125,5 @@ def test_compare_takes_runs_on_several_data_sets(runs: dict[str, Path], tmp_path
         folders.append(other)
     said = commands.run("compare", *map(str, folders))
     assert ("synthetic:" in said, "moons:" in said, "mean ranks over 2 conditions" in said) == (True, True, True)
-    assert conditions(grouped([read_run(folders[0]), read_run(folders[3])])) == []
-    assert isinstance(conditions(grouped([read_run(one) for one in folders]))[0], Condition)
+    assert conditions(group_runs([read_run(folders[0]), read_run(folders[3])])) == []
+    assert isinstance(conditions(group_runs([read_run(one) for one in folders]))[0], Condition)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedweave.experiment.runs.reading import grouped, read_run, read_runs
+from fedweave.experiment.runs.reading import group_runs, read_run, read_runs
 from fedweave.reports import terminal
 from fedweave.reports.cells import with_sign
 from fedweave.reports.group_fairness import fairness_table, names_of_people
@@ -79,10 +79,10 @@ def test_the_page_has_a_section_with_the_noise_floor_beside_every_gap(runs: list
 
 def test_rows_of_a_group_of_people_have_its_name(runs: list[Path]) -> None:
     run = read_run(runs[0])
-    titles = [row[0].text for row in fairness_table(grouped([run])).rows]
+    titles = [row[0].text for row in fairness_table(group_runs([run])).rows]
     assert "Accuracy of group 0" in titles
     named = replace(run, summary=run.summary | {"groups": ["f", "m"]})
-    rows = fairness_table(grouped([named])).rows
+    rows = fairness_table(group_runs([named])).rows
     assert "Accuracy of “f”" in [row[0].text for row in rows]
     assert next(row[0].note for row in rows if row[0].text == "SP, signed") == "“m” minus “f”"
     assert not any("group 0" in row[0].text for row in rows)

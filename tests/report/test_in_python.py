@@ -14,7 +14,7 @@ import fedweave
 from fedweave.algorithms import ALGORITHMS, PARTS
 from fedweave.algorithms.preset import Preset
 from fedweave.errors import FedweaveError, UserError
-from fedweave.experiment.runs.reading import grouped, read_runs
+from fedweave.experiment.runs.reading import group_runs, read_runs
 from fedweave.models import MODELS
 from fedweave.partition import PARTITIONS
 from fedweave.python.comparing import Comparison, ReportPage, rows_of
@@ -121,7 +121,7 @@ def test_a_report_is_the_commands_page(swept: Sweep, tmp_path: Path) -> None:
 
 def test_a_page_of_several_runs_shows_clients_side_by_side_and_names_classes(swept: Sweep) -> None:
     one, other = runs_of(swept, "fedavg", 0.1), runs_of(swept, "local", 0.1)
-    groups = grouped(read_runs([Path(row["run"]) for row in (*one.values(), *other.values())]))
+    groups = group_runs(read_runs([Path(row["run"]) for row in (*one.values(), *other.values())]))
     table = by_client(groups)
     assert [row[0].text for row in table.rows] == ["client-0", "client-1", "client-2"]
     mean = statistics.fmean(run.clients("accuracy")["client-1"] for run in groups[1].runs)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedweave.experiment.runs.reading import Run, grouped, read_run
+from fedweave.experiment.runs.reading import Run, group_runs, read_run
 from fedweave.reports import gains, tables
 from fedweave.reports.gains import count_beyond_noise, difference_sign
 from fedweave.reports.html import render
@@ -54,7 +54,7 @@ def test_a_page_of_many_members_has_percentiles_and_who_gains_beyond_noise(runs:
     after[:30], after[30:40], after[40:60] = 1.0, 0.0, 0.55  # the last by two examples of forty
     found = [many(joined, after), many(alone, base)]
     assert count_beyond_noise(*found) == (30, 10)
-    [own] = gains.member_gains(grouped(found))
+    [own] = gains.member_gains(group_runs(found))
     assert own.beyond_noise == (30, 10)
     check_facts(gains.gain_sentences([own])[0], "30", "10")
     page = Page(render(found))
@@ -62,7 +62,7 @@ def test_a_page_of_many_members_has_percentiles_and_who_gains_beyond_noise(runs:
     spread = page.tables["gain"][1]
     assert spread[0][2:] == ["members", "5 %", "10 %", "50 %", "90 %", "gain beyond noise", "lose beyond noise"]
     assert [one.replace("\N{MINUS SIGN}", "-") for one in spread[1][2:]] == [str(COUNT), *wanted, "30", "10"]
-    assert [cell.text for cell in tables.spreads(grouped(found)).rows[1][3:]] == ["0.5000"] * 4
+    assert [cell.text for cell in tables.spreads(group_runs(found)).rows[1][3:]] == ["0.5000"] * 4
     drawn = gains.gain_figure([own])
     [panel] = drawn.panels
     assert [(type(mark), len(mark.y)) for mark in panel.marks] == [(LineSeries, 101)]
@@ -72,5 +72,5 @@ def test_what_is_not_known_is_not_counted(runs: dict[str, Path]) -> None:
     joined, alone = read_run(runs["s0"]), read_run(runs["alone"])
     assert count_beyond_noise(*(replace(one, partition=None) for one in (joined, alone))) is None
     assert count_beyond_noise(many(joined, np.ones(90), 0), many(alone, np.zeros(90), 0)) is None
-    few = gains.member_gains(grouped([joined, alone]))
+    few = gains.member_gains(group_runs([joined, alone]))
     assert (gains.member_spreads(few).rows, "beyond" in gains.gain_sentences(few)[0]) == ((), False)

@@ -28,7 +28,7 @@ from fedweave.core.mechanism import LDP, Clipped, Gaussian, Mixup
 from fedweave.core.text import printable
 from fedweave.core.types import PREDICTION
 from fedweave.experiment.config import dumps
-from fedweave.experiment.runs.reading import Group, Run, grouped, read_run, read_runs, spread
+from fedweave.experiment.runs.reading import Group, Run, group_runs, read_run, read_runs, spread
 from fedweave.privacy.accountant import bounds, over_rounds, states_bound
 from fedweave.privacy.gaussian import epsilon
 from fedweave.python.comparing import paired_rows
@@ -202,7 +202,7 @@ def test_groups_are_compared_over_their_common_seeds(runs: dict[str, Path]) -> N
     one, two, run = [0.70, 0.72, 0.71], [0.75, 0.78, 0.74, 0.10], read_run(runs["s0"])
     made = [with_accuracy(run, seed, value, "one") for seed, value in enumerate(one)]
     made += [with_accuracy(run, seed, value, "two") for seed, value in enumerate(two)]
-    found = compared_groups(grouped(made))
+    found = compared_groups(group_runs(made))
     wanted = ttest_rel(two[:3], one).confidence_interval(0.95)
     assert [cell.text for cell in found.rows[0]] == [
         "Global accuracy",
@@ -212,7 +212,7 @@ def test_groups_are_compared_over_their_common_seeds(runs: dict[str, Path]) -> N
         "3",
     ]
     assert found.rows[1][2].text.startswith("▽ +")  # a variance is better if lower
-    two_seeds = compared_groups(grouped([run for run in made if run.summary["seed"] < 2]))
+    two_seeds = compared_groups(group_runs([run for run in made if run.summary["seed"] < 2]))
     assert not {"★", "▽"} & {row[2].text[0] for row in two_seeds.rows}
 
 
@@ -234,7 +234,7 @@ def test_python_and_the_page_have_one_verdict(runs: dict[str, Path]) -> None:
     """Three groups against the first: what has a mark in the one has a verdict in the other, and nothing else has."""
     run, values = read_run(runs["s0"]), {"a": [0.70, 0.72, 0.71], "b": [0.80, 0.82, 0.811], "c": [0.72, 0.77, 0.71]}
     made = [with_accuracy(run, at, one, label) for label, each in values.items() for at, one in enumerate(each)]
-    groups = grouped(made)
+    groups = group_runs(made)
     marks = {(row[1].text, row[0].text): row[2].text[0] for row in compared_groups(groups).rows}
     rows = {(row["group"], readable(row["metric"])): row["verdict"] for row in paired_rows(groups)}
     assert {key: {"★": "better", "▽": "worse"}.get(mark, "") for key, mark in marks.items()} == rows
@@ -247,7 +247,7 @@ def test_a_page_of_several_runs_begins_with_one_sentence_and_pictures(compared: 
     assert order[:2] == ["curves", "clients"]
     leads = [own for tag, own in compared.elements if own.get("class") == "lead"]
     assert len(leads) == 2
-    groups = grouped(read_runs(list(runs.values())))
+    groups = group_runs(read_runs(list(runs.values())))
     alike, odd = tables.facts(groups)
     assert "synthetic" in {row[1].text for row in alike.rows}
     assert {len(row) for row in alike.rows} == {2}
@@ -264,15 +264,15 @@ def test_compare_is_a_command(runs: dict[str, Path]) -> None:
 
 
 def test_algorithms_that_train_with_other_settings_are_named(runs: dict[str, Path], tmp_path: Path) -> None:
-    alike = grouped(read_runs(list(runs.values())))
+    alike = group_runs(read_runs(list(runs.values())))
     assert training_differences(alike) == []
     other = shutil.copytree(runs["alone"], tmp_path / "other")
     edit_config(other, "local_steps = 1", "local_steps = 5")
     found = read_runs([runs["s0"], other])
-    [said] = training_differences(grouped(found))
+    [said] = training_differences(group_runs(found))
     check_facts(said, "fedavg with adam, lr 0.01, 1 step", "local with adam, lr 0.01, 5 steps")
     check_facts(render(found), "5 steps")
-    assert training_differences(grouped([*found, *read_runs([runs["alone"]])])) == [], "they have one way in common"
+    assert training_differences(group_runs([*found, *read_runs([runs["alone"]])])) == [], "they have one way in common"
     ego = replace(found[0], config={"algorithm": {"optimizer": "adam", "batches": 5, "epochs": 4, "batch": 32}})
     assert recipe(ego) == "adam, 20 steps of 32 examples"
 
@@ -282,7 +282,7 @@ def test_runs_of_other_lengths_are_compared_with_a_word_on_it_and_of_other_clien
 ) -> None:
     longer = shutil.copytree(runs["alone"], tmp_path / "longer")
     edit_config(longer, "rounds = 3", "rounds = 9")
-    groups = grouped(read_runs([runs["s0"], longer]))
+    groups = group_runs(read_runs([runs["s0"], longer]))
     assert training_differences(groups) == [
         "local has rounds = 9 where the other has 3: a difference to fedavg may come from that."
     ]
@@ -334,7 +334,7 @@ def test_fairness_is_marked_on_test_numbers_alone(compared: Page, page: str, sum
 def test_gain_is_each_members_accuracy_less_what_it_has_alone(runs: dict[str, Path], compared: Page) -> None:
     """Seed 1 has no run of `local` on its split, so no gain either."""
     one, alone = read_run(runs["s0"]).clients("accuracy"), read_run(runs["alone"]).clients("accuracy")
-    groups = grouped(read_runs(list(runs.values())))
+    groups = group_runs(read_runs(list(runs.values())))
     [found] = gains.member_gains(groups)
     assert found.by_client == {client: one[client] - alone[client] for client in alone}
     assert compared.row("gain", "fedavg")[0] == "0"
@@ -350,7 +350,7 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
     quick = tmp_path / "alone, quick"
     shutil.copytree(runs["alone"], quick)
     edit_config(quick, "\nlr = 0.01\n", "\nlr = 0.2\n")
-    groups = grouped(read_runs([quick, runs["s0"], runs["alone"]]))
+    groups = group_runs(read_runs([quick, runs["s0"], runs["alone"]]))
     [found] = gains.member_gains(groups)
     assert found.baseline == "local, algorithm.lr=0.01"
     check_facts(gains.gain_sentences([found])[0], "local, algorithm.lr=0.01")
@@ -362,7 +362,7 @@ def test_of_several_runs_alone_the_one_of_the_same_settings_counts(runs: dict[st
 def test_a_run_between_sites_is_told_from_its_simulation_by_a_word(runs: dict[str, Path], tmp_path: Path) -> None:
     run = read_run(runs["s0"])
     flare = {"name": "flare", "timeout": 60.0, "quorum": 1.0}
-    labels = [group.label for group in grouped([run, replace(run, config=run.config | {"engine": flare})])]
+    labels = [group.label for group in group_runs([run, replace(run, config=run.config | {"engine": flare})])]
     assert labels == ["fedavg, simulated", "fedavg, between sites"]
 
 
@@ -457,7 +457,7 @@ def test_the_best_run_is_ahead_only_where_a_paired_test_says_so(runs: dict[str, 
 
     def told(**values: Sequence[float]) -> str:
         made = [with_accuracy(run, at, value, label) for label, own in values.items() for at, value in enumerate(own)]
-        return comparison_sentence(grouped(made), name, "accuracy")
+        return comparison_sentence(group_runs(made), name, "accuracy")
 
     assert told(one=[0.5, 0.52, 0.51], two=[0.7, 0.71, 0.72]).startswith("two is ahead of one by 0.200 (95 % interval ")
     assert told(one=[0.5, 0.9, 0.51], two=[0.7, 0.71, 0.72]).startswith(
@@ -516,7 +516,7 @@ def test_a_constant_model_is_named_on_the_page(copied: Callable[..., Path]) -> N
     run = read_run(directory)
     said = " ".join(Page(render([run])).texts)
     assert said.count("predicts one class for all test examples; it is right for 25.0%") == 1
-    drawn = figures.curves(grouped([run]))
+    drawn = figures.curves(group_runs([run]))
     assert drawn.panels[0].levels == (0.5,)
 
 
@@ -526,7 +526,7 @@ def test_no_line_is_drawn_of_other_clients_than_the_curve(other: str, copied: Ca
     metrics = read_run(directory).summary["metrics"]
     for changed in ({"local/majority": 0.5}, {"local/majority": 0.5, other: 1.0}):
         edit_summary(directory, metrics=metrics | changed)
-        drawn = figures.curves(grouped([read_run(directory)]))
+        drawn = figures.curves(group_runs([read_run(directory)]))
         levels += [panel.levels for panel in drawn.panels if panel.title == figures.LOCAL_ACCURACY]
     assert levels == [(0.5,), ()]
 
@@ -535,13 +535,13 @@ def test_only_the_seed_may_differ_in_a_group(runs: dict[str, Path]) -> None:
     first, second = read_run(runs["s0"]), read_run(runs["s1"])
     other = {**second.config, "algorithm": {**second.config["algorithm"], "lr": 0.5}}
     changed = replace(second, config=other)
-    assert [len(group.runs) for group in grouped([first, second])] == [2]
-    assert [group.label for group in grouped([first, changed])] == [
+    assert [len(group.runs) for group in group_runs([first, second])] == [2]
+    assert [group.label for group in group_runs([first, changed])] == [
         f"fedavg, algorithm.lr={first.config['algorithm']['lr']}",
         "fedavg, algorithm.lr=0.5",
     ]
-    assert [len(group.runs) for group in grouped([first, second, replace(first)])] == [2, 1]  # a seed twice
-    assert [len(group.runs) for group in grouped([first, replace(second, finished=False)])] == [1, 1]
+    assert [len(group.runs) for group in group_runs([first, second, replace(first)])] == [2, 1]  # a seed twice
+    assert [len(group.runs) for group in group_runs([first, replace(second, finished=False)])] == [1, 1]
 
 
 def test_curves_hold_what_was_measured(runs: dict[str, Path]) -> None:
@@ -551,7 +551,7 @@ def test_curves_hold_what_was_measured(runs: dict[str, Path]) -> None:
         rows = pq.read_table(run.directory / "metrics.parquet").to_pylist()
         own = [r for r in rows if r["client"] != "global" and (r["split"], r["metric"]) == ("train", "loss")]
         per_seed.append([statistics.fmean(r["value"] for r in own if r["round"] == t) for t in (1, 2, 3)])
-    figure = figures.curves(grouped(both))
+    figure = figures.curves(group_runs(both))
     [line] = figure.panels[2].marks
     assert list(line.x) == [1, 2, 3]
     assert line.y == pytest.approx([statistics.fmean(pair) for pair in zip(*per_seed, strict=True)])
@@ -892,10 +892,10 @@ def test_rounds_without_an_evaluation_do_not_hide_the_last_one(tmp_path: Path) -
     pq.write_table(metrics.filter(~evaluated), out / "metrics.parquet")
     (out / "summary.json").unlink()
     run = read_run(out)
-    assert (run.done, run.evaluated) == (3, 2)
-    assert set(run.clients("accuracy")) == set(run.known("value"))
-    assert all(set(rounds) == {1, 2, 3} for rounds in run.known("value").values())
-    assert sum(of[3] for of in run.known("value").values()) == pytest.approx(1.0)
+    assert (run.done, run.last_evaluation) == (3, 2)
+    assert set(run.clients("accuracy")) == set(run.server_values("value"))
+    assert all(set(rounds) == {1, 2, 3} for rounds in run.server_values("value").values())
+    assert sum(of[3] for of in run.server_values("value").values()) == pytest.approx(1.0)
 
 
 def test_thousands_of_members_make_a_small_page(runs: dict[str, Path]) -> None:

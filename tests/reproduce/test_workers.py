@@ -23,10 +23,10 @@ class Log:
     def __init__(self) -> None:
         self.told: list[tuple[Any, ...]] = []
 
-    def started(self, run: PlannedRun) -> None:
+    def begin(self, run: PlannedRun) -> None:
         self.told.append(("started", run.name))
 
-    def ended(self, run: PlannedRun, seconds: float, failure: str) -> None:
+    def end(self, run: PlannedRun, seconds: float, failure: str) -> None:
         self.told.append(("ended", run.name, failure))
 
     def stopping(self, number: int) -> None:

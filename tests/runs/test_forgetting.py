@@ -24,7 +24,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.build import build, ingredients
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.data_form import form_of_config
-from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from fedweave.partition import Dirichlet
 from fedweave.partition.forgetting import Forget
 from fedweave.privacy.attacks import separation
@@ -286,12 +286,12 @@ def test_small_graphs_leave_as_a_whole(tmp_path: Path) -> None:
     data |= {"targets": ["long", "warm", "cold"]}
     document = DOCUMENT | {"data": data, "partition": {"name": "graphs_iid", "clients": 2}, "model": {"name": "gin"}}
     run = fedweave.run(document, tmp_path / "run", progress=False)
-    whole = trained(run.directory, finished(run.directory), "").built
+    whole = load_trained(run.directory, finished_config(run.directory), "").built
     part = whole.partition.parts[0]
     some = [(whole.data.ids or [*map(str, range(whole.data.examples))])[at] for at in part.examples[:3]]
     result = run.forget(ids=some, rounds=1)
     assert result.record["forgotten"]["examples"] == 3
-    left = trained(result.exact, finished(result.exact), "").built.partition.parts[0]
+    left = load_trained(result.exact, finished_config(result.exact), "").built.partition.parts[0]
     assert left.examples.tolist() == part.examples[3:].tolist()
     assert (left.nodes == whole.data.nodes_of(part.examples[3:])).all()
 

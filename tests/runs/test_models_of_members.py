@@ -19,7 +19,7 @@ from fedweave.experiment import build
 from fedweave.experiment.config import Config, dumps, resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.run import run
-from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from fedweave.experiment.runs.warm import begin
 from fedweave.export.source import source
 from fedweave.python.training import Silent
@@ -122,7 +122,7 @@ def test_a_run_goes_on_predicts_and_is_exported(tmp_path: Path) -> None:
     run(config(rounds=2), out, Silent(), False)
     assert run(config(), out, Silent(), True)["metrics"] == pytest.approx(expected, abs=0, nan_ok=True)
 
-    again = trained(out, finished(out), "")
+    again = load_trained(out, finished_config(out), "")
     told = accuracies(columns(predictions.predict_examples(again)), again.built.data.y)
     assert len(told) == 5
     assert sum(told.values()) / 5 == pytest.approx(expected["local/accuracy"], abs=1e-12)
@@ -183,7 +183,7 @@ def test_from_python_it_is_the_run_of_the_file_and_can_be_begun_from(name: str, 
     *_, last = fedweave.train(made, fed, 3, out=tmp_path / "feb")
     assert distance(fed.snapshot(), built.fed.snapshot()) == 0
     assert last.summary == pytest.approx(expected.summary, abs=0, nan_ok=True)
-    kept = trained(tmp_path / "feb", finished(tmp_path / "feb"), "")
+    kept = load_trained(tmp_path / "feb", finished_config(tmp_path / "feb"), "")
     nets = [len(deployable(kept.built.algorithm_of(client)).net) for client in kept.built.fed.clients]
     assert nets == [2, 2, 3, 2, 2]
     again, made = in_python(name)

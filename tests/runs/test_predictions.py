@@ -21,9 +21,8 @@ from fedweave.datasets import npz
 from fedweave.errors import DataError, UserError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
-from fedweave.experiment.runs import trained as models
 from fedweave.experiment.runs.run import run
-from fedweave.experiment.runs.trained import finished
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from fedweave.python.training import Silent
 from tests import commands
 from tests.contract.federations import OTHER_PARAMETERS
@@ -112,7 +111,7 @@ def test_every_algorithm_predicts_its_own_nodes_and_new_ones(tmp_path: Path, nam
     cut = {"name": "overlap"} if name == "fairgfl" else {"name": "louvain", "holdout": True}
     cut |= {"clients": 4}
     summary = made(tmp_path / "run", {"name": name} | OTHER_PARAMETERS.get(name, {}), SYNTHETIC, partition=cut)
-    built = build(finished(tmp_path / "run"))
+    built = build(finished_config(tmp_path / "run"))
     found = columns(predictions(tmp_path / "run"))
     whole = accuracies(found, built.data.y)
     judged = whole.pop("global", None)
@@ -351,7 +350,10 @@ def test_a_run_goes_on_with_its_own_data_alone(tmp_path: Path, changed: str, wha
         "sensitive": None if whole.sensitive is None else 1 - whole.sensitive,
     }
     npz.write(replace(whole, **{changed: other[changed]}), path)
-    for again in (lambda: made(out, fedavg, own, 3, resume=True), lambda: models.trained(out, finished(out), "")):
+    for again in (
+        lambda: made(out, fedavg, own, 3, resume=True),
+        lambda: load_trained(out, finished_config(out), ""),
+    ):
         with pytest.raises(UserError, match=rf"the data of .*run has changed since it was begun: {what}\. B"):
             again()
     assert json.loads((out / "summary.json").read_text())["rounds"] == 2

@@ -22,7 +22,7 @@ from fedweave.cli import app
 from fedweave.core.tree import leaves, nest
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import SCORER
-from fedweave.experiment.runs.trained import finished
+from fedweave.experiment.runs.trained import finished_config
 from fedweave.python.training import load_run
 from tests import commands
 from tests.refusals import check_facts, refusal
@@ -322,7 +322,7 @@ def alerts(run: Path, positive: str) -> list[tuple[str, str]]:
 
 def firsts(run: Path, positive: str, target: str | None = None, method: Any = "leave-out") -> dict[str, Reason]:
     """The first reason of each alert, by `explain` but for the run, which is read once for each client."""
-    found, config = alerts(run, positive), finished(run)
+    found, config = alerts(run, positive), finished_config(run)
     cases = {client: case_of_run(run, config, client, None, "last") for client in {client for client, _ in found}}
     return {
         name: reasons(cases[client], cases[client].place_of(name), target, method).reasons[0] for client, name in found
@@ -493,7 +493,7 @@ def test_a_planted_neighbor_of_a_hub_is_found_in_groups(tmp_path: Path, monkeypa
         data = {"name": "folder", "path": str(of_a_hub(root / "data", 800, planted)), "normalize": "none"}
         cut = {"name": "random", "clients": 1, "use_dataset_split": True}
         made(root / "run", FAST, data, 1, partition=cut, model={"name": "gin", "hidden": 8, "layers": 1})
-        case = counting(case_of_run(root / "run", finished(root / "run"), None, None, "last"))
+        case = counting(case_of_run(root / "run", finished_config(root / "run"), None, None, "last"))
         hub = case.place_of("hub")
         for how in first:
             with monkeypatch.context() as patch:

@@ -243,7 +243,7 @@ def test_a_rerun_takes_the_sites_of_the_run(
     config, ran = experiment(rounds=1), list[tuple[str, ...]]()
     (project / "run").mkdir()
     (project / "run/run.json").write_text(json.dumps({"sites": began, "number": "r1"}))
-    monkeypatch.setattr(sites_forget, "finished", lambda directory: config)
+    monkeypatch.setattr(sites_forget, "finished_config", lambda directory: config)
     monkeypatch.setattr(sites_forget, "read_summary", lambda path: {})
 
     def run(config: Any, project: Path, directory: Path, *rest: Any, without: Any) -> dict[str, Any]:

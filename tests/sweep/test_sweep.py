@@ -124,14 +124,14 @@ def in_process(made: list[PlannedRun], jobs: int, watch: object) -> dict[str, st
     """What the worker processes do, without the seconds that these take to start; one kind of run fails."""
     failed = {}
     for one in made:
-        watch.started(one)
+        watch.begin(one)
         why = "out of luck" if one.config.algorithm.name == "ditto" else ""
         if why:
             failed[one.name] = why
         else:
             how = {"overwrite": True} if one.outdated else {"resume": True}
             runs.run(one.config, one.directory, terminal.Terminal(terminal.screen(quiet=True)), **how)
-        watch.ended(one, 0.1, why)
+        watch.end(one, 0.1, why)
     return failed
 
 

@@ -26,7 +26,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY, read_summary
 from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.run import build_simulation
-from fedweave.experiment.runs.trained import check_again, check_finite, finished
+from fedweave.experiment.runs.trained import check_finite, check_unchanged, finished_config
 from fedweave.incentives.agent_values import alignment, cosine_value
 from fedweave.incentives.coalitions import (
     COPIED,
@@ -135,7 +135,7 @@ def _table(
 def _repeat_run(directory: Path, rounds: str, metric: str, gains_of: GainsOf) -> pa.Table:
     """The columns that `gains_of` gives for each of `rounds`, of a run that is repeated; of a run between sites, which
     cannot be, `between_sites`."""
-    config = finished(directory)
+    config = finished_config(directory)
     if config.between_sites:
         return between_sites(directory, rounds, metric)
     metric, positive = _gain_metric(directory, metric)
@@ -152,7 +152,7 @@ def _repeat_run(directory: Path, rounds: str, metric: str, gains_of: GainsOf) ->
             "clients' models; contributions are measured for such algorithms, for instance fedavg.",
             code="user.not-judged",
         )
-    check_again(directory, config, built, checkpoint)
+    check_unchanged(directory, config, built, checkpoint)
     check_finite(algorithm.one_model(checkpoint.state))  # a repetition could not be compared with it
     examples, _ = evaluation_graphs(built.fed)
     net = algorithm.net if built.fed.test is None else algorithm.test_net
@@ -179,7 +179,7 @@ def between_sites(directory: Path, rounds: str, metric: str) -> pa.Table:
     """What the parts coalition_value and validated_value measured while sites trained, with shares of a budget."""
     run = read_run(directory)
     numbers = _round_numbers(rounds, run.summary["rounds"])
-    known = {column: run.known(name) for column, name in SITE_MEASURES.items()}
+    known = {column: run.server_values(name) for column, name in SITE_MEASURES.items()}
     known = {column: values for column, values in known.items() if values}  # {column: {client: {round: value}}}
     selects = selection_metric_of(run.summary["metrics"])
     if not known or metric not in ("auto", selects):
@@ -206,7 +206,7 @@ def between_sites(directory: Path, rounds: str, metric: str) -> pa.Table:
         )
     copied_updates: dict[int, list[tuple[str, str]]] = {}
     sources = [*known[first], ""]  # "" for the last global update
-    for client, by_round in run.known(COPIED).items():
+    for client, by_round in run.server_values(COPIED).items():
         for number in sorted(by_round.keys() & numbers):
             copied_updates.setdefault(number, []).append((client, sources[int(by_round[number])]))
     return _table(rows, "all members' test examples, which each counted for itself", selects, copied_updates)

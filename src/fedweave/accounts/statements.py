@@ -150,7 +150,7 @@ def _whole_run(run: Run) -> StatementRound:
     """Each member's pay for all rounds by the rule of [pay]; it has the last round's number."""
     pay = PaySettings(**section(run.config, "pay"))
     rule = RULES[pay.by]
-    weights = run.known(WEIGHT)  # {member: {round: number of examples}}
+    weights = run.server_values(WEIGHT)  # {member: {round: number of examples}}
     members = [*weights] or _members(run)
     rounds = sorted(set(chain.from_iterable(weights.values())))
     if not rounds and (rule.needs or pay.cap):
@@ -164,9 +164,9 @@ def _whole_run(run: Run) -> StatementRound:
         sizes = _sums_over_rounds(weights, members, rounds)
     gains = {}  # {who measured, every member or the server: [N]}
     if isinstance(rule, GainsRule):
-        measured = {judge: run.known(measured_by(rule.needs, index)) for index, judge in enumerate(members)}
+        measured = {judge: run.server_values(measured_by(rule.needs, index)) for index, judge in enumerate(members)}
         if not all(measured.values()):
-            measured = {"the server": run.known(rule.needs)}
+            measured = {"the server": run.server_values(rule.needs)}
         gains = {judge: _sums_over_rounds(values, members, rounds) for judge, values in measured.items()}
     basis = Basis(members, gains, sizes / sizes.sum())
     uncapped = rule.shares(basis)  # [N]
@@ -212,8 +212,8 @@ def one_class(run: Run) -> str:
     if metrics.get("global/accuracy", metrics.get("local/accuracy")) == 1:
         return ""  # all test examples are of this class
     return (
-        f"Read this before you pay: after {counted(run.evaluated, 'round')} the model predicts one class for all test "
-        "examples, and contributions count in full all the same."
+        f"Read this before you pay: after {counted(run.last_evaluation, 'round')} the model predicts one class for all "
+        "test examples, and contributions count in full all the same."
     )
 
 
@@ -246,7 +246,7 @@ def _members(run: Run) -> list[str]:
 
 def _rounds(run: Run) -> list[StatementRound]:
     """The entries of each round with payoffs for the members that took part, in order."""
-    measured = {name: run.known(name) for name in (*MEASURES, PAYOFF_MEASURE, COMPENSATION)}
+    measured = {name: run.server_values(name) for name in (*MEASURES, PAYOFF_MEASURE, COMPENSATION)}
     if (run.directory / CONTRIBUTIONS).is_file():  # the file of `fedweave contributions`
         for row in read_table(run.directory, CONTRIBUTIONS).to_pylist():
             measured["leave_one_out"].setdefault(row["client"], {})[row["round"]] = row["leave_one_out"]

@@ -22,7 +22,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.files import CONFIG, HISTOGRAMS
 from fedweave.experiment.runs.new_data import InputFormat, load_new_data
-from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from fedweave.metrics.drift import Histogram, by_chance, kolmogorov_smirnov, stability_index
 
 THRESHOLD = 0.25  # of the stability index, from which on a shift counts as large by convention
@@ -126,9 +126,9 @@ def drift(
             in form from those of training; new categories are no such difference.
     """
     if (place / CONFIG).is_file():
-        config = finished(place)
+        config = finished_config(place)
         check_alone(config)
-        run = trained(place, config, "Name the site's folder as MODEL, where the data is.", when)
+        run = load_trained(place, config, "Name the site's folder as MODEL, where the data is.", when)
         scorer, before = reference_of_run(run, model, client)
     else:
         scorer = scorer_at(place, model, client, when)

@@ -14,7 +14,7 @@ from fedweave.core.target import CLASS
 from fedweave.core.tree import device_of
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-from fedweave.experiment.runs.trained import Trained, check_finite, finished, trained
+from fedweave.experiment.runs.trained import Trained, check_finite, finished_config, load_trained
 
 
 def embeddings_of_run(directory: Path, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -23,13 +23,14 @@ def embeddings_of_run(directory: Path, model: str | None = None, client: str | N
     Raises:
         UserError: see `embeddings_of`; the run is not finished, is of parties, or was made between sites.
     """
-    config = finished(directory)
+    config = finished_config(directory)
     if capabilities(config.algorithm.kind).predicts:
         raise UserError(
             "the parties of a vertical run predict jointly, and no model has all of an example.",
             code="user.no-embeddings",
         )
-    return embeddings_of(trained(directory, config, "Where sites are, their owners look at embeddings."), model, client)
+    run = load_trained(directory, config, "Where sites are, their owners look at embeddings.")
+    return embeddings_of(run, model, client)
 
 
 def embeddings_of(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
@@ -45,7 +46,7 @@ def embeddings_of(run: Trained, model: str | None = None, client: str | None = N
     weights, graphs, data = chosen_models(run, client, model), graphs_of(run.built.fed), run.built.data
     of_examples = data.links is None  # otherwise a row is a node
     tables = []
-    for name, part in zip(run.built.fed.clients, run.seen.parts, strict=True):
+    for name, part in zip(run.built.fed.clients, run.visible_partition.parts, strict=True):
         if name not in weights:
             continue
 

@@ -23,7 +23,7 @@ from fedweave.experiment.config.choices import MemberModels
 from fedweave.experiment.requirements import check
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
-from fedweave.experiment.runs.trained import Trained, finished, trained
+from fedweave.experiment.runs.trained import Trained, finished_config, load_trained
 from fedweave.experiment.stages import Configured
 from fedweave.metrics.selection import JUDGES, OF_RANKS, positive_of, selection_metric_of
 from fedweave.partition.base import client_ids
@@ -56,9 +56,9 @@ def forget(
             example; or `out` is used.
     """
     # 1. What leaves, and the experiment without it.
-    config = finished(directory)
+    config = finished_config(directory)
     rest = _without(config, directory, clients, ids)
-    before = trained(directory, config, _INSTEAD)
+    before = load_trained(directory, config, _INSTEAD)
     rest = replace(rest, member_models=_models_of(config.member_models, before, clients))
     removed = _removed(before, clients, ids)
     folder = new_folder(directory, out)
@@ -80,7 +80,7 @@ def forget(
     trainings = {BEFORE: before}
     for name in configs:
         if (folder / name / SUMMARY).exists():
-            trainings[name] = trained(folder / name, finished(folder / name), _INSTEAD)
+            trainings[name] = load_trained(folder / name, finished_config(folder / name), _INSTEAD)
 
     # 3. The models compared.
     metric = selection_metric_of(summary["metrics"])
@@ -229,7 +229,7 @@ def _attack(run: Trained, before: Trained, removed: Removed) -> Separation | Non
     global_model = run.algorithm.global_model(run.state)
     personal = {} if global_model is not None else run.models("personal")
     fed, partition, graphs = before.built.fed, before.built.partition, graphs_of(before.built.fed)
-    fed_parts = dict(zip(fed.clients, before.seen.parts, strict=True))  # one part where all data is pooled
+    fed_parts = dict(zip(fed.clients, before.visible_partition.parts, strict=True))  # one part where all data is pooled
     parts = dict(zip(client_ids(len(partition.parts), partition.names), partition.parts, strict=True))
     members, references = list[np.ndarray](), list[np.ndarray]()
     for client, (trained_rows, test) in removed.rows.items():

@@ -170,7 +170,7 @@ def reference_of_run(run: Trained, model: str | None, client: str | None) -> tup
     # 1. How the run used its examples; the global test as test examples.
     used = np.zeros((3, data.examples), bool)
     test = global_test_part(data, run.built.partition)
-    for part in (*run.seen.parts, *(() if test is None else (test,))):
+    for part in (*run.visible_partition.parts, *(() if test is None else (test,))):
         used[:, part.examples] |= part.masks
 
     # 2. The tables: without scaling for their columns, scaled as the model reads them for its scores.
@@ -178,7 +178,7 @@ def reference_of_run(run: Trained, model: str | None, client: str | None) -> tup
     if client is not None:
         [tables] = shares(tables, [part_of(run, client)])
     elif run.config.forget is not None:
-        [tables] = shares(tables, pool_clients(run.seen, data).parts)
+        [tables] = shares(tables, pool_clients(run.visible_partition, data).parts)
     if tables.edge_attrs is not None and data.edge_attrs is not None:
         tables = replace(tables, edge_attrs=tables.edge_attrs._replace(split_times=None, ports=data.edge_attrs.ports))
     scaled = with_scaled_nodes(with_scaled_edges(tables, scorer.form.edge_scaling), scorer.form.scaling)

@@ -18,7 +18,7 @@ from fedweave.core.target import is_labeled
 from fedweave.core.text import counted
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Config
-from fedweave.experiment.runs.trained import finished, trained
+from fedweave.experiment.runs.trained import finished_config, load_trained
 from fedweave.metrics.measured import GLOBAL
 
 # (y int64 [e], p float64 [e, c]) -> a number, NaN where it has none. Of one number y and p are float64 [e], of several
@@ -79,10 +79,10 @@ def measure_run(
     Raises:
         UserError: see `measure`; the run is not finished, was made between sites, or has no such model.
     """
-    config = finished(directory) if config is None else config
+    config = finished_config(directory) if config is None else config
     if capabilities(config.algorithm.kind).predicts:
         raise UserError("the parties of a vertical run predict jointly: take `fedweave predict` and its table.")
-    run = trained(directory, config, "Where sites are, their owners measure.")
+    run = load_trained(directory, config, "Where sites are, their owners measure.")
     table = predict_examples(run, model) if config.links is None else predict_links(run, model)
     return measure(table, metric, split)
 

@@ -56,7 +56,7 @@ def predict_examples(run: Trained, model: str | None = None, client: str | None 
     data, fed = run.built.data, run.built.fed
     weights, graphs = chosen_models(run, client, model), graphs_of(fed)
     predictions = []
-    for name, part in zip(fed.clients, run.seen.parts, strict=True):
+    for name, part in zip(fed.clients, run.visible_partition.parts, strict=True):
         if name in weights:
             p = probabilities(run.net_of(name), weights[name], graphs[name])
             predictions.append(Predicted(name, p, part.examples, part.masks))
@@ -129,7 +129,7 @@ def predict_new(run: Trained, path: Path, model: str | None = None, client: str 
     """
     # 1. The models, and which examples they flag.
     data = run.built.data
-    if any(part.columns is not None for part in run.seen.parts):
+    if any(part.columns is not None for part in run.visible_partition.parts):
         raise UserError(
             "in the run each client has columns of its own, so that no one table of new nodes fits them.",
             code="user.own-columns",
@@ -180,7 +180,7 @@ def note_of_clients(run: Trained, typical: bool) -> None:
 
     typical: whether features are scaled by numbers of all clients, where each client of the run may have its own.
     """
-    data, parts = run.built.data, run.seen.parts
+    data, parts = run.built.data, run.visible_partition.parts
     if len(parts) < 2 or data.example == "graph":
         return
     notes = []
@@ -225,7 +225,7 @@ def chosen_models(run: Trained, client: str | None, which: str | None) -> Mappin
 
 def part_of(run: Trained, client: str) -> Part:
     """What a client holds of the run's data."""
-    return run.seen.parts[list(run.built.fed.clients).index(client)]
+    return run.visible_partition.parts[list(run.built.fed.clients).index(client)]
 
 
 def node_names(run: Trained, client: str) -> np.ndarray:

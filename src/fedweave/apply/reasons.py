@@ -17,7 +17,7 @@ from fedweave.core.target import CLASS, NUMBER
 from fedweave.errors import UserError, listed
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.files import CONFIG
-from fedweave.experiment.runs.trained import finished
+from fedweave.experiment.runs.trained import finished_config
 
 TOLERANCE = 1e-4  # of the score, or of a number's scale: what rounding may differ by
 ROUNDING = 1e-6  # effects that are no larger are no reasons
@@ -46,7 +46,7 @@ def explain(
     """
     if method not in METHODS:
         raise UserError(f"method = {method!r}: unknown. Choose {' or '.join(METHODS)}.", code="explain.method")
-    config = finished(place) if (place / CONFIG).is_file() else None
+    config = finished_config(place) if (place / CONFIG).is_file() else None
     if config is not None and (
         (config.learned and config.links is None) or capabilities(config.algorithm.kind).predicts
     ):

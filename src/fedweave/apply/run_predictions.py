@@ -17,7 +17,7 @@ from fedweave.datasets.features import OVER_NODES
 from fedweave.errors import DataError, UserError
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config
-from fedweave.experiment.runs.trained import Trained, finished, here, trained
+from fedweave.experiment.runs.trained import Trained, config_here, finished_config, load_trained
 
 
 class PairQuery(NamedTuple):
@@ -48,8 +48,8 @@ def predictions(
             data is rejected, or has another form than the run's.
     """
     query = query or PairQuery()
-    config = finished(directory)
-    run = trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR", when)
+    config = finished_config(directory)
+    run = load_trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR", when)
     if config.links is not None:
         if data is not None:
             raise UserError(
@@ -75,11 +75,11 @@ def _of_parties(run: Trained, data: Path | None) -> pa.Table:
     """Predictions of the parties of a vertical run."""
     built, masks = run.built, dict[str, np.ndarray]()  # masks: bool [3, nodes], of the run's own examples
     if data is None:
-        for client, part in zip(built.fed.clients, run.seen.parts, strict=True):
+        for client, part in zip(built.fed.clients, run.visible_partition.parts, strict=True):
             masks[client] = part.masks
     else:
         try:
-            new = build(here(config_on(run.config, data, built.data)))
+            new = build(config_here(config_on(run.config, data, built.data)))
         except DataError as error:
             raise DataError(
                 f"{error} (--data needs all parties' new nodes together with the old, whose labels stay.)",

@@ -44,7 +44,7 @@ from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.files import COLUMNS, CONFIG, SCORER, read, write
 from fedweave.experiment.runs.new_data import InputFormat, load_new_data
-from fedweave.experiment.runs.trained import Trained, check_finite, finished, trained
+from fedweave.experiment.runs.trained import Trained, check_finite, finished_config, load_trained
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import Flagging
 from fedweave.models.edge_settings import has_ports
@@ -331,7 +331,7 @@ def choose_model(run: Trained, model: str | None, client: str | None) -> ChosenM
         which = "global" if client is None and has_global else "personal"
     if which != "global" and client is None:
         raise UserError(f"every client has a {which} model of its own; name one of them with --client.")
-    if any(part.columns is not None for part in run.seen.parts):
+    if any(part.columns is not None for part in run.visible_partition.parts):
         raise UserError("in the run each client has columns of its own, so that no one module fits them.")
     holder = client or run.built.fed.clients[0]
     w, config = run.model_of(which, holder), run.config.of_member(holder, run.built.fed.clients)
@@ -373,10 +373,10 @@ def scorer_at(place: Path, model: str | None = None, client: str | None = None, 
         UserError: there is none, or it is another client's.
     """
     if (place / CONFIG).is_file():
-        config = finished(place)
+        config = finished_config(place)
         check_alone(config)
         where = "Score where the model is: `fedweave sites export RUN --site DIR` on a site's machine, or its folder."
-        run = trained(place, config, where, when)
+        run = load_trained(place, config, where, when)
         if client is None:
             note_of_clients(run, typical=True)
         return scorer_of_run(run, choose_model(run, model, client))

@@ -68,7 +68,7 @@ def attack(
     from fedweave.apply.link_attack import infer_membership
     from fedweave.core.plugins import check_trusted
     from fedweave.experiment.runs.files import CONFIG
-    from fedweave.experiment.runs.trained import finished, trained
+    from fedweave.experiment.runs.trained import finished_config, load_trained
     from fedweave.reports.terminal import screen, show_rows
 
     if source.is_dir():
@@ -78,7 +78,7 @@ def attack(
     if config.links is not None:
         if not source.is_dir():
             raise UserError("an attack on links is on trained models; name the directory of a run.", code="user.attack")
-        for attack in infer_membership(trained(source, finished(source), "Its sites attack there.")):
+        for attack in infer_membership(load_trained(source, finished_config(source), "Its sites attack there.")):
             scores = {"AUC": f"{attack.auc:.3f}", "advantage": f"{attack.advantage:.3f}"}
             rows.append({"link membership, by who knows": attack.knows} | scores)
     else:

@@ -37,7 +37,7 @@ def export(
     """
     from fedweave.apply.histograms import reference_of_run
     from fedweave.experiment.runs.files import HISTOGRAMS
-    from fedweave.experiment.runs.trained import finished, trained
+    from fedweave.experiment.runs.trained import finished_config, load_trained
     from fedweave.export.card import read_card
     from fedweave.export.source import AT_SITES, source
 
@@ -50,7 +50,7 @@ def export(
     reference = None  # histograms of what the model was trained on
     if histograms:
         where = "A site keeps them next to its scorer; take that folder."
-        run = trained(directory, finished(directory), where, when.value)
+        run = load_trained(directory, finished_config(directory), where, when.value)
         scorer, reference = reference_of_run(run, which, client)
         if model_source.scorer is None or model_source.scorer.name != scorer.name:
             raise UserError(f"{directory} has no scorer that histograms would be of.", code="drift.none")

@@ -44,7 +44,7 @@ def compare(
 
     Runs on several data sets or partitions are compared within each of these conditions, and ranked over all.
     """
-    from fedweave.experiment.runs.reading import grouped, read_runs
+    from fedweave.experiment.runs.reading import group_runs, read_runs
     from fedweave.python.comparing import check_comparable, check_several
     from fedweave.reports.compare import (
         EXAMPLES_NOTE,
@@ -60,7 +60,7 @@ def compare(
     from fedweave.reports.terminal import screen, show_cells
 
     console = screen()
-    groups = grouped(read_runs(directories))
+    groups = group_runs(read_runs(directories))
     check_several(groups)
     comparison = conditions(groups)
     if len(comparison) > 1:

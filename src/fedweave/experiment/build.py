@@ -84,13 +84,13 @@ class Origin(NamedTuple):
 
 
 class Ingredients(NamedTuple):
-    """The parts of a run before any graph is made. seen: the partition that the clients see, which is the union
-    of all parts where the algorithm is pooled. member_algorithms: {client: its algorithm} for clients whose model is
-    not [model]."""
+    """The parts of a run before any graph is made. visible_partition: the partition that the clients see, which is the
+    union of all parts where the algorithm is pooled. member_algorithms: {client: its algorithm} for clients whose model
+    is not [model]."""
 
     data: Dataset
     partition: Partition
-    seen: Partition
+    visible_partition: Partition
     algorithm: Algorithm
     exchange: Appended | None
     member_algorithms: Mapping[str, Algorithm]
@@ -111,7 +111,7 @@ def build(config: Config) -> Built:
     if engine.threads:
         torch.set_num_threads(engine.threads)
     inputs = ingredients(config)
-    data, partition, seen, algorithm, exchange, member_algorithms = inputs
+    data, partition, visible, algorithm, exchange, member_algorithms = inputs
     fed: LocalEngine
     extras: Record = {"member_algorithms": member_algorithms}
     if config.engine.name == "ray":
@@ -129,8 +129,8 @@ def build(config: Config) -> Built:
         key = random.fold(random.key(seed), "evaluation")
         fed.evaluated_clients = tuple(draw_clients(tuple(fed.clients), key, sample))
     edge_scaling = config.data.values.get("edge_normalize", "none") if data.edge_features else "none"
-    meter_scaling(fed.ledger, fed.clients, seen, data.features, config.data.values.get("normalize", "none"))
-    meter_scaling(fed.ledger, fed.clients, seen, data.edge_features, edge_scaling, "edge")
+    meter_scaling(fed.ledger, fed.clients, visible, data.features, config.data.values.get("normalize", "none"))
+    meter_scaling(fed.ledger, fed.clients, visible, data.edge_features, edge_scaling, "edge")
     meter_target_scaling(fed.ledger, fed.clients, data)
     if exchange is not None:
         meter_exchange(fed.ledger, fed.clients, exchange)
@@ -144,12 +144,12 @@ def ingredients(config: Config) -> Ingredients:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
     """
     data, partition, exchange = load_data(config)
-    seen = client_partition(config.algorithm, partition, data)
-    data = scale_targets(data, seen)
-    enrolled = Configured.of(config).with_members(client_ids(len(seen.parts), seen.names))
+    visible = client_partition(config.algorithm, partition, data)
+    data = scale_targets(data, visible)
+    enrolled = Configured.of(config).with_members(client_ids(len(visible.parts), visible.names))
     normalize = config.data.values.get("normalize", "none")
-    loaded = check(enrolled.with_data(data, normalize, partition=seen, engine=config.engine.values))
-    data, algorithm = _make_algorithm(loaded, seen)
+    loaded = check(enrolled.with_data(data, normalize, partition=visible, engine=config.engine.values))
+    data, algorithm = _make_algorithm(loaded, visible)
 
     # Clients with the same model share one algorithm.
     by_model = {json.dumps(config.model.plain(), sort_keys=True): algorithm}
@@ -158,19 +158,19 @@ def ingredients(config: Config) -> Ingredients:
         client_config = config.of_member(client, loaded.members)
         model = json.dumps(client_config.model.plain(), sort_keys=True)
         if model not in by_model:
-            by_model[model] = _make_algorithm(replace(loaded, config=client_config), seen)[1]
+            by_model[model] = _make_algorithm(replace(loaded, config=client_config), visible)[1]
         if by_model[model] is not algorithm:
             member_algorithms[client] = by_model[model]
-    return Ingredients(data, partition, seen, algorithm, exchange, member_algorithms)
+    return Ingredients(data, partition, visible, algorithm, exchange, member_algorithms)
 
 
-def _make_algorithm(loaded: Loaded, seen: Partition) -> tuple[Dataset, Algorithm]:
+def _make_algorithm(loaded: Loaded, visible: Partition) -> tuple[Dataset, Algorithm]:
     """The data as the model reads its edges, and the algorithm with that model."""
     config = loaded.config
     architecture = fitted_model(config, loaded.data)
     data = add_ports(loaded.data, architecture)
     head = on_examples(architecture, data.edge_attrs, data.links, config.decoder)
-    model = head.build(width(data, seen), data.outputs)
+    model = head.build(width(data, visible), data.outputs)
     modelled = check(replace(loaded, data=data).with_model(model))
     labels = data.labels if data.target == CLASS else data.targets
     algorithm: Algorithm = with_class_numbers(config.algorithm, labels, data.outputs).make(model)
@@ -226,18 +226,18 @@ def federation(
         )
     give_defaults(type(algorithm))
     name, declared = name_and_capabilities(algorithm)
-    seen = pool_clients(partition, data) if declared.pooled and len(partition.parts) > 1 else partition
-    data = scale_targets(data, seen)
-    clients = client_ids(len(seen.parts), seen.names)
+    visible = pool_clients(partition, data) if declared.pooled and len(partition.parts) > 1 else partition
+    data = scale_targets(data, visible)
+    clients = client_ids(len(visible.parts), visible.names)
     enrolled = Enrolled(name=name, declared=declared, members=clients, member_models=members or {})
     settings = {"mode": mode, "chunk": chunk}
-    loaded = check(enrolled.with_data(data, data.scaling, partition=seen, engine=settings))
-    check_training_examples(train_counts(seen))
+    loaded = check(enrolled.with_data(data, data.scaling, partition=visible, engine=settings))
+    check_training_examples(train_counts(visible))
     check(check(loaded.with_model(algorithm.model)).with_algorithm(algorithm))
     for note in (*notes_on_unused(None, data, partition), *repeats(data, partition)):
         _LOG.warning("note: %s", note)
     member_algorithms = with_models(algorithm, members or {})
-    inputs = Ingredients(data, partition, seen, algorithm, None, member_algorithms)
+    inputs = Ingredients(data, partition, visible, algorithm, None, member_algorithms)
     fed = _simulation(inputs, dtype, seed, mode, device, chunk, record, resend, "device")
     meter_target_scaling(fed.ledger, fed.clients, data)
     mode = _mode(inputs.algorithms, mode)
@@ -259,7 +259,7 @@ def train_counts(partition: Partition) -> list[int]:
 
 def precomputed_features(fed: Simulation) -> dict[str, Precomputed]:
     """{client: what was looked for in its data}; of those that have any."""
-    if next(iter(fed.graphs.values())).whole_edges.members[0].extra == Precomputed():
+    if next(iter(fed.graphs.values())).whole_edges.members[0].extra == Precomputed():  # all clients have it, or none
         return {}
     return {client: graph.whole_edges.members[0].extra for client, graph in fed.graphs.items()}
 
@@ -276,20 +276,21 @@ def _simulation(
     device_setting: str = "engine.device",
 ) -> Simulation:
     """All clients in this process. device_setting: the name of `device` in an error."""
-    data, seen, algorithm = inputs.data, inputs.seen, inputs.algorithm
+    data, visible, algorithm = inputs.data, inputs.visible_partition, inputs.algorithm
     # Models are tried on the form of the data before any client runs them, which may raise a ConfigError.
     weighted = data.edge_attrs is not None and data.edge_attrs.weight is not None
-    form = TrialForm(width(data, seen), data.outputs, data.edge_features, weighted, dtype)
+    form = TrialForm(width(data, visible), data.outputs, data.edge_features, weighted, dtype)
     notes = dict[str, None]()  # once each, in order
     for variant in inputs.algorithms:
         for layer in variant.model:
-            notes |= dict.fromkeys(layer.trial(form) if layer.trial is not None else [])
+            if layer.trial is not None:
+                notes |= dict.fromkeys(layer.trial(form))
     for note in notes:
         _LOG.warning("note: %s", note)
 
     mode = _mode(inputs.algorithms, mode)
     fed = Simulation(
-        client_graphs(data, seen, dtype, algorithm.finders),
+        client_graphs(data, visible, dtype, algorithm.finders),
         mode=mode,
         device=choose_device(device, mode == "vmap", device_setting),
         chunk=chunk,
@@ -297,7 +298,7 @@ def _simulation(
         resend=resend,
         seed=seed,
         member_algorithms=inputs.member_algorithms,
-        **_server_options(data, seen, dtype),
+        **_server_options(data, visible, dtype),
     )
     check_widths(algorithm, inputs.member_algorithms, fed.graphs)
     return fed
@@ -307,12 +308,12 @@ def _ray_engine(config: Config, engine: RayEngine, inputs: Ingredients) -> tuple
     """An engine whose clients are with workers, which load and cut for themselves, and what lets go of the workers."""
     from fedweave.engines.ray_workers import RayWorkers
 
-    seen, dtype = inputs.seen, DTYPES[engine.dtype]
-    clients = client_ids(len(seen.parts), seen.names)
-    sizes = {client: len(part.nodes) for client, part in zip(clients, seen.parts, strict=True)}
+    visible, dtype = inputs.visible_partition, DTYPES[engine.dtype]
+    clients = client_ids(len(visible.parts), visible.names)
+    sizes = {client: len(part.nodes) for client, part in zip(clients, visible.parts, strict=True)}
     workers = RayWorkers(engine.address, engine.start_seconds, engine.gpus_per_worker)
     executor = workers.executor(worker, config.plain(), sizes, workers.count(engine.workers))
-    options = _server_options(inputs.data, seen, dtype)
+    options = _server_options(inputs.data, visible, dtype)
     fed = LocalEngine(executor, dtype=dtype, seed=config.general.seed, resend=engine.resend, **options)
     threads = torch.get_num_threads()
     torch.set_num_threads(engine.threads or 1)  # more would spin between small sums, on cores that are the workers'
@@ -330,13 +331,13 @@ def worker(document: Document, clients: Sequence[str]) -> Worker:
     engine, inputs = config.engine.make(), ingredients(config)
     torch.set_num_threads(engine.threads or 1)
     keep_freed_memory()
-    data, seen, dtype = inputs.data, inputs.seen, DTYPES[engine.dtype]
-    graphs = client_graphs(data, seen, dtype, inputs.algorithm.finders, frozenset(clients))
+    data, visible, dtype = inputs.data, inputs.visible_partition, DTYPES[engine.dtype]
+    graphs = client_graphs(data, visible, dtype, inputs.algorithm.finders, frozenset(clients))
     mode = _mode(inputs.algorithms, "vmap")
     options: Record = {
         "classes": data.classes,
-        "members": _member_examples(data, seen),
-        "test": global_test_graph(data, seen, dtype),
+        "members": _member_examples(data, visible),
+        "test": global_test_graph(data, visible, dtype),
         "member_algorithms": inputs.member_algorithms,
         "device": choose_device(engine.device, mode == "vmap"),
     }

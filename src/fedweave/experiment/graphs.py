@@ -145,7 +145,7 @@ class MadeGraphs(LazyGraphs):
         unlabeled = np.bincount(owner, y >= 0, len(parts)) == 0  # withheld: the masks state how examples are used
         masks &= (y >= 0) | unlabeled[owner]
 
-        def padded(values: np.ndarray, neutral: int) -> Tensor:  # [clients, rows, …]
+        def pad(values: np.ndarray, neutral: int) -> Tensor:  # [clients, rows, …]
             whole = np.full((len(parts) * rows, *values.shape[1:]), neutral, values.dtype)
             whole[place] = values
             return torch.from_numpy(whole).view(len(parts), rows, *values.shape[1:])
@@ -157,10 +157,10 @@ class MadeGraphs(LazyGraphs):
         return Graph(
             x=self._features(nodes, place, len(parts), rows),
             edges=Edges(BatchCache(EdgeLists(index, starts, rows, weight), rows), client_index),
-            y=padded(y.astype(np.int64, copy=False), -1),
-            masks=padded(masks.T, False).mT.contiguous(),
-            real=padded(np.ones(len(nodes), bool), False),
-            sensitive=None if sensitive is None else padded(sensitive[nodes].astype(np.int64, copy=False), -1),
+            y=pad(y.astype(np.int64, copy=False), -1),
+            masks=pad(masks.T, False).mT.contiguous(),
+            real=pad(np.ones(len(nodes), bool), False),
+            sensitive=None if sensitive is None else pad(sensitive[nodes].astype(np.int64, copy=False), -1),
         )
 
     @cached_property

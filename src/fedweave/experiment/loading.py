@@ -38,8 +38,8 @@ def load_data(config: Config, with_scaling: bool = True) -> tuple[Dataset, Parti
     if config.noise is not None:
         data, partition = config.noise.apply(data, partition, config.general.seed)
     if widens:
-        seen = client_partition(config.algorithm, partition, data)
-        exchange = with_external_columns(data, seen, config.external, config.min_external)
+        visible = client_partition(config.algorithm, partition, data)
+        exchange = with_external_columns(data, visible, config.external, config.min_external)
         return scale_by_holders(exchange.data, scaling, data.name), partition, exchange
     if config.external != PREDICT:
         check_inside(data)

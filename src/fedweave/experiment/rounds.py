@@ -21,14 +21,7 @@ from fedweave.errors import FedweaveError, ReplyRefused, UserError, diverged_mes
 from fedweave.experiment.requirements import check_rounds
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.kinds import selection_of
-from fedweave.metrics.measured import (
-    GLOBAL,
-    METRICS_SCHEMA,
-    OF,
-    SAMPLED,
-    measure,
-    of_splits,
-)
+from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, OF, SAMPLED, measure, of_splits
 from fedweave.metrics.pooled import Alarm, pooled_examples, pooled_sums
 from fedweave.metrics.selection import BEST, PLAIN, Judging, positive_class, positive_of, selection_metric_of
 from fedweave.metrics.stopping import Stopping
@@ -136,27 +129,27 @@ def train(
             "would go on. Make a new one (fedweave.federation), or give `resume` the rounds done and the last state.",
             code="user.trained-before",
         )
-    fed.trained, fed.rounds, fed.selection = True, rounds, partial(selection_of, judging or Judging())
+    stopping, judging = stopping or Stopping(), judging or Judging()
+    fed.trained, fed.rounds, fed.selection = True, rounds, partial(selection_of, judging)
     if state is None:
         fed.ledger.purpose = types.SETUP
         fed.begin(0)
-        state = _tree(algorithm, "init", algorithm.init(fed))
+        state = _check_state(algorithm, "init", algorithm.init(fed))
     state = to(state, fed.device)  # a checkpoint's is on the host
     before: dict[str, float] = dict(summary or {})
-    stopping = stopping or Stopping()
-    referee = _Referee(algorithm, fed, rounds, fair_margin, judging or Judging(), stopping)
+    evaluator = _Evaluator(algorithm, fed, rounds, fair_margin, judging, stopping)
     if stopping.stops(done, before):
         return
     for number in range(done + 1, rounds + 1):
         fed.ledger.purpose = types.TRAINING
         fed.begin(number)
-        state = _tree(algorithm, "round", fed.carry_out(algorithm.round, state))
+        state = _check_state(algorithm, "round", fed.carry_out(algorithm.round, state))
         for sentence in algorithm.warnings(state):
             _LOG.warning(sentence)
-        metrics, result, last = of_server(number, algorithm, state, fed), Summary(number), False
-        if evaluated(number, rounds, eval_every):
+        metrics, result, last = server_rows(number, algorithm, state, fed), Summary(number), False
+        if is_evaluated(number, rounds, eval_every):
             fed.ledger.purpose = types.EVALUATION
-            rows, before = referee.evaluate(number, state, before)
+            rows, before = evaluator.evaluate(number, state, before)
             last = number == rounds or stopping.stops(number, before)
             result = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
@@ -166,7 +159,7 @@ def train(
 
 
 @dataclass(frozen=True)
-class _Referee:
+class _Evaluator:
     """Evaluates a run's rounds (see `train`)."""
 
     algorithm: Algorithm
@@ -174,7 +167,7 @@ class _Referee:
     rounds: int
     fair_margin: float
     judging: Judging
-    stopping: Stopping = field(default_factory=Stopping)
+    stopping: Stopping
 
     def evaluate(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
         """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
@@ -196,59 +189,59 @@ class _Referee:
             rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
         measured |= progress
         measured |= self.algorithm.counts(state)
-        if sample := self.fed.evaluated_clients:
+        sample = self.fed.evaluated_clients
+        if sample:
             measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
         best = best_validated(number, validated, measured, before)
         selects = selection_metric_of(measured) != PLAIN or self.judging != Judging()
         is_best = best.get(f"{BEST}/round") == number and selects
         if is_best or last:
-            together = self._together(state, measured, evaluation.total)
-            totals = {name: float(splits[TEST]) for name, splits in together.items() if not math.isnan(splits[TEST])}
-            best |= {f"{BEST}/{name}": value for name, value in totals.items() if is_best}
+            pooled = self._pooled_metrics(state, measured, evaluation.total)  # {name: [3]}
+            totals = {name: float(splits[TEST]) for name, splits in pooled.items() if not math.isnan(splits[TEST])}
+            if is_best:
+                best |= {f"{BEST}/{name}": value for name, value in totals.items()}
             if last:
                 measured |= totals
-                rows = pa.concat_tables([rows, of_splits(number, together)])
+                rows = pa.concat_tables([rows, of_splits(number, pooled)])
         best |= fairest(number, selection, measured, before, self.fair_margin)
         return rows, measured | best
 
-    def _together(self, state: Tree, measured: Mapping[str, float], total: Tree | None) -> dict[str, np.ndarray]:
+    def _pooled_metrics(self, state: Tree, measured: Mapping[str, float], total: Tree | None) -> dict[str, np.ndarray]:
         """Metrics of all examples together, from a simulation or from sums over all clients: float64 [3] by name."""
-        how = self.judging.threshold
-        how = "f1" if how == "auto" and positive_of(measured) is not None else how
-        alarm = Alarm(positive_class(self.judging, measured), how)
+        threshold = self.judging.threshold
+        if threshold == "auto" and positive_of(measured) is not None:
+            threshold = "f1"
+        alarm = Alarm(positive_class(self.judging, measured), threshold)
         share = self.judging.intervals
         if total is not None:
             return pooled_sums(total, alarm, share)
-        if (w := self.algorithm.evaluated_model(state)) is None:
+        w = self.algorithm.evaluated_model(state)
+        if w is None:
             return {}
         examples = self.fed.example_outputs(self.algorithm.net, w, self.fed.evaluated_clients or self.fed.clients)
         return {} if examples is None else pooled_examples(examples, alarm, share)
 
 
-def evaluated(number: int, rounds: int, eval_every: int) -> bool:
+def is_evaluated(number: int, rounds: int, eval_every: int) -> bool:
     """Whether a round is evaluated: every `eval_every`-th of `rounds` (0: none), and the last."""
     return number == rounds or (eval_every > 0 and number % eval_every == 0)
 
 
-def of_server(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.Table | None:
+def server_rows(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.Table | None:
     """Rows of what the server knows of each client after a round; None if there is nothing."""
-    if not (measures := algorithm.measures(state, fed)):
-        return None
-    rows = [
-        (round, client, SERVER, name, value)
-        for name, of_clients in measures.items()
-        for client, value in zip(fed.clients, of_clients.tolist(), strict=True)
-        if not math.isnan(value)
-    ]
+    rows = []
+    for name, values in (algorithm.measures(state, fed) or {}).items():  # [clients] by name
+        for client, value in zip(fed.clients, values.tolist(), strict=True):
+            if not math.isnan(value):
+                rows.append((round, client, SERVER, name, value))
     return pa.table([pa.array(column) for column in zip(*rows, strict=True)], METRICS_SCHEMA) if rows else None
 
 
-def _tree(algorithm: Algorithm, method: str, state: object) -> Tree:
-    """The state, seen to be one that a checkpoint can hold before any time goes into more rounds."""
+def _check_state(algorithm: Algorithm, method: str, state: object) -> Tree:
+    """The state, if a checkpoint can hold it; checked before any time goes into more rounds."""
+    what = f"{type(algorithm).__name__}.{method}: is to give the server's state, a tree; what it gives"
     try:
-        return check(
-            state, f"{type(algorithm).__name__}.{method}: is to give the server's state, a tree; what it gives"
-        )
+        return check(state, what)
     except ReplyRefused as refused:
         raise UserError(str(refused)) from refused
 
@@ -262,12 +255,15 @@ def _finite(state: Tree) -> torch.Tensor | bool:
 
 def _refuse_divergence(round: int, state: Tree) -> None:
     """Raise an error that names what is not finite: a weight or, where weights are finite, the part that keeps it."""
-    tensors = [(path, leaf) for path, leaf in leaves(state) if isinstance(leaf, torch.Tensor)]
-    odd = [path for path, leaf in tensors if not leaf.isfinite().all()]
-    for path in sorted(odd, key=lambda path: path.startswith("parts/")):
-        if path.startswith("parts/"):
-            _, name, entry = path.split("/", 2)
-            raise FedweaveError(
-                part_diverged_message(name, f"what it keeps as {entry!r} after round {round}"), code="diverged"
-            )
-        raise FedweaveError(diverged_message(f"after round {round} {path!r}"), code="diverged")
+    paths = []
+    for path, leaf in leaves(state):
+        if isinstance(leaf, torch.Tensor) and not leaf.isfinite().all():
+            paths.append(path)
+    if not paths:
+        return
+    path = min(paths, key=lambda path: path.startswith("parts/"))  # the first of the weights, if there is one
+    message = diverged_message(f"after round {round} {path!r}")
+    if path.startswith("parts/"):
+        _, name, entry = path.split("/", 2)
+        message = part_diverged_message(name, f"what it keeps as {entry!r} after round {round}")
+    raise FedweaveError(message, code="diverged")

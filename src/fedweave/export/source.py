@@ -25,7 +25,7 @@ from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
 from fedweave.experiment.runs.new_data import InputFormat
-from fedweave.experiment.runs.trained import finished, joint, trained
+from fedweave.experiment.runs.trained import finished_config, load_global_model, load_trained
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import BEST, Flagging, flagging, of_best
 from fedweave.models.edge_settings import has_ports
@@ -81,7 +81,7 @@ def exportable(directory: Path) -> Config:
     Raises:
         UserError: there is no such run, or it has no model that can be exported.
     """
-    config = finished(directory)
+    config = finished_config(directory)
     if capabilities(config.algorithm.kind).predicts:
         raise UserError(
             "a vertical run has no model that one party could use on its own. Take `fedweave predict` or, between "
@@ -111,7 +111,7 @@ def source(
     if not config.between_sites:
         if before is not None:
             raise UserError(f"{directory} was not trained between sites; use fedweave export {directory}.")
-        run = trained(directory, config, "", when)
+        run = load_trained(directory, config, "", when)
         choice = choose_model(run, model, client)
         weights = export_weights(choice.config, choice.algorithm, choice.w, choice.form)
         scorer = None if config.links is not None else scorer_of_run(run, choice)
@@ -151,7 +151,7 @@ def _of_sites(directory: Path, config: Config, before: InputFormat | None, when:
             "folder of a site that trained it, by fedweave sites export.",
             code="user.target-scale",
         )
-    algorithm, w = joint(directory, config, when)
+    algorithm, w = load_global_model(directory, config, when)
     metrics = of_best(summary["metrics"]) if when == "best" else summary["metrics"]
     labels = form.labels or summary.get("classes") or config.data.values.get("labels") or ()  # sites send no names
     alarm = None

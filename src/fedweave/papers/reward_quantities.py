@@ -93,7 +93,9 @@ def _mean_payoffs(run: Path, scheme: str) -> dict[str, float]:
     record = read_run(run)
     if scheme == METHOD:
         budget = record.section("algorithm")["budget"]
-        return per_group({client: fmean(paid.values()) / budget for client, paid in record.known("payoff").items()})
+        return per_group(
+            {client: fmean(paid.values()) / budget for client, paid in record.server_values("payoff").items()}
+        )
     if record.partition is None:
         raise FedweaveError(f"{run} has no partition.parquet, so the clients' data is not known.")
     clients = record.partition["client"].to_pylist()

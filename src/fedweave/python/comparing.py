@@ -16,7 +16,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.experiment.runs.files import write, write_page
-from fedweave.experiment.runs.reading import Group, Run, grouped, read_runs
+from fedweave.experiment.runs.reading import Group, Run, group_runs, read_runs
 from fedweave.python.training import SavedRun
 from fedweave.reports.compare import NOTE, comparison_table, headlines, metrics_compared, over_conditions, verdicts
 from fedweave.reports.conditions import conditions, incomparability
@@ -164,7 +164,7 @@ def compare(*runs: RunPath | Sequence[RunPath]) -> Comparison:
     Raises:
         UserError: the runs have only one experiment and algorithm, or they cannot be compared.
     """
-    groups = grouped(read_runs(_directories(runs)))
+    groups = group_runs(read_runs(_directories(runs)))
     check_several(groups)
     comparison = conditions(groups)
     several = len(comparison) > 1
@@ -195,7 +195,7 @@ def report(*runs: RunPath | Sequence[RunPath], embeddings: str = "") -> ReportPa
     if embeddings:
         check_embeddings(embeddings)
     read = read_runs(_directories(runs))
-    groups = grouped(read)
+    groups = group_runs(read)
     pictures = figures_of(groups)
     figure = picture(groups[0].first, embeddings) if embeddings else None
     if figure is not None:

@@ -77,7 +77,7 @@ class SavedRun(Shown):
         Raises:
             UserError: the run is not finished, or has no such model; a run between sites has only the global model.
         """
-        from fedweave.experiment.runs.trained import MODELS, finished, joint, trained
+        from fedweave.experiment.runs.trained import MODELS, finished_config, load_global_model, load_trained
 
         if model not in MODELS:
             raise UserError(f"there is no model {model!r}; choose one of {', '.join(MODELS)}.", code="user.no-model")
@@ -86,10 +86,10 @@ class SavedRun(Shown):
                 "name a client of the run for its personal or trained model, and none for the global model.",
                 code="user.no-client",
             )
-        config = finished(self.directory)
+        config = finished_config(self.directory)
         if config.between_sites and model == "global":
-            return joint(self.directory, config)[1]
-        run = trained(self.directory, config, "Such a run has only the global model here.")
+            return load_global_model(self.directory, config)[1]
+        run = load_trained(self.directory, config, "Such a run has only the global model here.")
         return run.model_of(model, client or run.built.fed.clients[0])
 
     def measure(self, metric: "Metric", split: str = "test", model: str | None = None) -> "SplitScores":

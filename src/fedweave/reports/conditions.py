@@ -8,7 +8,7 @@ from itertools import chain
 
 from fedweave.core.types import Record, Values
 from fedweave.experiment.config import flat
-from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, grouped, spread
+from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, group_runs, spread
 from fedweave.metrics.selection import BEST, rank, title_of
 from fedweave.reports.cells import NONE, Cell, ResultTable, mean_cell, number, row_of, with_sign
 from fedweave.reports.colors import run_tone
@@ -72,7 +72,7 @@ def conditions(groups: Sequence[Group], keys: Sequence[str] = (), by_validation:
     result = []
     for title, same in zip(titles, classes, strict=True):
         runs = chain.from_iterable(group.runs for group in same)
-        result.append(Condition(title, tuple(grouped([*runs])), by_validation))
+        result.append(Condition(title, tuple(group_runs([*runs])), by_validation))
     return result
 
 
@@ -129,7 +129,7 @@ def rounds_text(run: Run) -> str:
     """ "30", or "unfinished: round 12 of 30"."""
     if run.finished:
         return f"{run.done:,}"
-    late = "" if run.evaluated == run.done else f", evaluated after round {run.evaluated:,}"
+    late = "" if run.last_evaluation == run.done else f", evaluated after round {run.last_evaluation:,}"
     return f"unfinished: round {run.done:,} of {run.config.get('rounds', '?')}{late}"
 
 

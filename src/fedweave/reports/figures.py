@@ -90,7 +90,7 @@ def accuracy_over_bytes(groups: Sequence[Group]) -> Figure | None:
     lines = []
     for index, group in enumerate(groups):
         line = _mean_line(group.label, index, [run.curve(metric, "test", False) for run in group.runs])
-        bytes_sent = [run.sent() for run in group.runs]
+        bytes_sent = [run.bytes_sent() for run in group.runs]
         x = [mean_sent(bytes_sent, int(round)) for round in line.x]
         points = slice(None) if x and x[-1] else slice(-1, None)
         lines.append(replace(line, x=x[points], y=line.y[points], low=line.low[points], high=line.high[points]))
@@ -230,7 +230,7 @@ def incentives(run: Run) -> Figure | None:
     """By round and client: contribution, density of the reward, and payoff; None where the run measured none of
     these."""
     names = {"Alignment": "alignment", "Reward, share of the joint update": "density", "Payoff": "payoff"}
-    measures = {title: run.known(name) for title, name in names.items()}  # {title: {client: {round: value}}}
+    measures = {title: run.server_values(name) for title, name in names.items()}  # {title: {client: {round: value}}}
     measures = {title: of_clients for title, of_clients in measures.items() if of_clients}
     if not measures:
         return None

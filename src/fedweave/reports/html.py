@@ -12,7 +12,7 @@ from fedweave.accounts.compliance import disclose
 from fedweave.core.text import counted
 from fedweave.core.types import Record
 from fedweave.experiment.config import to_toml
-from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, grouped
+from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, distinct, group_runs
 from fedweave.metrics.selection import OF_POSITIVE, PLAIN, THRESHOLD, lower, title_of
 from fedweave.reports import figures, gains, tables
 from fedweave.reports.absences import absence_sentence, long_absence_sentence
@@ -64,7 +64,7 @@ def render(
     that define a condition. embeddings: the way to draw the embeddings of each group's first run
     (`reports.embeddings.WAYS`); "" draws none.
     """
-    groups = grouped(runs)
+    groups = group_runs(runs)
     all_conditions = conditions(groups, keys, choice is not None)
     page: Record = {"title": _title(groups), "choice": choice, "body": "", "parts": [], "ranks": None}
     if len(all_conditions) < 2:
@@ -114,7 +114,7 @@ def _lead(run: Run) -> str:
     if metric in OF_POSITIVE and metrics.get("pooled/recall") is not None:
         clauses.append(f"recall from the threshold on {metrics['pooled/recall']:.3f}")
     result = "; ".join(filter(None, clauses)) or f"no {title_of(metric)} was measured"
-    sentences = (f"After {counted(run.evaluated, 'round')}: {result}.", long_absence_sentence(run.metrics))
+    sentences = (f"After {counted(run.last_evaluation, 'round')}: {result}.", long_absence_sentence(run.metrics))
     return " ".join(filter(None, sentences))
 
 

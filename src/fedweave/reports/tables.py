@@ -248,7 +248,7 @@ def incentives(run: Run) -> ResultTable:
 
     Empty if the server measured neither payoff nor density.
     """
-    tables = {name: run.known(name) for name in INCENTIVES}  # {name: {client: {round: value}}}
+    tables = {name: run.server_values(name) for name in INCENTIVES}  # {name: {client: {round: value}}}
     if not tables["payoff"] and not tables["density"]:
         return ResultTable((), ())
     tables = {name: table for name, table in tables.items() if table}
@@ -269,7 +269,7 @@ def incentives(run: Run) -> ResultTable:
 
 def qualities(run: Run) -> ResultTable:
     """The mean payment per round of clients of low, medium and high quality; empty for other partitions."""
-    payments = {client: sum(payoffs.values()) / len(payoffs) for client, payoffs in run.known("payoff").items()}
+    payments = {client: sum(payoffs.values()) / len(payoffs) for client, payoffs in run.server_values("payoff").items()}
     rows = [row_of(quality, number_cell(mean)) for quality, mean in per_group(payments).items()]
     return ResultTable(("quality", "payoff per round"), tuple(rows))
 

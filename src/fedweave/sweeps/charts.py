@@ -72,7 +72,7 @@ def charts_over_bytes(choices: Sequence[ChosenSetting]) -> list[Chart]:
     """The same over the bytes that all clients sent in training, in every condition in which they sent any."""
 
     def curve(choice: ChosenSetting) -> list[Point]:
-        sums = [run.sent() for run in choice.group.runs]
+        sums = [run.bytes_sent() for run in choice.group.runs]
         return [point._replace(at=mean_sent(sums, int(point.at)) / 1e6) for point in _mean_test_curve(choice)]
 
     charts = _curve_charts(choices, SENT_MB, "bytes", curve)

@@ -1,5 +1,6 @@
 """Each algorithm's setting, chosen by validation, in every condition in which algorithms are compared."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -225,8 +226,9 @@ def table(choices: Sequence[ChosenSetting], columns: Mapping[str, str]) -> Resul
 
 def metrics_with_values(groups: Sequence[Group], columns: Mapping[str, str]) -> list[str]:
     """The metrics of the columns in which some group has a value."""
-    return [metric for metric in columns if any(_has_value(group, metric) for group in groups)]
-
-
-def _has_value(group: Group, metric: str) -> bool:
-    return any(value is not None for value in group.values(metric))
+    metrics = []
+    for metric in columns:
+        values = itertools.chain(*(group.values(metric) for group in groups))
+        if any(value is not None for value in values):
+            metrics.append(metric)
+    return metrics

@@ -11,7 +11,7 @@ from fedweave.errors import UserError
 from fedweave.experiment.config import Config, Document, dumps
 from fedweave.experiment.config.toml import flat, inline
 from fedweave.experiment.runs.files import write
-from fedweave.experiment.runs.reading import Run, grouped
+from fedweave.experiment.runs.reading import Run, group_runs
 from fedweave.python.comparing import Results, clients_of, figures_of, rows_of, table_of
 from fedweave.reports.conditions import conditions
 from fedweave.reports.terminal import screen
@@ -20,7 +20,7 @@ from fedweave.sweeps.comparison import rows_by_condition
 from fedweave.sweeps.latex import latex
 from fedweave.sweeps.results import (
     SweepOptions,
-    compared_lines,
+    comparison_lines,
     describe_numbers,
     failure_sentences,
     finish,
@@ -136,9 +136,9 @@ def sweep(
         return {**{key: values.get(key) for key in options.keys}, "chosen": run.directory in chosen}
 
     selected = bool(options.keys and choices)
-    compared = grouped([run for choice in choices for run in choice.group.runs]) if selected else groups
+    compared = group_runs([run for choice in choices for run in choice.group.runs]) if selected else groups
     condition_keys = choosing.conditions(options.keys, options.over)
-    lines = compared_lines(compared, conditions(compared, condition_keys, selected))
+    lines = comparison_lines(compared, conditions(compared, condition_keys, selected))
     return Sweep(
         table_of(groups, columns),
         tuple(line for line in lines if isinstance(line, str)),

@@ -15,11 +15,9 @@ from pathlib import Path
 from fedweave import datasets
 from fedweave.core import plugins
 from fedweave.core.text import counted
-from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import changes, digests
 from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.experiment.config import (
-    Config,
     Document,
     Exchanged,
     load,
@@ -62,7 +60,9 @@ def plan_runs(
             raise ConfigError(f"--grid {key}: a range needs --search N. Or list some values.")
     base_documents, notes = algorithm_documents(config, algorithms, settings)
     check_scopes(whole_grid, base_documents)
-    documents = [variant for document in base_documents for variant in combinations(document, whole_grid)]
+    documents = list[Document]()
+    for document in base_documents:
+        documents += combinations(document, whole_grid)
     seed_numbers = parse_seeds(seeds)
     number_of_runs = len(seed_numbers) * len(documents)
     if number_of_runs > MAX_RUNS:
@@ -80,7 +80,7 @@ def grid_of_options(config: Path, settings: Sequence[str], grid: Sequence[str]) 
         ConfigError: the grid has seeds.
     """
     for text in (*settings, *grid):
-        if scoped(_key_of(text))[1] == "seed":
+        if split_scope(_key_of(text))[1] == "seed":
             raise ConfigError(f"{text}: give the seeds of a sweep with --seeds, such as --seeds 5,6.")
     result = {f"algorithm.{key}": list(map(inline, values)) for key, values in pop_tune(load(config)).items()}
     for text in grid:
@@ -102,7 +102,7 @@ def _key_of(text: str) -> str:
     return text.partition("=")[0].strip()
 
 
-def scoped(key: str) -> tuple[str, str]:
+def split_scope(key: str) -> tuple[str, str]:
     """The algorithm that a key of the grid is for, "" for all algorithms, and the key itself."""
     name, _, setting = key.rpartition(":")
     return name, setting
@@ -110,9 +110,9 @@ def scoped(key: str) -> tuple[str, str]:
 
 def algorithm_grid(grid: Mapping[str, Sequence[str]], algorithm: str) -> dict[str, Sequence[str]]:
     """{key: values} of the grid for one algorithm: its own values replace the values for all algorithms."""
-    result = {key: values for key, values in grid.items() if not scoped(key)[0]}
+    result = {key: values for key, values in grid.items() if not split_scope(key)[0]}
     for key, values in grid.items():
-        name, setting = scoped(key)
+        name, setting = split_scope(key)
         if name and lookup("--grid", "algorithm", name)[0] == algorithm:
             result[setting] = values
     return result
@@ -125,7 +125,7 @@ def check_scopes(grid: Mapping[str, Sequence[str]], documents: Sequence[Document
         ConfigError: names the key, and the algorithms of the sweep if the key is for another one.
     """
     for key in grid:
-        name, setting = scoped(key)
+        name, setting = split_scope(key)
         if not name:
             continue
         algorithm = lookup(f"--grid {key}", "algorithm", name)[0]
@@ -253,7 +253,7 @@ def keys_of(grid: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     keys in which the tables differ."""
     keys: list[str] = []
     for key, values in grid.items():
-        setting = scoped(key)[1]
+        setting = split_scope(key)[1]
         tables = _section_tables(key, values) if "." not in setting else []
         if not tables:
             keys.append(setting)
@@ -298,7 +298,7 @@ def up_to_date(runs: Sequence[PlannedRun], overwrite: bool) -> list[PlannedRun]:
         if run_changes:
             outdated[run.name] = run_changes
     if outdated and not overwrite:
-        what = ", ".join(dict.fromkeys(change for run_changes in outdated.values() for change in run_changes))
+        what = ", ".join(dict.fromkeys(itertools.chain(*outdated.values())))
         finished = sum(run.finished() for run in runs if run.name not in outdated)
         raise UserError(
             f"{what} of {counted(len(outdated), 'run')} has changed since, such as of {next(iter(outdated))}. "
@@ -318,18 +318,19 @@ def _changes(run: PlannedRun, digests_of_data: dict[str, dict[str, str]]) -> lis
     has_tables = config.folder is not None
     if (not has_tables and not code) or not (run.directory / CHECKPOINT).exists():
         return []
-    known: dict[str, str] = {}
+    digests_now = code
     if has_tables:
         crossing = config.external != "refuse"  # then the data depends on more than its own settings
         settings = config.plain() | {"rounds": 0} if crossing else config.data.plain()
         key = repr((settings, config.folder, config.general.seed))
         if key not in digests_of_data:
-            digests_of_data[key] = digests(load_data(config)[0] if crossing else _read_data(config))
-        known = digests_of_data[key]
+            if crossing:
+                data = load_data(config)[0]
+            else:
+                values, seed = config.data.values, config.general.seed
+                data = datasets.read(config.data.name, path=config.folder, seed=seed, **values)
+            digests_of_data[key] = digests(data)
+        digests_now = digests_of_data[key] | code
     with suppress(FedweaveError):  # the run itself will report a fault of its directory
-        return changes(Checkpoint.load(run.directory / CHECKPOINT).source, known | code)
+        return changes(Checkpoint.load(run.directory / CHECKPOINT).source, digests_now)
     return []
-
-
-def _read_data(config: Config) -> Dataset:
-    return datasets.read(config.data.name, path=config.folder, seed=config.general.seed, **config.data.values)

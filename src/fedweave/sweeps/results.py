@@ -16,7 +16,7 @@ from fedweave.core.types import Record
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config, flat
 from fedweave.experiment.runs.files import write
-from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, grouped, read_runs
+from fedweave.experiment.runs.reading import Group, Run, common_selection_metric, group_runs, read_runs
 from fedweave.metrics import selection
 from fedweave.metrics.selection import PLAIN, title_of
 from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
@@ -102,7 +102,7 @@ def finish(
         raise FedweaveError(f"no run succeeded; the first error: {failed[runs[0].name]}")
     read = read_runs(succeeded)
     own_columns = _add_metrics(read, {run.directory: run.config for run in runs}, options.metrics)
-    groups = grouped(read)
+    groups = group_runs(read)
     columns = headings(groups, own_columns)
     condition_keys = choosing.conditions(options.keys, options.over)
     choices = choosing.choose(groups, options.keys, condition_keys, options.grid)
@@ -122,10 +122,10 @@ def finish(
         above = ["Settings chosen by validation:", table_as_markdown(best)]
         selected = SelectedRuns(best, table, (*notes, *about_choices))
         notes += about_choices
-        compared = grouped([run for choice in choices for run in choice.group.runs])
+        compared = group_runs([run for choice in choices for run in choice.group.runs])
 
     # 3. Algorithms compared, in each condition and over all.
-    for line in compared_lines(compared, conditions(compared, condition_keys, selected is not None)):
+    for line in comparison_lines(compared, conditions(compared, condition_keys, selected is not None)):
         if isinstance(line, ResultTable):
             show_cells(console, line)
             above.append(table_as_markdown(line))
@@ -215,7 +215,7 @@ def failure_sentences(runs: Sequence[PlannedRun], failed: Mapping[str, str], gri
     return sentences
 
 
-def compared_lines(groups: Sequence[Group], condition_list: Sequence[Condition]) -> list[str | ResultTable]:
+def comparison_lines(groups: Sequence[Group], condition_list: Sequence[Condition]) -> list[str | ResultTable]:
     """The comparison of groups of runs, in each condition and over all conditions."""
     if len(condition_list) > 1:
         return over_conditions(condition_list)

@@ -49,10 +49,10 @@ class Stopped(FedweaveError):
 class Watch(Protocol):
     """Receives reports on the runs while they go."""
 
-    def started(self, run: PlannedRun) -> None:
+    def begin(self, run: PlannedRun) -> None:
         """A run begins."""
 
-    def ended(self, run: PlannedRun, seconds: float, failure: str) -> None:
+    def end(self, run: PlannedRun, seconds: float, failure: str) -> None:
         """A run is over; `failure` has the reason for its failure, "" if it succeeded."""
 
     def stopping(self, number: int) -> None:
@@ -81,7 +81,7 @@ def execute(runs: Sequence[PlannedRun], jobs: int, watch: Watch) -> dict[str, st
         try:
             while active or (waiting and stop.signal is None):
                 while waiting and len(active) < jobs and stop.signal is None:
-                    watch.started(waiting[0])
+                    watch.begin(waiting[0])
                     active.append(_start(waiting.popleft(), jobs))
                 time.sleep(POLL_SECONDS)
                 if stop.signal is not None and not interrupted:
@@ -94,7 +94,7 @@ def execute(runs: Sequence[PlannedRun], jobs: int, watch: Watch) -> dict[str, st
                         continue  # it was interrupted: it neither failed nor is it over
                     if failure:
                         failed[worker.run.name] = failure
-                    watch.ended(worker.run, time.monotonic() - worker.began, failure)
+                    watch.end(worker.run, time.monotonic() - worker.began, failure)
         except KeyboardInterrupt as error:  # the second signal
             raise Stopped(stop.signal or signal.SIGINT) from error
         finally:  # leave no process behind
@@ -182,12 +182,12 @@ class Progression:
     def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
-    def started(self, run: PlannedRun) -> None:
+    def begin(self, run: PlannedRun) -> None:
         """Show the run's name next to the bar."""
         self._running.append(run.name)
         self._show()
 
-    def ended(self, run: PlannedRun, seconds: float, failure: str) -> None:
+    def end(self, run: PlannedRun, seconds: float, failure: str) -> None:
         """Count one more run, with its time, or with the reason for its failure."""
         self._done += 1
         self._running.remove(run.name)

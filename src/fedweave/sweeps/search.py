@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedweave.core.settings import nearest
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Document
-from fedweave.experiment.runs.reading import common_selection_metric, grouped, read_runs, spread
+from fedweave.experiment.runs.reading import common_selection_metric, group_runs, read_runs, spread
 from fedweave.metrics.selection import BEST, rank
 from fedweave.sweeps.choosing import conditions
 from fedweave.sweeps.plan import (
@@ -24,7 +24,7 @@ from fedweave.sweeps.plan import (
     keys_of,
     parse_seeds,
     range_of,
-    scoped,
+    split_scope,
 )
 from fedweave.sweeps.runs import PlannedRun, plan_run
 
@@ -82,7 +82,7 @@ class Search:
 
         value = math.nan
         if not any(run.name in failed for run in self.runs):
-            groups = grouped(read_runs([run.directory for run in self.runs]))
+            groups = group_runs(read_runs([run.directory for run in self.runs]))
             metric = common_selection_metric(groups)
             value = rank(metric, spread(groups[0].values(f"{BEST}/val/{metric}"))[0])
         if math.isnan(value):
@@ -143,7 +143,7 @@ def run_search(
     # 1. Keys to search, and keys of conditions, in each of which there is a search.
     whole_grid = grid_of_options(config, settings, grid)
     condition_keys = conditions(keys_of(whole_grid), over)
-    condition_grid = {key: values for key, values in whole_grid.items() if scoped(key)[1] in condition_keys}
+    condition_grid = {key: values for key, values in whole_grid.items() if split_scope(key)[1] in condition_keys}
     search_grid = {key: values for key, values in whole_grid.items() if key not in condition_grid}
     if not search_grid:
         raise ConfigError("--search: give keys to search, such as --grid algorithm.lr=1e-3..1e-1,log, or values.")

@@ -12,14 +12,7 @@ from torch import Tensor
 from fedweave.core.tree import Leaf, Tree, decode, encode, has_its_digest, leaves, map_leaves, nest, with_digest
 from fedweave.core.types import Record
 from fedweave.errors import ReplyRefused, UserError
-from fedweave.experiment.runs.files import (
-    CHECKPOINT,
-    SUMMARY,
-    damage_error,
-    read,
-    read_summary,
-    write,
-)
+from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY, damage_error, read, read_summary, write
 from fedweave.metrics.selection import BEST
 from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched_rows import TouchedRows, materialize
@@ -66,9 +59,9 @@ class Checkpoint:
         if when == "last" or number == self.round:
             return self
         if number is None or self.best.get("round") != number:
-            why = "the run keeps no models of that round"
-            if number is None:
-                why = "no round was evaluated on validation examples"
+            why = "no round was evaluated on validation examples"
+            if number is not None:
+                why = "the run keeps no models of that round"
             raise UserError(f"--round best: {why}. Take the last round's models (--round last).")
         return replace(self, state=self.best.get("state", {}), fed=self.best.get("fed", {}))
 
@@ -78,8 +71,8 @@ class Checkpoint:
         `encode` keeps neither the order of keys nor empty subtrees, so the file has the tree's structure too: sums over
         leaves must run in the same order after resuming.
         """
-        best = {**self.best, "fed": stacked(self.best["fed"])} if "fed" in self.best else self.best
-        entries = {**self.__dict__, "summary": nest(self.summary), "fed": stacked(self.fed), "best": best}
+        best = {**self.best, "fed": _stack_clients(self.best["fed"])} if "fed" in self.best else self.best
+        entries = {**self.__dict__, "summary": nest(self.summary), "fed": _stack_clients(self.fed), "best": best}
         tree = map_leaves(lambda leaf: leaf, entries)  # a copy, to which "structure" is added
         tree |= {"structure": json.dumps(_structure(tree)), "format": FORMAT, "release": version("fedweave")}
         blob = with_digest(encode(tree))
@@ -122,46 +115,56 @@ class Checkpoint:
                     f"{version('fedweave')}, reads format {FORMAT}. Run the experiment again, or take that version.",
                     code="run.format",
                 )
-            tree = _arranged(json.loads(tree["structure"]), tree)
-            _check_kinds(tree)
+            tree = _reorder(json.loads(tree["structure"]), tree)
+            for entry in fields(Checkpoint):  # a digest does not tell who wrote the file
+                kind = dict if entry.default is MISSING else type(entry.default)  # entries without a default are trees
+                if not isinstance(tree[entry.name], (int, float) if kind is float else kind):
+                    raise TypeError(f"{entry.name} is {str(tree[entry.name])[:40]}")
             for models in (tree, tree["best"]):
                 if "fed" in models:
-                    models["fed"] = apart(models["fed"])
+                    models["fed"] = _unstack_clients(models["fed"])
             return cls(**{**tree, "summary": dict(leaves(tree["summary"]))})
         except (ReplyRefused, TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
             raise damage_error(path, str(error)) from error
 
 
-def _check_kinds(tree: Tree) -> None:
-    """Raise TypeError unless every entry is of its default's kind: a digest does not tell who wrote it."""
-    for entry in fields(Checkpoint):
-        kind = dict if entry.default is MISSING else type(entry.default)  # entries without a default are trees
-        if not isinstance(tree[entry.name], (int, float) if kind is float else kind):
-            raise TypeError(f"{entry.name} is {str(tree[entry.name])[:40]}")
-
-
 _MANY = 64  # number of clients from which on their states are stacked
 
 
-def stacked(states: Tree) -> Tree:
+def _stack_clients(states: Tree) -> Tree:
     """{client: its state} as it is written. For many clients it is {"order": all clients, "alike": {number: {"clients":
     clients whose states have one form, "rows": their states as one tree with leaves [clients, …]}}}, because writing
-    each leaf of each client by itself takes a second for a thousand clients. `apart` reverses it."""
+    each leaf of each client separately takes a second for a thousand clients. `_unstack_clients` reverses it."""
     if len(states) < _MANY:
         return states
     by_form: dict[object, list[str]] = {}
     for client, state in states.items():
-        by_form.setdefault(tuple((path, _form(leaf)) for path, leaf in leaves(state)), []).append(client)
+        form = tuple((path, _form(leaf)) for path, leaf in leaves(state))
+        by_form.setdefault(form, []).append(client)
     groups = {}
     for number, clients in enumerate(by_form.values()):
-        flats = [dict(leaves(states[client])) for client in clients]
-        rows = nest({path: _stack([flat[path] for flat in flats]) for path in flats[0]})
-        groups[str(number)] = {"clients": json.dumps(clients), "rows": rows}
+        client_leaves = [dict(leaves(states[client])) for client in clients]
+        rows = {}
+        for path in client_leaves[0]:
+            rows[path] = _stack([row[path] for row in client_leaves])  # [clients, …]
+        groups[str(number)] = {"clients": json.dumps(clients), "rows": nest(rows)}
     return {"order": json.dumps([*states]), "alike": groups}
 
 
-def apart(states: Tree) -> Tree:
-    """{client: its state}, from states that `stacked` may have put together."""
+def _form(leaf: Leaf) -> object:
+    """What leaves that are stacked have in common: shape and dtype, or the value itself if it is no tensor."""
+    if isinstance(leaf, Tensor | TouchedRows | Sparsified):
+        return leaf.shape, leaf.dtype
+    return type(leaf), leaf
+
+
+def _stack(client_leaves: list[Any]) -> Any:
+    dense = [materialize(leaf) for leaf in client_leaves]
+    return torch.stack(dense) if isinstance(dense[0], Tensor) else dense[0]
+
+
+def _unstack_clients(states: Tree) -> Tree:
+    """{client: its state}, from states that `_stack_clients` may have put together."""
     if not isinstance(states.get("order"), str):  # not stacked; the state of a client named "order" is a tree
         return states
     result: Tree = {}
@@ -173,23 +176,14 @@ def apart(states: Tree) -> Tree:
     return {client: result[client] for client in json.loads(states["order"])}
 
 
-def _form(leaf: Leaf) -> object:
-    """What leaves that are stacked have in common: shape and dtype, or the value itself if it is no tensor."""
-    if isinstance(leaf, Tensor | TouchedRows | Sparsified):
-        return leaf.shape, leaf.dtype
-    return type(leaf), leaf
-
-
-def _stack(of_clients: list[Any]) -> Any:
-    whole = [materialize(leaf) for leaf in of_clients]
-    return torch.stack(whole) if isinstance(whole[0], Tensor) else whole[0]
-
-
 def _structure(tree: Tree) -> Record:
     """The keys of `tree` in order, as JSON can have them: {key: the keys below it, or None for a leaf}."""
     return {key: _structure(value) if isinstance(value, dict) else None for key, value in tree.items()}
 
 
-def _arranged(structure: Record, tree: Tree) -> Tree:
+def _reorder(structure: Record, tree: Tree) -> Tree:
     """`tree` with its keys in the order of `structure`, empty subtrees included."""
-    return {k: tree[k] if below is None else _arranged(below, tree.get(k, {})) for k, below in structure.items()}
+    result: Tree = {}
+    for key, below in structure.items():
+        result[key] = tree[key] if below is None else _reorder(below, tree.get(key, {}))
+    return result

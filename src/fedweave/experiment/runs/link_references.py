@@ -67,55 +67,60 @@ REFERENCES: dict[str, Callable[[sp.csr_matrix], RowProducts]] = {
 def link_references(built: Built) -> dict[str, float]:
     """{"reference/common_neighbors/auc", …}: on the test pairs of all clients, as "global/auc" is, by the edges that
     carry messages at each of them."""
-    names = client_ids(len(built.partition.parts), built.partition.names)
+    # 1. The link examples and the number of nodes of each evaluated client.
+    data, partition = built.data, built.partition
+    names = client_ids(len(partition.parts), partition.names)
     evaluated = set(built.fed.evaluated_clients or names)
-    client_data = zip(names, shares(built.data, built.partition.parts), strict=True)
-    clients = [
-        (links_of(share), share.nodes)
-        for name, share in client_data
-        if name in evaluated or len(built.fed.clients) == 1
-    ]
-    finders = (finder for finder in built.algorithm.finders if isinstance(finder, CrossingLinks))
-    foreign = next((finder.everywhere(built.data, built.partition) for finder in finders), [])
-    across_members = [one.arrays for name, one in zip(names, foreign, strict=False) if name in evaluated]
-    crossing = [(*client, arrays) for client, arrays in zip(clients, across_members, strict=False)]
+    clients = list[tuple[LinkExamples, int]]()
+    for name, share in zip(names, shares(data, partition.parts), strict=True):
+        if name in evaluated or len(built.fed.clients) == 1:
+            clients.append((links_of(share), share.nodes))
+
+    # 2. Their links to other members' nodes, if models are trained on these.
+    crossing = list[tuple[LinkExamples, int, Mapping[str, np.ndarray]]]()
+    finder = next((finder for finder in built.algorithm.finders if isinstance(finder, CrossingLinks)), None)
+    if finder is not None:
+        everywhere = zip(names, finder.everywhere(data, partition), strict=False)
+        arrays_of_clients = [precomputed.arrays for name, precomputed in everywhere if name in evaluated]
+        for (links, nodes), arrays in zip(clients, arrays_of_clients, strict=False):
+            crossing.append((links, nodes, arrays))
+
+    # 3. The metrics of each reference on both.
     results = dict[str, float]()
     for name, reference in REFERENCES.items():
-        pairs = [pair for links, nodes in clients for pair in _test_metrics(links, nodes, reference)]
-        metrics = values(merge(pairs)) if pairs else {}
-        results |= {f"{REFERENCE}/{name}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
-        across = [pair for client in crossing for pair in _test_metrics_across(*client, reference)]
-        metrics = values(merge(across)) if across else {}
-        results |= {f"{REFERENCE}/{name}/{CROSSING}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
+        within, across = list[dict[str, torch.Tensor]](), list[dict[str, torch.Tensor]]()
+        for links, nodes in clients:
+            within += _test_metrics(links, nodes, reference)
+        for links, nodes, arrays in crossing:
+            across += _test_metrics_across(links, nodes, arrays, reference)
+        for prefix, pairs in ((f"{REFERENCE}/{name}", within), (f"{REFERENCE}/{name}/{CROSSING}", across)):
+            metrics = values(merge(pairs)) if pairs else {}
+            results |= {f"{prefix}/{key}": float(metrics[key]) for key in METRICS if key in metrics}
     return {name: value for name, value in results.items() if not np.isnan(value)}
 
 
 def _test_metrics_across(
     links: LinkExamples,
     nodes: int,
-    foreign: Mapping[str, np.ndarray],
+    arrays: Mapping[str, np.ndarray],
     reference: Callable[[sp.csr_matrix], RowProducts],
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The pairs of metrics of one client's test links to other members' nodes, by the training links that it knows
-    itself; foreign nodes come behind its own."""
-    table, trained, ends = (foreign[name] for name in (FOREIGN_PAIRS, FOREIGN_TRAINED, FOREIGN_NODES))
-    source, target = table[:, 0], nodes + table[:, 1]
-    rows, size = trained[trained >= 0], nodes + len(ends)
-    first, second = (
-        np.concatenate([inner, outer[rows], back[rows]])
-        for inner, outer, back in ((links.edges[0], source, target), (links.edges[1], target, source))
-    )
-    both = sp.csr_matrix((np.ones(len(first)), (first, second)), shape=(size, size))
-    both.data[:] = 1
-    at = np.flatnonzero((table[:, 4] == TEST) & (table[:, 5] >= 0))
-    if not len(at):
+    itself; external nodes come behind its own."""
+    table, trained, ends = arrays[FOREIGN_PAIRS], arrays[FOREIGN_TRAINED], arrays[FOREIGN_NODES]
+    tested = np.flatnonzero((table[:, 4] == TEST) & (table[:, 5] >= 0))
+    if not len(tested):
         return
-    s = reference(both).of_pairs(source[at], target[at])
-    logits, y = torch.from_numpy(np.stack([0 * s, s], 1)), torch.from_numpy(table[at, 5])
-    yield {
-        name: pair[0]
-        for name, pair in counts(logits, y, torch.ones(1, len(at), dtype=torch.bool, device="cpu")).items()
-    }
+    source, target = table[:, 0], nodes + table[:, 1]  # [pairs]
+    rows, size = trained[trained >= 0], nodes + len(ends)
+    first = np.concatenate([links.edges[0], source[rows], target[rows]])
+    second = np.concatenate([links.edges[1], target[rows], source[rows]])
+    adjacency = sp.csr_matrix((np.ones(len(first)), (first, second)), shape=(size, size))
+    adjacency.data[:] = 1
+    score = reference(adjacency).of_pairs(source[tested], target[tested])
+    logits, y = torch.from_numpy(np.stack([0 * score, score], 1)), torch.from_numpy(table[tested, 5])  # [t, 2], [t]
+    pairs = counts(logits, y, torch.ones(1, len(tested), dtype=torch.bool, device="cpu"))
+    yield {name: pair[0] for name, pair in pairs.items()}
 
 
 def _test_metrics(
@@ -123,18 +128,20 @@ def _test_metrics(
 ) -> Iterator[dict[str, torch.Tensor]]:
     """The (sum, count) pairs of metrics over one client's test links."""
     ones = np.ones(links.edges.shape[1])
-    products = reference(sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes)))
+    adjacency = sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes))
+    products = reference(adjacency)
     source, target, _ = links.pairs
     tested = links.masks[TEST].copy()
     candidate = links.ranks[0] >= 0
     tested[candidate] = links.masks[TEST][links.ranks[0][candidate] // 2]
-    at, s = np.flatnonzero(tested), np.zeros(len(source))
-    for first in range(0, len(at), AT_ONCE):
-        some = at[first : first + AT_ONCE]
-        s[some] = products.of_pairs(source[some], target[some])
-    if not len(at):
+    places = np.flatnonzero(tested)
+    if not len(places):
         return
-    logits, masks = torch.from_numpy(np.stack([0 * s, s], 1)), torch.from_numpy(links.masks[TEST:])
+    scores = np.zeros(len(source))  # [pairs]
+    for first in range(0, len(places), AT_ONCE):
+        chunk = places[first : first + AT_ONCE]
+        scores[chunk] = products.of_pairs(source[chunk], target[chunk])
+    logits, masks = torch.from_numpy(np.stack([0 * scores, scores], 1)), torch.from_numpy(links.masks[TEST:])
     pairs = counts(logits, torch.from_numpy(links.y), masks)
     if links.ranks[1].any():
         behind = None if links.queries is None else _behind(links, nodes, products)

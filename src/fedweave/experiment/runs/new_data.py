@@ -227,11 +227,12 @@ def _read(run: InputFormat, path: Path, lenient: bool) -> Dataset:
         options["categories"] = {of: TrainingValues(values) for of, values in options["categories"].items()}
     if kind is GraphFolder:
         columns_of_run = [contents.column(name) for name in run.columns]
-        labels, degrees = ([one.value for one in columns_of_run if one.of == of] for of in _ENCODED)
+        labels = tuple(column.value for column in columns_of_run if column.of == "label")
+        degrees = sum(column.of == "degree" for column in columns_of_run)
         if labels:
-            options["node_labels"] = tuple(labels)
+            options["node_labels"] = labels
         if degrees:
-            options["degrees"] = len(degrees)
+            options["degrees"] = degrees
     if form.targets is not None:
         options |= target_settings
     elif form.labels:

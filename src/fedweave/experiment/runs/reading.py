@@ -36,11 +36,7 @@ from fedweave.experiment.runs.files import (
 from fedweave.metrics.best_rounds import best_validated, fairest, selection, validated
 from fedweave.metrics.groups import MEASURED
 from fedweave.metrics.kinds import DIVERGED
-from fedweave.metrics.measured import (
-    GLOBAL,
-    MISSING,
-    ROUNDED_SCORES,
-)
+from fedweave.metrics.measured import GLOBAL, MISSING, ROUNDED_SCORES
 from fedweave.metrics.selection import RAREST, RMSE, VERDICT, selection_metric_of
 
 T = TypeVar("T")
@@ -72,15 +68,15 @@ class Run:
     predictions: pa.Table | None = None
 
     @cached_property
-    def evaluated(self) -> int:
+    def last_evaluation(self) -> int:
         """The last round that was evaluated."""
         return int(pc.max(_evaluations(self.metrics)["round"]).as_py())
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes, in order; () where they are numbers. Between sites only the sites know them."""
-        unfinished = () if self.between_sites else self.section("data").get("labels")
-        return tuple(self.summary.get("classes") or unfinished or ())
+        labels = () if self.between_sites else self.section("data").get("labels")  # of an unfinished run
+        return tuple(self.summary.get("classes") or labels or ())
 
     def class_names(self, count: int) -> tuple[str, ...]:
         """The name of each of `count` classes in a legend: its name, or "class 2"."""
@@ -133,30 +129,30 @@ class Run:
         """{round: value} of the global row (`pooled`) or of the mean over clients; empty if it was not measured."""
         return means(values_of(self.metrics, metric, split, pooled))
 
-    def known(self, metric: str) -> dict[str, dict[int, float]]:
+    def server_values(self, metric: str) -> dict[str, dict[int, float]]:
         """{client: {round: value}} of what the server knew of each client after every round; empty if nothing."""
         values: dict[str, dict[int, float]] = {}
         for row in values_of(self.metrics, metric, SERVER, False).to_pylist():
             values.setdefault(row["client"], {})[row["round"]] = row["value"]
         return values
 
-    def sent(self) -> dict[int, float]:
+    def bytes_sent(self) -> dict[int, float]:
         """{round: bytes that clients sent in training up to it}, to the server and to each other, by the ledger."""
-        ways, purposes = (self.ledger[name].cast(pa.string()) for name in ("direction", "purpose"))
-        mine = self.ledger.filter(pc.and_(pc.not_equal(ways, "down"), pc.not_equal(purposes, EVALUATION)))
-        sums = mine.group_by("round").aggregate([("bytes", "sum")]).sort_by("round")
+        directions, purposes = self.ledger["direction"].cast(pa.string()), self.ledger["purpose"].cast(pa.string())
+        rows = self.ledger.filter(pc.and_(pc.not_equal(directions, "down"), pc.not_equal(purposes, EVALUATION)))
+        sums = rows.group_by("round").aggregate([("bytes", "sum")]).sort_by("round")
         return dict(zip(sums["round"].to_pylist(), np.cumsum(sums["bytes_sum"].to_numpy()).tolist(), strict=True))
 
     def clients(self, metric: str, split: str = "test") -> dict[str, float]:
         """{client: value} of the last evaluation; clients where the metric is not defined are absent."""
-        rows = values_of(self.metrics.filter(pc.field("round") == self.evaluated), metric, split, False)
+        rows = values_of(self.metrics.filter(pc.field("round") == self.last_evaluation), metric, split, False)
         return dict(zip(rows["client"].to_pylist(), rows["value"].to_pylist(), strict=True))
 
     def of_clients(self, split: str = "test") -> dict[str, dict[str, float]]:
         """{client: {metric: value}} of the last evaluation."""
-        known = pc.field("round") == self.evaluated, pc.field("split") == split, pc.field("client") != GLOBAL
+        is_last = (pc.field("round") == self.last_evaluation) & (pc.field("split") == split)
         values = dict[str, dict[str, float]]()
-        for row in self.metrics.filter(known[0] & known[1] & known[2]).to_pylist():
+        for row in self.metrics.filter(is_last & (pc.field("client") != GLOBAL)).to_pylist():
             values.setdefault(row["client"], {})[row["metric"]] = row["value"]
         return values
 
@@ -205,9 +201,8 @@ def read_run(directory: Path) -> Run:
         raise UserError(f"there is no directory {directory}. Give one that `fedweave run … --out DIR` wrote.")
     missing = [name for name in (CONFIG, METRICS, LEDGER) if not (directory / name).is_file()]
     if missing:
-        if CONFIG not in missing:
-            state = f"has no {' and no '.join(missing)} yet: no round of this run is saved"
-        else:
+        state = f"has no {' and no '.join(missing)} yet: no round of this run is saved"
+        if CONFIG in missing:
             state = f"is not the directory of a run: it has no {', no '.join(missing)}"
         raise UserError(f"{directory} {state}. Give the directory that `fedweave run … --out DIR` wrote.")
     config = load_saved(directory / CONFIG)
@@ -216,21 +211,27 @@ def read_run(directory: Path) -> Run:
         raise UserError(f"{directory} has no evaluated round in {METRICS} yet. Continue it with --resume.")
     finished = (directory / SUMMARY).is_file()
     done = max(pc.max(metrics["round"]).as_py(), pc.max(ledger["round"]).as_py() or 0)
+    if finished:
+        summary = read_summary(directory / SUMMARY, "algorithm", "dataset", "clients")
+    else:
+        summary = _unfinished_summary(config, metrics, ledger, done)
+
+    def read_optional(name: str) -> pa.Table | None:
+        return read_table(directory, name) if (directory / name).is_file() else None
+
     return Run(
         directory=directory,
         config=config,
-        summary=read_summary(directory / SUMMARY, "algorithm", "dataset", "clients")
-        if finished
-        else _so_far(config, metrics, ledger, done),
+        summary=summary,
         metrics=metrics,
         ledger=ledger.unify_dictionaries().combine_chunks(),
-        partition=read_table(directory, PARTITION) if (directory / PARTITION).is_file() else None,
+        partition=read_optional(PARTITION),
         pairs=read_pairs(directory),
         finished=finished,
         done=done,
         when=(directory / (SUMMARY if finished else METRICS)).stat().st_mtime,
-        motifs=read_table(directory, MOTIFS) if (directory / MOTIFS).is_file() else None,
-        predictions=read_table(directory, PREDICTIONS) if (directory / PREDICTIONS).is_file() else None,
+        motifs=read_optional(MOTIFS),
+        predictions=read_optional(PREDICTIONS),
     )
 
 
@@ -240,36 +241,37 @@ def read_runs(directories: Sequence[Path]) -> list[Run]:
     Raises:
         UserError: see `read_run`; or a directory is given twice.
     """
-    twice = [str(path) for path, count in Counter(path.resolve() for path in directories).items() if count > 1]
+    counts = Counter(path.resolve() for path in directories)
+    twice = [str(path) for path, count in counts.items() if count > 1]
     if twice:
         raise UserError(f"{', '.join(twice)} is given twice; name every directory once.")
     return [read_run(directory) for directory in directories]
 
 
-def grouped(runs: Sequence[Run]) -> list[Group]:
+def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs that differ only in the seed, in the given order; a repeated seed begins another group.
 
     An unfinished run is only grouped with runs that reached the same round.
     """
     together: dict[tuple[object, ...], list[Run]] = {}
-    seen: Counter[tuple[object, ...]] = Counter()
+    occurrences: Counter[tuple[object, ...]] = Counter()
     for run in runs:
-        alike = {key: value for key, value in run.config.items() if key not in ("seed", "requester", "purpose")}
-        same = (json.dumps(alike, sort_keys=True, default=str), run.finished, run.done)
-        occurrence = seen[(*same, run.config.get("seed"))]
-        seen[(*same, run.config.get("seed"))] += 1
-        together.setdefault((*same, occurrence), []).append(run)
-    members = [tuple(group_runs) for group_runs in together.values()]
-    return [Group(label, group_runs) for label, group_runs in zip(_labels(members), members, strict=True)]
+        settings = {key: value for key, value in run.config.items() if key not in ("seed", "requester", "purpose")}
+        experiment = json.dumps(settings, sort_keys=True, default=str), run.finished, run.done
+        with_seed = (*experiment, run.config.get("seed"))
+        together.setdefault((*experiment, occurrences[with_seed]), []).append(run)
+        occurrences[with_seed] += 1
+    members = [tuple(same_runs) for same_runs in together.values()]
+    return [Group(label, same_runs) for label, same_runs in zip(_labels(members), members, strict=True)]
 
 
 def distinct(items: Iterable[T], same: Callable[[T, T], bool]) -> list[list[T]]:
     """Partition `items` into lists of equal ones, in order of first appearance."""
     classes: list[list[T]] = []
     for item in items:
-        for alike in classes:
-            if same(alike[0], item):
-                alike.append(item)
+        for equal_items in classes:
+            if same(equal_items[0], item):
+                equal_items.append(item)
                 break
         else:
             classes.append([item])
@@ -300,15 +302,17 @@ def means(rows: pa.Table) -> dict[int, float]:
     return dict(zip(by_round["round"].to_pylist(), by_round["value_mean"].to_pylist(), strict=True))
 
 
-def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> Record:
+def _unfinished_summary(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) -> Record:
     """The summary.json that the run would have after the last evaluation, without what only a finished run knows."""
     summary: dict[str, float] = {}
     evaluated = _evaluations(metrics)
-    everyone = _scored(evaluated)
+    scored = _count_scored(evaluated)
     for number in sorted(pc.unique(evaluated["round"]).to_pylist()):
         last = evaluated.filter(pc.field("round") == number)
-        measured = _tested(last)
-        measured |= {MISSING: float(missing)} if (missing := everyone - _scored(last)) else {}
+        measured = _test_metrics(last)
+        missing = scored - _count_scored(last)
+        if missing:
+            measured[MISSING] = float(missing)
         best = best_validated(number, validated(last, selection_metric_of(measured)), measured, summary)
         fair = fairest(number, selection(last), measured, summary, config.get("fair_margin", 0.0))
         summary = measured | best | fair
@@ -329,45 +333,46 @@ def _so_far(config: Document, metrics: pa.Table, ledger: pa.Table, done: int) ->
     }
 
 
-def _scored(metrics: pa.Table) -> int:
+def _count_scored(metrics: pa.Table) -> int:
     """How many clients have an accuracy, or an error; missing clients have other rows."""
     condition = pc.field("metric").isin(["accuracy", RMSE]) & (pc.field("client") != GLOBAL)
     return len(pc.unique(metrics.filter(condition)["client"]))
 
 
-def _tested(metrics: pa.Table) -> dict[str, float]:
+def _test_metrics(metrics: pa.Table) -> dict[str, float]:
     """The test numbers of one evaluation's rows, as a summary has them."""
-    pooled, client_rows = metrics.filter(pc.field("client") == GLOBAL), metrics.filter(pc.field("client") != GLOBAL)
-    whole = {
-        name: value
-        for name, split, value in zip(*(pooled[key].to_pylist() for key in ("metric", "split", "value")), strict=True)
-        if split == "test" or name.startswith(("fairness/", VERDICT, RAREST, DIVERGED))
-    }
+    # 1. {metric: value} of the global rows, and {metric: values of the clients}.
+    global_values = dict[str, float]()
+    for row in metrics.filter(pc.field("client") == GLOBAL).to_pylist():
+        if row["split"] == "test" or row["metric"].startswith(("fairness/", VERDICT, RAREST, DIVERGED)):
+            global_values[row["metric"]] = row["value"]
+    client_rows = metrics.filter(pc.field("client") != GLOBAL)
     lists = client_rows.filter(pc.field("split") == "test").group_by("metric").aggregate([("value", "list")])
-    of_clients = dict(zip(lists["metric"].to_pylist(), lists["value_list"].to_pylist(), strict=True))
-    numbers = {
-        name if "/" in name else f"{GLOBAL}/{name}": value
-        for name, value in whole.items()
-        if not name.startswith(MEASURED)
-    }
-    numbers |= {
-        name if name.startswith("trained/") else f"local/{name}": statistics.fmean(values)
-        for name, values in of_clients.items()
-        if not name.startswith((MEASURED, "global_test/", ROUNDED_SCORES))
-    }
-    numbers |= {ROUNDED_SCORES: math.fsum(of_clients[ROUNDED_SCORES])} if ROUNDED_SCORES in of_clients else {}
-    return numbers | _between(whole, of_clients, len(pc.unique(client_rows["client"])))
+    client_values = dict(zip(lists["metric"].to_pylist(), lists["value_list"].to_pylist(), strict=True))
 
+    # 2. Global values and means over clients.
+    summary = dict[str, float]()
+    for name, value in global_values.items():
+        if not name.startswith(MEASURED):
+            summary[name if "/" in name else f"{GLOBAL}/{name}"] = value
+    for name, values in client_values.items():
+        if not name.startswith((MEASURED, "global_test/", ROUNDED_SCORES)):
+            summary[name if name.startswith("trained/") else f"local/{name}"] = statistics.fmean(values)
+    if ROUNDED_SCORES in client_values:
+        summary[ROUNDED_SCORES] = math.fsum(client_values[ROUNDED_SCORES])
 
-def _between(whole: dict[str, float], of_clients: dict[str, list[float]], clients: int) -> dict[str, float]:
-    """The numbers of `metrics.groups.summary_of`, from rows."""
-    numbers: dict[str, float] = {}
-    for metric in dict.fromkeys(name for name in (*whole, *of_clients) if name.startswith(MEASURED)):
-        name, values = metric.removeprefix(f"{MEASURED}/"), of_clients.get(metric, [])
-        numbers |= {f"{MEASURED}/{GLOBAL}/{name}": whole[metric]} if metric in whole else {}
-        numbers |= {f"{MEASURED}/median/{name}": statistics.median(values)} if values else {}
-        numbers[f"{MEASURED}/median/{name}_undefined"] = clients - len(values)
-    return numbers
+    # 3. Differences between groups, as in `metrics.groups.summary_of`.
+    clients = len(pc.unique(client_rows["client"]))
+    for metric in dict.fromkeys((*global_values, *client_values)):
+        if not metric.startswith(MEASURED):
+            continue
+        name, values = metric.removeprefix(f"{MEASURED}/"), client_values.get(metric, [])
+        if metric in global_values:
+            summary[f"{MEASURED}/{GLOBAL}/{name}"] = global_values[metric]
+        if values:
+            summary[f"{MEASURED}/median/{name}"] = statistics.median(values)
+        summary[f"{MEASURED}/median/{name}_undefined"] = clients - len(values)
+    return summary
 
 
 _ENGINE = "engine.name"
@@ -376,20 +381,33 @@ _WHERE = {"simulation": ", simulated", "ray": ", simulated", "flare": ", between
 
 def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
     """Labels of the groups: the algorithm's name, and the settings that distinguish it from the other groups."""
-    datasets = {group_runs[0].summary["dataset"] for group_runs in groups}
-    on = [f" on {group_runs[0].summary['dataset']}" if len(datasets) > 1 else "" for group_runs in groups]
-    labels = [f"{group_runs[0].summary['algorithm']}{where}" for group_runs, where in zip(groups, on, strict=True)]
-    for label in [label for label, count in Counter(labels).items() if count > 1]:
-        same = [at for at, other in enumerate(labels) if other == label]
-        settings = [flat(groups[at][0].config) for at in same]
-        where = len({config.get(_ENGINE) for config in settings}) > 1  # then no other key of the engine says more
-        apart = {key for one in settings for key in differences(settings[0], one) if key != "seed"}
-        shown = sorted(key for key in apart if not (where and key.startswith("engine.")))
-        for at, config in zip(same, settings, strict=True):
-            labels[at] += _WHERE.get(str(config.get(_ENGINE)), "") if where else ""
-            labels[at] += "".join(f", {key}={config.get(key)}" for key in shown)
-    clash = Counter(labels)
-    return [
-        f"{label} ({group_runs[0].directory})" if clash[label] > 1 else label
-        for label, group_runs in zip(labels, groups, strict=True)
-    ]
+    # 1. The algorithm and, if there are several, the data set.
+    summaries = [runs[0].summary for runs in groups]
+    labels = [str(summary["algorithm"]) for summary in summaries]
+    if len({summary["dataset"] for summary in summaries}) > 1:
+        labels = [f"{summary['algorithm']} on {summary['dataset']}" for summary in summaries]
+
+    # 2. The settings in which groups of the same label differ.
+    for label, count in Counter(labels).items():
+        if count == 1:
+            continue
+        same = [index for index, other in enumerate(labels) if other == label]
+        configs = [flat(groups[index][0].config) for index in same]
+        different = set[str]()
+        for config in configs:
+            different.update(differences(configs[0], config))
+        different.discard("seed")
+        several_engines = len({config.get(_ENGINE) for config in configs}) > 1
+        if several_engines:  # then no other key of the engine tells more
+            different = {key for key in different if not key.startswith("engine.")}
+        for index, config in zip(same, configs, strict=True):
+            if several_engines:
+                labels[index] += _WHERE.get(str(config.get(_ENGINE)), "")
+            labels[index] += "".join(f", {key}={config.get(key)}" for key in sorted(different))
+
+    # 3. The directory, where the labels are still the same.
+    counts = Counter(labels)
+    for index, label in enumerate(labels):
+        if counts[label] > 1:
+            labels[index] = f"{label} ({groups[index][0].directory})"
+    return labels

@@ -73,13 +73,6 @@ def _move(source: Path, target: Path) -> None:
             (source / name).replace(target / name)
 
 
-def _completed(saved: Record) -> Record:
-    """The configuration of a run with the defaults of settings that came after it was made."""
-    with suppress(UserError):
-        return resolve(saved).plain()
-    return saved
-
-
 def examine(config: Config, directory: Path, resume: bool) -> Record | None:
     """Check, by reading only, that `config` may be run in `directory`; returns the summary if that is done already.
 
@@ -98,8 +91,10 @@ def examine(config: Config, directory: Path, resume: bool) -> Record | None:
             "directory with --out.",
             code="user.not-empty",
         )
-    saved, document = _completed(load(directory / CONFIG)), config.plain()
-    changed = [key for key in differences(saved, document) if not may_change(key)]
+    saved = load(directory / CONFIG)
+    with suppress(UserError):
+        saved = resolve(saved).plain()  # with the defaults of settings that came after the run was made
+    changed = [key for key in differences(saved, config.plain()) if not may_change(key)]
     if changed:
         raise UserError(
             f"{directory} holds another run, which differs in {', '.join(changed)} (see its {CONFIG}). Resume it with "

@@ -1,8 +1,8 @@
 """A run and its directory: written so that a run killed at any moment resumes to the same final numbers.
 
-Every file is replaced as a whole. metrics.parquet and ledger.parquet only grow, while a run goes on also by files
-in separate files (`saving.Growing`). They are written before the checkpoint, which notes how many of their rows
-belong to it; resuming cuts off the rest.
+Every file is replaced as a whole. metrics.parquet and ledger.parquet only grow, during a run also by separate files
+(`saving.Growing`). They are written before the checkpoint, which notes how many of their rows belong to it; resuming
+cuts off the rest.
 """
 
 import json
@@ -63,7 +63,7 @@ from fedweave.experiment.runs.resuming import (
 )
 from fedweave.experiment.runs.saving import Growing, Ready, RunFiles, Sites, rows_to_keep
 from fedweave.experiment.runs.trained import partition_columns
-from fedweave.experiment.runs.warm import Begun, begin, earlier_ledgers
+from fedweave.experiment.runs.warm import WarmStart, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.selection import TARGET_SPREAD, Judging
@@ -200,10 +200,10 @@ def running(
     return summary
 
 
-def _warm_start(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> Begun:
+def _warm_start(config: Config, built: Ready, directory: Path, here: RunBackend, overwrite: bool) -> WarmStart:
     """The earlier run that a run begins from, if any, as its federation's start."""
     if config.general.init_from is None:
-        return Begun()
+        return WarmStart()
     resumes = (directory / CHECKPOINT).exists() and not overwrite
     member_algorithms = built.member_algorithms if isinstance(built, Built) else {}
     try:
@@ -211,7 +211,7 @@ def _warm_start(config: Config, built: Ready, directory: Path, here: RunBackend,
     except UserError:
         if not resumes:
             raise
-        return Begun()  # the earlier run is gone, and not needed any more
+        return WarmStart()  # the earlier run is gone, and not needed any more
     if not resumes:
         for note in start.notes:
             _LOG.warning("note: %s", note)
@@ -292,9 +292,9 @@ def _train(
                 references = link_references(built)
             else:
                 references = without_graph(built, judging, config.evaluation.features, summary)
-                if len(built.fed.clients) > 1:
-                    distance = distance_of_targets(built.data, built.partition)
-                    references |= {} if distance is None else {TARGET_SPREAD: distance}
+                distance = distance_of_targets(built.data, built.partition) if len(built.fed.clients) > 1 else None
+                if distance is not None:
+                    references[TARGET_SPREAD] = distance
             files.add(rows_of(step.round, references), step.last)
             summary = summary | references
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))

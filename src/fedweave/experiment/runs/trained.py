@@ -11,7 +11,6 @@ import torch
 from fedweave.algorithms.deployment import Deployable, Which, deployable
 from fedweave.core import model as models
 from fedweave.core import plugins, random
-from fedweave.core.algorithm import capabilities
 from fedweave.core.model import Model
 from fedweave.core.text import counted
 from fedweave.core.tree import Tree, leaves, not_finite, to
@@ -21,6 +20,7 @@ from fedweave.engines.devices import CPU, usable
 from fedweave.errors import UserError, listed
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, read_saved
+from fedweave.experiment.loading import client_partition
 from fedweave.experiment.runs.checkpoint import Checkpoint, When
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
@@ -33,7 +33,6 @@ from fedweave.experiment.runs.files import (
 )
 from fedweave.models.edges import model_of_form
 from fedweave.partition.base import Partition, client_ids
-from fedweave.partition.client_data import pool_clients
 from fedweave.partition.statistics import statistics
 
 
@@ -43,7 +42,7 @@ def partition_columns(built: Built) -> Record:
     return columns | {"client": client_ids(len(columns["client"]), built.partition.names)}
 
 
-def check_again(directory: Path, config: Config, built: Built, reached: Checkpoint) -> None:
+def check_unchanged(directory: Path, config: Config, built: Built, reached: Checkpoint) -> None:
     """Refuse what the directory's configuration gives now, unless its data and clients are those that the run noted.
 
     Raises:
@@ -53,9 +52,9 @@ def check_again(directory: Path, config: Config, built: Built, reached: Checkpoi
     check_same(reached.source, now, directory, "Bring it back; new data are for `predict --data`.")
     if not (directory / PARTITION).exists():
         return
-    before, now = read_table(directory, PARTITION), pa.table(partition_columns(built))
-    both = [name for name in now.column_names if name in before.column_names]
-    if before.select(both).to_pylist() != now.select(both).to_pylist():
+    saved_table, table = read_table(directory, PARTITION), pa.table(partition_columns(built))
+    columns = [name for name in table.column_names if name in saved_table.column_names]
+    if saved_table.select(columns).to_pylist() != table.select(columns).to_pylist():
         raise UserError(
             f"the clients of {directory} are not those that its config.toml gives now: it was changed, or the run is "
             "of another version of fedweave. Run it again with `fedweave run`."
@@ -69,12 +68,17 @@ def check_fits(w: Tree, net: Model, directory: Path) -> Tree:
         FedweaveError: they do not.
     """
     shapes = _shapes(w)
-    for path, shape in _shapes(models.init(net, random.key(0), torch.float32)).items():
-        if shapes.get(path) != shape:
-            actual, expected = _describe_shape(shapes.get(path)), _describe_shape(shape)
-            message = f"{path} is {actual}, and the model of config.toml has {expected} there"
+    for path, expected in _shapes(models.init(net, random.key(0), torch.float32)).items():
+        shape = shapes.get(path)
+        if shape != expected:
+            problem = "absent" if shape is None else f"of shape {shape}"
+            message = f"{path} is {problem}, and the model of config.toml has of shape {expected} there"
             raise damage_error(directory / CHECKPOINT, message)
     return w
+
+
+def _shapes(w: Tree) -> Mapping[str, list[int]]:
+    return {path: list(leaf.shape) for path, leaf in leaves(w) if isinstance(leaf, torch.Tensor)}
 
 
 def check_finite(w: Tree) -> Tree:
@@ -83,21 +87,14 @@ def check_finite(w: Tree) -> Tree:
     Raises:
         UserError: one of them is NaN or infinite.
     """
-    if path := not_finite(w):
+    path = not_finite(w)
+    if path:
         raise UserError(
             f"the model's weights {path} are not finite: its training diverged, or the checkpoint was changed. Train "
             "again with a smaller algorithm.lr, or take the models of another round (--round best).",
             code="user.not-finite",
         )
     return w
-
-
-def _shapes(w: Tree) -> Mapping[str, list[int]]:
-    return {path: list(leaf.shape) for path, leaf in leaves(w) if isinstance(leaf, torch.Tensor)}
-
-
-def _describe_shape(shape: list[int] | None) -> str:
-    return "absent" if shape is None else f"of shape {shape}"
 
 
 MODELS: tuple[str, ...] = get_args(Which)
@@ -131,10 +128,9 @@ class Trained:
         return deployable(self.built.algorithm_of(client)).test_net
 
     @property
-    def seen(self) -> Partition:
+    def visible_partition(self) -> Partition:
         """The partition that clients see, in the order of the federation's clients."""
-        one = capabilities(self.config.algorithm.kind).pooled
-        return pool_clients(self.built.partition, self.built.data) if one else self.built.partition
+        return client_partition(self.config.algorithm, self.built.partition, self.built.data)
 
     def models(self, which: str) -> Mapping[str, Tree]:
         """{client: its weights} of the model `which` (`algorithms.deployment.Deployable`).
@@ -161,7 +157,8 @@ class Trained:
         Raises:
             UserError: there is no such client, or it has no such model.
         """
-        if client not in (clients := self.built.fed.clients):
+        clients = self.built.fed.clients
+        if client not in clients:
             raise UserError(
                 f"--client {client}: the run has no such client; it has {counted(len(clients), 'client')}: "
                 f"{listed(clients)}.",
@@ -173,7 +170,7 @@ class Trained:
         return weights[client]
 
 
-def finished(directory: Path) -> Config:
+def finished_config(directory: Path) -> Config:
     """The configuration of the finished run in `directory`.
 
     Raises:
@@ -185,15 +182,14 @@ def finished(directory: Path) -> Config:
             code="user.no-run",
         )
     if not (directory / SUMMARY).exists():
-        between = read_saved(directory / CONFIG).between_sites
-        again = "fedweave sites run --resume" if between else "fedweave run --resume"
-        raise UserError(
-            f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{again}`.", code="user.unfinished"
-        )
+        between_sites = read_saved(directory / CONFIG).between_sites
+        command = "fedweave sites run --resume" if between_sites else "fedweave run --resume"
+        message = f"{directory} holds no finished run: it has no {SUMMARY}. Finish it with `{command}`."
+        raise UserError(message, code="user.unfinished")
     return read_saved(directory / CONFIG)
 
 
-def saved(directory: Path, config: Config) -> Checkpoint:
+def load_checkpoint(directory: Path, config: Config) -> Checkpoint:
     """The checkpoint of the run in `directory` of `config`.
 
     Raises:
@@ -204,31 +200,31 @@ def saved(directory: Path, config: Config) -> Checkpoint:
     return reached
 
 
-def joint(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tree]:
+def load_global_model(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tree]:
     """The algorithm of a run between sites, made for data as the run noted it, and the global model of the run.
 
     Raises:
         UserError: it has no global model, or a file of a plug-in of the configuration has changed.
     """
     summary = read_summary(directory / SUMMARY)
-    plugin, size = (
-        config.model.make(),
-        (int(summary["features"]), int(summary.get("outputs") or summary["class_count"])),
-    )
-    algorithm = config.algorithm.make(
-        model_of_form(plugin, summary["edges"], *size, config.decoder) if "edges" in summary else plugin.build(*size)
-    )
-    w = algorithm.one_model(saved(directory, config).at(when).state)
+    plugin, features = config.model.make(), int(summary["features"])
+    outputs = int(summary.get("outputs") or summary["class_count"])
+    if "edges" in summary:
+        model = model_of_form(plugin, summary["edges"], features, outputs, config.decoder)
+    else:
+        model = plugin.build(features, outputs)
+    algorithm = config.algorithm.make(model)
+    w = algorithm.one_model(load_checkpoint(directory, config).at(when).state)
     return algorithm, check_fits(w, algorithm.test_net, directory)
 
 
-def here(config: Config) -> Config:
+def config_here(config: Config) -> Config:
     """A run's configuration for this process, which may lack the device that it was trained on."""
     local_config = config.in_process()
     return local_config if usable(local_config.engine.values["device"]) else local_config.on_device(CPU)
 
 
-def trained(directory: Path, config: Config, instead: str, when: When = "last") -> Trained:
+def load_trained(directory: Path, config: Config, instead: str, when: When = "last") -> Trained:
     """The finished run in `directory` of `config`; instead: what to do about one that sites made.
 
     Raises:
@@ -239,9 +235,10 @@ def trained(directory: Path, config: Config, instead: str, when: When = "last") 
         raise UserError(
             f"{directory} was trained between sites, where its models are. {instead}", code="user.global-alone"
         )
-    built, reached = build(here(config)), Checkpoint.load(directory / CHECKPOINT)
-    check_again(directory, config, built, reached)
-    reached = reached.at(when)
-    built.fed.restore(reached.fed, reached.data)
-    built.fed.begin(int(reached.best["round"]) if when == "best" and reached.best else reached.round)
-    return Trained(directory, config, built, to(reached.state, built.fed.device), when)
+    built, checkpoint = build(config_here(config)), Checkpoint.load(directory / CHECKPOINT)
+    check_unchanged(directory, config, built, checkpoint)
+    checkpoint = checkpoint.at(when)
+    built.fed.restore(checkpoint.fed, checkpoint.data)
+    is_earlier = when == "best" and bool(checkpoint.best)
+    built.fed.begin(int(checkpoint.best["round"]) if is_earlier else checkpoint.round)
+    return Trained(directory, config, built, to(checkpoint.state, built.fed.device), when)

@@ -23,14 +23,7 @@ from fedweave.engines.engine import LocalEngine
 from fedweave.errors import UserError, listed
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.data_form import read_form
-from fedweave.experiment.runs.files import (
-    EARLIER_LEDGER,
-    LEDGER,
-    PARTITION,
-    SUMMARY,
-    read_summary,
-    read_table,
-)
+from fedweave.experiment.runs.files import EARLIER_LEDGER, LEDGER, PARTITION, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.saving import Described
 
 RUN = "run"  # the column of `EARLIER_LEDGER` that counts runs, 0 the first
@@ -60,7 +53,7 @@ class Earlier:
             UserError: it is no finished run's, its server keeps no weights, or a weight is not finite. FedweaveError: a
             file is damaged.
         """
-        state = _finished(directory).state
+        state = _finished_checkpoint(directory).state
         weights = state.get("w") or state.get("own")
         if not isinstance(weights, dict):
             message = f"the server of {directory} keeps no weights of a model"
@@ -75,9 +68,10 @@ class Earlier:
         Raises:
             UserError: the run is not finished, or no member kept a model. FedweaveError: a file is damaged.
         """
-        reached = _finished(directory)
-        joint = reached.state.get("w") or reached.state.get("own")
-        weights = {} if joint else {member: state["w"] for member, state in reached.fed.items() if "w" in state}
+        checkpoint = _finished_checkpoint(directory)
+        weights = {}
+        if not (checkpoint.state.get("w") or checkpoint.state.get("own")):
+            weights = {member: state["w"] for member, state in checkpoint.fed.items() if "w" in state}
         if not weights:
             message = f"no member of {directory} kept a model that the server does not have"
             _refuse("algorithm", message, "Begin from a run of the same algorithm.")
@@ -86,16 +80,22 @@ class Earlier:
     @classmethod
     def _of_run(cls, directory: Path, w: Tree, members: tuple[str, ...]) -> "Earlier":
         form, summary = read_form(directory), read_summary(directory / SUMMARY, "algorithm")
-        labels = form.labels if form else tuple(summary.get("classes", ()))
-        counts = int(summary["features"]), int(summary["class_count"])
-        weights = {path: leaf for path, leaf in leaves(w) if isinstance(leaf, Tensor)}
-        if path := not_finite(w):
+        path = not_finite(w)
+        if path:
             message = f"the weights {path} of {directory} are not finite"
             _refuse("weights", message, "Its training diverged, or its file was changed. Begin from another run.")
-        return cls(directory, weights, members, *counts, form.columns if form else (), labels)
+        return cls(
+            directory=directory,
+            weights={path: leaf for path, leaf in leaves(w) if isinstance(leaf, Tensor)},
+            members=members,
+            features=int(summary["features"]),
+            classes=int(summary["class_count"]),
+            columns=form.columns if form else (),
+            labels=form.labels if form else tuple(summary.get("classes", ())),
+        )
 
 
-def _finished(directory: Path) -> Checkpoint:
+def _finished_checkpoint(directory: Path) -> Checkpoint:
     if not (directory / SUMMARY).is_file():
         _refuse("run", f"{directory} holds no finished run", "Give the --out of one, and finish it first.")
     return Checkpoint.of_run(directory)
@@ -126,47 +126,46 @@ class Fitting:
         last = max((int(path.partition("/")[0]) for path, _ in leaves(fresh)), default=0)
         result = {}
         for path, leaf in leaves(fresh):
-            if not clients:
-                result[path] = self._fitted(path, self._of(path, ""), leaf, last)
-                continue
-            each = [
-                self._fitted(path, self._of(path, name), row, last) for name, row in zip(clients, leaf, strict=True)
-            ]
-            result[path] = torch.stack(each)
+            if clients:
+                rows = []
+                for client, row in zip(clients, leaf, strict=True):
+                    rows.append(self._fit(path, self._earlier_weight(path, client), row, last))
+                result[path] = torch.stack(rows)  # [clients, …]
+            else:
+                result[path] = self._fit(path, self._earlier_weight(path, ""), leaf, last)
         return nest(result)
 
-    def _of(self, path: str, client: str) -> Tensor:
+    def _earlier_weight(self, path: str, client: str) -> Tensor:
         """An earlier weight, of a client where each had its own."""
         if path not in self.earlier.weights:
-            self._unlike(path, "is absent there")
+            self._refuse_model(path, "is absent there")
         weight, members = self.earlier.weights[path], self.earlier.members
         if not members:
             return weight
         return weight[members.index(client)] if client in members else weight.mean(0)
 
-    def _fitted(self, path: str, old: Tensor, new: Tensor, last: int) -> Tensor:
+    def _fit(self, path: str, old: Tensor, new: Tensor, last: int) -> Tensor:
         old = old.to(new)
         layer = int(path.partition("/")[0])
         rows = self.rows if layer == 0 else None
         classes = self.classes if layer == last else None
         if rows is not None and path in self.by_feature:
-            old = _moved(old, new, rows, 0)
+            old = _move_entries(old, new, rows, 0)
         elif rows is not None and old.shape[:1] == (self.earlier.features,):
-            _refuse(
-                "features", f"{path} mixes features, and these have changed", "Take the features of the earlier run."
-            )
+            problem = f"{path} mixes features, and these have changed"
+            _refuse("features", problem, "Take the features of the earlier run.")
         if classes is not None and old.ndim and old.shape[-1] == self.earlier.classes:
-            old = _moved(old, new, classes, -1)
+            old = _move_entries(old, new, classes, -1)
         if old.shape != new.shape:
-            self._unlike(path, f"is {list(old.shape)} there and {list(new.shape)} here")
+            self._refuse_model(path, f"is {list(old.shape)} there and {list(new.shape)} here")
         return old.clone()
 
-    def _unlike(self, path: str, problem: str) -> NoReturn:
+    def _refuse_model(self, path: str, problem: str) -> NoReturn:
         remedy = "Take the same [model], and an algorithm that shares the same weights."
         _refuse("model", f"{self.earlier.directory} has another model: {path} {problem}", remedy)
 
 
-def _moved(old: Tensor, new: Tensor, places: tuple[list[int], list[int]], dim: int) -> Tensor:
+def _move_entries(old: Tensor, new: Tensor, places: tuple[list[int], list[int]], dim: int) -> Tensor:
     """`old` with the length of `new` along `dim`: old entries at `places`. Elsewhere are the fresh entries, where the
     other dimensions agree, or zeros."""
     now, before = (torch.tensor(indices, dtype=torch.int64, device=old.device) for indices in places)
@@ -187,42 +186,52 @@ def fitting(earlier: Earlier, algorithm: Algorithm, data: Described) -> tuple[Fi
     if not isinstance(algorithm, FedAvg) or not algorithm.share or algorithm.composed.owner("receive"):
         message = f"{type(algorithm).__name__} has no weights at the server that members train from"
         _refuse("algorithm", message, "Take FedAvg or one of its family.")
-    extra_notes = ["layers that members do not share start from scratch"] if algorithm.share != ("*",) else []
-    fit, notes = _into(earlier, algorithm.trained, data)
-    return fit, notes + extra_notes
+    fit, notes = _fit_model(earlier, algorithm.trained, data)
+    if algorithm.share != ("*",):
+        notes.append("layers that members do not share start from scratch")
+    return fit, notes
 
 
-def _into(earlier: Earlier, model: Model, data: Described) -> tuple[Fitting, list[str]]:
+def _fit_model(earlier: Earlier, model: Model, data: Described) -> tuple[Fitting, list[str]]:
     """How to put the earlier weights into a model on `data`, and notes on columns and classes."""
-    columns = () if not isinstance(data, Dataset) else contents.names(data)
-    columns = () if all(map(contents.is_default_name, columns)) else columns
-    rows, notes = _common("features", (earlier.features, earlier.columns), (data.features, columns))
-    classes, more = _common("classes", (earlier.classes, earlier.labels), (data.classes, data.labels))
-    return Fitting(earlier, rows, classes, feature_rows(model)), [*notes, *more]
+    columns = contents.names(data) if isinstance(data, Dataset) else ()
+    if all(map(contents.is_default_name, columns)):
+        columns = ()
+    rows, notes = _match("features", (earlier.features, earlier.columns), (data.features, columns))
+    classes, class_notes = _match("classes", (earlier.classes, earlier.labels), (data.classes, data.labels))
+    return Fitting(earlier, rows, classes, feature_rows(model)), [*notes, *class_notes]
 
 
-def _common(
+def _match(
     what: str, before: tuple[int, Sequence[str]], now: tuple[int, Sequence[str]]
 ) -> tuple[tuple[list[int], list[int]] | None, list[str]]:
     """(places now, places before) of the names that both have, None if these are all, and notes on the rest."""
-    (old, earlier), (new, names) = before, now
-    if not (earlier and names):
-        if old == new:
+    (old_count, old_names), (new_count, new_names) = before, now
+    if not (old_names and new_names):
+        if old_count == new_count:
             return None, []
-        remedy = f"Name them, so that each can be matched, or take {old} again."
-        _refuse(what, f"the earlier run has {old} {what}, this one {new}, and they have no names", remedy)
-    if tuple(earlier) == tuple(names):
+        problem = f"the earlier run has {old_count} {what}, this one {new_count}, and they have no names"
+        _refuse(what, problem, f"Name them, so that each can be matched, or take {old_count} again.")
+    if tuple(old_names) == tuple(new_names):
         return None, []
-    at = {name: place for place, name in enumerate(earlier)}
-    both = [(place, at[name]) for place, name in enumerate(names) if name in at]
-    if not both:
-        _refuse(
-            what, f"none of the {what} is one of the earlier run's", "Start from scratch, or use the earlier names."
-        )
-    fresh, gone = [name for name in names if name not in at], [name for name in earlier if name not in names]
-    sentences = [f"{what} that are new begin with fresh weights: {listed(fresh)}"] if fresh else []
-    sentences += [f"{what} of the earlier run that are gone: {listed(gone)}"] if gone else []
-    return ([now for now, _ in both], [old for _, old in both]), sentences
+    old_places = {name: place for place, name in enumerate(old_names)}
+    places_now, places_before, fresh = list[int](), list[int](), list[str]()
+    for place, name in enumerate(new_names):
+        if name in old_places:
+            places_now.append(place)
+            places_before.append(old_places[name])
+        else:
+            fresh.append(name)
+    if not places_now:
+        problem = f"none of the {what} is one of the earlier run's"
+        _refuse(what, problem, "Start from scratch, or use the earlier names.")
+    notes = []
+    if fresh:
+        notes.append(f"{what} that are new begin with fresh weights: {listed(fresh)}")
+    gone = [name for name in old_names if name not in new_names]
+    if gone:
+        notes.append(f"{what} of the earlier run that are gone: {listed(gone)}")
+    return (places_now, places_before), notes
 
 
 def begin(
@@ -231,7 +240,7 @@ def begin(
     data: Described,
     directory: Path,
     member_algorithms: Mapping[str, Algorithm] | None = None,
-) -> "Begun":
+) -> "WarmStart":
     """Begin `algorithm` on `fed` from the run in `directory`; returns what to record about that.
 
     member_algorithms: {member: the algorithm with its own model}, of those that have one.
@@ -240,36 +249,42 @@ def begin(
         UserError: it cannot; see `fitting`, `Earlier.read` and `Earlier.of_members`.
     """
     if algorithm.any_models and isinstance(fed, LocalEngine):
-        return Begun(tuple(_at_home(fed, algorithm, data, directory, member_algorithms or {})), _ledgers(directory))
+        notes = _begin_from_local_models(fed, algorithm, data, directory, member_algorithms or {})
+        return WarmStart(tuple(notes), _ledgers(directory))
     earlier = Earlier.read(directory)
     fed.initial, notes = fitting(earlier, algorithm, data)
-    if earlier.members and (new := [name for name in fed.clients if name not in earlier.members]):
+    new = [name for name in fed.clients if name not in earlier.members] if earlier.members else []
+    if new:
         notes.append(f"members that are new begin from the mean of the others: {listed(new)}")
-    return Begun(tuple(notes), _ledgers(directory))
+    return WarmStart(tuple(notes), _ledgers(directory))
 
 
-def _at_home(
+def _begin_from_local_models(
     fed: LocalEngine,
     algorithm: Algorithm,
     data: Described,
     directory: Path,
     member_algorithms: Mapping[str, Algorithm],
 ) -> list[str]:
-    """Give every member the model that it kept of the run in `directory`; what to say of it."""
-    before, states, notes = Earlier.of_members(directory), Tree(), dict[str, None]()
+    """Give every member the model that it kept of the run in `directory`; returns notes."""
+    earlier, states, new = Earlier.of_members(directory), Tree(), list[str]()
+    notes = dict[str, None]()  # once each, in order
     for client in fed.clients:
-        if client in before:
-            net = deployable(member_algorithms.get(client, algorithm)).net
-            into, sentences = _into(before[client], net, data)
-            states[client] = {"w": into(models.init(net, random.key(0), fed.dtype))}
-            notes |= dict.fromkeys(sentences)
+        if client not in earlier:
+            new.append(client)
+            continue
+        net = deployable(member_algorithms.get(client, algorithm)).net
+        fit, client_notes = _fit_model(earlier[client], net, data)
+        states[client] = {"w": fit(models.init(net, random.key(0), fed.dtype))}
+        notes |= dict.fromkeys(client_notes)
     fed.restore(states)
-    new = [name for name in fed.clients if name not in before]
-    return [*notes, *([f"new members start from scratch: {listed(new)}"] if new else [])]
+    if new:
+        notes[f"new members start from scratch: {listed(new)}"] = None
+    return list(notes)
 
 
 @dataclass(frozen=True)
-class Begun:
+class WarmStart:
     """Notes on the start of a run, and the ledger of mechanisms in all runs before it."""
 
     notes: tuple[str, ...] = ()
@@ -278,11 +293,11 @@ class Begun:
 
 def _ledgers(directory: Path) -> pa.Table | None:
     """The rows of the earlier run's ledger, and of those before it, that state a mechanism; None without any."""
-    before = earlier_ledgers(directory)
-    ledger = read_table(directory, LEDGER)
-    every = [table.filter(pc.is_valid(table["applied"])) for table in (*before, ledger)]
-    counted = [table.append_column(RUN, pa.array([run] * len(table), pa.int32())) for run, table in enumerate(every)]
-    result = pa.concat_tables(counted, promote_options="default")
+    tables = []
+    for run, table in enumerate((*earlier_ledgers(directory), read_table(directory, LEDGER))):
+        rows = table.filter(pc.is_valid(table["applied"]))
+        tables.append(rows.append_column(RUN, pa.array([run] * len(rows), pa.int32())))
+    result = pa.concat_tables(tables, promote_options="default")
     return result if len(result) else None
 
 

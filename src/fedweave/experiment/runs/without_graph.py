@@ -25,8 +25,8 @@ from fedweave.metrics.selection import WITHOUT_GRAPH, Judging, metrics_of, posit
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import global_test_part, shares
 
-MOST_FITS = 40  # clients times classes, up to which "auto" fits a regression for each client
-MOST_ENTRIES = 1e8  # nonzero features times classes, up to which "auto" fits the one of all
+MAX_FITS = 40  # clients times classes, up to which "auto" fits a regression for each client
+MAX_ENTRIES = 1e8  # nonzero features times classes, up to which "auto" fits the one of all
 ITERATIONS = 1_000
 _ABSENT = -1e30  # score of a class that no training example is of
 Features: TypeAlias = "np.ndarray | sp.csr_matrix"
@@ -40,35 +40,47 @@ class Examples(NamedTuple):
     masks: np.ndarray
 
 
-def without_graph(built: Built, judging: Judging, asked: bool | str, metrics: Record) -> dict[str, float]:
+def without_graph(built: Built, judging: Judging, enabled: bool | str, metrics: Record) -> dict[str, float]:
     """Test metrics of the reference, with the names of the models' metrics: "features/local/…", the mean over clients
     that each train on their own examples, and "features/global/…", for one model that trains on all clients' examples,
     tested on the examples of "global/…".
 
-    {} where parties hold columns of the same nodes, or where there are no features or training examples. asked: False
-    for none, True for both, "auto" for what costs little compared with rounds. metrics: of the run's summary.
+    {} where parties hold columns of the same nodes, or where there are no features or training examples. enabled:
+    False for none, True for both, "auto" for what costs little compared with rounds. metrics: of the run's summary.
     """
-    cut = built.partition
-    if asked is False or any(part.columns is not None for part in cut.parts):
+    # 1. The examples of each client, and those to test on.
+    data, partition = built.data, built.partition
+    if not enabled or any(part.columns is not None for part in partition.parts):
         return {}
-    names = client_ids(len(cut.parts), cut.names)
-    classes, positive = built.data.outputs, positive_class(judging, metrics)
-    nonzeros = built.data.x.nnz if isinstance(built.data.x, sp.csr_matrix) else built.data.x.size
-    if asked == "auto" and float(nonzeros) * classes > MOST_ENTRIES:
+    nonzeros = data.x.nnz if isinstance(data.x, sp.csr_matrix) else data.x.size
+    if enabled == "auto" and float(nonzeros) * data.outputs > MAX_ENTRIES:
         return {}
-    client_data = dict(zip(names, map(_examples_of, shares(built.data, cut.parts)), strict=True))
-    clients = [client_data[name] for name in built.fed.evaluated_clients or names]
-    if not clients[0].x.shape[1] or not any(own.masks[TRAIN].any() for own in client_data.values()):
+    names = client_ids(len(partition.parts), partition.names)
+    examples = dict(zip(names, map(_examples_of, shares(data, partition.parts)), strict=True))
+    evaluated = [examples[name] for name in built.fed.evaluated_clients or names]
+    has_training = any(client.masks[TRAIN].any() for client in examples.values())
+    if not evaluated[0].x.shape[1] or not has_training:
         return {}
-    tests = (
-        [] if (test := global_test_part(built.data, cut)) is None else [*map(_examples_of, shares(built.data, [test]))]
-    )
-    alone = clients if asked is True or len(clients) * classes <= MOST_FITS else []
-    metric_names = metrics_of(built.data.target, built.data.classes)
-    each = [_values(_test_metrics(one, [one], classes)[0], positive) for one in alone if one.masks[TRAIN].any()]
-    together = _values(merge(_test_metrics(_joined([*client_data.values()]), tests or clients, classes)), positive)
-    results = {f"{WITHOUT_GRAPH}/local/{name}": _mean([one.get(name, np.nan) for one in each]) for name in metric_names}
-    results |= {f"{WITHOUT_GRAPH}/global/{name}": float(together.get(name, np.nan)) for name in metric_names}
+    global_test = global_test_part(data, partition)
+    tests = evaluated if global_test is None else [*map(_examples_of, shares(data, [global_test]))]
+
+    # 2. A regression for each client, and one for all.
+    positive = positive_class(judging, metrics)
+    local_values = []
+    if enabled is True or len(evaluated) * data.outputs <= MAX_FITS:
+        for client in evaluated:
+            if client.masks[TRAIN].any():
+                local_values.append(_values(_test_metrics(client, [client], data.outputs)[0], positive))
+    together = _test_metrics(_join([*examples.values()]), tests, data.outputs)
+    global_values = _values(merge(together), positive)
+
+    # 3. Their metrics, as far as they are defined.
+    metric_names = metrics_of(data.target, data.classes)
+    results = dict[str, float]()
+    for name in metric_names:
+        results[f"{WITHOUT_GRAPH}/local/{name}"] = _mean([values.get(name, np.nan) for values in local_values])
+    for name in metric_names:
+        results[f"{WITHOUT_GRAPH}/global/{name}"] = float(global_values.get(name, np.nan))
     return {name: value for name, value in results.items() if not np.isnan(value)}
 
 
@@ -85,8 +97,8 @@ def features_of(data: Dataset) -> Features:
     """The features [e, d] of a client's examples: the features of a node; the sums and means over a small graph's
     nodes; or the features of an edge and of its source and its target."""
     if data.graph_of is not None:
-        of = sp.csr_matrix((np.ones(data.nodes, np.float32), (data.graph_of, np.arange(data.nodes))))
-        sums, sizes = of @ data.x, np.asarray(of.sum(1)).ravel()
+        nodes_of = sp.csr_matrix((np.ones(data.nodes, np.float32), (data.graph_of, np.arange(data.nodes))))
+        sums, sizes = nodes_of @ data.x, np.asarray(nodes_of.sum(1)).ravel()  # [graphs, d], [graphs]
         return _beside(sums, sp.diags(1 / sizes.clip(1)) @ sums)
     if data.edge_attrs is None or not data.edge_attrs.examples:
         return data.x
@@ -101,12 +113,12 @@ def scores(train: Examples, x: Features, classes: int) -> np.ndarray:
     (`datasets.features.normalize`) are scaled by these examples; a single class is always predicted. For t labels
     float64 [m, t], the logits of one regression each; for t numbers the predictions of `Ridge()`."""
     if kind_of(train.y) != CLASS:
-        return np.stack([_of_target(train, x, at) for at in range(classes)], 1)
+        return np.stack([_predict_target(train, x, at) for at in range(classes)], 1)
     from sklearn.exceptions import ConvergenceWarning  # takes long to import
     from sklearn.linear_model import LogisticRegression
 
     x_train, y = train.x[train.masks[TRAIN]], train.y[train.masks[TRAIN]]
-    classes_in_training, result = np.unique(y), np.full((x.shape[0], classes), _ABSENT)
+    classes_in_training, result = np.unique(y), np.full((x.shape[0], classes), _ABSENT)  # [c'], [m, c]
     if len(classes_in_training) == 1:
         result[:, classes_in_training] = 0.0
         return result
@@ -115,13 +127,13 @@ def scores(train: Examples, x: Features, classes: int) -> np.ndarray:
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = LogisticRegression(max_iter=ITERATIONS).fit(apply_scaling(x_train, AUTO, *numbers), y)
     score = fitted.decision_function(apply_scaling(x, AUTO, *numbers)).reshape(x.shape[0], -1)
-    result[:, classes_in_training] = (
-        score if len(classes_in_training) > 2 else np.concatenate([np.zeros_like(score), score], 1)
-    )
+    if len(classes_in_training) == 2:  # one column, of the second class
+        score = np.concatenate([np.zeros_like(score), score], 1)
+    result[:, classes_in_training] = score
     return result
 
 
-def _of_target(train: Examples, x: Features, at: int) -> np.ndarray:
+def _predict_target(train: Examples, x: Features, at: int) -> np.ndarray:
     """One number or label, float64 [m], by the training examples that have it; without any 0."""
     from sklearn.linear_model import Ridge  # takes long to import
 
@@ -146,24 +158,26 @@ def _examples_of(data: Dataset) -> Examples:
 def _test_metrics(train: Examples, on: Sequence[Examples], classes: int) -> list[Tree]:
     """The `scoring.pairs_of` a regression that learns from `train`, on the test examples of each item
     `on`."""
-    every, ends = _joined(on), np.cumsum([len(examples.y) for examples in on])[:-1]
+    all_scores = scores(train, _join(on).x, classes)
+    ends = np.cumsum([len(examples.y) for examples in on])[:-1]
     results = []
-    for score, examples in zip(np.split(scores(train, every.x, classes), ends), on, strict=True):
-        arguments = torch.from_numpy(score), torch.from_numpy(examples.y), torch.from_numpy(examples.masks[TEST:])
-        results.append({name: pair[0] for name, pair in pairs_of(*arguments, None).items()})
+    for score, examples in zip(np.split(all_scores, ends), on, strict=True):
+        y, mask = torch.from_numpy(examples.y), torch.from_numpy(examples.masks[TEST:])  # [e], [1, e]
+        pairs = pairs_of(torch.from_numpy(score), y, mask, None)
+        results.append({name: pair[0] for name, pair in pairs.items()})
     return results
 
 
-def _joined(each: Sequence[Examples]) -> Examples:
-    x = [one.x for one in each]
-    stacked = sp.vstack(x, format="csr") if any(map(sp.issparse, x)) else np.concatenate(x)
-    return Examples(stacked, np.concatenate([one.y for one in each]), np.concatenate([one.masks for one in each], 1))
+def _join(clients: Sequence[Examples]) -> Examples:
+    x, y, masks = zip(*clients, strict=True)
+    rows = sp.vstack(x, format="csr") if any(map(sp.issparse, x)) else np.concatenate(x)
+    return Examples(rows, np.concatenate(y), np.concatenate(masks, 1))
 
 
 def _beside(*x: Features) -> Features:
     return sp.hstack(x, format="csr") if any(map(sp.issparse, x)) else np.concatenate(x, 1)
 
 
-def _mean(each: Sequence[float]) -> float:
-    numbers = [value for value in each if not np.isnan(value)]
-    return float(np.mean(numbers)) if numbers else float("nan")
+def _mean(values: Sequence[float]) -> float:
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else float("nan")

@@ -11,7 +11,7 @@ from fedweave.core.federation import Step, StepInfo, step_info, step_name
 from fedweave.core.mechanism import LDP, Applied, Gaussian, Mechanism, release_of
 from fedweave.core.tree import nest
 from fedweave.experiment.config import Config, General
-from fedweave.experiment.rounds import evaluated
+from fedweave.experiment.rounds import is_evaluated
 from fedweave.sites.flare.policy import SCORES, PolicyViolation, Spent, check_evaluations, check_reply, check_summed
 from fedweave.sites.flare.scores import scoring_of, scoring_steps
 from fedweave.sites.flare.sitefile import Rules
@@ -82,7 +82,7 @@ def overspending(
     now, reached = spent, list[Spent]()  # after each round
     for round in rounds:
         steps = [*calls.setup, *calls.round] if not reached and done < 0 else [*calls.round]
-        if evaluated(round, general.rounds, general.eval_every):
+        if is_evaluated(round, general.rounds, general.eval_every):
             steps += calls.evaluation
         for step in steps:
             if labels or step not in calls.labelled:
@@ -111,7 +111,7 @@ def check_planned_evaluations(
     sites: number of sites in the run. done: the round after which the run continues, -1 if it begins.
     """
     rounds = range(max(done, 0) + 1, general.rounds + 1)
-    planned = sum(evaluated(round, general.rounds, general.eval_every) for round in rounds)
+    planned = sum(is_evaluated(round, general.rounds, general.eval_every) for round in rounds)
     tried = models_tried(algorithm, sites, rounds)
     check_evaluations(rules, spent, planned * len(scoring_steps(calls)) + tried)
 

@@ -7,7 +7,7 @@ from fedweave.core.algorithm import Calls
 from fedweave.core.federation import Step, step_name
 from fedweave.core.types import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.errors import CallRefused
-from fedweave.experiment.rounds import evaluated
+from fedweave.experiment.rounds import is_evaluated
 
 
 class Order:
@@ -17,7 +17,7 @@ class Order:
     out of order. The server may leave a site out of some calls. Set-up is round 0, evaluation the end of a round.
 
     calls: the calls of the site's own algorithm. after: the round after which the job continues, -1 for none. rounds:
-    number of rounds. every: how often the model is evaluated (`rounds.evaluated`). predict: whether the job predicts
+    number of rounds. every: how often the model is evaluated (`rounds.is_evaluated`). predict: whether the job predicts
     with a finished run's models after the round `after`. max_models: the number of models that may be tried in given
     rounds.
     """
@@ -86,7 +86,7 @@ class Order:
             return self._predicted
         if not round:
             return self._setup
-        return self._round if evaluated(round, self._last, self._every) else self._round[: self._training]
+        return self._round if is_evaluated(round, self._last, self._every) else self._round[: self._training]
 
 
 def _names(steps: tuple[Step, ...]) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.config import Choice
 from fedweave.experiment.config.choices import MemberModels
 from fedweave.experiment.runs.files import RUN, SUMMARY, read_summary
-from fedweave.experiment.runs.trained import finished
+from fedweave.experiment.runs.trained import finished_config
 from fedweave.sites.operation.project import read_project
 from fedweave.sites.operation.running import Notify, number_of, run, sites_of
 
@@ -44,7 +44,7 @@ def rerun(
         UserError: the run was not made between sites, has no such site, or none would be left. FedweaveError: a site
             refuses, or a run fails.
     """
-    config = finished(directory)
+    config = finished_config(directory)
     if not config.between_sites or not (directory / RUN).exists():
         raise UserError(
             f"sites forget: {directory} was not trained between sites. Use `fedweave forget {directory}`.",

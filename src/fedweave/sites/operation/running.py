@@ -34,7 +34,7 @@ from fedweave.experiment.runs.files import (
     write,
 )
 from fedweave.experiment.runs.resuming import check_replaceable, examine, recover, replacing
-from fedweave.experiment.runs.trained import finished, saved
+from fedweave.experiment.runs.trained import finished_config, load_checkpoint
 from fedweave.sites.flare.admin import ABORTED, Admin, ServerAway
 from fedweave.sites.flare.folder import LOG
 from fedweave.sites.flare.link import ABSENT
@@ -355,7 +355,7 @@ def predict(
     run predict jointly. In all other runs, each site predicts on its own with the `model` that it has or gets,
     "personal" by default. The run's ledger gets the messages, too. Returns the paths of the sites' predictions,
     relative to the project's folder; parties without labels have none."""
-    about, config = read_project(project), finished(directory)
+    about, config = read_project(project), finished_config(directory)
     about = replace(about, sites=tuple(sites_of(directory)) or about.sites)
     joint = capabilities(config.algorithm.kind).predicts
     if joint and model:
@@ -364,7 +364,7 @@ def predict(
         raise UserError("sites keep only the last result of their own training. Use --round last, or another --model.")
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
-    saved(directory, config).at(when)  # with the plug-ins that made it
+    load_checkpoint(directory, config).at(when)  # with the plug-ins that made it
     number = _run_number(project, about, directory, resume=True)
     with administer(project) as admin, lock(directory):
         _end_earlier(admin, directory, notify)

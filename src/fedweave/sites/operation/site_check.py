@@ -24,7 +24,7 @@ from fedweave.datasets.notes import feature_notes, name_notes, time_notes
 from fedweave.engines.devices import choose_device
 from fedweave.experiment.config import Config, General
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.rounds import evaluated
+from fedweave.experiment.rounds import is_evaluated
 from fedweave.sites.flare.accounts import Accounts
 from fedweave.sites.flare.admission import (
     check_algorithm,
@@ -72,7 +72,7 @@ def ending(rules: Rules, spent: Spent, calls: Calls, general: General) -> Iterat
         per_evaluation = sum(is_of(step_name(step), name) for step in calls.evaluation)
         done, required = replies_of(spent, name), in_setup
         for round in range(1, general.rounds + 1):
-            required += per_round + per_evaluation * evaluated(round, general.rounds, general.eval_every)
+            required += per_round + per_evaluation * is_evaluated(round, general.rounds, general.eval_every)
             if done + required > limit:
                 yield (
                     f"policy.calls: {name} has replied {counted(done, 'time')} and may {counted(limit, 'time')}, so "
