@@ -249,7 +249,7 @@ def check_equal(last: Any, config: Any, within: float = 1e-5) -> tuple[Any, Any]
     federation."""
     expected, sim = simulated(config)
     assert distance(last.state, renamed(expected.state, sim)) <= within
-    assert last.summary == pytest.approx(expected.summary, abs=within)
+    assert last.summary == pytest.approx(expected.summary, abs=1e-5)
     return expected, sim
 
 
