@@ -435,6 +435,31 @@ def test_a_pair_of_one_file_is_an_example_there_and_its_holder_decides(tmp_path:
         assert built.algorithm.evaluate(state, built.fed).clients["a"]["crossing"]["loss"][TRAIN, 1] >= there
 
 
+def test_a_pair_of_one_file_has_its_relation_and_its_split(tmp_path: Path) -> None:
+    for member, nodes, edges in (
+        (
+            "a",
+            ["a1", "a2", "a3"],
+            [("a1", "a2", "owes"), ("a2", "a3", "knows"), ("a1", "b1", "owes"), ("a2", "b1", "knows")],
+        ),
+        ("b", ["b1", "b2", "b3"], [("b1", "b2", "owes"), ("b2", "b3", "knows")]),
+    ):
+        (tmp_path / member).mkdir()
+        csv.write_csv(pa.table({"id": nodes, "x": np.arange(3.0)}), tmp_path / member / "nodes.csv")
+        source, target, label = zip(*edges, strict=True)
+        split = ["test" if end == "b1" and kind == "knows" else "train" for _, end, kind in edges]
+        table = pa.table({"source": source, "target": target, "label": label, "split": split})
+        csv.write_csv(table, tmp_path / member / "edges.csv")
+    data = {"name": "members", "path": str(tmp_path), "task": "links", "external": "predict", "rank_negatives": 0}
+    algorithm = {"name": "fedavg", "parts": [{"name": "foreign_ends"}]}
+    model = {"name": "gcn", "hidden": 4, "decoder": "distmult"}
+    built = build(resolve(document(data=data, model=model, partition={"name": "column"}, algorithm=algorithm)))
+    table = built.fed.graphs["a"].extra[FOREIGN_PAIRS]
+    links = table[table[:, 5] == 1]  # own end, external end, relation, whether it leads, split, y
+    assert built.data.links.relations == ("knows", "owes")
+    assert links[:, [0, 2, 4]].tolist() == [[0, 1, TRAIN], [1, 0, TEST]]
+
+
 # --- refusals ---
 
 

@@ -119,18 +119,25 @@ class Folder(NodeSettings, Tabular):
     def dataset_fields(self, tables: Tables, record: Record) -> Record:
         """Separates edges to nodes elsewhere from the others, and describes edges that are the examples."""
         nodes, (ends, rows) = tables.nodes.rows, record["ends"]
+        outside_rows = np.empty(0, np.int64)
         if self.external != "refuse":
             every = plain_edges(ends) if record["edge_attrs"] is None else record["edge_attrs"]
             inside, record["outside"] = separate(every, nodes, tuple(record["elsewhere"].to_pylist()))
-            rows = rows[np.maximum(*ends) < nodes]
+            is_inside = np.maximum(*ends) < nodes
+            rows, outside_rows = rows[is_inside], rows[~is_inside]
             record |= {"ends": (inside.ends, rows), "edge_attrs": None if record["edge_attrs"] is None else inside}
         fields = super().dataset_fields(tables, record)
         if self.of_links and "split" in tables.edges.columns:
-            split = masks_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")[:, rows]
+            split = masks_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")  # [3, rows]
             codes = np.where(split.any(0), split.argmax(0), -1)
             attributes = fields["edge_attrs"] or EdgeAttributes(record["ends"][0], False)
-            fields |= {"edge_attrs": attributes._replace(split=codes)}
+            fields |= {"edge_attrs": attributes._replace(split=codes[rows])}
+            _describe_outside(fields, split=codes[outside_rows])
         if self.of_edges:
+            if self.external == "predict":
+                public = fields["public"]
+                codes = None if public is None else np.where(public.any(0), public.argmax(0), -1)[outside_rows]
+                _describe_outside(fields, y=fields["y"][outside_rows], split=codes)
             self._describe_edges(tables, rows, fields)
         return fields
 
@@ -149,6 +156,13 @@ class Folder(NodeSettings, Tabular):
         if unused:
             verb = "is" if len(unused) == 1 else "are"
             fields["notes"] = (f"the examples are edges: of nodes, {', '.join(unused)} {verb} not used",)
+
+
+def _describe_outside(fields: Record, **columns: np.ndarray | None) -> None:
+    """Give links to nodes elsewhere their relation and split."""
+    if fields.get("outside") is not None:
+        edge_attrs = fields["outside"].edge_attrs._replace(**columns)
+        fields["outside"] = fields["outside"]._replace(edge_attrs=edge_attrs)
 
 
 _MEMBERS = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."
