@@ -283,6 +283,7 @@ def test_the_command_line_repeats_every_argument_and_option(name: str) -> None:
         (("--set", "evaluation.positive=fraud"), "there is no class 'fraud'"),
         (("--set", "evaluation.positive=10"), "evaluation.positive"),
         (("--init-from", "nowhere"), "init_from: nowhere"),
+        (("--init-from", "no\N{GRINNING FACE}where"), "init_from: no\N{GRINNING FACE}where"),
     ],
 )
 def test_check_refuses_what_a_run_refuses_of_judging_and_an_earlier_run(

@@ -99,7 +99,9 @@ def with_init_from(settings: list[str] | None, init_from: Path | None) -> list[s
     """The settings, with the earlier run that --init-from names."""
     settings = [*(settings or ())]
     if init_from is not None:
-        settings.append(f"init_from={json.dumps(str(init_from))}")
+        from fedweave.experiment.config.toml import inline
+
+        settings.append(f"init_from={inline(str(init_from))}")
     return settings
 
 
