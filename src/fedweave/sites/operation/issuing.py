@@ -304,8 +304,16 @@ def company_root(path: Path) -> bytes:
         UserError: the file holds no certificate of an authority that has signed itself, or it is not valid now.
     """
     check_certificate(path)
-    check_issuer(path, path)
-    extensions = certificate(path).extensions
+    root = certificate(path)
+    try:
+        root.verify_directly_issued_by(root)
+    except (InvalidSignature, ValueError, TypeError) as error:
+        raise UserError(
+            f"{path} was signed by another certificate, so it is not that of an authority that has signed itself. Name "
+            "the authority's own.",
+            code="certificate.no-authority",
+        ) from error
+    extensions = root.extensions
     try:
         signs = extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
@@ -315,7 +323,7 @@ def company_root(path: Path) -> bytes:
             f"{path} is no certificate of an authority (basicConstraints CA). Name the authority's own.",
             code="certificate.no-authority",
         )
-    return _pem(certificate(path))
+    return _pem(root)
 
 
 def site_certificate(authority: Path, name: str, key: RSAPublicKey, ask: Ask = prompt) -> x509.Certificate:
