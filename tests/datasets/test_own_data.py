@@ -447,5 +447,5 @@ def test_faults_of_members_are_told_by_file(tmp_path: Path) -> None:
         rows = "".join(f"{at},{at % 2},{age}\n" for at, age in enumerate(ages))
         (tmp_path / member / "nodes.csv").write_text(f"id,label,age\n{rows}")
         (tmp_path / member / "edges.csv").write_text("source,target\n0,1\n")
-    with refusal("data.row", "north/nodes.csv: row 2", "'age'", "1 more row", "\n", "south/nodes.csv: row 3", "'age'"):
+    with refusal("data.row", "north/nodes.csv: row 2", "'age'", "1 more row", "south/nodes.csv: row 3", "'age'"):
         load("members", str(tmp_path))

@@ -19,9 +19,9 @@ from fedweave.metrics.selection import METRICS, OF_RANKS, lower
 
 # What a server measures of clients whose models were tried (`algorithms.coalition_value`), by its names.
 WEIGHT, COPIED = "coalition_weight", "coalition_copied"
-PLAIN = ("accuracy", "loss")
-SELECTION = tuple(name for name, metric in METRICS.items() if metric.judges or metric.positive)
-NOT_PLAIN = tuple(name for name in SELECTION if name not in (*PLAIN, *OF_RANKS))
+PLAIN = ("accuracy", "loss")  # of classes, computed here without counts; all others by `metrics.kinds`
+_OF_MODELS = tuple(name for name, metric in METRICS.items() if metric.judges or metric.positive)
+NOT_PLAIN = tuple(name for name in _OF_MODELS if name not in (*PLAIN, *OF_RANKS))
 MEASURED_ON, GAINS_IN = b"measured on", b"gains in"  # metadata of a table of gains: which examples, which metric
 COPY = 0.99  # cosine of two updates above which one counts as a copy of the other
 BATCH = 64  # models that are evaluated at once
@@ -37,7 +37,7 @@ def copies(updates: Tensor, last: Tensor | None = None) -> list[tuple[int, int]]
     the cosine with the `last` global update [D] is above it."""
     rows = torch.nn.functional.normalize(updates.double(), dim=1, eps=1e-30)
     similar = (rows @ rows.T).triu(1) > COPY  # [N, N]
-    pairs = [(i, j) for i, j in similar.nonzero().tolist()]
+    pairs = [(i, j) for i, j in similar.nonzero().tolist()]  # tuples
     if last is not None and bool(last.any()):
         near = rows @ torch.nn.functional.normalize(last.double(), dim=0, eps=1e-30) > COPY
         pairs += [(i, -1) for i in near.nonzero().flatten().tolist()]
@@ -71,6 +71,7 @@ def coalition_models(round: Round) -> Callable[[Tensor], Tree]:
 
     def models_of(masks: Tensor) -> Tree:
         share = masks.to(total.device).double() * round.weights  # [c, P]
+        # The coalition of nobody has shares of 0, and stays at w_t.
         share = share / share.sum(1, keepdim=True).clamp(min=1e-300) * total
         flat = {}
         for path, update in updates.items():
@@ -84,8 +85,8 @@ def round_value(round: Round, model: Model, graphs: Sequence[Graph], metric: str
     """The value function of a round: the gain over w_t of the `coalition_models`, float64 [c], on the test examples of
     `graphs`.
 
-    metric: "accuracy", "loss" (the gain is in -loss, nats) or another metric of `kinds.Classes.values`, for the class
-    `positive`, with the sign turned if lower is better.
+    metric: "accuracy", "loss" (the gain is in -loss, in nats for classes) or another metric of `kinds.means`, for the
+    class `positive`, with the sign turned if lower is better.
 
     Raises:
         UserError: a weight is negative, which a user's part may give; names the client.
@@ -117,5 +118,5 @@ def round_value(round: Round, model: Model, graphs: Sequence[Graph], metric: str
         values = [torch.func.vmap(evaluate)(dict(leaves(models_of(part)))).double() for part in masks.split(BATCH)]
         return torch.cat(values)
 
-    baseline = values_of(round.at.new_zeros(1, len(round.at), dtype=torch.bool))
+    baseline = values_of(round.at.new_zeros(1, len(round.at), dtype=torch.bool))  # of the coalition of nobody
     return lambda masks: values_of(masks) - baseline

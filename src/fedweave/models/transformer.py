@@ -41,8 +41,12 @@ class Transformer(AttentionModel):
 
 def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate: float = 0.0) -> Layer:
     """W_s h_i + b_s + Σ_j a_ij (W_v h_j + b_v) over the neighbors j of node i, per head, with a_ij the softmax over j
-    of (W_q h_i + b_q)ᵀ (W_k h_j + b_k) / √d: PyG's `TransformerConv`, initialized like it (uniform, 1 / √fan_in)."""
-    wide, way = heads * fan_out, "undirected"
+    of (W_q h_i + b_q)ᵀ (W_k h_j + b_k) / √d: PyG's `TransformerConv`, initialized like it (uniform, 1 / √fan_in).
+
+    Heads are joined side by side or, without `concat`, averaged. rate: dropout on a_ij.
+    """
+    wide = heads * fan_out
+    way = "undirected"  # messages go both ways
     widths = dict.fromkeys(_PROJECTIONS, wide) | {"skip": wide if concat else fan_out}
 
     def init(key: Tensor) -> Tree:
@@ -54,12 +58,14 @@ def convolution(fan_in: int, fan_out: int, heads: int, concat: bool = True, rate
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
         query, keys, values, skip = (linear(h, w[name]) + w[f"{name}_bias"] for name in _PROJECTIONS)
-        start, end = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to"))
+        start, end = (graph.edges.operator(operator_name(what, way)) for what in ("from", "to"))  # [m, n]
         rows = graph.edges.operator(operator_name("sum", way)).shape[0]
-        products = (start @ keys) * (end @ target_rows(query, rows))
+        products = (start @ keys) * (end @ target_rows(query, rows))  # [m, heads * fan_out]
         scores = linear(products, head_sums(heads, fan_out, products)) / math.sqrt(fan_out)
         drop = None if key is None or rate == 0 else random.fold(key, "attention")
         out = attend_along(graph, way, (scores, None), values, (drop, rate))
         return join_heads(out, heads, concat, target_rows(skip, rows))
 
-    return Layer(init, apply, _PROJECTIONS, operator=operator_name("sum", way), reads="entries", along=(way,))
+    return Layer(
+        init, apply, by_feature=_PROJECTIONS, operator=operator_name("sum", way), reads="entries", along=(way,)
+    )

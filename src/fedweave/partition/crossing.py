@@ -35,7 +35,7 @@ from fedweave.partition.client_data import link_masks
 from fedweave.partition.external import ends_in_data, holders_of
 
 TRIES = 32  # to find a pair that is not a link
-UNLIKE = "config.external"  # the code of data that has no links between members
+REFUSED = "config.external"  # the code of errors where links between members cannot be predicted
 LINK, NO_LINK = 1, 0
 
 
@@ -58,17 +58,18 @@ class CrossingLinks:
     """Finds the links between members that each of them knows, and pairs that are not links for evaluation."""
 
     def everywhere(self, data: Dataset, partition: Partition) -> list[Precomputed]:
-        """Each client's pairs, as lists of one length (`core.graph.FOREIGN_PAIRS` and so on)."""
+        """Each client's lists (`core.graph.FOREIGN_PAIRS` and so on), which `precompute.everywhere` pads."""
         links = data.links
         if links is None or data.edge_attrs is None or links.items is not None:
             raise ConfigError(
                 "data.external = 'predict': needs links between nodes of one kind. Set data.task = "
                 "'links', and leave users and items out.",
-                code=UNLIKE,
+                code=REFUSED,
             )
         holder, parts = holders_of(data, partition), partition.parts
         hashes = name_hashes(data, links)
-        pairs = _pairs(data, links, parts[0].split_times)
+        pairs = _pairs(data, links, parts[0].split_times)  # all parts have the same times
+        # Holders from len(parts) on are sets of nodes at the server; -1 is nobody.
         near, far = holder[pairs.near], holder[pairs.far]
         between = (near != far) & (near >= 0) & (far >= 0) & (near < len(parts)) & (far < len(parts))
         members, room = list[_Member](), 1
@@ -76,11 +77,14 @@ class CrossingLinks:
             known = KnownPairs(*(column[between & (near == at)] for column in pairs))
             members.append(_Member(links, hashes, part.nodes, known))
             room = max(room, np.bincount(holder[members[-1].far_nodes], minlength=1).max())
+        # room: the most nodes that a member asks one other member for
         return [member.arrays(np.zeros(int(room), np.int64)) for member in members]
 
     def alone(self, data: Dataset, folder: Path) -> Precomputed:
         """Raise ConfigError: between organizations no process matches the ends of links yet."""
-        raise ConfigError("data.external = 'predict': links between members are predicted in simulations.", code=UNLIKE)
+        raise ConfigError(
+            "data.external = 'predict': links between members are predicted in simulations.", code=REFUSED
+        )
 
     def tables(self, known: Mapping[str, Precomputed]) -> Mapping[str, pa.Table]:
         """No tables."""
@@ -100,8 +104,11 @@ def _pairs(data: Dataset, links: Links, split_times: tuple[float, float] | None)
         raise ValueError(f"the examples of {data.name} are no links")
     split = np.where(masks.any(0), masks.argmax(0), -1)
     source, target = attributes.ends
-    relation, one = relation_of(attributes), np.ones(attributes.total, np.int64)
-    pieces = [KnownPairs(source, target, relation, one, split), KnownPairs(target, source, relation, 0 * one, split)]
+    relation, leads = relation_of(attributes), np.ones(attributes.total, np.int64)
+    pieces = [
+        KnownPairs(source, target, relation, leads, split),
+        KnownPairs(target, source, relation, 1 - leads, split),
+    ]
     if data.outside is not None and data.outside.edge_attrs.total:
         pieces.append(_outside(data, links, split_times))
     return KnownPairs(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
@@ -112,18 +119,18 @@ def _outside(data: Dataset, links: Links, split_times: tuple[float, float] | Non
     outside = data.outside
     if outside is None:
         raise ValueError(f"{data.name} has no edges to nodes elsewhere")
-    inside = outside.edge_attrs.ends < data.nodes
+    inside = outside.edge_attrs.ends < data.nodes  # bool [2, M], true of one end of each link
     ends = ends_in_data(data)[outside.edge_attrs.ends]
-    known = (ends >= 0).all(0) & (inside[0] != inside[1])
-    leads = inside[0, known].astype(np.int64)
-    source, target = ends[:, known]
-    relation = relation_of(outside.edge_attrs)[known] if links.relations else np.zeros(known.sum(), np.int64)
+    is_held = (ends >= 0).all(0)  # bool [M]
+    leads = inside[0, is_held].astype(np.int64)
+    source, target = ends[:, is_held]
+    relation = relation_of(outside.edge_attrs)[is_held]
     if split_times is not None and outside.edge_attrs.time is not None:
-        split = np.searchsorted(split_times, outside.edge_attrs.time[known])
+        split = np.searchsorted(split_times, outside.edge_attrs.time[is_held])
     elif outside.edge_attrs.split is not None and (outside.edge_attrs.split >= 0).any():
-        split = outside.edge_attrs.split[known]
+        split = outside.edge_attrs.split[is_held]
     else:
-        hashes = hashes_of(data.node_ids)
+        hashes = hashes_of(data.node_ids)  # without a key, as for other links (`datasets.links.as_links`)
         masks = split_of(pair_hashes(hashes[source], hashes[target], relation, links.seed), links.ratios)
         split = np.where(masks.any(0), masks.argmax(0), -1)
     near = np.where(leads == 1, source, target)
@@ -147,19 +154,21 @@ class _Member:
         known, count = self._known, len(self._known.near)
         near = np.searchsorted(self._nodes, known.near)
         slot = np.searchsorted(self.far_nodes, known.far)
-        codes = np.unique((known.relation * len(self._nodes) + near) * max(1, len(self.far_nodes)) + slot)
+        # A pair is a link in either direction.
+        codes = np.unique((known.relation * len(self._nodes) + near) * len(self.far_nodes) + slot)
         rows = [np.stack([near, slot, known.relation, known.leads, known.split, np.full(count, LINK)], 1)]
         rows.append(self._no_links(rows[0], codes))
+        # The holder of the far node looks for this hash among its own RECORDS before it answers.
         evidence = pair_hashes(self._hashes[known.near], self._hashes[known.far], None, self._links.seed)
-        _, first = np.unique(slot, return_index=True)
+        _, link_of_slot = np.unique(slot, return_index=True)
         arrays = {
             FOREIGN_PAIRS: np.concatenate(rows),
             FOREIGN_TRAINED: np.flatnonzero(known.split == TRAIN)[:, None],
             FOREIGN_LINKS: codes[:, None],
-            FOREIGN_NODES: np.stack([self._hashes[self.far_nodes], evidence[first]], 1),
+            FOREIGN_NODES: np.stack([self._hashes[self.far_nodes], evidence[link_of_slot]], 1),
             RECORDS: np.unique(np.stack([evidence, near], 1), axis=0),
             NODE_NAMES: self._hashes[self._nodes][:, None],
-            ROOM: room[:, None],
+            ROOM: room[:, None],  # only its length is read
         }
         along = {name: name for name in arrays} | {NODE_NAMES: NODES}
         return Precomputed(arrays, along=along)
@@ -168,25 +177,26 @@ class _Member:
         """One pair that is not a link for each link in a split. Its near end is any of the member's nodes, or with
         several relations the link's near end; its external end is from a link of the same split. So pairs have each
         external end as often as links have it, and whether the end occurs in training shows nothing."""
+        # Columns: near end, external end, relation, whether it leads from the near end, split, y.
         rows = links[links[:, 4] >= 0]
         rows = rows[np.argsort(rows[:, 4], kind="stable")]
         many = np.bincount(rows[:, 4], minlength=3)
-        first, size = (many.cumsum() - many)[rows[:, 4]], many[rows[:, 4]]
+        start, size = (many.cumsum() - many)[rows[:, 4]], many[rows[:, 4]]  # of the link's split among the sorted rows
         ends = rows[:, 1].copy()
         keys = pair_hashes(
             self._hashes[self._nodes[rows[:, 0]]],
-            self._hashes[self.far_nodes[rows[:, 1]]] if len(rows) else np.empty(0, np.int64),
+            self._hashes[self.far_nodes[rows[:, 1]]],
             rows[:, 2],
             self._links.seed + 1,
         )
         rows[:, 5] = NO_LINK
         at = np.arange(len(rows))  # the rows whose pair is still a link
-        for attempt in range(TRIES):
+        for attempt in range(TRIES):  # draws from 8 on, as in `core.link_examples`
             if not len(at):
                 break
             if not self._links.relations:
                 rows[at, 0] = words(keys[at], 8 + 2 * attempt) % len(self._nodes)
-            rows[at, 1] = ends[first[at] + words(keys[at], 9 + 2 * attempt) % size[at]]
+            rows[at, 1] = ends[start[at] + words(keys[at], 9 + 2 * attempt) % size[at]]
             code = (rows[at, 2] * len(self._nodes) + rows[at, 0]) * len(self.far_nodes) + rows[at, 1]
             at = at[np.isin(code, codes)]
         return np.delete(rows, at, 0)

@@ -22,7 +22,7 @@ from fedweave.core.tensor_operators import DenseMatrix, ShrinkingEdges
 from fedweave.core.tree import Tree
 from fedweave.sampling.neighborhoods import Bipartite, places
 
-GCN = "gcn"  # prefix of the names of a graph convolution's matrices
+GCN = "gcn"  # begins gcn, gcn_counted (without edges' weights), gcn_bare (without loops) and gcn_bare_counted
 
 
 def sample_messages(
@@ -35,7 +35,7 @@ def sample_messages(
     "count" [steps, t, f], how many messages each represents (0: no message), "features" [steps, t, f, k] of their
     edges, "degree" [steps, t], the number of all messages, and for a layer that needs it "gcn" [steps, t, 1 + f].
     """
-    kind, _ = edge_attributes.kinds()[str(layer.operator)]
+    what, _ = edge_attributes.kinds()[str(layer.operator)]
     starts = []
     hop = {}
     edges = graph.whole_edges.of_edges()
@@ -44,24 +44,25 @@ def sample_messages(
         incoming = Incoming(*columns)
         at, exists, count = places(incoming.first, incoming.degree, targets, random.fold(keys, way), fan_out)
         flat = at.flatten(1)
+        # An empty place is the target itself, with count 0.
         start = torch.where(exists, incoming.source.gather(1, flat).view(at.shape).long(), targets[..., None])
         edge = torch.where(exists, incoming.edge.gather(1, flat).view(at.shape).long(), 0)
         features = _rows(edges.features, edge) * exists[..., None]
         tensors: Tree = {"count": count, "features": features, "degree": incoming.degree.gather(1, targets)}
-        if kind.startswith(GCN):
-            tensors["gcn"] = _gcn_weights(kind, incoming, edges, targets, start, edge, count)
+        if what.startswith(GCN):
+            tensors["gcn"] = _gcn_weights(what, incoming, edges, targets, start, edge, count)
         hop[way] = {name: value.to(graph.x.dtype) for name, value in tensors.items()}
         starts.append(start.flatten(1))
     return starts, hop
 
 
 def _gcn_weights(
-    kind: str, incoming: Incoming, edges: OfEdges, targets: Tensor, start: Tensor, edge: Tensor, count: Tensor
+    what: str, incoming: Incoming, edges: OfEdges, targets: Tensor, start: Tensor, edge: Tensor, count: Tensor
 ) -> Tensor:
     """The weights of a target itself and of its messages, as in `core.edge_attributes.EdgeMessages.matrix`: float64
     [steps, t, 1 + f]."""
-    by_count = kind.endswith("counted")
-    loops = "bare" not in kind
+    by_count = what.endswith("counted")
+    loops = "bare" not in what
     total = (incoming.degree.to(torch.float64) if by_count else incoming.strength) + loops
     scale = torch.where(total > 0, total.rsqrt(), 0.0)
     target_scale = scale.gather(1, targets)[..., None]
@@ -77,19 +78,19 @@ def _rows(table: Tensor, at: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SampledMessages(ShrinkingEdges):
-    """The messages of one layer between sampled nodes; operators: the hop of one step, by way (`sample_messages`)."""
+    """The messages of one layer between sampled nodes; hop: of one step, by way (`sample_messages`)."""
 
-    operators: Mapping[str, Tree]
+    hop: Mapping[str, Tree]
 
     def operator(self, kind: str) -> Operator:
         """The estimate of the matrix `kind` over all messages."""
         what, way = edge_attributes.kinds().get(kind, ("", ""))
-        if way not in self.operators:
+        if way not in self.hop:
             raise ValueError(f"sampled messages have no operator {kind!r}, only operators of sampled single edges")
-        tensors = self.operators[way]
+        tensors = self.hop[way]
         count, features, degree = tensors["count"], tensors["features"], tensors["degree"]
         t, fan_out = count.shape
-        ways = [one for one in WAYS if one in self.operators]
+        ways = [one for one in WAYS if one in self.hop]  # the order in which layers name their ways
         first = t * (1 + fan_out * ways.index(way))  # the row of the first message of this way
         share = count / degree.clamp(min=1)[:, None]  # [t, f]
         if what.startswith(GCN):
@@ -107,12 +108,14 @@ class SampledMessages(ShrinkingEdges):
             return Into(share)
         if what == "from":
             return From(first, count)
-        return To(count)
+        if what == "to":
+            return To(count)
+        raise ValueError(f"sampled messages have no operator {kind!r}")
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The rows `first`, …, first + count - 1."""
+    """The rows `first`, …, first + count - 1: one end of each edge that is an example (`minibatches.edges_of`)."""
 
     first: int
     count: int

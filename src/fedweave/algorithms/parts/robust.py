@@ -2,7 +2,8 @@
 
 Each part reads every client's update, so none can be combined with secure aggregation. These parts replace weighting by
 size, because a client could report a false size. An update of exactly 0, which clients without training examples send,
-does not count: it would be a vote for leaving the model unchanged.
+does not count: it would be a vote for leaving the model unchanged. The server reads which updates are 0, so the rounds
+of these parts vary (`Part.rounds_vary`).
 """
 
 from collections.abc import Callable
@@ -34,8 +35,8 @@ class Median(Uniform):
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         def median(ascending: np.ndarray) -> np.ndarray:
-            middle: np.ndarray = ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2]
-            return middle / 2
+            two_middle: np.ndarray = ascending[(len(ascending) - 1) // 2] + ascending[len(ascending) // 2]
+            return two_middle / 2
 
         return _from_sorted(round, median)
 
@@ -53,14 +54,14 @@ class TrimmedMean(Uniform):
     rounds_vary = True
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        self._trim_count(len(fed.clients))
+        self._trim_count(len(fed.clients))  # raises an error if it is 0 even where all clients reply
         return {}
 
     def aggregate(self, state: Tree, round: Round) -> Tree:
         cut = self._trim_count(len(round.at))
 
         def trimmed_mean(ascending: np.ndarray) -> np.ndarray:
-            # Updates of 0 do not count, so that fewer than P rows may be here; one or two rows remain.
+            # Updates of 0 do not count, so fewer than P rows may be here; at least one row remains.
             rows = min(cut, (len(ascending) - 1) // 2)
             mean: np.ndarray = ascending[rows : len(ascending) - rows].mean(0)
             return mean
@@ -73,7 +74,7 @@ class TrimmedMean(Uniform):
         Raises:
             UserError: it is 0, so that no update would be left out.
         """
-        cut = int(self.beta * clients + 1e-9)
+        cut = int(self.beta * clients + 1e-9)  # in binary, 0.29 * 100 is a little less than 29
         if not cut:
             raise UserError(
                 f"trimmed_mean: beta = {self.beta:g} of {clients} clients leaves out none; raise beta, or "
@@ -133,7 +134,7 @@ def krum_scores(updates: Tensor, malicious: int) -> Tensor:
     """s(i) = Σ ‖V_i − V_j‖² over the P − f − 2 nearest neighbors j of each of the `updates` float64 [P, D]: [P]."""
     products = updates @ updates.T  # [P, P]
     squares = products.diagonal()
-    distances = (squares[:, None] + squares - 2 * products).clamp(min=0)  # [P, P]
+    distances = (squares[:, None] + squares - 2 * products).clamp(min=0)  # [P, P]; rounding could make 0 negative
     ascending = distances.fill_diagonal_(torch.inf).sort(1).values
     return ascending[:, : len(updates) - malicious - 2].sum(1)
 
@@ -190,6 +191,7 @@ class Bulyan(Uniform):
         updates = round.updates[moving if moving.sum() >= self._min_clients else torch.ones_like(moving)]
         selection, remaining = list[Tensor](), updates
         for _ in range(len(updates) - 2 * self.malicious):
+            # f is lowered where few updates remain, so that Krum looks at one neighbor at least.
             scores = krum_scores(remaining, min(self.malicious, max(len(remaining) - 3, 0)))
             best = int(scores.argmin())
             selection.append(remaining[best])

@@ -1,5 +1,5 @@
-"""References for link prediction: scores that use only the training links, on the pairs that
-models are tested on (Liben-Nowell and Kleinberg 2007, "The link-prediction problem for social networks", section 3).
+"""References for link prediction: scores by the edges that carry messages, on the pairs that models are
+tested on (Liben-Nowell and Kleinberg 2007, "The link-prediction problem for social networks", section 3).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.core.candidates import Queries, behind
-from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, TEST
+from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, QUERY, QUERY_COUNT, TEST
 from fedweave.core.link_examples import LinkExamples
 from fedweave.experiment.build import Built
 from fedweave.experiment.graphs import links_of
@@ -36,7 +36,7 @@ class RowProducts(NamedTuple):
         return np.asarray(self.first[u].multiply(self.second[v]).sum(1)).ravel()
 
     def of_all(self, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """float64 [m, k], of each u with each v."""
+        """float64 [len(u), len(v)], of each u with each v."""
         return np.asarray((self.first[u] @ self.second[v].T).toarray())
 
 
@@ -73,16 +73,16 @@ def link_references(built: Built) -> dict[str, float]:
     evaluated = set(built.fed.evaluated_clients or names)
     clients = list[tuple[LinkExamples, int]]()
     for name, share in zip(names, shares(data, partition.parts), strict=True):
-        if name in evaluated or len(built.fed.clients) == 1:
+        if name in evaluated:
             clients.append((links_of(share), share.nodes))
 
     # 2. Their links to other members' nodes, if models are trained on these.
     crossing = list[tuple[LinkExamples, int, Mapping[str, np.ndarray]]]()
     finder = next((finder for finder in built.algorithm.finders if isinstance(finder, CrossingLinks)), None)
     if finder is not None:
-        everywhere = zip(names, finder.everywhere(data, partition), strict=False)
+        everywhere = zip(names, finder.everywhere(data, partition), strict=True)
         arrays_of_clients = [precomputed.arrays for name, precomputed in everywhere if name in evaluated]
-        for (links, nodes), arrays in zip(clients, arrays_of_clients, strict=False):
+        for (links, nodes), arrays in zip(clients, arrays_of_clients, strict=True):
             crossing.append((links, nodes, arrays))
 
     # 3. The metrics of each reference on both.
@@ -105,18 +105,19 @@ def _test_metrics_across(
     arrays: Mapping[str, np.ndarray],
     reference: Callable[[sp.csr_matrix], RowProducts],
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The pairs of metrics of one client's test links to other members' nodes, by the training links that it knows
-    itself; external nodes come behind its own."""
+    """The (sum, count) pairs of metrics of one client's test links to other members' nodes, by its edges that carry
+    messages and its training links to such nodes; external nodes come behind its own. Nothing without test links."""
     table, trained, ends = arrays[FOREIGN_PAIRS], arrays[FOREIGN_TRAINED], arrays[FOREIGN_NODES]
-    tested = np.flatnonzero((table[:, 4] == TEST) & (table[:, 5] >= 0))
+    # Columns: own node, external node, relation, whether it leads from the own node, split, y.
+    tested = np.flatnonzero(table[:, 4] == TEST)
     if not len(tested):
         return
     source, target = table[:, 0], nodes + table[:, 1]  # [pairs]
-    rows, size = trained[trained >= 0], nodes + len(ends)
+    rows, size = trained[:, 0], nodes + len(ends)
     first = np.concatenate([links.edges[0], source[rows], target[rows]])
     second = np.concatenate([links.edges[1], target[rows], source[rows]])
     adjacency = sp.csr_matrix((np.ones(len(first)), (first, second)), shape=(size, size))
-    adjacency.data[:] = 1
+    adjacency.data[:] = 1  # a pair may have several links
     score = reference(adjacency).of_pairs(source[tested], target[tested])
     logits, y = torch.from_numpy(np.stack([0 * score, score], 1)), torch.from_numpy(table[tested, 5])  # [t, 2], [t]
     pairs = counts(logits, y, torch.ones(1, len(tested), dtype=torch.bool, device="cpu"))
@@ -126,15 +127,16 @@ def _test_metrics_across(
 def _test_metrics(
     links: LinkExamples, nodes: int, reference: Callable[[sp.csr_matrix], RowProducts]
 ) -> Iterator[dict[str, torch.Tensor]]:
-    """The (sum, count) pairs of metrics over one client's test links."""
+    """The (sum, count) pairs of metrics over one client's test links. Nothing without test links."""
     ones = np.ones(links.edges.shape[1])
     adjacency = sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes))
     products = reference(adjacency)
     source, target, _ = links.pairs
-    tested = links.masks[TEST].copy()
-    candidate = links.ranks[0] >= 0
-    tested[candidate] = links.masks[TEST][links.ranks[0][candidate] // 2]
-    places = np.flatnonzero(tested)
+    # Test links and pairs, and the candidates of test links (`Graph.ranks` has twice the row of a link).
+    is_scored = links.masks[TEST].copy()
+    candidate = links.ranks[QUERY] >= 0
+    is_scored[candidate] = links.masks[TEST][links.ranks[QUERY][candidate] // 2]
+    places = np.flatnonzero(is_scored)
     if not len(places):
         return
     scores = np.zeros(len(source))  # [pairs]
@@ -143,15 +145,15 @@ def _test_metrics(
         scores[chunk] = products.of_pairs(source[chunk], target[chunk])
     logits, masks = torch.from_numpy(np.stack([0 * scores, scores], 1)), torch.from_numpy(links.masks[TEST:])
     pairs = counts(logits, torch.from_numpy(links.y), masks)
-    if links.ranks[1].any():
-        behind = None if links.queries is None else _behind(links, nodes, products)
-        ranked = ranking.per_link(logits[:, 1], torch.from_numpy(links.ranks), behind)
+    if links.ranks[QUERY_COUNT].any():
+        above = None if links.queries is None else _behind(links, nodes, products)
+        ranked = ranking.per_link(logits[:, 1], torch.from_numpy(links.ranks), above)
         pairs |= ranking.sum_links(ranked, masks)
     yield {name: pair[0] for name, pair in pairs.items()}
 
 
 def _behind(links: LinkExamples, nodes: int, products: RowProducts) -> torch.Tensor:
-    """The number of nodes that score above each test link."""
+    """How many candidates score above each test link in its queries, a tie as half: float64 [e, 2]."""
     if links.queries is None:
         raise ValueError("these links are ranked among pairs")
     queries, *rest = (torch.from_numpy(part) for part in links.queries)

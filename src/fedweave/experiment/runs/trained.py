@@ -42,17 +42,18 @@ def partition_columns(built: Built) -> Record:
     return columns | {"client": client_ids(len(columns["client"]), built.partition.names)}
 
 
-def check_unchanged(directory: Path, config: Config, built: Built, reached: Checkpoint) -> None:
+def check_unchanged(directory: Path, config: Config, built: Built, checkpoint: Checkpoint) -> None:
     """Refuse what the directory's configuration gives now, unless its data and clients are those that the run noted.
 
     Raises:
         UserError: names what has changed.
     """
     now = digests(built.data) | plugins.digests(config.plain())
-    check_same(reached.source, now, directory, "Bring it back; new data are for `predict --data`.")
-    if not (directory / PARTITION).exists():
+    check_same(checkpoint.source, now, directory, "Bring it back; new data are for `predict --data`.")
+    if not (directory / PARTITION).exists():  # a copy of the folder may lack it
         return
     saved_table, table = read_table(directory, PARTITION), pa.table(partition_columns(built))
+    # Another version of fedweave may have other columns.
     columns = [name for name in table.column_names if name in saved_table.column_names]
     if saved_table.select(columns).to_pylist() != table.select(columns).to_pylist():
         raise UserError(
@@ -102,7 +103,10 @@ MODELS: tuple[str, ...] = get_args(Which)
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run, with its clients as they were left. state: the server's. when: after which round both are."""
+    """A finished run, with its clients as they were left.
+
+    state: the server's. when: the round after which server and clients are as here.
+    """
 
     directory: Path
     config: Config
@@ -142,7 +146,7 @@ class Trained:
         if which == "global":
             w = algorithm.one_model(self.state)
             return dict.fromkeys(fed.clients, check_fits(w, algorithm.test_net, self.directory))
-        fed.begin(fed.round)
+        fed.begin(fed.round)  # each call draws the same random numbers
         algorithm.deploy(self.state, fed, "trained" if which == "trained" else "personal")
         states = fed.snapshot()
         weights = {client: state["model"] for client, state in states.items() if "model" in state}
@@ -195,9 +199,9 @@ def load_checkpoint(directory: Path, config: Config) -> Checkpoint:
     Raises:
         UserError: a file of a plug-in of the configuration has changed.
     """
-    reached = Checkpoint.load(directory / CHECKPOINT)
-    check_same(reached.source, plugins.digests(config.plain()), directory, "Bring it back, or train again.")
-    return reached
+    checkpoint = Checkpoint.load(directory / CHECKPOINT)
+    check_same(checkpoint.source, plugins.digests(config.plain()), directory, "Bring it back, or train again.")
+    return checkpoint
 
 
 def load_global_model(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tree]:
@@ -208,6 +212,7 @@ def load_global_model(directory: Path, config: Config, when: When = "last") -> t
     """
     summary = read_summary(directory / SUMMARY)
     plugin, features = config.model.make(), int(summary["features"])
+    # Only where examples have no classes is the number of outputs written.
     outputs = int(summary.get("outputs") or summary["class_count"])
     if "edges" in summary:
         model = model_of_form(plugin, summary["edges"], features, outputs, config.decoder)
@@ -239,6 +244,7 @@ def load_trained(directory: Path, config: Config, instead: str, when: When = "la
     check_unchanged(directory, config, built, checkpoint)
     checkpoint = checkpoint.at(when)
     built.fed.restore(checkpoint.fed, checkpoint.data)
+    # `best` is empty where the last round is the best one.
     is_earlier = when == "best" and bool(checkpoint.best)
     built.fed.begin(int(checkpoint.best["round"]) if is_earlier else checkpoint.round)
     return Trained(directory, config, built, to(checkpoint.state, built.fed.device), when)

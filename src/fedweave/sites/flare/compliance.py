@@ -62,10 +62,11 @@ class Report:
 
     def sign(self, folder: Path) -> "Report":
         """A copy of the report with a signature by the key in a `folder` of a project. It replaces an earlier signature
-        of the same signer.
+        of the same signer. All earlier signatures must fit, the one that is replaced too.
 
         Raises:
             ConfigError: the folder has no certificate and key.
+            UserError: an earlier signature does not fit.
         """
         from fedweave.sites.protocols.identity import read_identity
 
@@ -93,12 +94,12 @@ class Report:
         unsigned = "This report has no signature. Sign it with the key in a folder: --sign FOLDER."
         text = (_HOW_TO_CHECK if rows else unsigned,)
         signer = self.document.signer
-        unknown = bool(signer) and bool(rows) and signer not in {one.name for one in self.signatures}
-        warnings = (f"{signer}, whose report this is, has not signed it: others could have changed it.",) * unknown
+        lacks_own = bool(signer) and bool(rows) and signer not in {one.name for one in self.signatures}
+        warnings = (f"{signer}, whose report this is, has not signed it: others could have changed it.",) * lacks_own
         table = grid(rows, tuple(rows[0]) if rows else ())
         last = Section("Signatures", text, warnings, table, (f"SHA-256 {digest}",))
-        signed_by = (("report of", signer),) if signer else ()
-        facts = (("number", number), *signed_by, *self.document.facts)
+        report_of = (("report of", signer),) if signer else ()
+        facts = (("number", number), *report_of, *self.document.facts)
         return replace(self.document, number=number, facts=facts, sections=(*self.document.sections, last))
 
 
@@ -109,7 +110,7 @@ def write_report(path: Path, report: Report) -> None:
         UserError: the file exists and is not a report.
     """
     if path.exists():
-        _parse(path)
+        _parse(path)  # which refuses all else
     text = json.dumps(asdict(report), indent=1)
     write(path, lambda file: file.write(text.encode() + b"\n"))
 
@@ -158,8 +159,9 @@ def _parse(path: Path) -> Report:
     return report
 
 
-def _check(one: Signature, document: Document, by: "Identity | Authority | None") -> None:
-    """Raise an error unless the signature fits the document and its certificate was valid when it was made."""
+def _check(one: Signature, document: Document, trusted: "Identity | Authority | None") -> None:
+    """Raise an error unless the signature fits the document, and its certificate was valid then and is one that
+    `trusted` accepts; None accepts those of every issuer."""
     from fedweave.sites.protocols.identity import CHANGED, Identity, check_signed
 
     try:
@@ -169,8 +171,11 @@ def _check(one: Signature, document: Document, by: "Identity | Authority | None"
             datetime.fromisoformat(one.at),
         )
         arguments = one.name, certificate, signature, _message_to_sign(document, one.name, one.at)
-        by.check(*arguments, at) if isinstance(by, Identity) else check_signed(*arguments, by, at)
-    except (CallRefused, ValueError) as error:
+        if isinstance(trusted, Identity):
+            trusted.check(*arguments, at)
+        else:
+            check_signed(*arguments, trusted, at)
+    except (CallRefused, ValueError) as error:  # ValueError: not base64 or not a time, which no signer writes
         changed = not isinstance(error, CallRefused) or error.code == CHANGED
         why = f": the report was changed after {one.name} had signed it" if changed else ""
         raise UserError(f"{error}{why}; ask for it again.") from error
@@ -204,13 +209,13 @@ def of_site(folder: Path, run: str = "") -> Document:
     times = [str(note["at"]) for note in (*notes, *refusals)]
     sites = chain.from_iterable(note.get("sites", ()) for note in notes)
     peers = sorted({str(site) for site in sites} - {name})
-    called = {who: about.parties[who] for who in (*peers, SERVER) if who in about.parties}
+    legal_names = {who: about.parties[who] for who in (*peers, SERVER) if who in about.parties}
     size = upload_size(kinds)
     readers = set[str]()
     for kind in kinds:
-        if kind.direction != "down":
+        if kind.direction != "down":  # to the server or to peers
             readers |= {*kind.receivers}
-    names = [called.get(who, f"the {who}" if who == SERVER else who) for who in sorted(readers)]
+    names = [legal_names.get(who, f"the {who}" if who == SERVER else who) for who in sorted(readers)]
     rows = list[dict[str, str]]()
     for one in runs:
         for note in one.joined:
@@ -233,7 +238,7 @@ def of_site(folder: Path, run: str = "") -> Document:
     refused = tuple(chain.from_iterable(map(refusal_lines, runs)))
     return Document(
         title=f"What left {about.legal_name or name}",
-        facts=tuple(_facts(name, about, called, peers, notes, period(ledger, times), run).items()),
+        facts=tuple(_facts(name, about, legal_names, peers, notes, period(ledger, times), run).items()),
         lead=(
             f"{size} left the site in {sum(bool(one.flows) for one in runs):,} of {counted(len(begun), 'run')}, to "
             f"{listed(names)}, and to no one "
@@ -242,7 +247,7 @@ def of_site(folder: Path, run: str = "") -> Document:
             else "Nothing has left the site.",
         ),
         sections=(
-            messages_section(kinds, len(peers) + 1, called),
+            messages_section(kinds, len(peers) + 1, legal_names),
             asked,
             _spent(summary),
             _policy(summary.rules),
@@ -262,7 +267,7 @@ def certificate_name(folder: Path) -> str:
 
 
 def _facts(
-    name: str, about: About, called: Record, peers: list[str], notes: list[Record], period: str, run: str
+    name: str, about: About, legal_names: Record, peers: list[str], notes: list[Record], period: str, run: str
 ) -> dict[str, str]:
     """The site and its owner, the runs, the period, and who asked for which purpose."""
     stated = dict[str, str]()
@@ -272,8 +277,8 @@ def _facts(
     if stated["submitter"]:
         by.append(f"as the server says, with the certificate of {stated['submitter']}")
     owner = f"{about.legal_name} (site {name})" if about.legal_name else f"site {name}; its site.toml has no legal_name"
-    parties = [f"{called[SERVER]} (the server)"] if SERVER in called else []
-    parties += [f"{called[one]} (site {one})" if one in called else one for one in peers]
+    parties = [f"{legal_names[SERVER]} (the server)"] if SERVER in legal_names else []
+    parties += [f"{legal_names[one]} (site {one})" if one in legal_names else one for one in peers]
     return {
         "of": owner,
         **({"contact": about.contact} if about.contact else {}),
@@ -303,9 +308,10 @@ def _spent(summary: Audit) -> Section:
             row |= {"allowed": form.format(limit), "left": form.format(max(0, limit - amount))}
         rows.append(row)
     if cost.unbounded and not epsilon:
-        rows[0]["spent"] = "none holds"
+        rows[0]["spent"] = "none holds"  # nothing that left had noise
     text = "Over all runs of the site, as its policy counts."
     if cost.unbounded:
+        # The end of the sentence: what the cap on ε does not cover.
         exempt = free(summary) if rules.epsilon is not None else ""
         text += f" The ε covers what left with noise; nothing limits what the rest reveals{exempt}."
     if summary.lost:
@@ -318,7 +324,7 @@ def _policy(rules: Rules) -> Section:
     values, texts = {name: vars(rules)[name] for name in _ALWAYS} | rules.plain(), meanings(Rules.__mro__)
     rows = list[dict[str, str]]()
     for name, value in values.items():
-        meaning = re.sub(r" \(?`[^`]*`\)?", "", texts[name])  # without names of the program
+        meaning = re.sub(r" \(?`[^`]*`\)?", "", texts[name])  # without the names in "(`policy.deny`)"
         rows.append({"rule": name, "value": _value(value), "what it means": meaning})
     digest = sha256(json.dumps(rules.plain(), sort_keys=True).encode()).hexdigest()
     text = f"Enforced by the site itself before anything is sent. SHA-256 of what is set: {digest}."

@@ -16,25 +16,26 @@ from fedweave.sites.flare.provision import USER, kind
 from fedweave.sites.flare.requests import SERVER
 from fedweave.sites.protocols.identity import REFUSED, REVOKED, STARTUP, common_names, read_root
 
+ROOT = "rootCA.pem"  # the authority's certificate, in the folder of a member's certificate
+AGAIN = "Ask the project's operator for the folder again"
+
 
 def certificate(path: Path) -> x509.Certificate:
     """The certificate in a file."""
     try:
         return x509.load_pem_x509_certificate(read(path))
     except (UserError, ValueError) as error:
-        raise UserError(
-            f"{path} is no certificate ({error}). Ask the project's operator for the folder again."
-        ) from error
+        raise UserError(f"{path} is no certificate ({error}). {AGAIN}.") from error
 
 
 def lasts(folder: Path) -> timedelta | None:
     """How long the certificates of a member and of the authority in a member's folder are both still valid, negative
     after that; None for a folder without a certificate."""
     kit = folder / STARTUP
-    files = [path for path in (kit / "client.crt", kit / "server.crt") if path.exists()]
-    if not files:
+    local = [path for path in (kit / "client.crt", kit / "server.crt") if path.exists()]  # a member has one of the two
+    if not local:
         return None
-    return min(certificate(each).not_valid_after_utc for each in (files[0], kit / "rootCA.pem")) - datetime.now(UTC)
+    return min(certificate(path).not_valid_after_utc for path in (local[0], kit / ROOT)) - datetime.now(UTC)
 
 
 def fingerprint(key: CertificatePublicKeyTypes) -> str:
@@ -89,10 +90,6 @@ def check_certificate(path: Path) -> None:
         )
 
 
-ROOT = "rootCA.pem"  # the authority's certificate, in the folder of a member's certificate
-AGAIN = "Ask the project's operator for the folder again"
-
-
 def check_startup(folder: Path) -> Path:
     """Check the folder of a member or of the administrator; returns the certificate's file.
 
@@ -100,7 +97,7 @@ def check_startup(folder: Path) -> Path:
         UserError: the certificate is not valid now, was issued for another member or by another authority, was revoked,
             or does not fit the key; or a file of settings is damaged. Names the file.
     """
-    path = folder / "startup" / f"{kind(folder)}.crt"
+    path = folder / STARTUP / f"{kind(folder)}.crt"  # the administrator's is client.crt, too
     check_certificate(path)
     check_issuer(path, path.with_name(ROOT))
     check_name(path, member_name(folder))
@@ -118,15 +115,15 @@ def member_name(folder: Path) -> str:
     return SERVER if kind(folder) == "server" else folder.resolve().name
 
 
-def check_key(path: Path, cert_path: Path) -> None:
+def check_key(key_path: Path, cert_path: Path) -> None:
     """Refuse a file that is not a private key, or that does not fit the certificate in `cert_path`."""
     try:
-        key = load_pem_private_key(read(path), None)
+        key = load_pem_private_key(read(key_path), None)
     except (UserError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is no private key ({error}). {AGAIN}.") from error
+        raise UserError(f"{key_path} is no private key ({error}). {AGAIN}.") from error
     public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if public != certificate(cert_path).public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo):
-        raise UserError(f"{path} is not the key of {cert_path}: they are of different folders. {AGAIN}.")
+        raise UserError(f"{key_path} is not the key of {cert_path}: they are of different folders. {AGAIN}.")
 
 
 def check_settings(folder: Path) -> None:
