@@ -136,8 +136,8 @@ class Folder(NodeSettings, Tabular):
         if self.of_edges:
             if self.external == "predict":
                 public = fields["public"]
-                codes = None if public is None else np.where(public.any(0), public.argmax(0), -1)[outside_rows]
-                _describe_outside(fields, y=fields["y"][outside_rows], split=codes)
+                given = None if public is None else np.where(public.any(0), public.argmax(0), -1)[outside_rows]
+                _describe_outside(fields, y=fields["y"][outside_rows], split=given)
             self._describe_edges(tables, rows, fields)
         return fields
 
