@@ -27,7 +27,7 @@ from fedweave.core import model as core_models
 from fedweave.core import random
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.federation import Client
-from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, NODE_NAMES, TEST, TRAIN, Graph
+from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, NODE_NAMES, TEST, TRAIN, VAL, Graph
 from fedweave.core.graph_arrays import graph_arrays
 from fedweave.core.links import Links
 from fedweave.core.tree import Tree, encoded_size, leaves
@@ -458,6 +458,36 @@ def test_a_pair_of_one_file_has_its_relation_and_its_split(tmp_path: Path) -> No
     links = table[table[:, 5] == 1]  # own end, external end, relation, whether it leads, split, y
     assert built.data.links.relations == ("knows", "owes")
     assert links[:, [0, 2, 4]].tolist() == [[0, 1, TRAIN], [1, 0, TEST]]
+
+
+@pytest.mark.parametrize("external", ["predict", "features"])
+def test_links_have_their_splits_in_any_order_of_rows(tmp_path: Path, external: str) -> None:
+    edges = [
+        ("a3", "b1", "val"),
+        ("a2", "a3", "test"),
+        ("a1", "b1", "test"),
+        ("a2", "b1", "val"),
+        ("a1", "a2", "train"),
+    ]
+    for member, nodes, rows in (("a", ["a1", "a2", "a3"], edges), ("b", ["b1", "b2"], [("b1", "b2", "train")])):
+        (tmp_path / member).mkdir()
+        csv.write_csv(pa.table({"id": nodes, "x": np.arange(float(len(nodes)))}), tmp_path / member / "nodes.csv")
+        columns = zip(("source", "target", "split"), zip(*rows, strict=True), strict=True)
+        csv.write_csv(pa.table(dict(columns)), tmp_path / member / "edges.csv")
+    data = {"name": "members", "path": str(tmp_path), "task": "links", "external": external, "rank_negatives": 0}
+    parts = ["foreign_ends"] if external == "predict" else []
+    algorithm = {"name": "fedavg", "parts": parts}
+    built = build(resolve(document(data=data, partition={"name": "column"}, algorithm=algorithm)))
+    graph = built.fed.graphs["a"]
+    links = graph.pairs[:2, graph.y == 1].T.tolist()
+    splits = graph.masks[:, graph.y == 1].int().argmax(0).tolist()
+    expected = {(0, 1): TRAIN, (1, 2): TEST}
+    assert {
+        (*sorted(ends),): split for ends, split in zip(links, splits, strict=True) if ends[0] != ends[1]
+    } == expected
+    if external == "predict":
+        table = graph.extra[FOREIGN_PAIRS]
+        assert table[table[:, 5] == 1][:, [0, 4]].tolist() == [[0, TEST], [1, VAL], [2, VAL]]
 
 
 # --- refusals ---

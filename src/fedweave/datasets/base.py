@@ -49,6 +49,11 @@ def to_undirected(ends: np.ndarray, nodes: int) -> np.ndarray:
     return edges
 
 
+def split_numbers(masks: np.ndarray) -> np.ndarray:
+    """int64 [e]: TRAIN, VAL or TEST (`core.graph`) of masks bool [3, e], -1 for none."""
+    return np.where(masks.any(0), masks.argmax(0), -1)
+
+
 def distinct(codes: np.ndarray, owned: bool = False) -> np.ndarray:
     """The different values of int64 [m], sorted; numpy.unique hashes, which takes 100 times longer on millions. owned:
     whether this function may change `codes`, because the caller does not need them later."""
@@ -141,7 +146,7 @@ def write(dataset: "Dataset", path: Path) -> None:
             arrays.pop(key, None)
         arrays["edge_y"] = dataset.y
         if dataset.public is not None:
-            arrays["edge_split"] = np.where(dataset.public.any(0), dataset.public.argmax(0), -1)
+            arrays["edge_split"] = split_numbers(dataset.public)
     if dataset.outside is not None:
         edge_attrs, names = dataset.outside
         add(edge_attrs, OUTSIDE)

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.types import Record
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, split_numbers
 from fedweave.datasets.check import refuse
 from fedweave.datasets.column_names import EDGES, NODES, OF_EXAMPLES, check_columns
 from fedweave.datasets.columns import ABSENT_END, external_names, ids_of, masks_of, owners_of
@@ -120,23 +120,31 @@ class Folder(NodeSettings, Tabular):
         """Separates edges to nodes elsewhere from the others, and describes edges that are the examples."""
         nodes, (ends, rows) = tables.nodes.rows, record["ends"]
         outside_rows = np.empty(0, np.int64)
+        with_split = self.of_links and "split" in tables.edges.columns
         if self.external != "refuse":
-            every = plain_edges(ends) if record["edge_attrs"] is None else record["edge_attrs"]
-            inside, record["outside"] = separate(every, nodes, tuple(record["elsewhere"].to_pylist()))
+            names = tuple(record["elsewhere"].to_pylist())
+            plain = record["edge_attrs"] is None
+            every = plain_edges(ends) if plain else record["edge_attrs"]
+            inside, record["outside"] = separate(every, nodes, names)
+            if plain and with_split:  # in the table's order, as the splits are
+                inside, outside = separate(EdgeAttributes(np.sort(ends, 0), False), nodes, names)
+                if self.external == "predict":
+                    record["outside"] = outside
             is_inside = np.maximum(*ends) < nodes
             rows, outside_rows = rows[is_inside], rows[~is_inside]
             record |= {"ends": (inside.ends, rows), "edge_attrs": None if record["edge_attrs"] is None else inside}
         fields = super().dataset_fields(tables, record)
-        if self.of_links and "split" in tables.edges.columns:
+        if with_split:
             split = masks_of(tables.edges, np.zeros(tables.edges.rows, np.int64), "edge")  # [3, rows]
-            codes = np.where(split.any(0), split.argmax(0), -1)
+            codes = split_numbers(split)
             attributes = fields["edge_attrs"] or EdgeAttributes(record["ends"][0], False)
             fields |= {"edge_attrs": attributes._replace(split=codes[rows])}
-            _describe_outside(fields, split=codes[outside_rows])
+            if self.external == "predict":
+                _describe_outside(fields, split=codes[outside_rows])
         if self.of_edges:
             if self.external == "predict":
                 public = fields["public"]
-                given = None if public is None else np.where(public.any(0), public.argmax(0), -1)[outside_rows]
+                given = None if public is None else split_numbers(public)[outside_rows]
                 _describe_outside(fields, y=fields["y"][outside_rows], split=given)
             self._describe_edges(tables, rows, fields)
         return fields
@@ -160,9 +168,8 @@ class Folder(NodeSettings, Tabular):
 
 def _describe_outside(fields: Record, **columns: np.ndarray | None) -> None:
     """Give links to nodes elsewhere their relation and split."""
-    if fields.get("outside") is not None:
-        edge_attrs = fields["outside"].edge_attrs._replace(**columns)
-        fields["outside"] = fields["outside"]._replace(edge_attrs=edge_attrs)
+    edge_attrs = fields["outside"].edge_attrs._replace(**columns)
+    fields["outside"] = fields["outside"]._replace(edge_attrs=edge_attrs)
 
 
 _MEMBERS = "Name the folder whose sub-folders are the members, each with nodes and edges; see docs/data-format.md."

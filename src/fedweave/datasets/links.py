@@ -12,7 +12,7 @@ from fedweave.core.link_examples import relation_of
 from fedweave.core.link_hashes import hashes_of, pair_hashes, split_of
 from fedweave.core.links import OF_DATA, Links
 from fedweave.core.types import Values
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, split_numbers
 from fedweave.datasets.external import plain_edges
 from fedweave.errors import ConfigError
 
@@ -114,7 +114,7 @@ def _unique_links(data: Dataset, kinds: bool) -> tuple[EdgeAttributes, tuple[str
         once = data.edges[0] < data.edges[1]
         return plain_edges(data.edges[:, once])._replace(y=None if kind is None else kind[once]), ()
     if attributes.examples and data.links is None:  # edges whose classes are their relations
-        split = None if data.public is None else np.where(data.public.any(0), data.public.argmax(0), -1)
+        split = None if data.public is None else split_numbers(data.public)
         attributes = attributes._replace(y=data.y if data.classes > 1 else None, split=split)
     if not kinds:
         attributes = attributes._replace(y=None)

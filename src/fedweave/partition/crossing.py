@@ -28,7 +28,7 @@ from fedweave.core.link_examples import relation_of
 from fedweave.core.link_hashes import hashes_of, pair_hashes, split_of, words
 from fedweave.core.links import Links
 from fedweave.core.operators import NODES, Precomputed
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, split_numbers
 from fedweave.errors import ConfigError
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import link_masks
@@ -102,7 +102,7 @@ def _pairs(data: Dataset, links: Links, split_times: tuple[float, float] | None)
     attributes, masks = data.edge_attrs, link_masks(data, split_times)
     if attributes is None:
         raise ValueError(f"the examples of {data.name} are no links")
-    split = np.where(masks.any(0), masks.argmax(0), -1)
+    split = split_numbers(masks)
     source, target = attributes.ends
     relation, leads = relation_of(attributes), np.ones(attributes.total, np.int64)
     pieces = [
@@ -132,7 +132,7 @@ def _outside(data: Dataset, links: Links, split_times: tuple[float, float] | Non
     else:
         hashes = hashes_of(data.node_ids)  # without a key, as for other links (`datasets.links.as_links`)
         masks = split_of(pair_hashes(hashes[source], hashes[target], relation, links.seed), links.ratios)
-        split = np.where(masks.any(0), masks.argmax(0), -1)
+        split = split_numbers(masks)
     near = np.where(leads == 1, source, target)
     far = np.where(leads == 1, target, source)
     return KnownPairs(near, far, relation, leads, split)
