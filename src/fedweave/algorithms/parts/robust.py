@@ -106,8 +106,7 @@ class Krum(Part):
     def weigh(self, state: Tree, round: Round) -> Tensor:
         """1 / m for the m best updates, 0 for the others; if too few updates are not 0, updates of 0 count too."""
         self._check(len(round.at))
-        moving = _moving(round)
-        voters = (moving if moving.sum() >= self._min_clients else torch.ones_like(moving)).nonzero()[:, 0]
+        voters = _voters(round, self._min_clients)
         best = voters[krum_scores(round.updates[voters], self.malicious).argsort(stable=True)[: self.keep]]
         return torch.zeros_like(round.at, dtype=torch.float64).index_fill(0, best, 1 / self.keep)
 
@@ -187,8 +186,7 @@ class Bulyan(Uniform):
     def aggregate(self, state: Tree, round: Round) -> Tree:
         """The means; if too few updates are not 0, updates of 0 count too."""
         self._check(len(round.at))
-        moving = _moving(round)
-        updates = round.updates[moving if moving.sum() >= self._min_clients else torch.ones_like(moving)]
+        updates = round.updates[_voters(round, self._min_clients)]
         selection, remaining = list[Tensor](), updates
         for _ in range(len(updates) - 2 * self.malicious):
             # f is lowered where few updates remain, so that Krum looks at one neighbor at least.
@@ -281,6 +279,12 @@ def _moving(round: Round) -> Tensor:
     by_leaf = [(round.update(path) != 0).flatten(1).any(1) for path, _ in leaves(round.w)]
     mask = torch.stack(by_leaf).any(0)
     return mask if mask.any() else ~mask
+
+
+def _voters(round: Round, min_clients: int) -> Tensor:
+    """int64 [v]: the clients whose updates are not 0 or, if these are fewer than `min_clients`, all clients."""
+    moving = _moving(round)
+    return (moving if moving.sum() >= min_clients else torch.ones_like(moving)).nonzero()[:, 0]
 
 
 def _from_sorted(round: Round, function: Callable[[np.ndarray], np.ndarray]) -> Tree:
