@@ -15,7 +15,8 @@ from torch.func import vmap
 
 from fedweave.core import random
 from fedweave.core.tree import Tree
-from fedweave.metrics.classification import GRID, counts, merge, values
+from fedweave.metrics.classification import counts, merge, values
+from fedweave.metrics.rank_sums import GRID
 from tests.refusals import refusal
 
 
@@ -24,7 +25,8 @@ def drawn(seed: int, n: int, classes: int, coarse: bool = False) -> tuple[Tensor
     rng = random.generator(seed, "metrics")
     logits = rng.integers(-1, 2, (n, classes)).astype(float) if coarse else 3 * rng.standard_normal((n, classes))
     y = rng.integers(-1, classes, n)
-    masks = (rng.random((3, n)) < [[0.8], [0.4], [0.05]]) & (y >= 0)
+    split = rng.choice(4, n, p=[0.6, 0.2, 0.05, 0.15])  # 3: in no set
+    masks = (split == np.arange(3)[:, None]) & (y >= 0)
     return torch.from_numpy(logits), torch.from_numpy(y), torch.from_numpy(masks)
 
 
@@ -175,7 +177,8 @@ def test_batch_equals_loop(dtype: torch.dtype, classes: int) -> None:
 def test_one_model_on_a_batch_of_masks_and_its_gradient_path() -> None:
     """Shared logits, masks of each client; logits that require a gradient are no obstacle."""
     logits, y, _ = drawn(3, 50, 3)
-    masks = torch.from_numpy(random.generator(0, "masks").random((4, 3, 50)) < 0.5) & (y >= 0)
+    split = torch.from_numpy(random.generator(0, "masks").integers(0, 4, (4, 1, 50)))
+    masks = (split == torch.arange(3)[:, None]) & (y >= 0)
     batched = vmap(counts, in_dims=(None, None, 0))(logits.requires_grad_(), y, masks)
     for i in range(4):
         alone = counts(logits, y, masks[i])

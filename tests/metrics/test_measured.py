@@ -66,7 +66,7 @@ def test_positives_and_alerts_are_counted() -> None:
         y, split = torch.zeros(examples + 10, dtype=torch.int64), torch.arange(examples + 10) < examples
         y[:positives] = y[-1] = 1
         score = torch.where(y == 1, 1.0, 0.0).double()
-        own.append(counts(torch.stack([-score, score], 1), y, torch.stack([~split, ~split, split])))
+        own.append(counts(torch.stack([-score, score], 1), y, torch.stack([split & False, ~split, split])))
     pairs = {name: torch.stack([one[name] for one in own]) for name in own[0]}
     told = Evaluation(Replies(NAMES, [ReplyBatch((0, 1, 2), {"own": pairs})], {}))
     rows, found, *_ = measure(1, told, Judging(metric="average_precision", positive=1))

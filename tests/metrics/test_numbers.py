@@ -25,7 +25,8 @@ def drawn(n, t, gaps, seed=0, ties=True):
         y, p = y.round(-1), p.round(-1)
     if gaps:
         y[rng.random(y.shape) < 0.2] = np.nan
-    masks = np.stack([np.ones(n, bool), rng.random(n) < 0.5])
+    first = rng.random(n) < 0.6
+    masks = np.stack([first, ~first])
     scale = torch.from_numpy(scale_of(y))
     outputs = to_scale(torch.from_numpy(p), scale)
     return outputs, torch.from_numpy(y), torch.from_numpy(masks), scale, p

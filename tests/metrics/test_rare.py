@@ -38,7 +38,7 @@ def drawn(seed: int, n: int, coarse: bool) -> tuple[torch.Tensor, torch.Tensor, 
     margin = rng.integers(-2, 3, n).astype(float) if coarse else rng.standard_normal(n)
     y = (rng.random(n) < 0.2).astype(np.int64)
     logits = torch.from_numpy(np.stack([np.zeros(n), margin + y], 1))
-    return logits, torch.from_numpy(y), torch.from_numpy(rng.random((2, n)) < [[0.7], [0.4]])
+    return logits, torch.from_numpy(y), torch.from_numpy(rng.choice(3, n, p=[0.6, 0.3, 0.1]) == np.arange(2)[:, None])
 
 
 @settings(max_examples=20, deadline=None)

@@ -3,13 +3,12 @@ loss, accuracy and F1 it equals the metric of all examples together. AUC pairs c
 so the pooled AUC is stratified by client: scores are never compared across clients (or across their personal models).
 
 Pairs are float64. Counts are exact in it (float32 stops at 2^24, which the pairs of positives and negatives of 8,192
-examples reach), and losses are rounded to `GRID` so that their sums are exact too: no order of summation, batching or
+examples reach), and losses are rounded (`on_grid`) so that their sums are exact too: no order of summation, batching or
 padding changes a bit.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,15 +18,12 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.core.types import Record, Values
 from fedweave.errors import DataError
+from fedweave.metrics.rank_sums import ALERTS, AverageRanks, RankSums, on_grid
 from fedweave.metrics.selection import OF_RANKS, OF_SCORES
-from fedweave.ops.batching import Batch, Constant, Dims
-from fedweave.ops.tape import kernel
 
 ALWAYS = ("loss", "accuracy", "f1")  # always in the result of `counts`
 COUNTED = (*ALWAYS, "classes", "auc", *OF_SCORES)  # the last ones only for two classes
 _SURE = math.log(0.9)
-ALERTS = 100  # one of this many examples is an alert
-GRID = 2.0**-30  # an example's loss is off by at most 5e-10; sums stay exact up to 2^23
 PREDICTED, TRUE = 0, 1  # of the pairs "classes"
 RARE_OF_TWO = 0.25  # share of the rarer of two classes below which accuracy does not select
 
@@ -35,7 +31,8 @@ RARE_OF_TWO = 0.25  # share of the rarer of two classes below which accuracy doe
 def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree:
     """One client's additive counts for every metric, for S sets of examples.
 
-    logits [n, c]; y int64 [n], -1 where unlabeled; masks bool [S, n], False where unlabeled. Returns float64 pairs:
+    logits [n, c]; y int64 [n], -1 where unlabeled; masks bool [S, n], False where unlabeled, no example in two sets.
+    Returns float64 pairs:
 
     "loss" [S, 2]:     sum of cross-entropies (nats), examples.
     "accuracy" [S, 2]: correct, examples.
@@ -72,16 +69,14 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     if not whole:
         return pairs
     pairs["classes"] = _pair(guessed, true)
-    ties = _sort(_order(logits, log_p), masks)
-    positive = ties.positives(truth)
-    pairs["auc"] = _auc_pairs(ties, positive)
-    return pairs | _alert_pairs(ties, positive) if logits.shape[-1] == 2 else pairs
+    names = ("auc", *OF_SCORES) if logits.shape[-1] == 2 else ("auc",)
+    return pairs | rank_pairs(_order(logits, log_p), truth, masks, names)
 
 
 def class_auc_pairs(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
     """Only the pairs "auc" of `counts`, [S, 2, c]."""
     truth = y[:, None] == torch.arange(logits.shape[-1], device=logits.device)
-    return auc_pairs(_order(logits, torch.log_softmax(logits, -1)), truth, masks)
+    return rank_pairs(_order(logits, torch.log_softmax(logits, -1)), truth, masks, ("auc",))["auc"]
 
 
 def _order(logits: Tensor, log_p: Tensor) -> Tensor:
@@ -100,118 +95,42 @@ def _pair(total: Tensor, count: Tensor) -> Tensor:
     return torch.stack([total.to(torch.float64), count.to(torch.float64)], 1)
 
 
-def auc_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tensor:
-    """Correctly ordered pairs and all pairs [S, 2, c], from one sort of score [n, c] per class.
+def rank_pairs(score: Tensor, truth: Tensor, masks: Tensor, names: Sequence[str]) -> Tree:
+    """The pairs of `counts` with these `names` ("auc" and `OF_SCORES`), from one sort of score [n, c] per class:
+    [S, 2, c] each.
 
     truth bool [n, c]: whether the example is a positive of the class; masks bool [S, n]: the examples of each set, or
-    [S, c, n]: of each set and class.
+    [S, c, n]: of each set and class. No example is in two sets.
 
-    For a positive example let `below` count the set's examples of lower score, and `up_to` all examples of no higher
+    For a positive example let `below` count its set's examples of lower score, and `up_to` all examples of no higher
     score. The sum of (below + up_to) / 2 over the P positives, minus P^2 / 2 for pairs of two positives, is the
     statistic U of Mann and Whitney (1947).
     """
-    ties = _sort(score, masks)
-    return _auc_pairs(ties, ties.positives(truth))
-
-
-def label_pairs(score: Tensor, truth: Tensor, masks: Tensor) -> Tree:
-    """The pairs "auc" and "average_precision" of `counts`, for several yes-or-no labels: [S, 2, c] each; arguments as
-    for `auc_pairs`."""
-    ties = _sort(score, masks)
-    positive = ties.positives(truth)
-    precision = _alert_pairs(ties, positive)["average_precision"]
-    return {"auc": _auc_pairs(ties, positive), "average_precision": precision}
+    numbers = _set_numbers(masks).expand(score.mT.shape)
+    alerted = len(names) > 1
+    total, positives, u, *rest = RankSums.apply(score.mT, truth.mT, numbers, len(masks), alerted).unbind(-1)  # [c, S]
+    pairs = {"auc": _pair(u.mT, (positives * (total - positives)).mT)}
+    if alerted:
+        precision, hits = rest
+        alerts = torch.ceil(total / ALERTS)
+        pairs |= {
+            "average_precision": _pair(precision.mT, positives.mT),
+            "recall_at_1": _pair(hits.mT, positives.mT),
+            "precision_at_1": _pair(torch.minimum(hits, alerts).mT, alerts.mT),
+        }
+    return {name: pairs[name] for name in names}
 
 
 def average_ranks(values: Tensor, masks: Tensor) -> Tensor:
-    """The rank from 1 of each value within each set, ties averaged: float64 [S, c, n]. Values outside a set have an
-    arbitrary rank. values [n, c], masks [S, c, n]."""
-    ties = _sort(values, masks)
-    place = _Argsort.apply(ties.order).expand(masks.shape)  # the inverse of the order
-    return ((ties.below + ties.up_to + 1).to(torch.float64) / 2).gather(-1, place)
+    """The rank from 1 of each value within its set, ties averaged: float64 [c, n]. Values outside all sets have an
+    arbitrary rank. values [n, c], masks [S, c, n]; no value is in two sets."""
+    return AverageRanks.apply(values.mT, _set_numbers(masks))
 
 
-class _Sorted(NamedTuple):
-    """Examples by rising score, for S sets and c classes.
-
-    order:  int64 [c, n], the examples. first: [c, n], where the ties of each begin.
-    chosen: bool [S, c, n], whether each belongs to the set. total: [S, c, 1], the set's examples.
-    below, up_to: [S, c, n], how many of the set have a lower score, and how many no higher one.
-    """
-
-    order: Tensor
-    first: Tensor
-    chosen: Tensor
-    below: Tensor
-    up_to: Tensor
-    total: Tensor
-
-    def positives(self, truth: Tensor) -> Tensor:
-        """bool [S, c, n]: whether each belongs to the set and to the class; truth bool [n, c]."""
-        return self.chosen & truth.mT.gather(-1, self.order)
-
-
-def _sort(score: Tensor, masks: Tensor) -> _Sorted:
-    order = _Argsort.apply(score.mT)  # [c, n]
-    ascending = score.mT.gather(-1, order)
-    end = torch.ones_like(order[:, :1], dtype=torch.bool)
-    differs = ascending[:, 1:] != ascending[:, :-1]
-    place = torch.arange(len(score), device=score.device)
-    first = torch.where(torch.cat([end, differs], 1), place, 0).cummax(-1).values  # where an example's ties begin
-    after = torch.where(torch.cat([differs, end], 1), place + 1, len(score)).flip(-1).cummin(-1).values.flip(-1)
-    shape = (len(masks), *order.shape)
-    of_each = masks if masks.dim() == 3 else masks[:, None]
-    chosen = of_each.expand(shape).gather(-1, order.expand(shape))  # [S, c, n]
-    before = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))  # how many of the set's examples precede each place
-    below, up_to = before.gather(-1, first.expand(shape)), before.gather(-1, after.expand(shape))
-    return _Sorted(order, first, chosen, below, up_to, before[..., -1:])
-
-
-def _auc_pairs(ties: _Sorted, positive: Tensor) -> Tensor:
-    positives = positive.sum(-1)
-    doubled = (positive * (ties.below + ties.up_to)).sum(-1) - positives**2
-    return _pair(doubled / 2, positives * (ties.total[..., 0] - positives))
-
-
-def _alert_pairs(ties: _Sorted, positive: Tensor) -> Tree:
-    """The pairs of `counts` for the examples that score highest."""
-    positives, alerts = positive.sum(-1), (ties.total + ALERTS - 1) // ALERTS
-    before = torch.nn.functional.pad(positive.cumsum(-1), (1, 0))
-    not_lower = before[..., -1:] - before.gather(-1, ties.first.expand(positive.shape))  # positives of no lower score
-    precision = not_lower.double() / (ties.total - ties.below).clamp(min=1)
-    equal = (ties.up_to - ties.below).clamp(min=1)
-    probability = ((alerts - ties.total + ties.up_to).double() / equal).clamp(0, 1)  # that it is an alert
-    hits = on_grid(positive * probability).sum(-1)
-    return {
-        "average_precision": _pair(on_grid(positive * precision).sum(-1), positives),
-        "recall_at_1": _pair(hits, positives),
-        "precision_at_1": _pair(torch.minimum(hits, alerts[..., 0]), alerts[..., 0]),
-    }
-
-
-def on_grid(values: Tensor) -> Tensor:
-    """Values rounded to `GRID`, so that their sum is equal in any order."""
-    return torch.round(values / GRID) * GRID
-
-
-@kernel
-def _argsort(score: Tensor) -> Tensor:
-    """Indices that sort the last axis. On the CPU by NumPy: measured 6 times as fast as torch for many short rows."""
-    if score.device.type != "cpu":
-        return score.argsort(-1)
-    return torch.from_numpy(np.argsort(score.numpy(), -1))
-
-
-class _Argsort(Constant):
-    """Indices that sort the last axis, for any number of axes before it."""
-
-    @staticmethod
-    def forward(score: Tensor) -> Tensor:
-        return _argsort(score)
-
-    @staticmethod
-    def vmap(info: Batch, in_dims: Dims, score: Tensor) -> tuple[Tensor, int]:
-        return _Argsort.apply(score.movedim(in_dims[0], 0)), 0
+def _set_numbers(masks: Tensor) -> Tensor:
+    """The number of each example's set, S of those in none: int64 [n] or [c, n] from masks [S, n] or [S, c, n]."""
+    numbers = torch.arange(len(masks), device=masks.device).view(-1, *[1] * (masks.dim() - 1))
+    return torch.where(masks, numbers, len(masks)).amin(0)
 
 
 def means(pairs: Tree) -> Tree:

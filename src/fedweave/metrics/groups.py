@@ -23,7 +23,7 @@ from fedweave.core.tree import Tree
 from fedweave.core.types import Record, Values
 from fedweave.errors import DataError
 from fedweave.metrics import classification
-from fedweave.metrics.classification import PREDICTED, TRUE, auc_pairs, ratio
+from fedweave.metrics.classification import PREDICTED, TRUE, rank_pairs, ratio
 from fedweave.metrics.selection import PLAIN, near_constant
 
 COUNTED = ("groups", "group_auc")
@@ -61,7 +61,7 @@ def counts(logits: Tensor, y: Tensor, sensitive: Tensor, masks: Tensor, auc: boo
         return out
     group = sensitive == torch.arange(2, device=sensitive.device)[:, None]
     sets = (masks[:, None] & group).flatten(0, 1)  # every set's group 0, then its group 1
-    pairs = auc_pairs(margin[:, None], (y == 1)[:, None], sets)
+    pairs = rank_pairs(margin[:, None], (y == 1)[:, None], sets, ("auc",))["auc"]
     return out | {"group_auc": pairs.reshape(-1, 2, 2).transpose(1, 2)}
 
 

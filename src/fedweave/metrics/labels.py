@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record, Values
-from fedweave.metrics.classification import label_pairs, mean_of_classes, on_grid, ratio, value_and_count
+from fedweave.metrics.classification import mean_of_classes, rank_pairs, ratio, value_and_count
+from fedweave.metrics.rank_sums import on_grid
 
 ALWAYS = ("loss", "accuracy", "labels")  # always in the result of `counts`
 _ORDER = ("auc", "average_precision")
@@ -41,7 +42,7 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
         "accuracy": torch.stack([(known & right).to(torch.float64).sum((1, 2)), count.sum(-1)], 1),
         "labels": torch.stack([(known & (y == 1)).to(torch.float64).sum(1), count], 1),
     }
-    return pairs | label_pairs(logits, y == 1, known.mT) if whole else pairs
+    return pairs | rank_pairs(logits, y == 1, known.mT, _ORDER) if whole else pairs
 
 
 def per_target(pairs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedweave.core.graph import LISTS, QUERY, QUERY_COUNT, SOURCE, TEST, VAL, Graph
 from fedweave.core.tree import Tree
-from fedweave.metrics.classification import on_grid
+from fedweave.metrics.rank_sums import on_grid
 from fedweave.metrics.selection import HITS
 
 LIST_LENGTH = 20  # items of a user's list that count

@@ -17,7 +17,8 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.target import from_scale, to_scale
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record, Values
-from fedweave.metrics.classification import average_ranks, mean_of_classes, on_grid, ratio
+from fedweave.metrics.classification import average_ranks, mean_of_classes, ratio
+from fedweave.metrics.rank_sums import on_grid
 from fedweave.metrics.selection import NRMSE, RMSE, RMSE_OF_MEAN
 
 ALWAYS = ("loss", "squared")  # always in the result of `counts`

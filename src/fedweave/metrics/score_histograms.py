@@ -16,7 +16,8 @@ from torch import Tensor
 
 from fedweave.core.graph import VAL
 from fedweave.core.tree import Tree
-from fedweave.metrics.classification import mean_of_classes, on_grid, ratio
+from fedweave.metrics.classification import mean_of_classes, ratio
+from fedweave.metrics.rank_sums import on_grid
 from fedweave.metrics.ranking import (
     ALERTED,
     CALIBRATION_BINS,
