@@ -15,7 +15,7 @@ from torch.func import vmap
 
 from fedweave.core import random
 from fedweave.core.tree import Tree
-from fedweave.metrics.classification import counts, merge, values
+from fedweave.metrics.classification import average_ranks, counts, merge, values
 from fedweave.metrics.rank_sums import GRID
 from tests.refusals import refusal
 
@@ -227,3 +227,17 @@ def test_scalars_without_leading_axes() -> None:
 def test_nothing_to_merge_is_refused() -> None:
     with refusal("data.no-clients", "at least one client"):
         merge([])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_of_each_sign_are_ranked_and_both_zeros_tie(dtype: torch.dtype) -> None:
+    score = torch.tensor([-0.0, 0.0, -3.0, 2.5, -1e-30, 1e30, -torch.inf], dtype=dtype)
+    ranks = average_ranks(score[:, None], torch.ones(1, 1, 7, dtype=torch.bool))
+    assert ranks.tolist() == [[4.5, 4.5, 2, 6, 3, 7, 1]]
+
+
+def test_what_belongs_to_no_set_or_to_another_changes_no_pair() -> None:
+    logits, y, masks = drawn(5, 90, 3)
+    pairs = counts(logits, y, masks)
+    alone = counts(logits[masks[1]], y[masks[1]], torch.ones(1, int(masks[1].sum()), dtype=torch.bool))
+    assert all(torch.equal(pairs[name][1], alone[name][0]) for name in pairs)

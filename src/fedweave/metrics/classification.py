@@ -53,23 +53,29 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     Works under `torch.func.vmap`.
     """
     log_p = torch.log_softmax(logits, -1)
-    classes = torch.arange(logits.shape[-1], device=logits.device)
-    examples = masks.sum(-1)
-    predicted = logits.argmax(-1)
-    loss = -log_p.gather(-1, y.clamp(min=0)[:, None])[:, 0].to(torch.float64)
+    predicted, label, sets = logits.argmax(-1), y.clamp(min=0), _set_numbers(masks)  # [n]
+    loss = -log_p.gather(-1, label[:, None])[:, 0].to(torch.float64)
     loss = torch.where(masks, on_grid(loss), 0.0)
-    truth, guess = y[:, None] == classes, predicted[:, None] == classes  # [n, c]
-    members = masks.to(torch.float64)
-    true, guessed, hit = (members @ each.to(torch.float64) for each in (truth, guess, truth & guess))  # [S, c]
+    right = predicted == y
+
+    def count(classes: Tensor, counted: Tensor) -> Tensor:
+        """float64 [S, c]: how many of the `counted` examples have which of these classes."""
+        table = torch.zeros((len(masks) + 1) * logits.shape[-1], dtype=torch.float64, device=logits.device)
+        sums = table.scatter_add(0, sets * logits.shape[-1] + classes, counted.to(torch.float64))
+        return sums.view(len(masks) + 1, -1)[:-1]  # the last set is "none"
+
+    examples, everyone = masks.sum(-1), torch.ones_like(right)
+    true, guessed, hit = count(label, everyone), count(predicted, everyone), count(label, right)  # [S, c]
     pairs = {
         "loss": _pair(loss.sum(-1), examples),
-        "accuracy": _pair((masks & (predicted == y)).sum(-1), examples),
+        "accuracy": _pair((masks & right).sum(-1), examples),
         "f1": _pair(2 * hit, true + guessed),
     }
     if not whole:
         return pairs
     pairs["classes"] = _pair(guessed, true)
     names = ("auc", *OF_SCORES) if logits.shape[-1] == 2 else ("auc",)
+    truth = y[:, None] == torch.arange(logits.shape[-1], device=logits.device)  # [n, c]
     return pairs | rank_pairs(_order(logits, log_p), truth, masks, names)
 
 
