@@ -20,6 +20,7 @@ _BOTH = (
     "numpy.unique(numpy.concatenate([edge_index, edge_index[::-1]], axis=1), axis=1)."
 )
 HEAVIEST = 1e30  # weight of an edge: a node adds up hundreds of millions of such in float32
+_AT_ONCE = 1 << 22  # edges that are checked at once
 
 
 def refuse(where: str | Path, what: str, remedy: str, code: str = "") -> NoReturn:
@@ -247,22 +248,39 @@ def _check_features(x: Matrix, n: int, where: str | Path) -> None:
 
 
 def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
-    def refuse_edges(bad: np.ndarray, what: str, remedy: str) -> None:
-        text = "edge_index, column {0}: edge {1} -> {2} {3}".format
-        refuse_first(where, bad, lambda column: text(column, *edges[:, column], what), remedy, "edge")
-
     source, target = edges
-    absent = (edges.min(0) < 0) | (edges.max(0) >= n)
-    refuse_edges(absent, f"names a node that is not in 0..{n - 1}", "Remove the edge or add the node.")
-    refuse_edges(source == target, "is a self loop", NO_LOOPS)
-    codes = source * n + target
-    steps = np.diff(codes, prepend=-1)
-    refuse_edges(steps == 0, "is listed twice", _BOTH)
-    refuse_edges(steps < 0, "is out of order", _BOTH)
-    # Sorted and distinct by now, so the graph is undirected exactly if its reverse is the same list.
-    without_reverse = np.setdiff1d(codes, target * n + source, assume_unique=True)
-    if without_reverse.size:
-        refuse_edges(codes == without_reverse[0], "lacks its reverse", _BOTH)
+    text = "edge_index, column {0}: edge {1} -> {2} {3}".format
+
+    def refuse_edges(is_bad: Callable[[slice], np.ndarray], what: str, remedy: str) -> None:
+        for begin in range(0, edges.shape[1], _AT_ONCE):  # arrays of all edges would be the peak of memory
+            bad = first(is_bad(slice(begin, begin + _AT_ONCE)))
+            if bad is not None:
+                column = begin + bad
+                refuse(where, text(column, *edges[:, column], what), remedy, "edge")
+
+    def is_absent(rows: slice) -> np.ndarray:
+        ends = edges[:, rows]
+        return (ends.min(0) < 0) | (ends.max(0) >= n)
+
+    def steps(rows: slice) -> np.ndarray:
+        """How far each edge's number, source n + target, is from that of the edge before it."""
+        before = slice(max(rows.start - 1, 0), rows.stop)
+        codes = source[before] * n + target[before]
+        return np.diff(codes, prepend=-1) if rows.start == 0 else np.diff(codes)
+
+    refuse_edges(is_absent, f"names a node that is not in 0..{n - 1}", "Remove the edge or add the node.")
+    refuse_edges(lambda rows: source[rows] == target[rows], "is a self loop", NO_LOOPS)
+    refuse_edges(lambda rows: steps(rows) == 0, "is listed twice", _BOTH)
+    refuse_edges(lambda rows: steps(rows) < 0, "is out of order", _BOTH)
+    # Sorted and distinct by now, so the graph is undirected exactly if the transpose of its matrix is the same matrix.
+    indptr = np.append(0, np.cumsum(np.bincount(source, minlength=n)))
+    matrix = sp.csr_matrix((np.ones(len(target), np.bool_), target, indptr), shape=(n, n))
+    transpose = matrix.T.tocsr()
+    if np.array_equal(matrix.indptr, transpose.indptr) and np.array_equal(matrix.indices, transpose.indices):
+        return
+    without_reverse = (matrix > transpose).tocoo()
+    bad = (source == without_reverse.row[0]) & (target == without_reverse.col[0])
+    refuse_edges(lambda rows: bad[rows], "lacks its reverse", _BOTH)
 
 
 def _check_edge_attributes(attributes: EdgeAttributes, edges: np.ndarray, n: int, where: str | Path) -> None:
