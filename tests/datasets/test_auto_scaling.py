@@ -109,7 +109,8 @@ def test_a_typical_client_by_hand() -> None:
     x = np.array([[10.5], [12.5], [10.5], [12.5], [20.5], [28.5]], np.float32)
     masks = np.zeros((3, 4), bool)
     parts = (Part(np.arange(4), masks), Part(np.arange(4, 6), masks[:, :2]))
-    shift, divisor = of_typical(graph(x), Partition(parts))
+    shift, divisor, asinh = of_typical(graph(x), Partition(parts))
+    assert not asinh.any()
     assert shift.tolist() == [(4 * 11.5 + 2 * 24.5) / 6]
     assert divisor.tolist() == [pytest.approx(np.sqrt((4 * 1 + 2 * 16) / 6))]
 

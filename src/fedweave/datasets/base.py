@@ -308,6 +308,8 @@ class Dataset(Shown):
         """The [data] section that reads it from the .npz `file`, once it is written there."""
         loops = {} if self.edge_attrs is None else {"loops": "keep"}
         scaling = {"normalize": "auto" if self.scaling == "auto" else "none"}
+        if self.edge_features:
+            scaling["edge_normalize"] = "auto" if self.edge_attrs is not None and self.edge_attrs.auto else "none"
         return {"name": "npz", "path": str(file), "sens_feature": True, **loops, **scaling, **self.target_settings}
 
     @property

@@ -193,7 +193,7 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
         bool(directed),
         **rows,  # type: ignore[arg-type]
         columns=_text(arrays, "edge_feature_names", width, "one for each column of edge_attr", path),
-        scaling=tuple(map(tuple, arrays["edge_scaling"].tolist())) if "edge_scaling" in arrays else (),
+        scaling=_scaling_of(arrays),
         owners=_text(arrays, "edge_owner_names", owners, "one for each owner", path),
     )
     if "split_until" in arrays:
@@ -205,6 +205,14 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
     if "y" in arrays:
         return one_direction(attributes, path)
     return attributes._replace(examples=True, y=None, split=None)
+
+
+def _scaling_of(arrays: dict[str, np.ndarray]) -> tuple[tuple[float, float, float], ...]:
+    """`EdgeAttributes.scaling` of a file, whose rows may lack the third number."""
+    rows = list[tuple[float, float, float]]()
+    for shift, divisor, *asinh in arrays.get("edge_scaling", np.empty((0, 2))).tolist():
+        rows.append((shift, divisor, asinh[0] if asinh else 0.0))
+    return tuple(rows)
 
 
 def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes | None, path: Path) -> Outside | None:

@@ -14,7 +14,7 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.links import Links
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check, first, refuse, refuse_first
-from fedweave.datasets.edges import direction_note, is_mirrored, is_symmetric, one_direction
+from fedweave.datasets.edges import direction_note, is_mirrored, is_symmetric, one_direction, scale_features
 from fedweave.datasets.features import NO_FEATURES, compact, one_hot, refuse_merged, scale_by_holders, with_constant
 from fedweave.datasets.hetero import CLASSES, _dense, is_hetero, merge_types
 from fedweave.datasets.labels import refuse_stray
@@ -48,6 +48,7 @@ def from_pyg(
     task: Literal["nodes", "edges", "links"] = "nodes",
     flatten: bool = False,
     normalize: str = "auto",
+    edge_normalize: str = "auto",
     **targets: Any,
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
@@ -70,7 +71,7 @@ def from_pyg(
     val, test), or one of these, whose further links test.
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
-    normalize: how features are scaled (`datasets.features.normalize`).
+    normalize, edge_normalize: how features of nodes and of edges are scaled (`datasets.features.normalize`).
 
     Raises:
         ConfigError: see `Targeted`.
@@ -145,6 +146,8 @@ def from_pyg(
     dataset = replace(dataset, **target.fields(dataset.y, target.names_of_array(())))
     dataset = replace(dataset, notes=(*dataset.notes, *_unread(graphs, ignore, label, name)))
     dataset = check_sensitive(check(with_constant(dataset), name), name, sens_feature)
+    if dataset.edge_attrs is not None:
+        dataset = replace(dataset, edge_attrs=scale_features(dataset.edge_attrs, edge_normalize, name))
     return scale_by_holders(dataset, normalize, name)
 
 

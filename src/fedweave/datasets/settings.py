@@ -12,7 +12,6 @@ from fedweave.core.settings import Beside, Settings
 from fedweave.core.target import CLASS, NUMBER
 
 Normalize: TypeAlias = Literal["auto", "none", "row", "binary", "scale", "standard", "minmax"]
-EdgeNormalize: TypeAlias = Literal["none", "row", "binary", "scale", "standard", "minmax"]
 _OF_NUMBERS = Beside("target", NUMBER)
 
 
@@ -84,10 +83,10 @@ class TableSettings(ArraySettings):
 class EdgeScaling:
     """Settings of features of edges.
 
-    edge_normalize: how features of edges are scaled, with the values of `normalize`.
+    edge_normalize: how features of edges are scaled, with the values of `normalize`: auto, by each client's own edges.
     """
 
-    edge_normalize: EdgeNormalize = "none"
+    edge_normalize: Normalize = "auto"
 
 
 @dataclass(frozen=True)

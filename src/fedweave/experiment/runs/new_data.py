@@ -16,6 +16,7 @@ from fedweave.datasets.base import EDGE_ARRAYS, Dataset
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.column_names import OF_EDGES
 from fedweave.datasets.columns import AUTO, TrainingValues
+from fedweave.datasets.edges import scaling_rows
 from fedweave.datasets.external import EXCHANGE
 from fedweave.datasets.features import NORMALIZE, compact
 from fedweave.datasets.folder import Folder, Members
@@ -73,8 +74,7 @@ class InputFormat:
         edges, attributes = form.edges, None
         if edges is not None:
             scaling = edges.get("scaling", {})
-            divisors = [divisor or 0.0 for divisor in scaling.get("divisor", ())]
-            numbers = tuple(zip(scaling.get("shift", ()), divisors, strict=True))
+            numbers = scaling_rows(*(scaling.get(name, ()) for name in ("shift", "divisor", "asinh")))
             attributes = EdgeAttributes.of_form(edges, ports)
             attributes = attributes._replace(columns=tuple(edges.get("columns", ())), scaling=numbers)
         return cls(settings, external, form, attributes, form.numbered, form.kinds)

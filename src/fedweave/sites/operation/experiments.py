@@ -34,6 +34,7 @@ from fedweave.experiment.stages import Configured
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.client_data import global_test_part, shares
 from fedweave.partition.external import outside_edges, with_ids
+from fedweave.partition.preparation import with_scaled_edges
 from fedweave.sites.flare.requests import SERVER
 from fedweave.sites.flare.sitefile import FINE, LEARNED, SITE_FILE, read_site_file, write_site_file
 from fedweave.sites.operation.running import number_of
@@ -112,6 +113,10 @@ def hand_out(
     links, data = data.links, data if data.links is None else by_relation(data)
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
     scaling, data = data.scaling, replace(data, scaling="none")  # each site scales by its site.toml
+    edge_scaling: Record = {}
+    if data.edge_attrs is not None and data.edge_features:
+        edge_scaling = {"edge_normalize": "auto" if data.edge_attrs.auto else "none"}
+        data = replace(data, edge_attrs=data.edge_attrs._replace(auto=False))
     features: Record = {}
     if config is not None and config.learned:  # the sites number these columns themselves
         features = {"features": LEARNED}
@@ -133,7 +138,7 @@ def hand_out(
         called: Record = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         called = called if data.target == CLASS else data.target_settings
         called |= features | ({} if links is None else _links(links))
-        about: Record = {"path": DATA, **called, "random_id": client, **across}
+        about: Record = {"path": DATA, **called, "random_id": client, **across, **edge_scaling}
         about |= {} if data.edge_attrs is None else {"loops": "keep"}
         if any(map(has_sens, (share, *tests))):  # the configuration has allowed this for the whole
             about["sens_feature"] = True
@@ -144,9 +149,15 @@ def hand_out(
         test = by_holder(replace(raw, scaling=across["normalize"]))
         for site in sites:  # a site scales it itself, unless it lacks columns of edges between sites
             npz.write(raw if external == REFUSE else test, project / site / TEST)
-        npz.write(test, project / SERVER / TEST)
+        npz.write(_with_scaled_edges(test, edge_scaling), project / SERVER / TEST)
     for role, share in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
-        npz.write(by_holder(replace(share, ids=(), scaling=across["normalize"])), project / SERVER / f"{role}.npz")
+        scaled = by_holder(replace(share, ids=(), scaling=across["normalize"]))
+        npz.write(_with_scaled_edges(scaled, edge_scaling), project / SERVER / f"{role}.npz")
+
+
+def _with_scaled_edges(data: Dataset, edge_scaling: Record) -> Dataset:
+    """The data of the server with features of edges scaled as a site scales its own."""
+    return with_scaled_edges(data, {"how": edge_scaling.get("edge_normalize", "none")})
 
 
 class Observed:
