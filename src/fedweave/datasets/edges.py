@@ -92,8 +92,8 @@ def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, en
 
 
 def scale_features(edge_attrs: EdgeAttributes, how: str, where: str | Path) -> EdgeAttributes:
-    """The attributes with features scaled by all edges; "auto" leaves them to each holder of edges (`by_holder`), and as
-    they are where they have been scaled, as in an archive of scaled ones."""
+    """The attributes with features scaled by all edges; "auto" leaves them to each holder of edges (`by_holder`), and
+    as they are where they have been scaled, as in an archive of scaled ones."""
     if how == AUTO:
         return edge_attrs._replace(auto=edge_attrs.features is not None and not edge_attrs.scaling)
     return edge_attrs if how == "none" else edge_scaler([edge_attrs], how, where).apply(edge_attrs)
