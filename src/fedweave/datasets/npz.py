@@ -59,7 +59,8 @@ from fedweave.datasets.external import Outside
 from fedweave.datasets.features import compact, refuse_merged, scale_by_holders, with_constant
 from fedweave.datasets.labels import refuse_stray
 from fedweave.datasets.leakage import check_sensitive
-from fedweave.datasets.settings import ArraySettings, EdgeScaling
+from fedweave.datasets.settings import ArraySettings, InputSettings
+from fedweave.datasets.structure import with_places
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 
@@ -330,7 +331,7 @@ def without_gaps(path: Path, data: Dataset) -> Dataset:
 
 
 @dataclass(frozen=True)
-class Archive(EdgeScaling, ArraySettings, Targeted):
+class Archive(InputSettings, ArraySettings, Targeted):
     """Your own graph in one .npz file ([data] path), in the layout of `npz`.
 
     task: what is classified where the file says classes of nodes and of edges: "nodes" or "edges".
@@ -356,4 +357,5 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
         data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
         data = check_classes(data) if data.target == CLASS else data
         attributes = None if data.edge_attrs is None else scale_features(data.edge_attrs, self.edge_normalize, path)
-        return scale_by_holders(replace(data, x=compact(data.x), edge_attrs=attributes), self.normalize, data.name)
+        data = scale_by_holders(replace(data, x=compact(data.x), edge_attrs=attributes), self.normalize, data.name)
+        return with_places(data, self.structure)

@@ -20,6 +20,7 @@ from fedweave.datasets.hetero import CLASSES, _dense, is_hetero, merge_types
 from fedweave.datasets.labels import refuse_stray
 from fedweave.datasets.leakage import check_sensitive
 from fedweave.datasets.links import as_links
+from fedweave.datasets.structure import with_places
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 
@@ -49,6 +50,7 @@ def from_pyg(
     flatten: bool = False,
     normalize: str = "auto",
     edge_normalize: str = "auto",
+    structure: Sequence[str] = (),
     **targets: Any,
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
@@ -72,6 +74,7 @@ def from_pyg(
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
     normalize, edge_normalize: how features of nodes and of edges are scaled (`datasets.features.normalize`).
+    structure: columns that each client computes on its own graph (`datasets.structure`).
 
     Raises:
         ConfigError: see `Targeted`.
@@ -148,7 +151,7 @@ def from_pyg(
     dataset = check_sensitive(check(with_constant(dataset), name), name, sens_feature)
     if dataset.edge_attrs is not None:
         dataset = replace(dataset, edge_attrs=scale_features(dataset.edge_attrs, edge_normalize, name))
-    return scale_by_holders(dataset, normalize, name)
+    return with_places(scale_by_holders(dataset, normalize, name), tuple(structure))
 
 
 def _several(data: object, name: str) -> list[object]:

@@ -426,6 +426,12 @@ def algorithm_and_data(f: Assembled) -> Unmet:
                 f'is of one {scaled[0]}, would not hold. Set "none" or "row", and scale the features by public numbers '
                 "before.",
             )
+    if protected and data.structure is not None:
+        yield (
+            "config.structure",
+            f"data.structure = {list(data.structure.kinds)}: a column of one node depends on edges of others, so that "
+            f"an ε of one {sorted(protected)[0]} would not hold. Leave structure out.",
+        )
     if data.target == NUMBER and data.target_scaling != "none" and "example" in protected:
         yield (
             "config.target-scaling",

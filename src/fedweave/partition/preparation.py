@@ -20,6 +20,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import EdgeScaler, edge_scaler, scaling_numbers
 from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import AUTO, Numbers, apply_scaling, by_holder, compact, scale_by_holders
+from fedweave.datasets.structure import filled
 from fedweave.partition.external import member_data
 
 
@@ -39,7 +40,7 @@ def model_data(
     columns of nodes into a model's order before they are scaled.
     """
     unscaled = arrange(with_edge_columns(raw, edges, external))
-    return ModelData(with_scaled_nodes(unscaled, nodes), replace(unscaled, edge_attrs=raw.edge_attrs))
+    return ModelData(with_scaled_nodes(unscaled, nodes), filled(replace(unscaled, edge_attrs=raw.edge_attrs)))
 
 
 def with_edge_columns(data: Dataset, scaling: Record, external: str) -> Dataset:
@@ -83,11 +84,11 @@ def with_external_columns(data: Dataset, how: str) -> Dataset:
 
 
 def with_scaled_nodes(data: Dataset, scaling: Record) -> Dataset:
-    """The data with scaled features of nodes."""
+    """The data of one holder with scaled features of nodes, and the columns of its graph's structure."""
     data = replace(data, scaling="none")
     if "shift" in scaling:
-        return replace(data, x=compact(apply_scaling(data.x, **scaling)))
-    return by_holder(scale_by_holders(data, scaling["how"], data.name))
+        return filled(replace(data, x=compact(apply_scaling(data.x, **scaling))))
+    return filled(by_holder(scale_by_holders(data, scaling["how"], data.name)))
 
 
 def numbers_of(attributes: EdgeAttributes, how: str) -> Record:

@@ -43,7 +43,8 @@ class DataForm:
     `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None without edge
     attributes. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
     outputs, three rows (`Dataset.target_scale`); None of classes, and where only sites know it. numbered: the data
-    named no column, so that `columns` follow from what they hold. kinds: nodes have kinds.
+    named no column, so that `columns` follow from what they hold. kinds: nodes have kinds. structure: the fields of
+    `Dataset.structure`; None without.
     """
 
     features: int
@@ -56,6 +57,7 @@ class DataForm:
     targets: Record | None = None
     numbered: bool = False
     kinds: bool = False
+    structure: Record | None = None
 
     @property
     def outputs(self) -> int:
@@ -106,6 +108,7 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
         targets=targets_form(data),
         numbered=not data.columns,
         kinds=data.node_labels is not None,
+        structure=None if data.structure is None else {**data.structure._asdict(), "kinds": list(data.structure.kinds)},
     )
 
 
@@ -170,6 +173,7 @@ def write_form(directory: Path, form: DataForm) -> None:
     )
     about = {"classes": form.classes, "labels": list(form.labels), "example": form.example, "how": form.scaling["how"]}
     optional = {"edges": form.edges, "targets": form.targets, "numbered": form.numbered, "kinds": form.kinds}
+    optional["structure"] = form.structure
     about |= {key: value for key, value in optional.items() if value not in (None, False)}
     write_table(directory / COLUMNS, table.replace_schema_metadata({_ABOUT: json.dumps(about)}))
 
@@ -206,6 +210,7 @@ def read_form(directory: Path) -> DataForm | None:
             targets=check_targets(about.get("targets")),
             numbered=about.get("numbered") is True,
             kinds=about.get("kinds") is True,
+            structure=about.get("structure"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise damage_error(path, f"{type(error).__name__} {error}") from error

@@ -24,6 +24,7 @@ from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import as_links, has_split
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.settings import CommonSettings, DataSettings
+from fedweave.datasets.structure import filled
 from fedweave.datasets.triples import Triples, holds_triples
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.runs.data_form import DataForm, form_of
@@ -79,7 +80,7 @@ def load_unscaled(site: SiteData, folder: Path) -> Dataset:
 
 def load_tables(site: SiteData, folder: Path) -> Dataset:
     """A site's data in the columns that models read, with the numbers of its tables."""
-    unscaled = load_unscaled(site, folder)
+    unscaled = filled(load_unscaled(site, folder))
     if site.edge_normalize == "none":
         return unscaled
     return replace(unscaled, edge_attrs=_as_written(site, folder).edge_attrs)
