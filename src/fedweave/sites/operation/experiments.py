@@ -107,8 +107,8 @@ def hand_out(
         )
     if data.structure is not None and partition.test is not None and config is not None and config.external != REFUSE:
         raise ConfigError(
-            "data.structure: beside columns of edges between sites (data.external), a global test has none of a graph's "
-            "structure. Remove the global test from [partition], or structure.",
+            "data.structure: beside columns of edges between sites (data.external), a global test has none of its "
+            "graph's structure. Remove the global test from [partition], or structure.",
             code="config.structure",
         )
     if data.links is not None and partition.test is not None:
