@@ -8,7 +8,6 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from tests.common import made
 
 from fedweave import datasets
 from fedweave.apply.run_predictions import predictions
@@ -20,6 +19,7 @@ from fedweave.partition.base import Part
 from fedweave.partition.client_data import shares
 from fedweave.sites.flare.site_data import read_graph
 from fedweave.sites.flare.sitefile import SiteData
+from tests.runs.test_predictions import made
 
 ALL = ("degree", "pagerank", "clustering", "laplacian 2")
 # A triangle 0 1 2 with a tail 2 3, an edge 4 5, and a node alone.
