@@ -65,6 +65,8 @@ def with_scaled_edges(
     attributes, outside = data.edge_attrs, data.outside
     if attributes is None or attributes.features is None or scaling == {"how": "none"}:
         return data
+    if scaling == {"how": AUTO} and attributes.scaling:  # as an archive of scaled ones says
+        return data
     if "shift" in scaling:
         scaler = EdgeScaler.of_numbers(**scaling)
     else:
