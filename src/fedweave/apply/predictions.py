@@ -16,11 +16,13 @@ from fedweave.apply.prediction_table import Predicted, ends_of, predictions_tabl
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import RELATION, VAL, Graph
 from fedweave.core.tree import Tree
+from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import AUTO
 from fedweave.datasets.links import NAMES
 from fedweave.errors import UserError
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form, scaling_record, targets_form
+from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form, targets_form
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.new_data import InputFormat, load_new_data
 from fedweave.experiment.runs.trained import Trained
@@ -38,8 +40,8 @@ from fedweave.metrics.selection import (
     positive_class,
 )
 from fedweave.partition.base import Part
-from fedweave.partition.client_data import global_test_part
-from fedweave.partition.preparation import with_scaled_nodes
+from fedweave.partition.client_data import global_test_part, shares
+from fedweave.partition.preparation import numbers_of, scaling_record, with_scaled_edges, with_scaled_nodes
 from fedweave.partition.scaling import of_part, target_scale_of
 
 _LOG = logging.getLogger(__name__)
@@ -145,15 +147,19 @@ def predict_new(run: Trained, path: Path, model: str | None = None, client: str 
         note_of_clients(run, model == "global")
 
     # 2. The new data: one graph for all, unless features or numbers are scaled by each client's own data.
-    is_plain = data.scaling == "none"
-    is_shared = is_plain and not has_own_units(data)
-    form_to_read = form if is_plain else replace(form, scaling={"how": "none"})
+    scales_nodes, scales_edges = data.scaling != "none", data.edge_attrs is not None and data.edge_attrs.auto
+    is_shared = not (scales_nodes or scales_edges or has_own_units(data))
+    form_to_read = replace(form, scaling={"how": "none"}) if scales_nodes or scales_edges else form
+    if scales_edges:
+        form_to_read = with_edge_scaling(form_to_read, {"how": "none"})
     new = load_new_data(InputFormat.of_run(run.config, form_to_read, data), path).data
     graph, predictions = None, []
     for name, w in weights.items():
         if graph is None or not is_shared:
             client_form = form if is_shared or name == GLOBAL else form_of_client(run, form, name)
-            scaled = new if is_plain else with_scaled_nodes(new, client_form.scaling)
+            scaled = with_scaled_edges(new, client_form.edge_scaling) if scales_edges else new
+            if form_to_read is not form:
+                scaled = with_scaled_nodes(scaled, client_form.scaling)
             graph = graph_of(replace(scaled, target_scale=client_form.target_scale), new.features, run.built.fed.dtype)
         predictions.append(Predicted(name, probabilities(run.test_net_of(name), w, graph), np.arange(new.examples)))
 
@@ -184,7 +190,7 @@ def note_of_clients(run: Trained, typical: bool) -> None:
     if len(parts) < 2 or data.example == "graph":
         return
     notes = []
-    if typical and data.scaling != "none":
+    if typical and (data.scaling != "none" or (data.edge_attrs is not None and data.edge_attrs.auto)):
         notes.append(f"features are scaled by typical numbers of the {len(parts)} clients, not by each client's own")
     lacking = edges_between(data, parts)
     if lacking:
@@ -244,7 +250,16 @@ def form_of_client(run: Trained, form: DataForm, client: str) -> DataForm:
     are predicted by its own training examples."""
     data, part = run.built.data, part_of(run, client)
     form = replace(form, targets=targets_form(replace(data, target_scale=target_scale_of(data, part))))
-    return form if data.scaling == "none" else replace(form, scaling=scaling_record(data.scaling, *of_part(data, part)))
+    if data.edge_attrs is not None and data.edge_attrs.auto:
+        [share] = shares(data, [part])
+        if share.edge_attrs is not None:
+            form = with_edge_scaling(form, numbers_of(share.edge_attrs, AUTO))
+    return form if data.scaling == "none" else replace(form, scaling=scaling_record(data.scaling, of_part(data, part)))
+
+
+def with_edge_scaling(form: DataForm, scaling: Record) -> DataForm:
+    """The form with this scaling of features of edges."""
+    return form if form.edges is None else replace(form, edges={**form.edges, "scaling": scaling})
 
 
 def half_widths(run: Trained) -> list[float]:

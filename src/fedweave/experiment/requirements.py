@@ -28,6 +28,7 @@ from fedweave.core.plugins import maker_of, name_of
 from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind
 from fedweave.core.text import counted
 from fedweave.core.types import PREDICT
+from fedweave.datasets.edges import scales_own_edges
 from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import BY_NODES, OVER_NODES
 from fedweave.errors import ConfigError, DataError, UserError, listed
@@ -414,8 +415,10 @@ def algorithm_and_data(f: Assembled) -> Unmet:
     protected = f.protected_records
     scaled = sorted(protected & ({"example"} if f.partition is not None else {"example", "node"}))
     scalings = {"normalize": f.scaling} if f.scaling in BY_NODES else {}
-    if data.edge_attrs is not None and data.edge_attrs.scaling:
-        scalings["edge_normalize"] = "standard"
+    if data.edge_attrs is not None and (data.edge_attrs.scaling or scales_own_edges(data.edge_attrs)):
+        settings = {} if f.config is None else f.config.data.values
+        default = "auto" if data.edge_attrs.auto else "standard"
+        scalings["edge_normalize"] = str(settings.get("edge_normalize", default))
     if scaled:
         for key, scaling in scalings.items():
             yield (
@@ -424,6 +427,12 @@ def algorithm_and_data(f: Assembled) -> Unmet:
                 f'is of one {scaled[0]}, would not hold. Set "none" or "row", and scale the features by public numbers '
                 "before.",
             )
+    if protected and data.structure is not None:
+        yield (
+            "config.structure",
+            f"data.structure = {list(data.structure.kinds)}: a column of one node depends on edges of others, so that "
+            f"an ε of one {sorted(protected)[0]} would not hold. Leave structure out.",
+        )
     if data.target == NUMBER and data.target_scaling != "none" and "example" in protected:
         yield (
             "config.target-scaling",

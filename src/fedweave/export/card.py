@@ -91,7 +91,10 @@ _SHOWN |= {
 _EXAMPLES = {
     "edge": "; an example is one edge, such as a transfer, and the model gives logits for each row of edge_index"
 }
-_NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in model.json"
+_NUMBERS = (
+    ": (x - shift) / divisor, 0 where that is null, and asinh(x) instead of x where asinh is true, with the numbers in "
+    "model.json"
+)
 _SCALED = {
     "none": "as they are",
     AT_SITES: "as in the sites' own data, after the conversions in each site.toml (normalize, categories)",

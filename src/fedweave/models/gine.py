@@ -131,4 +131,4 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops:
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         return affine(inner, w["weight2"], w["bias2"])
 
-    return Layer(init, apply, operator=operator_name("sum", way), reads="entries")
+    return Layer(init, apply, operator=operator_name("sum", way), reads="messages")
