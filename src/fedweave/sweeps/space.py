@@ -18,7 +18,7 @@ from fedweave.experiment.config.plugins import DEFAULT_NAMES, PARTS, lookup
 from fedweave.experiment.config.toml import flat, section
 
 if TYPE_CHECKING:
-    from optuna import Trial
+    from optuna.trial import BaseTrial
 
 MODEL, ALGORITHM = "model.name", "algorithm.name"
 LINK_PART = "link_prediction"  # keys "link_prediction.loss" are of this part of the algorithm
@@ -119,7 +119,7 @@ class Space:
     own: Values
     first: tuple[Values, ...]
 
-    def propose(self, trial: "Trial") -> Record:
+    def propose(self, trial: "BaseTrial") -> Record:
         """The {key: value} of a trial, numbers of ranges with three digits."""
         setting = {key: _suggest(trial, key, key, choices) for key, choices in self.shared.items()}
         model = str(setting.get(MODEL, self.own[MODEL]))
@@ -333,7 +333,7 @@ def _set_of_part(algorithm: Document, document: Document, name: str, value: obje
     algorithm[PARTS] = parts
 
 
-def _suggest(trial: "Trial", parameter: str, key: str, choices: Choices) -> object:
+def _suggest(trial: "BaseTrial", parameter: str, key: str, choices: Choices) -> object:
     """A trial's value of a parameter."""
     if isinstance(choices, Range):
         value = trial.suggest_float(parameter, choices.low, choices.high, log=True)

@@ -15,7 +15,7 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -319,7 +319,7 @@ def _train_side_by_side(document: Document, seeds: Sequence[int]) -> Iterator[li
             run.close()
 
 
-def _train(config: Config) -> Iterator[_Progress]:
+def _train(config: Config) -> Generator[_Progress, None, None]:
     """How far a run is, after each evaluation. Its measurements on test examples go no further than here."""
     with closing(build_simulation(config)) as built:
         general, evaluation = config.general, config.evaluation
