@@ -73,7 +73,7 @@ def test_a_starter_runs_on_tables_of_ones_own(name: str, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     TABLES[name]()
     run("init", "mine.toml", "--from", name)
-    small = ("--set", "data.preset=small") if name == "fraud" else ()
+    small = {"fraud": ("--set", "data.preset=small"), "molecules": ("--set", "partition.clients=2")}.get(name, ())
     run("run", "mine.toml", "--set", "rounds=2", "--set", "engine.threads=1", *small, "--out", "out")
     summary = json.loads(Path("out/summary.json").read_text())
     assert summary["clients"] > 1

@@ -83,8 +83,8 @@ _FIRST: Mapping[str, tuple[Values, ...]] = {
         {MODEL: "gin", "model.layers": 3, "model.dropout": 0.0, "algorithm.lr": 0.003, "algorithm.batch_size": 32},
     ),
     "links": (
+        {MODEL: "gcn", "model.decoder": "cosine", "model.norm": "layer", "model.dropout": 0.0, "algorithm.lr": 0.01},
         {MODEL: "gcn", "model.layers": 1, "model.dropout": 0.0, "algorithm.lr": 0.01},
-        {MODEL: "gcn", "model.layers": 2, "link_prediction.loss": "bpr", "algorithm.lr": 0.01},
     ),
     "entities": ({"model.decoder": "complex", "algorithm.lr": 0.03, "algorithm.local_steps": 10},),
     "ratings": ({MODEL: "lightgcn", "model.layers": 2, "algorithm.lr": 0.01},),
@@ -259,7 +259,7 @@ def _of_model(config: Config, task: str, name: str) -> Iterator[tuple[str, Choic
         if key in fields:
             yield f"model.{key}", values
     if task == "links":
-        yield "model.decoder", ("dot", "mlp")
+        yield "model.decoder", ("dot", "cosine", "mlp")
     elif task == "entities":
         yield "model.decoder", _DECODERS_OF_RELATIONS
 
