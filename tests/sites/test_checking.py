@@ -444,7 +444,7 @@ def test_a_vertical_project_starts_with_policies_that_the_template_can_run(tmp_p
     """And that refuse a model whose last aggregate is the predictions, and of three sites one without secure sums."""
     words = ["sites", "init", str(tmp_path / "p"), "--sites", names, "--vertical"]
     commands.run(*words)
-    template, sites = tomllib.loads(example_experiments()["own-parties"]), names.split(",")
+    template, sites = tomllib.loads(example_experiments()["parties"]), names.split(",")
     for site in sites:
         about, rules = read_site_file(tmp_path / "p" / site / SITE_FILE)
         assert (about.split, about.normalize) == ("hash", "standard")

@@ -27,6 +27,7 @@ COMMANDS = {
     "report": ("report", "Write a report about runs: results, clients, fairness, partition, what leaves a client."),
     "compare": ("report", "Compare runs with the first ones: paired tests over seeds, with intervals."),
     "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
+    "tune": ("tune", "Find a good model and training settings by validation examples."),
     "reproduce": ("sweep", "Run the tables of a paper and print its numbers next to ours."),
     "predict": ("predict", "Predict classes with the models of a finished run."),
     "score": ("score", "Score new tables with one model, alone, where the data is."),
