@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedweave.apply.forgetting_record import BEFORE, EXACT, FAST, KIND, Forgetting, new_folder
 from fedweave.apply.model_comparison import Outcome, compare_models, losses, separation_of
-from fedweave.apply.outputs import outputs_of
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.types import Record
@@ -23,6 +22,7 @@ from fedweave.experiment.config.choices import MemberModels
 from fedweave.experiment.requirements import check
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
+from fedweave.experiment.runs.outputs import outputs_of
 from fedweave.experiment.runs.trained import Trained, finished_config, load_trained
 from fedweave.experiment.stages import Configured
 from fedweave.metrics.selection import JUDGES, OF_RANKS, positive_of, selection_metric_of
