@@ -1,8 +1,11 @@
 """What a trained model gives a member as columns for other models: the scores of its examples, and the vectors that the
 model's last layer reads."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -13,10 +16,21 @@ from fedweave.core.algorithm import capabilities, graphs_of
 from fedweave.core.tree import device_of
 from fedweave.core.types import Record
 from fedweave.errors import UserError
+from fedweave.experiment.config import Config
+from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.files import CONFIG
+from fedweave.experiment.runs.fold_runs import out_of_fold
 from fedweave.experiment.runs.outputs import check_rows, example_predictions
 from fedweave.experiment.runs.trained import Trained, check_finite, chosen_models, finished_config, load_trained
+
+
+class Embedded(NamedTuple):
+    """The table of `fedweave embed`. agreement: see `experiment.runs.fold_runs.OutOfFold`; None without folds."""
+
+    table: pa.Table
+    agreement: tuple[float, float] | None = None
+
 
 _AT_SITES = "On a site's machine: `fedweave embed SITE --data TABLES`."
 
@@ -27,22 +41,30 @@ def embeddings_at(
     model: str | None = None,
     client: str | None = None,
     when: When = "last",
-) -> pa.Table:
+    folds: int = 0,
+    watch: Callable[[Config], runs.RunObserver] = lambda experiment: runs.Quiet(),
+) -> Embedded:
     """`embeddings_of_run` of a run's folder; elsewhere by the model there (`apply.scorer.scorer_at`), which embeds the
     examples at `data`.
 
     Raises:
-        UserError: see `embeddings_of_run` and `scorer_at`; a model is given no data.
+        UserError: see `embeddings_of_run` and `scorer_at`; a model is given no data, or is to train.
     """
     if (place / CONFIG).is_file():
-        return embeddings_of_run(place, data, model, client, when)
+        return embeddings_of_run(place, data, model, client, when, folds, watch)
+    if folds:
+        raise UserError(
+            f"--folds {folds}: {place} holds a model, which is not trained again. Give the folder of a simulation's "
+            "run.",
+            code="user.folds",
+        )
     scorer = scorer_at(place, model, client, when)
     if data is None:
         raise UserError(
             f"{place} holds a model and no examples. Give tables with --data, such as the folder of a site's own data.",
             code="user.no-data",
         )
-    return scorer.embed(data)
+    return Embedded(scorer.embed(data))
 
 
 def embeddings_of_run(
@@ -51,16 +73,21 @@ def embeddings_of_run(
     model: str | None = None,
     client: str | None = None,
     when: When = "last",
-) -> pa.Table:
+    folds: int = 0,
+    watch: Callable[[Config], runs.RunObserver] = lambda experiment: runs.Quiet(),
+) -> Embedded:
     """The table of `fedweave predict` for the run's own examples, or for new ones at `data`, and behind it "e_0",
     "e_1", …, float32: what the models' last layers read of each example. Of links: see `node_vectors`.
 
     model: which model of each client, by default the one that it uses; for new examples, the global one if there is
-    one. client: only with this client's model.
+    one. client: only with this client's model. folds: above 0, training examples are predicted by this number of
+    further runs, each without the labels of one fold (`experiment.runs.fold_runs`), and "fold" is the fold of each.
+    watch: makes an observer for each of these, from its configuration.
 
     Raises:
         UserError: the run is not finished, is of parties, or was made between sites; there is no such model or client,
-            or it has no such vectors. DataError: the data is refused, or of another form than the run's.
+            or it has no such vectors; its labels cannot be withheld. DataError: the data is refused, or of another form
+            than the run's.
     """
     config = finished_config(directory)
     if capabilities(config.algorithm.kind).predicts:
@@ -68,7 +95,14 @@ def embeddings_of_run(
             "the parties of a vertical run predict jointly, and no model has all of an example.",
             code="user.no-embeddings",
         )
+    if folds and data is not None:
+        raise UserError("--folds is for the run's own training examples; leave out --data.", code="user.folds")
     run = load_trained(directory, config, _AT_SITES, when)
+    if folds and config.links is not None:
+        raise UserError(
+            "--folds: the run predicts links, and a node has no label that could be withheld. Leave it out.",
+            code="user.folds",
+        )
     if config.links is not None:
         if data is not None:
             raise UserError(
@@ -76,10 +110,20 @@ def embeddings_of_run(
                 "out.",
                 code="user.no-embeddings",
             )
-        return node_vectors(run, model, client)
+        return Embedded(node_vectors(run, model, client))
     if data is not None:
-        return predict_new(run, data, model, client, with_vectors=True)
-    return examples_table(run, example_predictions(run, model, client, with_vectors=True), model, client)
+        return Embedded(predict_new(run, data, model, client, with_vectors=True))
+    if not folds:
+        return Embedded(examples_table(run, example_predictions(run, model, client, with_vectors=True), model, client))
+
+    def train(experiment: Config, folder: Path) -> None:
+        runs.run(experiment, folder, watch(experiment), resume=True)
+
+    result = out_of_fold(run, folds, train, model, client)
+    table = examples_table(run, result.predictions, model, client)
+    numbers = np.concatenate(result.folds)
+    place = table.column_names.index("split") + 1
+    return Embedded(table.add_column(place, "fold", pa.array(numbers, mask=numbers == 0)), result.agreement)
 
 
 def node_vectors(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:

@@ -72,7 +72,7 @@ def forget(
         configs[FAST] = replace(rest, general=general)
     for name, experiment in configs.items():
         try:
-            runs.run(experiment, folder / name, (watch or _Quiet)())
+            runs.run(experiment, folder / name, (watch or runs.Quiet)())
         except UserError as error:
             if name == EXACT or not error.code.startswith("init."):
                 raise
@@ -97,22 +97,6 @@ def forget(
         "notes": [*notes, *removed.notes],
     }
     return Forgetting.save(folder, record)
-
-
-class _Quiet:
-    """Watches a run and prints nothing (`runs.RunObserver`)."""
-
-    def begin(self, config: Config, built: object, directory: Path, done: int) -> None:
-        pass
-
-    def step(self, reached: object) -> None:
-        pass
-
-    def stopping(self, number: int) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
 
 def _without(config: Config, directory: Path, clients: Sequence[str], ids: Sequence[str]) -> Config:

@@ -113,6 +113,7 @@ class SavedRun(Shown):
         *,
         data: str | Path | None = None,
         round: "When" = "last",
+        folds: int = 0,
     ) -> pa.Table:
         """The table of `fedweave embed`: a row per client and example with "client", the example, "split", "true", the
         scores, and behind these what the last layer reads, "e_0", "e_1", …, float32. Of links, a row per client and
@@ -120,6 +121,8 @@ class SavedRun(Shown):
 
         model: "personal", the model that each client uses, unless another is named. client: only this client's rows.
         data: new examples instead of the run's own, as `fedweave predict --data` takes them. round: "last" or "best".
+        folds: above 0, training examples are predicted by this number of further runs, each without the labels of one
+        fold, and "fold" is the fold of each.
 
         Raises:
             UserError: the run is not finished, was made between sites or of parties, or has no such model or client, or
@@ -128,7 +131,7 @@ class SavedRun(Shown):
         from fedweave.apply.embeddings import embeddings_of_run
 
         where = None if data is None else Path(data).expanduser()
-        return embeddings_of_run(self.directory, where, model, client, round)
+        return embeddings_of_run(self.directory, where, model, client, round, folds).table
 
     def explain(
         self,

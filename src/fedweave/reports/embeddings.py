@@ -40,7 +40,7 @@ def picture(run: Run, way: str) -> Figure | None:
     else:
         from fedweave.apply.embeddings import embeddings_of_run  # with models, which other pages do without
 
-        table = embeddings_of_run(run.directory)
+        table = embeddings_of_run(run.directory).table
     of_examples = "split" in table.column_names  # otherwise a row is a node
     if of_examples:
         tested = table.filter(pc.field("split") == "test")

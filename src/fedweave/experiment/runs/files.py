@@ -49,6 +49,7 @@ RUN = "run.json"  # of a run between sites: which run of the project it is
 PARTS = "checkpoint/rows"  # folder of rows that a large table of an unfinished run has got since (`saving.Growing`)
 OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, MOTIFS, PAIRS, CHECKPOINT, PARTS, SUMMARY, RUN)
 EXPORT, STATEMENT, FORGOTTEN = "export", "statement", "forgotten"  # folders
+FOLDS = "folds"  # folder of runs that each leave the labels of one fold out (`experiment.runs.fold_runs`)
 OF_MODEL = (
     CONTRIBUTIONS,
     "report.html",
@@ -59,7 +60,8 @@ OF_MODEL = (
     PAIRS_SCORED,
     TOP_PAIRS,
 )  # written from the models of a run, and removed when it is resumed
-OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT, FORGOTTEN)
+FOLDERS = (EXPORT, STATEMENT, FORGOTTEN, FOLDS)
+OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), *FOLDERS)
 
 _IN_SUMMARY = {
     "algorithm": str,
