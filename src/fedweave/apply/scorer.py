@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.algorithms.deployment import Deployable, deployable
-from fedweave.apply.prediction_table import Predicted, ends_of, predictions_table, with_neighbors_not_given
+from fedweave.apply.prediction_table import ends_of, predictions_table, with_neighbors_not_given
 from fedweave.apply.predictions import (
     flagging_of,
     flagging_of_global,
@@ -43,7 +43,7 @@ from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.files import COLUMNS, CONFIG, SCORER, read, write
 from fedweave.experiment.runs.new_data import InputFormat, load_new_data
-from fedweave.experiment.runs.outputs import probabilities, vectors_of
+from fedweave.experiment.runs.outputs import Predicted, probabilities, vectors_of
 from fedweave.experiment.runs.trained import Trained, check_finite, finished_config, load_trained
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import Flagging
