@@ -10,7 +10,6 @@ import torch
 
 import fedweave
 from fedweave import datasets
-from fedweave.apply.outputs import probabilities
 from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import Scorer
 from fedweave.datasets import features
@@ -18,6 +17,7 @@ from fedweave.errors import DiskFull
 from fedweave.experiment import config
 from fedweave.experiment.config import config_hash
 from fedweave.experiment.graphs import graph_of
+from fedweave.experiment.runs.outputs import probabilities
 from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.trained import Trained, finished_config, load_trained
 from fedweave.export import card, source

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from fedweave.apply.outputs import probabilities
-from fedweave.apply.prediction_table import Predicted, ends_of, predictions_table, with_neighbors_not_given
+from fedweave.apply.prediction_table import ends_of, predictions_table, with_neighbors_not_given
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import RELATION, VAL, Graph
 from fedweave.core.tree import Tree
@@ -25,7 +24,8 @@ from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form, targets_form
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.new_data import InputFormat, load_new_data
-from fedweave.experiment.runs.trained import Trained
+from fedweave.experiment.runs.outputs import Predicted, example_predictions, probabilities, vectors_of
+from fedweave.experiment.runs.trained import Trained, chosen_models
 from fedweave.metrics.intervals import HALF_WIDTH
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.ranking import by_validation
@@ -40,7 +40,7 @@ from fedweave.metrics.selection import (
     positive_class,
 )
 from fedweave.partition.base import Part
-from fedweave.partition.client_data import global_test_part, shares
+from fedweave.partition.client_data import shares
 from fedweave.partition.preparation import numbers_of, scaling_record, with_scaled_edges, with_scaled_nodes
 from fedweave.partition.scaling import of_part, target_scale_of
 
@@ -48,28 +48,20 @@ _LOG = logging.getLogger(__name__)
 
 
 def predict_examples(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """Predictions of the run's own examples: each client's by its model, by default the one that it uses. Without
-    `client`, and unless `model` is another, also predictions of the global test graph by the global model.
+    """The table of `example_predictions`.
 
     Raises:
         UserError: there is no such model or client.
     """
-    # 1. Each client's examples.
-    data, fed = run.built.data, run.built.fed
-    weights, graphs = chosen_models(run, client, model), graphs_of(fed)
-    predictions = []
-    for name, part in zip(fed.clients, run.visible_partition.parts, strict=True):
-        if name in weights:
-            p = probabilities(run.net_of(name), weights[name], graphs[name])
-            predictions.append(Predicted(name, p, part.examples, part.masks))
+    return examples_table(run, example_predictions(run, model, client), model, client)
 
-    # 2. The global test graph.
-    test, w = global_test_part(data, run.built.partition), run.algorithm.global_model(run.state)
-    if test is not None and fed.test is not None and w is not None and model in (None, "global") and client is None:
-        p = probabilities(run.algorithm.test_net, w, fed.test)
-        predictions.append(Predicted(GLOBAL, p, test.examples, test.masks))
 
-    # 3. The table. Intervals are of the model in use and, where each client has its own units, not of the global one.
+def examples_table(
+    run: Trained, predictions: Sequence[Predicted], model: str | None = None, client: str | None = None
+) -> pa.Table:
+    """The table of `predict_examples` from its `predictions`."""
+    data, weights = run.built.data, chosen_models(run, client, model)
+    # Intervals are of the model in use and, where each client has its own units, not of the global one.
     table = predictions_table(
         predictions,
         *(data.ids, data.labels, data.example, data.y),
@@ -122,12 +114,15 @@ def links_table(
     return table.add_column(table.column_names.index("target") + 1, "relation", kinds)
 
 
-def predict_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
+def predict_new(
+    run: Trained, path: Path, model: str | None = None, client: str | None = None, with_vectors: bool = False
+) -> pa.Table:
     """Predictions of the nodes or small graphs at `path`: by the global model, by default, if there is one and no
-    client is given, else by every client's.
+    client is given, else by every client's. with_vectors: also what the models' last layers read.
 
     Raises:
-        UserError: there is no such model or client. DataError: the data is refused, or of another form than the run's.
+        UserError: there is no such model or client, or a model has no vectors. DataError: the data is refused, or of
+            another form than the run's.
     """
     # 1. The models, and which examples they flag.
     data = run.built.data
@@ -161,7 +156,9 @@ def predict_new(run: Trained, path: Path, model: str | None = None, client: str 
             if form_to_read is not form:
                 scaled = with_scaled_nodes(scaled, client_form.scaling)
             graph = graph_of(replace(scaled, target_scale=client_form.target_scale), new.features, run.built.fed.dtype)
-        predictions.append(Predicted(name, probabilities(run.test_net_of(name), w, graph), np.arange(new.examples)))
+        net = run.test_net_of(name)
+        p, vectors = probabilities(net, w, graph), vectors_of(net, w, graph, name) if with_vectors else None
+        predictions.append(Predicted(name, p, np.arange(new.examples), vectors=vectors))
 
     # 3. The table. Intervals are of the model in use, and hold in units of all clients, or of the client's own.
     no_intervals = model == "trained" or (has_own_units(data) and GLOBAL in weights)
@@ -221,12 +218,6 @@ def edges_between(data: Dataset, parts: Sequence[Part]) -> int:
             is_here[part.nodes] = True
             together |= is_here[data.edges].all(0)
     return int((has_client[data.edges].all(0) & ~together).sum()) // 2
-
-
-def chosen_models(run: Trained, client: str | None, which: str | None) -> Mapping[str, Tree]:
-    """{client: its weights} of all clients, or only of `client`; by default of the model that it uses."""
-    which = which or "personal"
-    return run.models(which) if client is None else {client: run.model_of(which, client)}
 
 
 def part_of(run: Trained, client: str) -> Part:

@@ -30,6 +30,7 @@ COMMANDS = {
     "tune": ("tune", "Find a good model and training settings by validation examples."),
     "reproduce": ("sweep", "Run the tables of a paper and print its numbers next to ours."),
     "predict": ("predict", "Predict classes with the models of a finished run."),
+    "embed": ("embed", "Write scores and the last layer's vectors of examples, as columns for other models."),
     "score": ("score", "Score new tables with one model, alone, where the data is."),
     "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
     "explain": ("explain", "Explain one score: the columns, neighbors and edges that move it."),

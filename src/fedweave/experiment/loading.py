@@ -37,6 +37,8 @@ def load_data(config: Config, with_scaling: bool = True) -> tuple[Dataset, Parti
     data, partition = read_and_cut(config, values)
     if config.noise is not None:
         data, partition = config.noise.apply(data, partition, config.general.seed)
+    if config.fold is not None:
+        data, partition = config.fold.withhold(data, partition, config.general.seed)
     if widens:
         visible = client_partition(config.algorithm, partition, data)
         exchange = with_external_columns(data, visible, config.external, config.min_external)

@@ -121,6 +121,19 @@ def settings_alone(f: Configured) -> Unmet:
                 f'= {normalize!r}), also those to forget. Set data.normalize = "auto".',
             )
 
+    if config.fold is not None:
+        reason = ""
+        if config.between_sites:
+            reason = "sites keep their labels, and no document says which of them are withheld"
+        elif f.declared.vertical:
+            reason = "the parties of a vertical run hold the same examples"
+        elif config.links is not None:
+            reason = "the run predicts links, which have no labels"
+        elif config.general.init_from is not None:
+            reason = f"the weights of {config.general.init_from} may have learned the labels that are withheld"
+        if reason:
+            yield "config.fold", f"fold: {reason}. Leave [fold] out."
+
     metric = config.evaluation.metric
     if metric in OF_RANKS and not (config.links is not None and config.links.candidates):
         yield (

@@ -37,6 +37,7 @@ from fedweave.experiment.config.toml import Document, check_keys, section
 
 if TYPE_CHECKING:
     from fedweave.core.links import Links
+    from fedweave.partition.folds import Fold
     from fedweave.partition.forgetting import Forget
     from fedweave.partition.noise import Noise
 
@@ -52,12 +53,12 @@ _ON_GPUS = " What computes is engine.device, such as 'cuda'; of a site, [site] d
 
 @dataclass(frozen=True, repr=False)
 class Config:
-    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
-    the document has no [noise], `forget` where it has no [forget]; `external` and `min_external` are settings of [data]
-    for all kinds of data (`partition.external`); `member_models` are the models that members have instead of `model`;
-    `links` states how links are the examples, if [data] task does, and `decoder` how [model] scores them
-    (`models.links`); `learned` states whether nodes have a column each instead of their features
-    (`datasets.triples.with_node_columns`)."""
+    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise`, `forget` and
+    `fold` are None where the document has no such section; `external` and `min_external` are settings of [data] for all
+    kinds of data (`partition.external`); `member_models` are the models that members have instead of `model`; `links`
+    states how links are the examples, if [data] task does, and `decoder` how [model] scores them (`models.links`);
+    `learned` states whether nodes have a column each instead of their features (`datasets.triples.with_node_columns`).
+    """
 
     general: General
     data: Choice
@@ -70,6 +71,7 @@ class Config:
     pay: PaySettings = field(default_factory=PaySettings)
     noise: "Noise | None" = None
     forget: "Forget | None" = None
+    fold: "Fold | None" = None
     external: str = "refuse"
     min_external: int = 1
     member_models: MemberModels = field(default_factory=MemberModels)
@@ -138,6 +140,8 @@ class Config:
             document["noise"] = asdict(self.noise)
         if self.forget is not None:
             document["forget"] = {key: [*names] for key, names in asdict(self.forget).items() if names}
+        if self.fold is not None:
+            document["fold"] = asdict(self.fold)
         return {**document, "privacy": {}}
 
     def check_made(self) -> None:
@@ -164,7 +168,7 @@ def resolve(document: Document) -> Config:
     faults, values = Faults(ConfigError), Record()
     general = field_parameters(General)
     with faults:
-        valid = [*general, *REGISTRIES, "evaluation", "pay", "noise", "forget", "privacy"]
+        valid = [*general, *REGISTRIES, "evaluation", "pay", "noise", "forget", "fold", "privacy"]
         check_keys("", document, valid, hint=partial(_hint_at_sections, document))
     with faults:
         values["general"] = General(**check_values("", document, general))
@@ -213,6 +217,11 @@ def resolve(document: Document) -> Config:
             from fedweave.partition.forgetting import Forget
 
             values["forget"] = Forget(**_section_values(document, "forget", Forget))
+    with faults:
+        if "fold" in document:
+            from fedweave.partition.folds import Fold
+
+            values["fold"] = Fold(**_section_values(document, "fold", Fold))
     faults.refuse()
 
     # 3. What sections demand of each other.

@@ -89,6 +89,22 @@ class RunObserver(Protocol):
         """Training is over, or has failed."""
 
 
+class Quiet:
+    """Watches a run and prints nothing (`RunObserver`)."""
+
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+        pass
+
+    def step(self, reached: Checkpoint) -> None:
+        pass
+
+    def stopping(self, number: int) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+
 def build_simulation(config: Config) -> Built:
     """`build`, for an engine that runs in this process.
 
