@@ -108,6 +108,9 @@ class _Quiet:
     def step(self, reached: object) -> None:
         pass
 
+    def alone(self, done: int, rounds: int) -> None:
+        pass
+
     def stopping(self, number: int) -> None:
         pass
 

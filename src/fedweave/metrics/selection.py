@@ -22,6 +22,7 @@ THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the rarest class among the training examples, where accuracy says little
 TARGET_SPREAD = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
 WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: a logistic regression without the graph
+ALONE = "alone"  # "alone/local/<metric>" in a summary: the same model, trained at each member on its own examples
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: a score of links without a model
 CROSSING = "crossing"  # "crossing/<metric>" in a summary: links between members
 POSITIVES = "positives"  # "positives/test" in a summary: number of examples of the positive class

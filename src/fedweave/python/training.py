@@ -215,6 +215,9 @@ class Silent:
     def step(self, reached: object) -> None:
         pass
 
+    def alone(self, done: int, rounds: int) -> None:
+        pass
+
     def stopping(self, number: int) -> None:
         """Explain what a first Ctrl-C does."""
         _LOG.warning("finishing this round and saving; once more to stop at once")

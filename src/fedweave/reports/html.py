@@ -36,7 +36,7 @@ from fedweave.reports.ranks import ranks
 from fedweave.reports.recipes import training_differences
 
 GroupRun = tuple[Group, Run]  # a run and its group
-FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "features", "reference", "best_val")
+FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "alone", "features", "reference", "best_val")
 
 
 @dataclass(frozen=True)

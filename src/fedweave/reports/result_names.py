@@ -20,6 +20,14 @@ PLACES: dict[str, tuple[str, str]] = {
         "a regression on features only, as `global` or `local`",
         "experiment.runs.without_graph",
     ),
+    "alone": (
+        "the same model trained at each member alone; a member's rows are of the round that its validation chose",
+        "experiment.runs.alone",
+    ),
+    "alone/local": (
+        "as `local`, of the same model trained at each member alone",
+        "experiment.runs.alone",
+    ),
     "reference": (
         "scores of links without a model, each by its name",
         "experiment.runs.link_references",
@@ -128,6 +136,7 @@ _WITHOUT_NOTE = {
     "divergence": "distance of a client's weights from the global ones (`fedego`)",
     "emd": "distance of a client's label distribution from the distribution over all clients (`fedego`)",
     "lambda": "share of the global model in a client's own (`fedego`)",
+    "alone/round": "of training alone: the round that the member's validation examples chose",
     "best_val/missing": "clients without a score in that round",
     "best_fair/missing": "clients without a score in that round",
     "best_fair/round": "the fairest round",
@@ -190,6 +199,7 @@ KEYS: dict[str, str] = {
     "seed": "seed of the run",
     "seconds": "duration in seconds",
     "seconds_per_round": "duration of a round in seconds",
+    "alone_seconds": "duration of training the same model at each member alone, not included in `seconds`",
     "peak_rss_mb": "most memory that the process used, in MB",
     "bytes_up": "bytes from clients to the server",
     "bytes_down": "bytes from the server to clients",

@@ -19,6 +19,7 @@ from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.selection import (
+    ALONE,
     BESIDE,
     CROSSING,
     OF_POSITIVE,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
+LINES_ALONE = 4  # progress lines of the same model at each member alone
 WIDTH = 160  # of tables
 # Metrics shown below a selection metric of ranks; other selection metrics have `BESIDE`.
 _BESIDE_RANKS = ("hits_at_10", "auc", "average_precision")
@@ -96,7 +98,7 @@ class Terminal:
                 TextColumn("{task.fields[note]}", markup=False),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(TextColumn("rounds"), *columns, console=self._console)
+            self._bar = Progress(TextColumn("{task.description}"), *columns, console=self._console)
             self._task = self._bar.add_task("rounds", total=self._rounds, completed=done, note="")
             self._bar.start()
 
@@ -114,6 +116,17 @@ class Terminal:
             self._bar.update(self._task, completed=reached.round, note=note)
         elif reached.round == self._rounds or reached.round % max(1, self._rounds // LINES) == 0:
             self._console.print(f"round {reached.round}/{self._rounds}  {note}", highlight=False, soft_wrap=True)
+
+    def alone(self, done: int, rounds: int) -> None:
+        """One more round of the same model at each member alone, with a bar of its own."""
+        words = "the same model at each member alone"
+        if self._bar is None:
+            if done % max(1, rounds // LINES_ALONE) == 0:
+                self._console.print(f"{words}, round {done}/{rounds}", highlight=False, soft_wrap=True)
+        elif done:
+            self._bar.update(self._task, completed=done)
+        else:
+            self._task = self._bar.add_task("alone", total=rounds, note=words)
 
     def stopping(self, number: int) -> None:
         """Print what a first Ctrl-C does."""
@@ -198,6 +211,8 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     # 4. Cost, traffic, privacy, the files and what to do next.
     cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s"
     cost += f" ({summary['seconds_per_round']:.3g} s each), {summary['peak_rss_mb']:.0f} MB at peak"
+    if "alone_seconds" in summary:
+        cost += f"; the same model at each member alone {summary['alone_seconds']:.1f} s more"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     if "bytes_evaluation" in summary:
@@ -252,6 +267,7 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
         add("  the most frequent class", "{}/majority")
     if metric == RMSE:
         add("  the training mean", f"{{}}/{RMSE_OF_MEAN}")
+    add("  the same model at each member alone", f"{ALONE}/{{}}/{metric}")
     add("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
     for kind in _references(metrics):
         add_one(f"  {kind.replace('_', ' ')}", f"{REFERENCE}/{kind}/{metric}")

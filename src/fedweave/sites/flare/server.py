@@ -109,6 +109,9 @@ class Progress:
         entry = {"round": self.round, "seconds": self.seconds, "summary": self.summary, "bytes": sizes}
         self.recent = [*self.recent, entry][-RECENT:]
 
+    def alone(self, done: int, rounds: int) -> None:
+        """Do nothing: sites train it themselves."""
+
     def stopping(self, number: int) -> None:
         """Do nothing: the job finishes its round."""
 
