@@ -29,7 +29,7 @@ def embeddings_of_run(directory: Path, model: str | None = None, client: str | N
             "the parties of a vertical run predict jointly, and no model has all of an example.",
             code="user.no-embeddings",
         )
-    run = load_trained(directory, config, "Where sites are, their owners look at embeddings.")
+    run = load_trained(directory, config, "Where sites are, their owners look at embeddings.", model=model)
     return embeddings_of(run, model, client)
 
 

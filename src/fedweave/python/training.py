@@ -24,7 +24,7 @@ from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.from_objects import check_described, describe
 from fedweave.experiment.runs.warm import begin
-from fedweave.metrics.selection import Judging, selection_metric_of
+from fedweave.metrics.selection import Judging, of_result, selection_metric_of
 from fedweave.metrics.stopping import Stopping
 from fedweave.reports.terminal import Terminal, screen
 
@@ -57,7 +57,7 @@ class SavedRun(Shown):
 
     def facts(self) -> dict[str, object]:
         """The experiment, the finished rounds, and the scores on test examples."""
-        config, scores = self.config, self.summary.get("metrics", {})
+        config, scores = self.config, of_result(self.summary) if self.summary else {}
         entries: dict[str, object] = {
             "": f"{config.algorithm.label} on {config.data.label}, {len(self.partition):,} clients",
             "rounds": self.summary.get("rounds", Words("not finished")),
@@ -89,7 +89,7 @@ class SavedRun(Shown):
         config = finished_config(self.directory)
         if config.between_sites and model == "global":
             return load_global_model(self.directory, config)[1]
-        run = load_trained(self.directory, config, "Such a run has only the global model here.")
+        run = load_trained(self.directory, config, "Such a run has only the global model here.", model=model)
         return run.model_of(model, client or run.built.fed.clients[0])
 
     def measure(self, metric: "Metric", split: str = "test", model: str | None = None) -> "SplitScores":

@@ -82,6 +82,7 @@ _IN_SUMMARY = {
     "edges": dict,
     "target": str,
     "outputs": int,
+    "chosen_round": int,
 }
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"

@@ -403,6 +403,7 @@ def _summary(
         "members": len(fed.members) or None,  # of the one client
         "devices": list(fed.computes_on) or None,  # sites know their own
         "rounds": last.round,
+        "chosen_round": files.best_round if stopping.patience else None,
         "stopped": (stopping.sentence(last.round, last.summary) if stopped_early else "") or None,
         "missed": files.missed or None,  # rounds, by client
         "seed": config.general.seed,

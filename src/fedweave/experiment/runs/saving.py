@@ -248,6 +248,14 @@ class RunFiles:
                 self._last_rows += pc.sum(_begins_with(metrics, LAST_ONLY)).as_py() or 0
 
     @property
+    def best_round(self) -> int | None:
+        """The round that was best on validation examples, if its models are here."""
+        best_round = self.reached.summary.get(f"{BEST}/round")
+        has_models = bool(self.best["fed"]) or self._state_has_models()
+        is_here = best_round == self.reached.round or (best_round == self.best["round"] and has_models)
+        return int(best_round) if best_round is not None and is_here else None
+
+    @property
     def missed(self) -> dict[str, int]:
         """{client: number of rounds in which its reply was missing}, for clients where that is known."""
         rounds: dict[str, set[int]] = {}
@@ -273,10 +281,8 @@ class RunFiles:
         if pairs:
             write_arrays(self.directory / PAIRS, {name: matrix.cpu().numpy() for name, matrix in pairs.items()})
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
-        best_round = self.reached.summary.get(f"{BEST}/round")
-        is_earlier = best_round == self.best["round"] and best_round != self.reached.round
-        has_models = bool(self.best["fed"]) or self._state_has_models()
-        best = self.best if is_earlier and has_models else {}
+        is_earlier = self.best_round is not None and self.best_round != self.reached.round
+        best = self.best if is_earlier else {}
         checkpoint = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
         rows = self._metrics.rows - self._last_rows
         replace(checkpoint, metrics=rows, ledger=ledger.rows).save(self.directory / CHECKPOINT)
