@@ -137,6 +137,15 @@ def _few_references(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_training_alone() -> Iterator[None]:
+    """The same model at each member alone doubles the time of a run. Runs of this process train it where they ask for
+    it (evaluation.alone = true), as those of tests/runs/test_alone.py do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedweave.experiment.runs.alone.MAX_CLIENTS", 0)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_root() -> Path:
     """The folder of real data sets."""

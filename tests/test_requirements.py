@@ -66,6 +66,7 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
     # the configuration by itself
     ("config.sampled", f"evaluation = {{clients = 2}}\n{FLARE}", ("resolve",)),
     ("config.links", f"{LINKS}\nnoise = {{labels = 0.1}}", ("resolve",)),
+    ("config.alone", f"evaluation = {{alone = true}}\n{FLARE}", ("resolve",)),
     ("config.sites", f"noise = {{labels = 0.1}}\n{FLARE}", ("resolve",)),
     ("config.sites", f"{PREDICT}\n{FLARE}", ("resolve",)),
     ("forget.sites", f'forget = {{clients = ["client-0"]}}\n{FLARE}', ("resolve",)),

@@ -64,6 +64,10 @@ class Quiet:
         for action in self.at_round.get(f"r{reached.round}", ()):
             action()
 
+    def alone(self, done: int, rounds: int) -> None:
+        for action in self.at_round.get(f"alone{done}", ()):
+            action()
+
     def stopping(self, number: int) -> None:
         self.signals.append(number)
 

@@ -103,7 +103,9 @@ def case_of_tables(place: Path, tables: Path, client: str | None, model: str | N
 
 def case_of_run(place: Path, config: Config, client: str | None, model: str | None, when: When) -> Case:
     """The case of a client of the run in the folder `place`: its model, and its own data."""
-    run = load_trained(place, config, "Explain where the model is: a site's folder as MODEL, and its --tables.", when)
+    run = load_trained(
+        place, config, "Explain where the model is: a site's folder as MODEL, and its --tables.", when, model
+    )
     client = _client_of(run, client)
     w = run.model_of(model or "personal", client)
     part, graph = part_of(run, client), graphs_of(run.built.fed)[client]
@@ -134,7 +136,7 @@ def case_of_link(
 ) -> tuple[Case, np.ndarray]:
     """The case of a pair of one client's nodes in the run in the folder `place`, and the pair (`Example`). The edges of
     the data are those that carry messages for test links."""
-    run = load_trained(place, config, "Pairs are explained from the folder of a simulation's run.", when)
+    run = load_trained(place, config, "Pairs are explained from the folder of a simulation's run.", when, model)
     client = _client_of(run, client)
     w, graph, net = run.model_of(model or "personal", client), graphs_of(run.built.fed)[client], run.net_of(client)
     names, links = node_names(run, client), run.built.data.links or Links()

@@ -115,7 +115,7 @@ def drift(
     threshold: float = THRESHOLD,
     model: str | None = None,
     client: str | None = None,
-    when: When = "last",
+    when: When = "chosen",
 ) -> TableDrift:
     """How far the tables moved from what a model was trained on.
 

@@ -40,7 +40,7 @@ def embeddings_at(
     data: Path | None = None,
     model: str | None = None,
     client: str | None = None,
-    when: When = "last",
+    when: When = "chosen",
     folds: int = 0,
     watch: Callable[[Config], runs.RunObserver] = lambda experiment: runs.Quiet(),
 ) -> Embedded:
@@ -72,7 +72,7 @@ def embeddings_of_run(
     data: Path | None = None,
     model: str | None = None,
     client: str | None = None,
-    when: When = "last",
+    when: When = "chosen",
     folds: int = 0,
     watch: Callable[[Config], runs.RunObserver] = lambda experiment: runs.Quiet(),
 ) -> Embedded:
@@ -97,7 +97,7 @@ def embeddings_of_run(
         )
     if folds and data is not None:
         raise UserError("--folds is for the run's own training examples; leave out --data.", code="user.folds")
-    run = load_trained(directory, config, _AT_SITES, when)
+    run = load_trained(directory, config, _AT_SITES, when, model)
     if folds and config.links is not None:
         raise UserError(
             "--folds: the run predicts links, and a node has no label that could be withheld. Leave it out.",

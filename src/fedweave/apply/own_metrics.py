@@ -82,7 +82,7 @@ def measure_run(
     config = finished_config(directory) if config is None else config
     if capabilities(config.algorithm.kind).predicts:
         raise UserError("the parties of a vertical run predict jointly: take `fedweave predict` and its table.")
-    run = load_trained(directory, config, "Where sites are, their owners measure.")
+    run = load_trained(directory, config, "Where sites are, their owners measure.", model=model)
     table = predict_examples(run, model) if config.links is None else predict_links(run, model)
     return measure(table, metric, split)
 

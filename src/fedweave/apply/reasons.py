@@ -31,7 +31,7 @@ def explain(
     model: str | None = None,
     target: str | None = None,
     method: Method = "leave-out",
-    when: When = "last",
+    when: When = "chosen",
 ) -> Explanation:
     """The reasons for the score of the example called `name`; of a run on links, of a pair: the names of its source and
     target and, with several relations, of the relation.

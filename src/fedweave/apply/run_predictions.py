@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ from fedweave.datasets.features import OVER_NODES
 from fedweave.errors import DataError, UserError
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config
+from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.outputs import Predicted
 from fedweave.experiment.runs.trained import Trained, config_here, finished_config, load_trained
 
@@ -36,7 +37,7 @@ def predictions(
     data: Path | None = None,
     model: str | None = None,
     client: str | None = None,
-    when: Literal["last", "best"] = "last",
+    when: When = "chosen",
     query: PairQuery | None = None,
 ) -> pa.Table:
     """The table that `fedweave predict` writes (see `apply.prediction_table.predictions_table`).
@@ -50,7 +51,8 @@ def predictions(
     """
     query = query or PairQuery()
     config = finished_config(directory)
-    run = load_trained(directory, config, f"Predict there, too: fedweave sites predict {directory} --sites DIR", when)
+    instead = f"Predict there, too: fedweave sites predict {directory} --sites DIR"
+    run = load_trained(directory, config, instead, when, model)
     if config.links is not None:
         if data is not None:
             raise UserError(

@@ -378,7 +378,7 @@ def scorer_of_run(run: Trained, choice: ChosenModel) -> Scorer:
     )
 
 
-def scorer_at(place: Path, model: str | None = None, client: str | None = None, when: When = "last") -> Scorer:
+def scorer_at(place: Path, model: str | None = None, client: str | None = None, when: When = "chosen") -> Scorer:
     """The scorer at `place`: its file; a folder that holds it (an export, a site's folder of a run); a site's folder,
     where the last of its runs counts; or the folder of a simulation's run, where `client` or `model` names the model.
 
@@ -389,11 +389,11 @@ def scorer_at(place: Path, model: str | None = None, client: str | None = None, 
         config = finished_config(place)
         check_alone(config)
         where = "Score where the model is: `fedweave sites export RUN --site DIR` on a site's machine, or its folder."
-        run = load_trained(place, config, where, when)
+        run = load_trained(place, config, where, when, model)
         if client is None:
             note_of_clients(run, typical=True)
         return scorer_of_run(run, choose_model(run, model, client))
-    if model is not None or when != "last":
+    if model is not None or when != "chosen":
         raise UserError(
             f"--model and --round are of a run's folder, and {place} holds one model. Leave them out.",
             code="score.client",

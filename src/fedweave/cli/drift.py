@@ -27,7 +27,7 @@ def drift(
         str | None, typer.Option(metavar="NAME", help="Of a run's folder: the client whose model and data count.")
     ] = None,
     model: Chosen = None,
-    when: When = ModelRound.last,
+    when: When = ModelRound.chosen,
 ) -> None:
     """Compare new tables, and the model's scores on them, with what the model was trained on.
 

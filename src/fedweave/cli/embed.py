@@ -37,7 +37,7 @@ def embed(
     ] = 0,
     model: Chosen = None,
     client: Client = None,
-    when: When = ModelRound.last,
+    when: When = ModelRound.chosen,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the rounds of --folds.")] = False,
     spreadsheet: Annotated[
         bool,

@@ -53,7 +53,7 @@ def explain(
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="How many reasons to show on the terminal.")] = TOP,
     model: Chosen = None,
-    when: When = ModelRound.last,
+    when: When = ModelRound.chosen,
 ) -> None:
     """Explain one score: which columns, neighbors and edges move it, each with the score without it.
 

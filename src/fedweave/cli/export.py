@@ -20,7 +20,7 @@ def export(
     form: Kind = Format.safetensors,
     model: Chosen = None,
     client: Client = None,
-    when: When = ModelRound.last,
+    when: When = ModelRound.chosen,
     out: Out = None,
     card_file: CardFile = None,
     histograms: Annotated[
@@ -50,7 +50,7 @@ def export(
     reference = None  # histograms of what the model was trained on
     if histograms:
         where = "A site keeps them next to its scorer; take that folder."
-        run = load_trained(directory, finished_config(directory), where, when.value)
+        run = load_trained(directory, finished_config(directory), where, when.value, which)
         scorer, reference = reference_of_run(run, which, client)
         if model_source.scorer is None or model_source.scorer.name != scorer.name:
             raise UserError(f"{directory} has no scorer that histograms would be of.", code="drift.none")

@@ -63,13 +63,18 @@ Chosen = Annotated[
 class ModelRound(StrEnum):
     """The round after which models are taken (see `experiment.runs.checkpoint.When`)."""
 
+    chosen = "chosen"
     last = "last"
     best = "best"
 
 
 When = Annotated[
     ModelRound,
-    typer.Option("--round", help="Models after the last round, or after the round that was best on validation."),
+    typer.Option(
+        "--round",
+        help="Models after the last round, or after the one that was best on validation. By default (chosen) the best "
+        "one if the run has evaluation.patience, else the last.",
+    ),
 ]
 Client = Annotated[str | None, typer.Option(metavar="NAME", help="Only with this client's model.")]
 

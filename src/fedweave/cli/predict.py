@@ -21,7 +21,7 @@ def predict(
     ] = None,
     model: Chosen = None,
     client: Client = None,
-    when: When = ModelRound.last,
+    when: When = ModelRound.chosen,
     out: Annotated[
         Path | None,
         typer.Option(

@@ -30,7 +30,7 @@ def score(
     ] = SCORES,
     client: Whose = None,
     model: Chosen = None,
-    when: When = ModelRound.last,
+    when: When = ModelRound.chosen,
     spreadsheet: Annotated[
         bool,
         typer.Option(
@@ -81,7 +81,7 @@ def serve(
     ] = 16.0,
     client: Whose = None,
     model: Chosen = None,
-    when: When = ModelRound.last,
+    when: When = ModelRound.chosen,
 ) -> None:
     """Answer requests for scores on this machine, as `fedweave score` gives them.
 

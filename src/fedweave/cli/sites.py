@@ -232,7 +232,7 @@ def predict(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     project: Annotated[Path, typer.Option("--sites", metavar="DIR", help="The project's directory.")],
     model: Chosen = None,
-    when: When = ModelRound.last,
+    when: When = ModelRound.chosen,
 ) -> None:
     """Predict classes at the sites with the models of a finished run.
 
@@ -283,7 +283,7 @@ def export(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="The directory of the finished run.")],
     site: Annotated[Path, typer.Option(metavar="DIR", help="The folder of a site that trained it.")],
     form: Kind = Format.safetensors,
-    when: When = ModelRound.last,
+    when: When = ModelRound.chosen,
     out: Out = None,
     card_file: CardFile = None,
 ) -> None:

@@ -3,6 +3,7 @@ must compute."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -117,6 +118,22 @@ class Loop:
 
     def snapshot_data(self) -> Tree:
         return self.data.dump()
+
+    @contextmanager
+    def untrained(self) -> Iterator[None]:
+        """Inside, the clients are as before the first step; afterwards they have their states and data back."""
+        states, data = self._states, self.data.dump()
+        self._states = States(self.device)
+        if data:
+            self.data.load({})
+            self._renew(self.clients)
+        try:
+            yield
+        finally:
+            self._states = states
+            if data:
+                self.data.load(data)
+                self._renew(self.clients)
 
     def restore(self, tree: Tree, data: Tree) -> None:
         self._states = States(self.device)

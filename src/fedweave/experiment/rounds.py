@@ -207,7 +207,7 @@ class _Evaluator:
         if sample:
             measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
         best = best_validated(number, validated, measured, before)
-        selects = selection_metric_of(measured) != PLAIN or self.judging != Judging()
+        selects = selection_metric_of(measured) != PLAIN or self.judging != Judging() or self.stopping.patience > 0
         is_best = best.get(f"{BEST}/round") == number and selects
         if is_best or last:
             pooled = self._pooled_metrics(state, measured, evaluation.total)  # {name: [3]}

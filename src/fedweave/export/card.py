@@ -116,7 +116,7 @@ def card(run: Run, source: Source, client: str | None, usage: str, settings: Car
     metrics, config = run.summary["metrics"], run.config
     best, rounds = source.when == "best", counted(run.summary["rounds"], "round")
     after = f"round {metrics['best_val/round']:g}, of {rounds} the best on validation examples," if best else rounds
-    metrics = of_best(metrics) if best else metrics
+    metrics = of_best(metrics) if best else run.last_metrics or metrics
     whose = "the server's global model" if source.which == "global" else f"the {source.which} model of {client}"
 
     # 1. which model it is, from when, whom to ask, and what it is for

@@ -21,11 +21,11 @@ from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.core.types import PREDICT, Record
 from fedweave.errors import UserError
 from fedweave.experiment.config import Config, load
-from fedweave.experiment.runs.checkpoint import When
+from fedweave.experiment.runs.checkpoint import SavedRound, When
 from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
 from fedweave.experiment.runs.new_data import InputFormat
-from fedweave.experiment.runs.trained import finished_config, load_global_model, load_trained
+from fedweave.experiment.runs.trained import finished_config, load_global_model, load_trained, saved_round
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import BEST, Flagging, flagging, of_best
 from fedweave.models.edge_settings import has_ports
@@ -42,7 +42,7 @@ class Source:
     """A model to export.
 
     which: "global", "personal" or "trained". weights: float32, by layer. flagging: which examples the run
-    flags, if it looks for a class. when: the round, "last" or "best". scorer: the model for `fedweave score`; None
+    flags, if it looks for a class. when: the round that it is of. scorer: the model for `fedweave score`; None
     where only sites know the meaning of columns.
     """
 
@@ -51,7 +51,7 @@ class Source:
     weights: "Tree"
     form: DataForm
     flagging: Flagging | None = None
-    when: When = "last"
+    when: SavedRound = "last"
     scorer: Scorer | None = None
 
     def description(self) -> Record:
@@ -97,7 +97,7 @@ def exportable(directory: Path) -> Config:
 
 
 def source(
-    directory: Path, model: str | None, client: str | None, before: InputFormat | None = None, when: When = "last"
+    directory: Path, model: str | None, client: str | None, before: InputFormat | None = None, when: When = "chosen"
 ) -> Source:
     """The `model` of the run in `directory`: the global model if there is one, else the `client`'s.
 
@@ -111,20 +111,20 @@ def source(
     if not config.between_sites:
         if before is not None:
             raise UserError(f"{directory} was not trained between sites; use fedweave export {directory}.")
-        run = load_trained(directory, config, "", when)
+        run = load_trained(directory, config, "", when, model)
         choice = choose_model(run, model, client)
         weights = export_weights(choice.config, choice.algorithm, choice.w, choice.form)
         scorer = None if config.links is not None else scorer_of_run(run, choice)
-        return Source(choice.config, choice.which, weights, choice.form, choice.flagging, when, scorer)
+        return Source(choice.config, choice.which, weights, choice.form, choice.flagging, run.when, scorer)
     if client is not None or model not in (None, "global"):
         raise UserError(
             f"{directory} was trained between sites, which keep their own models; only the global model can be "
             "exported. `fedweave sites predict --model personal` predicts at the sites."
         )
-    return _of_sites(directory, config, before, when)
+    return _of_sites(directory, config, before, saved_round(directory, when))
 
 
-def _of_sites(directory: Path, config: Config, before: InputFormat | None, when: When) -> Source:
+def _of_sites(directory: Path, config: Config, before: InputFormat | None, when: SavedRound) -> Source:
     summary = read_summary(directory / SUMMARY)
     if not {"features", "class_count"} <= summary.keys():
         raise UserError(f"{directory} was trained by an earlier version, which did not note what data its model wants.")

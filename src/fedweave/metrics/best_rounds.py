@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 from fedweave.core.types import NUMBER
 from fedweave.metrics import groups
 from fedweave.metrics.measured import GLOBAL, MISSING, SELECTION
-from fedweave.metrics.selection import BEST, METRICS, OF_POSITIVE, rank, selection_metric_of
+from fedweave.metrics.selection import BEST, METRICS, OF_A_ROUND, OF_POSITIVE, rank, selection_metric_of
+from fedweave.metrics.stopping import STOPPING
 
 FAIREST = "best_fair"
 _SELECTION = groups.SELECTION + groups.OTHERWISE
@@ -38,9 +39,10 @@ def best_validated(
     the first. Empty without validation examples.
 
     Another selection metric (`selection.selection_metric_of`) replaces the accuracy, and its test values are added,
-    with other metrics of the positive class. Rounds that lack clients' scores ("best_val/missing") are compared only
-    with rounds that lack the same number, and count only while no round lacks fewer. Otherwise the mean would rise
-    because the worst client is missing.
+    with other metrics of the positive class; with early stopping, all metrics of the round are (`OF_A_ROUND`).
+
+    Rounds that lack clients' scores ("best_val/missing") are compared only with rounds that lack the same number, and
+    count only while no round lacks fewer. Otherwise the mean would rise because the worst client is missing.
 
     score: that mean (`validated`). summary: of this round's evaluation. before: the summary of the evaluation before.
     """
@@ -63,6 +65,10 @@ def best_validated(
         for metric in metrics:
             if f"{kind}/{metric}" in summary:
                 best_round[f"{BEST}/{kind}/{metric}"] = summary[f"{kind}/{metric}"]
+    if f"{STOPPING}/round" in summary:  # this round may be the run's result: all that is of one round
+        for name, value in summary.items():
+            if name.startswith(OF_A_ROUND):
+                best_round[f"{BEST}/{name}"] = value
     return best_round
 
 

@@ -7,7 +7,7 @@ Nothing here needs torch, so that the command line starts quickly.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedweave.core.types import CLASS, LABELS, NOUNS, NUMBER, Kind, Record, Values
 from fedweave.errors import ConfigError
@@ -29,8 +29,11 @@ TIED_SENTENCE = (
 )
 TARGET_SPREAD = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
 WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: a logistic regression without the graph
+ALONE = "alone"  # "alone/local/<metric>" in a summary: the same model, trained at each member on its own examples
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: a score of links without a model
 CROSSING = "crossing"  # "crossing/<metric>" in a summary: links between members
+# Beginnings of names in a summary that are of one round's models.
+OF_A_ROUND = ("global/", "local/", "trained/", "within/", "pooled/", "fairness/", "crossing/", "groups/")
 POSITIVES = "positives"  # "positives/test" in a summary: number of examples of the positive class
 
 
@@ -352,6 +355,16 @@ def of_best(metrics: Mapping[str, float | None]) -> dict[str, float | None]:
     entries = {name: value for name, value in metrics.items() if name.startswith(prefixes)}
     best = {name.removeprefix(f"{BEST}/"): value for name, value in metrics.items() if name.startswith(f"{BEST}/")}
     return entries | {name: value for name, value in best.items() if "/" in name and not name.startswith("val/")}
+
+
+def of_result(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """The metrics of the round that is a run's result: the one that validation chose with early stopping, else the
+    last. Entries that are not of one round's models stay. summary: content of summary.json."""
+    metrics: dict[str, float | None] = summary["metrics"]
+    if "chosen_round" not in summary:
+        return metrics
+    others = {name: value for name, value in metrics.items() if not name.startswith(OF_A_ROUND)}
+    return others | of_best(metrics)
 
 
 def near_constant(predicted: float, true: float) -> bool:

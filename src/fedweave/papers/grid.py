@@ -63,7 +63,8 @@ def plan(table: PaperTable, out: Path, stock: Stock, seeds: Sequence[int] | None
     known: dict[str, PlannedRun] = {}  # by its document, because resolving a document is slow
 
     def run_of(document: Document, seed: int) -> PlannedRun:
-        document = document | {"seed": seed}
+        evaluation = {**document.get("evaluation", {}), "alone": False}  # papers' tables do not have it
+        document = document | {"seed": seed, "evaluation": evaluation}
         key = json.dumps(document, sort_keys=True)
         if key not in known:
             known[key] = plan_run(document, out / "runs")

@@ -24,7 +24,7 @@ from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.from_objects import check_described, describe
 from fedweave.experiment.runs.warm import begin
-from fedweave.metrics.selection import Judging, selection_metric_of
+from fedweave.metrics.selection import Judging, of_result, selection_metric_of
 from fedweave.metrics.stopping import Stopping
 from fedweave.reports.terminal import Terminal, screen
 
@@ -58,7 +58,7 @@ class SavedRun(Shown):
 
     def facts(self) -> dict[str, object]:
         """The experiment, the finished rounds, and the scores on test examples."""
-        config, scores = self.config, self.summary.get("metrics", {})
+        config, scores = self.config, of_result(self.summary) if self.summary else {}
         entries: dict[str, object] = {
             "": f"{config.algorithm.label} on {config.data.label}, {len(self.partition):,} clients",
             "rounds": self.summary.get("rounds", Words("not finished")),
@@ -90,7 +90,7 @@ class SavedRun(Shown):
         config = finished_config(self.directory)
         if config.between_sites and model == "global":
             return load_global_model(self.directory, config)[1]
-        run = load_trained(self.directory, config, "Such a run has only the global model here.")
+        run = load_trained(self.directory, config, "Such a run has only the global model here.", model=model)
         return run.model_of(model, client or run.built.fed.clients[0])
 
     def measure(self, metric: "Metric", split: str = "test", model: str | None = None) -> "SplitScores":
@@ -112,7 +112,7 @@ class SavedRun(Shown):
         client: str | None = None,
         *,
         data: str | Path | None = None,
-        round: "When" = "last",
+        round: "When" = "chosen",
         folds: int = 0,
     ) -> pa.Table:
         """The table of `fedweave embed`: a row per client and example with "client", the example, "split", "true", the
@@ -120,7 +120,7 @@ class SavedRun(Shown):
         node.
 
         model: "personal", the model that each client uses, unless another is named. client: only this client's rows.
-        data: new examples instead of the run's own, as `fedweave predict --data` takes them. round: "last" or "best".
+        data: new examples instead of the run's own, as `fedweave predict --data` takes them. round: "chosen", "last" or "best".
         folds: above 0, training examples are predicted by this number of further runs, each without the labels of one
         fold, and "fold" is the fold of each.
 
@@ -227,6 +227,9 @@ class Silent:
         pass
 
     def step(self, reached: object) -> None:
+        pass
+
+    def alone(self, done: int, rounds: int) -> None:
         pass
 
     def stopping(self, number: int) -> None:

@@ -155,7 +155,7 @@ def overview(condition: Condition) -> ResultTable:
     first = groups[0]
     titles = {
         name: f"test {title_of(metric)}, mean over clients",
-        f"global/{metric}": "all examples, last round",
+        f"global/{metric}": "all examples",
         f"fairness/worst_{metric}": "worst client",
     }
     columns = list[str]()

@@ -95,6 +95,8 @@ def comparison_sentence(groups: Sequence[Group], name: str, metric: str) -> str:
     best, *others = sorted(groups_with_means, key=lambda group: -rank(metric, known[group.label]))
     in_best_round = name.startswith(f"{BEST}/")
     when = " in the round that is best on validation examples" if in_best_round else " after the last round"
+    if not in_best_round and any("chosen_round" in run.summary for group in groups for run in group.runs):
+        when = " in each run's result"
     ranks = f"members' mean test {title_of(metric)}{when} is {ranking(known, '{:.3f}'.format, metric)}"
 
     # 1. no test, or one that does not show the best ahead

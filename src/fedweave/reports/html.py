@@ -36,7 +36,7 @@ from fedweave.reports.ranks import ranks
 from fedweave.reports.recipes import training_differences
 
 GroupRun = tuple[Group, Run]  # a run and its group
-FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "features", "reference", "best_val")
+FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "alone", "features", "reference", "best_val")
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def _title(groups: Sequence[Group]) -> str:
 
 
 def _lead(run: Run) -> str:
-    """The result of one run in a sentence."""
-    metrics, metric = run.summary["metrics"], run.selection_metric
+    """The result of one run in a sentence, of the round that validation chose, if it ends runs."""
+    metrics, metric, chosen = run.summary["metrics"], run.selection_metric, run.summary.get("chosen_round")
     titles = {
         f"pooled/{metric}": f"{title_of(metric)} of all members' test examples together",
         f"global/{metric}": f"global test {title_of(metric)}",
@@ -114,7 +114,13 @@ def _lead(run: Run) -> str:
     if metric in OF_POSITIVE and metrics.get("pooled/recall") is not None:
         clauses.append(f"recall from the threshold on {metrics['pooled/recall']:.3f}")
     result = "; ".join(filter(None, clauses)) or f"no {title_of(metric)} was measured"
-    sentences = (f"After {counted(run.last_evaluation, 'round')}: {result}.", long_absence_sentence(run.metrics))
+    beginning = f"After {counted(run.last_evaluation, 'round')}"
+    if chosen is not None:
+        last = run.last_metrics.get(f"local/{metric}")
+        beginning = f"After round {chosen:,}, which validation chose of {run.last_evaluation:,}"
+        if chosen != run.last_evaluation and last is not None:
+            result += f" (after the last round, mean over clients {last:.3f})"
+    sentences = (f"{beginning}: {result}.", long_absence_sentence(run.metrics))
     return " ".join(filter(None, sentences))
 
 

@@ -19,6 +19,7 @@ from fedweave.core.types import Values
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.files import METRICS, read_table
 from fedweave.metrics.selection import (
+    ALONE,
     BESIDE,
     CROSSING,
     OF_POSITIVE,
@@ -32,6 +33,7 @@ from fedweave.metrics.selection import (
     WITHOUT_GRAPH,
     headline,
     of_members,
+    of_result,
     selection_metric_of,
     title_of,
 )
@@ -59,6 +61,7 @@ if TYPE_CHECKING:  # the command line imports this module, and should start quic
 
 # Where the output is not a terminal:
 LINES = 20  # progress lines of a run
+LINES_ALONE = 4  # progress lines of the same model at each member alone
 WIDTH = 160  # of tables
 # Metrics shown below a selection metric of ranks; other selection metrics have `BESIDE`.
 _BESIDE_RANKS = ("hits_at_10", "auc", "average_precision")
@@ -96,7 +99,7 @@ class Terminal:
                 TextColumn("{task.fields[note]}", markup=False),
                 TimeRemainingColumn(),
             )
-            self._bar = Progress(TextColumn("rounds"), *columns, console=self._console)
+            self._bar = Progress(TextColumn("{task.description}"), *columns, console=self._console)
             self._task = self._bar.add_task("rounds", total=self._rounds, completed=done, note="")
             self._bar.start()
 
@@ -115,6 +118,17 @@ class Terminal:
         elif reached.round == self._rounds or reached.round % max(1, self._rounds // LINES) == 0:
             self._console.print(f"round {reached.round}/{self._rounds}  {note}", highlight=False, soft_wrap=True)
 
+    def alone(self, done: int, rounds: int) -> None:
+        """One more round of the same model at each member alone, with a bar of its own."""
+        words = "the same model at each member alone"
+        if self._bar is None:
+            if done % max(1, rounds // LINES_ALONE) == 0:
+                self._console.print(f"{words}, round {done}/{rounds}", highlight=False, soft_wrap=True)
+        elif done:
+            self._bar.update(self._task, completed=done)
+        else:
+            self._task = self._bar.add_task("alone", total=rounds, note=words)
+
     def stopping(self, number: int) -> None:
         """Print what a first Ctrl-C does."""
         name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
@@ -129,10 +143,10 @@ class Terminal:
 def show_result(console: Console, summary: Values, directory: Path, verbose: bool = False) -> None:
     """Print the result on the test split first, then cost, traffic, privacy and what to do next.
 
-    The result is the selection metric, the member that the model serves worst, and references to compare with. With
-    `verbose` it prints all metrics.
+    The result is the selection metric, the member that the model serves worst, and references to compare with; of the
+    round that validation chose, if it ends runs, with the last round beside it. With `verbose` it prints all metrics.
     """
-    metrics, metric = summary["metrics"], selection_metric_of(summary["metrics"])
+    metrics, metric = of_result(summary), selection_metric_of(summary["metrics"])
     rows = read_table(directory, METRICS) if (directory / METRICS).is_file() else None
 
     # 1. The result, and what a reader has to know about it.
@@ -175,7 +189,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     # 3. The rounds that validation chose.
     if "stopped" in summary:
         print_line(console, summary["stopped"])
-    if "best_val/round" in metrics:
+    if "best_val/round" in metrics and "chosen_round" not in summary:
         line = f"best mean validation {title_of(metric)} after round {metrics['best_val/round']}"
         texts = []
         for name in dict.fromkeys((metric, "recall_at_1", "recall")) if metric in OF_POSITIVE else ():
@@ -198,6 +212,8 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     # 4. Cost, traffic, privacy, the files and what to do next.
     cost = f"{counted(summary['rounds'], 'round')} in {summary['seconds']:.1f} s"
     cost += f" ({summary['seconds_per_round']:.3g} s each), {summary['peak_rss_mb']:.0f} MB at peak"
+    if "alone_seconds" in summary:
+        cost += f"; the same model at each member alone {summary['alone_seconds']:.1f} s more"
     traffic = f"clients sent {decimal(summary['bytes_up'])}, received {decimal(summary['bytes_down'])}"
     traffic += f", sent {decimal(summary['bytes_peer'])} to each other" if "bytes_peer" in summary else ""
     if "bytes_evaluation" in summary:
@@ -230,28 +246,43 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
 
     rows: of metrics.parquet, which name the member that the model serves worst.
     """
-    metrics, metric = summary["metrics"], selection_metric_of(summary["metrics"])
-    size = summary.get(GLOBAL_TEST)
-    heads = (f"global test set ({size:,})" if size else "all examples", "member mean", "worst member")
-    table = _table(f"test after {counted(summary['rounds'], 'round')}", heads)
+    metrics, metric = of_result(summary), selection_metric_of(summary["metrics"])
+    size, chosen = summary.get(GLOBAL_TEST), summary.get("chosen_round")
+    heads = ("all examples", "member mean", "worst member")
+    title = f"test after {counted(summary['rounds'], 'round')}"
+    if chosen is not None:
+        title = f"test after round {chosen:,}, which validation chose"
+    table = _table(title, heads)
 
     def add(head: str, keys: str, worst: str = "") -> None:
-        values = [metrics.get(keys.format(kind)) for kind in ("global", "local")]
-        if values != [None, None]:
-            table.add_row(head, *map(_short, values), worst)
+        on_all, mean = (metrics.get(keys.format(kind)) for kind in ("global", "local"))
+        if (on_all, mean) == (None, None):
+            return
+        if size and on_all is not None:  # "global/…" is of the global test set, which no member has
+            table.add_row(head, _short(metrics.get(keys.format("pooled"))), _short(mean), worst)
+            indent = " " * (len(head) - len(head.lstrip()) + 2)
+            table.add_row(f"{indent}global test set ({size:,})", _short(on_all), "", "")
+        else:
+            table.add_row(head, _short(on_all), _short(mean), worst)
 
     def add_one(head: str, key: str) -> None:
         if metrics.get(key) is not None:
             table.add_row(head, _short(metrics[key]), "", "")
 
-    add(title_of(metric), f"{{}}/{metric}", _worst_member(metrics, metric, rows))
-    add_one("  members ranked together", f"pooled/{metric}")
-    if "best_val/round" in metrics:
+    add(title_of(metric), f"{{}}/{metric}", _worst_member(metrics, metric, rows, chosen))
+    if not size:
+        add_one("  members ranked together", f"pooled/{metric}")
+    if chosen is not None and chosen != summary["rounds"]:
+        place = "pooled" if size else "global"
+        last = [summary["metrics"].get(f"{kind}/{metric}") for kind in (place, "local")]
+        table.add_row(f"  in the last round, {summary['rounds']:,}", *map(_short, last), "")
+    elif chosen is None and "best_val/round" in metrics:
         add(f"  in the best round, {metrics['best_val/round']:g}", f"best_val/{{}}/{metric}")
     if metric == PLAIN:
         add("  the most frequent class", "{}/majority")
     if metric == RMSE:
         add("  the training mean", f"{{}}/{RMSE_OF_MEAN}")
+    add("  the same model at each member alone", f"{ALONE}/{{}}/{metric}")
     add("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
     for kind in _references(metrics):
         add_one(f"  {kind.replace('_', ' ')}", f"{REFERENCE}/{kind}/{metric}")
@@ -260,7 +291,8 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
     for name in _BESIDE_RANKS if metric in OF_RANKS else BESIDE:
         if name != metric:
             add(title_of(name), f"{{}}/{name}")
-            add_one("  members ranked together", f"pooled/{name}")
+            if not size:
+                add_one("  members ranked together", f"pooled/{name}")
     return table
 
 
@@ -269,8 +301,9 @@ def _references(metrics: Values) -> dict[str, None]:
     return dict.fromkeys(key.split("/")[1] for key in metrics if key.startswith(f"{REFERENCE}/"))
 
 
-def _worst_member(metrics: Values, metric: str, rows: "pa.Table | None") -> str:
-    """The result of the member that the model serves worst, with its name where the run's files have it.
+def _worst_member(metrics: Values, metric: str, rows: "pa.Table | None", round: int | None) -> str:
+    """The result of the member that the model serves worst, with its name where the run's files have it. round: the
+    round that the result is of; None for the last.
 
     The unit is "sd" where members are compared in units of their own standard deviation.
     """
@@ -283,7 +316,10 @@ def _worst_member(metrics: Values, metric: str, rows: "pa.Table | None") -> str:
     text = _short(value) + ("" if fair == metric else " sd")
     if rows is not None:
         rows = rows.filter(pc.and_(pc.equal(rows["metric"], fair), pc.equal(rows["split"], "test")))
-        rows = rows.filter(pc.and_(pc.equal(rows["round"], pc.max(rows["round"])), pc.equal(rows["value"], value)))
+        last = pc.max(rows["round"])
+        rows = rows.filter(
+            pc.and_(pc.equal(rows["round"], last if round is None else round), pc.equal(rows["value"], value))
+        )
         text += f" {rows['client'][0]}" if len(rows) else ""
     return text
 

@@ -57,6 +57,9 @@ class Tracking:
         values = {f"bytes/{way}": float(size) for way, size in self._ledger.sizes().items()}
         self._tell(values | {"seconds": reached.seconds} | reached.summary)
 
+    def alone(self, done: int, rounds: int) -> None:
+        pass
+
     def stopping(self, number: int) -> None:
         pass
 
@@ -103,6 +106,10 @@ class Observers:
     def step(self, reached: Checkpoint) -> None:
         for observer in self._observers:
             observer.step(reached)
+
+    def alone(self, done: int, rounds: int) -> None:
+        for observer in self._observers:
+            observer.alone(done, rounds)
 
     def stopping(self, number: int) -> None:
         for observer in self._observers:

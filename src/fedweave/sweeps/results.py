@@ -56,7 +56,8 @@ WITHOUT_COMMON_METRIC = {
 NOTE = (
     "{}, mean ± standard deviation over seeds. Choose settings by “best val”, the mean over clients of the "
     "validation {} in the round where it is best; “test then” is the mean over clients on test examples in that "
-    "round. “Final” is after the last round: global, the mean over clients, and the client with the worst result."
+    "round. “Final” is after the last round, with `patience` after that best round: global, the mean over clients, and "
+    "the client with the worst result."
 )
 NOTE_WITHOUT_COMMON_METRIC = (
     "The runs have different selection metrics ([evaluation] metric), so no setting can be chosen among them."

@@ -91,6 +91,12 @@ class EvaluationSettings(Judging):
               the summary): "auto" where that costs little. For one regression on all clients' data, that means up to
               100 million nonzero features times classes; for one per client, up to 40 clients times classes. Only for
               simulations.
+    alone: whether the same model is also trained at each member alone, after the last round, which shows what joining
+              brings ("alone/…" in the summary; `experiment.runs.alone`): with the run's data, splits, seed and learning
+              settings, and early stopping for each member. "auto": in simulations of 2 to 100 members with an algorithm
+              of FedAvg's family (not local, centralized, nor those whose model reads what others sent) whose members
+              have the same model, all data of their own (not external = "exchange") and fresh weights (no init_from).
+              No number of the run changes; its cost is shown separately.
     """
 
     metric: Metric = "auto"
@@ -101,10 +107,12 @@ class EvaluationSettings(Judging):
     patience: Annotated[int, Field(ge=0)] = 0
     min_delta: Annotated[float, Field(ge=0), Beside("patience")] = 0.0
     features: bool | Literal["auto"] = "auto"
+    alone: bool | Literal["auto"] = "auto"
 
     def plain(self) -> Record:
         """See `Judging.plain`; leaves out defaults."""
-        defaults = {"intervals": 0.0, "clients": 0, "patience": 0, "min_delta": 0.0, "features": "auto"}
+        defaults: Record = {"intervals": 0.0, "clients": 0, "patience": 0, "min_delta": 0.0}
+        defaults |= {"features": "auto", "alone": "auto"}
         return {key: value for key, value in super().plain().items() if key not in defaults or value != defaults[key]}
 
     @property

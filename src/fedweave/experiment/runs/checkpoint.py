@@ -18,7 +18,10 @@ from fedweave.ops.sparsified import Sparsified
 from fedweave.ops.touched_rows import TouchedRows, materialize
 
 FORMAT = 1  # of the file; a change that this code would misread raises it
-When = Literal["last", "best"]  # the round that models are from
+SavedRound = Literal["last", "best"]  # a round whose models a checkpoint has
+# The round that models are from; "chosen": the round that is the run's result, which is "best" where validation stops
+# the run ([evaluation] patience), and "last" without.
+When = Literal["chosen", "last", "best"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Checkpoint:
     source: dict[str, str] = field(default_factory=dict)
     best: Tree = field(default_factory=dict)
 
-    def at(self, when: When) -> "Checkpoint":
+    def at(self, when: SavedRound) -> "Checkpoint":
         """This checkpoint with the models of the last round, or of the best one.
 
         Raises:

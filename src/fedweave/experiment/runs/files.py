@@ -44,6 +44,7 @@ PAIRS = "pairs.npz"  # what is known of every two clients; only where there is s
 CHECKPOINT, SUMMARY, LOCK = "checkpoint/state.safetensors", "summary.json", ".lock"
 HISTOGRAMS = "histograms.json"  # of what a scorer was trained on: next to it at a site, in an export only if asked for
 SCORER = "scorer.safetensors"  # a model with all that scoring needs: in an export, and in a run's folder at a site
+SHARED_ALONE = ".alone"  # folder beside the runs of a sweep: what they share (`experiment.runs.alone`)
 EARLIER_LEDGER = "earlier-ledger.parquet"  # what was sent under a mechanism in the runs that it began from
 RUN = "run.json"  # of a run between sites: which run of the project it is
 PARTS = "checkpoint/rows"  # folder of rows that a large table of an unfinished run has got since (`saving.Growing`)
@@ -84,6 +85,7 @@ _IN_SUMMARY = {
     "edges": dict,
     "target": str,
     "outputs": int,
+    "chosen_round": int,
 }
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"

@@ -5,7 +5,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -37,7 +37,7 @@ from fedweave.metrics.best_rounds import best_validated, fairest, selection, val
 from fedweave.metrics.groups import MEASURED
 from fedweave.metrics.kinds import DIVERGED
 from fedweave.metrics.measured import GLOBAL, MISSING, ROUNDED_SCORES
-from fedweave.metrics.selection import RAREST, RMSE, VERDICT, selection_metric_of
+from fedweave.metrics.selection import RAREST, RMSE, VERDICT, of_result, selection_metric_of
 
 T = TypeVar("T")
 
@@ -48,7 +48,9 @@ BY_FEATURES = ("vertical", "parties")  # partitions in which parties hold differ
 class Run:
     """One run, read from its directory.
 
-    summary: content of summary.json; of an unfinished run, the same entries as far as its tables give them. partition,
+    summary: content of summary.json, whose "metrics" are of the round that is the run's result
+    (`metrics.selection.of_result`); of an unfinished run, the same entries as far as its tables give them.
+    last_metrics: those of the last round, where that is another one, else {}. partition,
     motifs, predictions: the tables of these names, or None where there is no such file. pairs: the matrices of
     pairs.npz, by name. finished: whether there was a summary.json. done: the number of completed rounds. when: the time
     of the last file, in seconds since 1970.
@@ -66,6 +68,12 @@ class Run:
     when: float
     motifs: pa.Table | None = None
     predictions: pa.Table | None = None
+    last_metrics: Record = field(default_factory=dict)
+
+    @property
+    def result_round(self) -> int:
+        """The round that is the run's result: the one that validation chose with early stopping, or the last."""
+        return int(self.summary.get("chosen_round") or self.last_evaluation)
 
     @cached_property
     def last_evaluation(self) -> int:
@@ -144,15 +152,18 @@ class Run:
         return dict(zip(sums["round"].to_pylist(), np.cumsum(sums["bytes_sum"].to_numpy()).tolist(), strict=True))
 
     def clients(self, metric: str, split: str = "test") -> dict[str, float]:
-        """{client: value} of the last evaluation; clients where the metric is not defined are absent."""
-        rows = values_of(self.metrics.filter(pc.field("round") == self.last_evaluation), metric, split, False)
+        """{client: value} in the round that is the result, or in the last one, which alone has some metrics; clients
+        where the metric is not defined are absent."""
+        rows = values_of(self.metrics, metric, split, False)
+        in_round = rows.filter(pc.field("round") == self.result_round)
+        rows = in_round if len(in_round) else rows.filter(pc.field("round") == self.last_evaluation)
         return dict(zip(rows["client"].to_pylist(), rows["value"].to_pylist(), strict=True))
 
     def of_clients(self, split: str = "test") -> dict[str, dict[str, float]]:
-        """{client: {metric: value}} of the last evaluation."""
-        is_last = (pc.field("round") == self.last_evaluation) & (pc.field("split") == split)
+        """{client: {metric: value}} in the round that is the result."""
+        is_result = (pc.field("round") == self.result_round) & (pc.field("split") == split)
         values = dict[str, dict[str, float]]()
-        for row in self.metrics.filter(is_last & (pc.field("client") != GLOBAL)).to_pylist():
+        for row in self.metrics.filter(is_result & (pc.field("client") != GLOBAL)).to_pylist():
             values.setdefault(row["client"], {})[row["metric"]] = row["value"]
         return values
 
@@ -219,10 +230,12 @@ def read_run(directory: Path) -> Run:
     def read_optional(name: str) -> pa.Table | None:
         return read_table(directory, name) if (directory / name).is_file() else None
 
+    result = of_result(summary)
     return Run(
         directory=directory,
         config=config,
-        summary=summary,
+        summary={**summary, "metrics": result},
+        last_metrics={} if result is summary["metrics"] else summary["metrics"],
         metrics=metrics,
         ledger=ledger.unify_dictionaries().combine_chunks(),
         partition=read_optional(PARTITION),

@@ -25,11 +25,20 @@ from fedweave.core import plugins
 from fedweave.core.graph import TEST
 from fedweave.core.types import CLASS, Record
 from fedweave.datasets.contents import check_same, digests
-from fedweave.errors import UserError
+from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, to_toml
 from fedweave.experiment.requirements import check_training_examples
 from fedweave.experiment.rounds import RoundResult, train
+from fedweave.experiment.runs.alone import SECONDS as ALONE_SECONDS
+from fedweave.experiment.runs.alone import (
+    is_wanted,
+    one_at_a_time,
+    read_shared,
+    shared_file,
+    train_alone,
+    write_shared,
+)
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.data_form import form_of_config, write_form
 from fedweave.experiment.runs.files import (
@@ -61,12 +70,12 @@ from fedweave.experiment.runs.resuming import (
     recover,
     replacing,
 )
-from fedweave.experiment.runs.saving import Growing, Ready, RunFiles, Sites, rows_to_keep
+from fedweave.experiment.runs.saving import LAST_ONLY, Growing, Ready, RunFiles, Sites, rows_to_keep
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import WarmStart, begin, earlier_ledgers
 from fedweave.experiment.runs.without_graph import rows_of, without_graph
 from fedweave.metrics.measured import METRICS_SCHEMA
-from fedweave.metrics.selection import TARGET_SPREAD, Judging
+from fedweave.metrics.selection import ALONE, TARGET_SPREAD, Judging, selection_metric_of
 from fedweave.partition.scaling import distance_of_targets
 from fedweave.privacy.accountant import bounds
 
@@ -82,6 +91,10 @@ class RunObserver(Protocol):
     def step(self, reached: Checkpoint) -> None:
         """A round is done; `reached` has its number, the seconds so far and the summary of its evaluation, if any."""
 
+    def alone(self, done: int, rounds: int) -> None:
+        """The same model is trained at each member alone (`experiment.runs.alone`): `done` of at most `rounds` rounds
+        are done, 0 as it begins."""
+
     def stopping(self, number: int) -> None:
         """Signal `number` asked to stop; the round is being finished."""
 
@@ -96,6 +109,9 @@ class Quiet:
         pass
 
     def step(self, reached: Checkpoint) -> None:
+        pass
+
+    def alone(self, done: int, rounds: int) -> None:
         pass
 
     def stopping(self, number: int) -> None:
@@ -188,6 +204,7 @@ def running(
         columns = here.columns(built)
         check_training_examples(columns["train"])  # before the directory is made
         judging = config.evaluation.of(built.data.labels, built.data.classes, built.data.target)
+        wants_alone = is_wanted(config, built)
         origin = _warm_start(config, built, directory, here, overwrite)
         stack.enter_context(lock(directory))
         if overwrite:
@@ -203,6 +220,9 @@ def running(
         with here.stop or Stop(watch.stopping) as stop:
             try:
                 yield from _train(config, judging, built, files, start, stop, watch, here)
+                peak_memory = _peak_memory()
+                if wants_alone:
+                    _add_alone(config, judging, built, files, stop, watch, source)
             except KeyboardInterrupt as error:
                 raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds) from error
             except Exception:  # a run that failed before it saved anything has nothing to resume: the place stays free
@@ -211,7 +231,7 @@ def running(
                 raise
             finally:
                 watch.end()
-        summary = _summary(config, built, files, directory, origin.notes)
+        summary = _summary(config, built, files, directory, origin.notes, peak_memory)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
 
@@ -245,7 +265,11 @@ def _prepare(
         start = Checkpoint.load(directory / CHECKPOINT)
         check_rounds(start.round, config, directory)
         check_same(start.source, source, directory, "Bring that back, or start again with --overwrite.")
-        keep = partial(rows_to_keep, round=start.round)
+        stopped = config.evaluation.stopping.stops(start.round, start.summary)
+        again: Sequence[str] = LAST_ONLY  # metrics that are measured again
+        if start.round == config.general.rounds or stopped:
+            again = () if ALONE_SECONDS in start.summary else (ALONE,)
+        keep = partial(rows_to_keep, round=start.round, again=again)
         metrics = Growing.resume(metrics_file, METRICS_SCHEMA, start.metrics, keep)
         ledger = read_table(directory, LEDGER)
         if len(ledger) < start.ledger:
@@ -331,7 +355,47 @@ def _train(
             raise
 
 
-def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str]) -> Record:
+def _add_alone(
+    config: Config,
+    judging: Judging,
+    built: Built,
+    files: RunFiles,
+    stop: Stop,
+    watch: RunObserver,
+    source: dict[str, str],
+) -> None:
+    """Add what each member has without the others to the run's metrics, unless they have it: only a run that was killed
+    later is here again."""
+    reached = files.reached
+    if ALONE_SECONDS in reached.summary:
+        return
+    shared = shared_file(config, built, files.directory, source)
+    with one_at_a_time(shared, lambda: stop.signal is not None):
+        result = None if shared is None else read_shared(shared)
+        if result is None and stop.signal is None:
+            try:
+                show, stops = watch.alone, lambda: stop.signal is not None
+                result = train_alone(config, built, judging, reached.summary, show, stops)
+            except FedweaveError as error:
+                _LOG.warning("note: the same model could not be trained at each member alone: %s", error)
+                return
+            if result is not None and shared is not None:
+                write_shared(shared, result)
+    if result is None:
+        raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds)
+    files.add(result.rows(reached.round, selection_metric_of(reached.summary)), last=True)
+    files.reach(replace(reached, summary=reached.summary | result.means))
+    files.save()
+
+
+def _peak_memory() -> float:
+    """Most memory that the process used so far, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _summary(
+    config: Config, built: Ready, files: RunFiles, directory: Path, notes: Sequence[str], peak_memory: float
+) -> Record:
     data, fed, last, ledger = built.data, built.fed, files.reached, built.fed.ledger
     init_from = config.general.init_from
     all_notes = [built.note] if built.note else []  # of what sites hold
@@ -358,12 +422,14 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         "members": len(fed.members) or None,  # of the one client
         "devices": list(fed.computes_on) or None,  # sites know their own
         "rounds": last.round,
+        "chosen_round": files.best_round if stopping.patience else None,
         "stopped": (stopping.sentence(last.round, last.summary) if stopped_early else "") or None,
         "missed": files.missed or None,  # rounds, by client
         "seed": config.general.seed,
         "seconds": last.seconds,
         "seconds_per_round": last.seconds / last.round,
-        "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "alone_seconds": last.summary.get(ALONE_SECONDS),
+        "peak_rss_mb": peak_memory,
         "bytes_up": ledger.bytes_up,
         "bytes_down": ledger.bytes_down,
         "bytes_peer": ledger.bytes_peer or None,
@@ -371,7 +437,7 @@ def _summary(config: Config, built: Ready, files: RunFiles, directory: Path, not
         "init_from": init_from or None,
         "privacy": _epsilons(protected) or None,
         "privacy_total": _epsilons(*earlier, protected) if earlier else None,  # with the runs that it began from
-        "metrics": {name: _finite(value) for name, value in last.summary.items()},
+        "metrics": {name: _finite(value) for name, value in last.summary.items() if name != ALONE_SECONDS},
     }
     return {key: value for key, value in entries.items() if value is not None}
 

@@ -1,7 +1,7 @@
 """How a run is saved while it trains: its tables, which grow, and the checkpoint that counts their rows."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -32,7 +32,7 @@ from fedweave.experiment.runs.files import (
 )
 from fedweave.metrics.intervals import INTERVALS
 from fedweave.metrics.pooled import POOLED
-from fedweave.metrics.selection import BEST, REFERENCE, WITHOUT_GRAPH
+from fedweave.metrics.selection import ALONE, BEST, REFERENCE, WITHOUT_GRAPH
 
 Sites = tuple[Tree, Tree]  # the clients' part of a checkpoint: `Checkpoint.fed` and `Checkpoint.data`
 
@@ -100,7 +100,7 @@ class Ready(Protocol):
 _LARGE = 1 << 18  # rows of a table that is written whole each time; that takes a fraction of a second
 _BUFFER = 1 << 18  # rows in memory that are in no file yet
 # Metrics that only the last round has: a run that goes on measures them again.
-_LAST_ONLY = "|".join((POOLED, "per_class", "per_target", "targets", INTERVALS, WITHOUT_GRAPH, REFERENCE))
+LAST_ONLY = (POOLED, "per_class", "per_target", "targets", INTERVALS, WITHOUT_GRAPH, REFERENCE, ALONE)
 
 
 class Growing:
@@ -200,14 +200,15 @@ def _merge(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(buffer).unify_dictionaries()
 
 
-def rows_to_keep(table: pa.Table, round: int) -> pa.Table:
-    """The rows of metrics that a run which goes on after `round` keeps."""
+def rows_to_keep(table: pa.Table, round: int, again: Sequence[str] = LAST_ONLY) -> pa.Table:
+    """The rows of metrics that a run which goes on after `round` keeps. again: the beginnings of metrics that it
+    measures again."""
     table = table.filter(pc.less_equal(table["round"], round))
-    return table.filter(pc.invert(_is_last_only(table)))
+    return table.filter(pc.invert(_begins_with(table, again))) if again else table
 
 
-def _is_last_only(table: pa.Table) -> pa.ChunkedArray:
-    return pc.match_substring_regex(table["metric"], f"^({_LAST_ONLY})/")
+def _begins_with(table: pa.Table, beginnings: Sequence[str]) -> pa.ChunkedArray:
+    return pc.match_substring_regex(table["metric"], f"^({'|'.join(beginnings)})/")
 
 
 class RunFiles:
@@ -244,7 +245,15 @@ class RunFiles:
         if metrics is not None:
             self._metrics.add(metrics)
             if last:
-                self._last_rows += pc.sum(_is_last_only(metrics)).as_py() or 0
+                self._last_rows += pc.sum(_begins_with(metrics, LAST_ONLY)).as_py() or 0
+
+    @property
+    def best_round(self) -> int | None:
+        """The round that was best on validation examples, if its models are here."""
+        best_round = self.reached.summary.get(f"{BEST}/round")
+        has_models = bool(self.best["fed"]) or self._state_has_models()
+        is_here = best_round == self.reached.round or (best_round == self.best["round"] and has_models)
+        return int(best_round) if best_round is not None and is_here else None
 
     @property
     def missed(self) -> dict[str, int]:
@@ -272,10 +281,8 @@ class RunFiles:
         if pairs:
             write_arrays(self.directory / PAIRS, {name: matrix.cpu().numpy() for name, matrix in pairs.items()})
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
-        best_round = self.reached.summary.get(f"{BEST}/round")
-        is_earlier = best_round == self.best["round"] and best_round != self.reached.round
-        has_models = bool(self.best["fed"]) or self._state_has_models()
-        best = self.best if is_earlier and has_models else {}
+        is_earlier = self.best_round is not None and self.best_round != self.reached.round
+        best = self.best if is_earlier else {}
         checkpoint = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
         rows = self._metrics.rows - self._last_rows
         replace(checkpoint, metrics=rows, ledger=ledger.rows).save(self.directory / CHECKPOINT)

@@ -21,7 +21,7 @@ from fedweave.errors import UserError, listed
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, read_saved
 from fedweave.experiment.loading import client_partition
-from fedweave.experiment.runs.checkpoint import Checkpoint, When
+from fedweave.experiment.runs.checkpoint import Checkpoint, SavedRound, When
 from fedweave.experiment.runs.files import (
     CHECKPOINT,
     CONFIG,
@@ -112,7 +112,7 @@ class Trained:
     config: Config
     built: Built
     state: Tree
-    when: When = "last"
+    when: SavedRound = "last"
 
     @property
     def algorithm(self) -> Deployable:
@@ -210,7 +210,16 @@ def load_checkpoint(directory: Path, config: Config) -> Checkpoint:
     return checkpoint
 
 
-def load_global_model(directory: Path, config: Config, when: When = "last") -> tuple[Any, Tree]:
+def saved_round(directory: Path, when: When, model: str | None = None) -> SavedRound:
+    """The round that the finished run in `directory` takes models from. The models that clients' own training left
+    (`model` "trained") are of the last round, unless another one is asked for."""
+    if when != "chosen":
+        return when
+    has_choice = model != "trained" and "chosen_round" in read_summary(directory / SUMMARY)
+    return "best" if has_choice else "last"
+
+
+def load_global_model(directory: Path, config: Config, when: When = "chosen") -> tuple[Any, Tree]:
     """The algorithm of a run between sites, made for data as the run noted it, and the global model of the run.
 
     Raises:
@@ -225,7 +234,7 @@ def load_global_model(directory: Path, config: Config, when: When = "last") -> t
     else:
         model = plugin.build(features, outputs)
     algorithm = config.algorithm.make(model)
-    w = algorithm.one_model(load_checkpoint(directory, config).at(when).state)
+    w = algorithm.one_model(load_checkpoint(directory, config).at(saved_round(directory, when)).state)
     return algorithm, check_fits(w, algorithm.test_net, directory)
 
 
@@ -235,8 +244,11 @@ def config_here(config: Config) -> Config:
     return local_config if usable(local_config.engine.values["device"]) else local_config.on_device(CPU)
 
 
-def load_trained(directory: Path, config: Config, instead: str, when: When = "last") -> Trained:
-    """The finished run in `directory` of `config`; instead: what to do about one that sites made.
+def load_trained(
+    directory: Path, config: Config, instead: str, when: When = "chosen", model: str | None = None
+) -> Trained:
+    """The finished run in `directory` of `config`; instead: what to do about one that sites made. when, model: of
+    which round, and which of its models (`saved_round`).
 
     Raises:
         UserError: it was made between sites, where its models are, or its data has changed. DataError: its data is not
@@ -248,6 +260,7 @@ def load_trained(directory: Path, config: Config, instead: str, when: When = "la
         )
     built, checkpoint = build(config_here(config)), Checkpoint.load(directory / CHECKPOINT)
     check_unchanged(directory, config, built, checkpoint)
+    when = saved_round(directory, when, model)
     checkpoint = checkpoint.at(when)
     built.fed.restore(checkpoint.fed, checkpoint.data)
     # `best` is empty where the last round is the best one.

@@ -26,7 +26,7 @@ from fedweave.datasets.links import NAMES as LINK_NAMES
 from fedweave.errors import ClientsMissing, DataError, FedweaveError, StepFailed, UserError
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.requirements import check, check_rounds
-from fedweave.experiment.runs.checkpoint import Checkpoint, When
+from fedweave.experiment.runs.checkpoint import Checkpoint, SavedRound
 from fedweave.experiment.runs.files import CHECKPOINT, LEDGER, SUMMARY, read_summary, write_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
 from fedweave.experiment.runs.run import RunBackend, run
@@ -109,6 +109,9 @@ class Progress:
         entry = {"round": self.round, "seconds": self.seconds, "summary": self.summary, "bytes": sizes}
         self.recent = [*self.recent, entry][-RECENT:]
 
+    def alone(self, done: int, rounds: int) -> None:
+        """Do nothing: sites train it themselves."""
+
     def stopping(self, number: int) -> None:
         """Do nothing: the job finishes its round."""
 
@@ -160,7 +163,7 @@ class Server:
     run: number of the run, which names its folder at the server and at every site. sites: all sites of the project, in
     order. document: the configuration as TOML, because NVFlare would read its tables as components. predict: "" to
     train, or the models of the finished run that predict (`algorithms.deployment.Which`, ignored for a vertical run),
-    "@" and the round (`experiment.runs.checkpoint.When`).
+    "@" and the round (`experiment.runs.checkpoint.SavedRound`).
     """
 
     def __init__(self, run: str, sites: Sequence[str], document: str, predict: str = "") -> None:
@@ -336,14 +339,14 @@ def _predict(build: Callable[[], Joined], folder: Path, models: str) -> str:
     return "; ".join(note_unscored(nodes - common, nodes, f" of {site}") for site, (nodes, common) in listed.items())
 
 
-def _which_models(predict: str) -> tuple[Which, When]:
+def _which_models(predict: str) -> tuple[Which, SavedRound]:
     """The models that predict, and the round after which they were saved (`Server`)."""
     which, _, when = predict.partition("@")
     models: dict[str, Which] = {"global": "global", "personal": "personal", "trained": "trained"}
     return models.get(which, "personal"), "best" if when == "best" else "last"
 
 
-def flagging_known(config: Config, path: Path, when: When) -> Flagging | None:
+def flagging_known(config: Config, path: Path, when: SavedRound) -> Flagging | None:
     """The class and threshold by which all sites flag, from the run whose summary is at `path`: sums of scores over all
     validation examples gave the threshold. None if the run has none."""
     summary = read_summary(path)

@@ -34,7 +34,7 @@ from fedweave.experiment.runs.files import (
     write,
 )
 from fedweave.experiment.runs.resuming import check_replaceable, examine, recover, replacing
-from fedweave.experiment.runs.trained import finished_config, load_checkpoint
+from fedweave.experiment.runs.trained import finished_config, load_checkpoint, saved_round
 from fedweave.sites.flare.admin import ABORTED, Admin, ServerAway
 from fedweave.sites.flare.folder import LOG
 from fedweave.sites.flare.link import ABSENT
@@ -349,7 +349,7 @@ def _running_job(admin: Admin, directory: Path, seconds: float = 30.0) -> str:
 
 
 def predict(
-    project: Path, directory: Path, notify: Notify, model: str = "", patience: float = 60.0, when: When = "last"
+    project: Path, directory: Path, notify: Notify, model: str = "", patience: float = 60.0, when: When = "chosen"
 ) -> list[Path]:
     """Predict with the models of the finished run in `directory` at the sites of `project`. The parties of a vertical
     run predict jointly. In all other runs, each site predicts on its own with the `model` that it has or gets,
@@ -364,6 +364,7 @@ def predict(
         raise UserError("sites keep only the last result of their own training. Use --round last, or another --model.")
     if config.engine.name != "flare" or not (directory / RUN).exists():
         raise UserError(f"{directory} was not trained between sites; use fedweave predict {directory}.")
+    when = saved_round(directory, when, model)
     load_checkpoint(directory, config).at(when)  # with the plug-ins that made it
     number = _run_number(project, about, directory, resume=True)
     with administer(project) as admin, lock(directory):

@@ -1,0 +1,264 @@
+"""What each member has without the others: the same model, trained on its own examples only, beside a run.
+
+After the last round the algorithm `local` trains on the run's clients, with the run's model, learning settings, data,
+splits and seed. Each member stops where its own validation examples say so, and its result is its test result in the
+round that was best on them. The run's clients have their states back afterwards, and nothing of it is in the ledger.
+"""
+
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from fedweave.algorithms.fedavg import FedAvg
+from fedweave.algorithms.local import Local
+from fedweave.core.algorithm import Algorithm
+from fedweave.core.types import Record
+from fedweave.engines.engine import LocalEngine
+from fedweave.engines.loop import Loop
+from fedweave.errors import ConfigError
+from fedweave.experiment.build import Built
+from fedweave.experiment.config import Config
+from fedweave.experiment.rounds import RoundResult, train
+from fedweave.experiment.runs.files import SHARED_ALONE, write
+from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA
+from fedweave.metrics.selection import ALONE, METRICS, RMSE_OF_MEAN, VERDICT, Judging, rank, selection_metric_of
+from fedweave.metrics.stopping import Stopping
+
+MAX_CLIENTS = 100  # up to which "auto" trains it
+SECONDS = f"{ALONE}/seconds"  # in the summary of a checkpoint
+_POLL_SECONDS = 0.1
+_MEASURED = tuple(name for name in METRICS if name != RMSE_OF_MEAN)
+
+
+@dataclass
+class MemberResult:
+    """The round that is best for one member, and its result there.
+
+    round: the round; the last one without validation examples. score: the selection metric on validation examples; None
+    without any. test: {metric: value} on test examples. stopping: `Stopping.update` of these scores. stopped: whether
+    early stopping has ended the member's training.
+    """
+
+    round: int = 0
+    score: float | None = None
+    test: dict[str, float] = field(default_factory=dict)
+    stopping: dict[str, float] = field(default_factory=dict)
+    stopped: bool = False
+
+    def is_improved_by(self, metric: str, score: float | None) -> bool:
+        """Whether a round with this score replaces the one so far."""
+        if score is None or self.score is None:
+            return self.score is None
+        return rank(metric, score) > rank(metric, self.score)
+
+
+@dataclass(frozen=True)
+class AloneResult:
+    """What members have without the others: {member: its result}, and the seconds that training took."""
+
+    members: Mapping[str, MemberResult]
+    seconds: float
+
+    @property
+    def means(self) -> dict[str, float]:
+        """{"alone/local/<metric>": mean over the members that have it, on test examples}, and the seconds."""
+        means = dict[str, float]()
+        for name in _MEASURED:
+            values = [member.test[name] for member in self.members.values() if name in member.test]
+            if values:
+                means[f"{ALONE}/local/{name}"] = float(np.mean(values))
+        return means | {SECONDS: self.seconds} if means else {}
+
+    def rows(self, round: int, metric: str) -> pa.Table:
+        """Rows of metrics.parquet of the run's last round: the means, of each member the test results, the round that
+        they are of, and the selection metric on its validation examples."""
+        rows = []
+        for client, member in self.members.items():
+            if member.score is not None:
+                rows.append((round, client, "val", f"{ALONE}/{metric}", member.score))
+            if member.test:
+                rows.append((round, client, "test", f"{ALONE}/round", float(member.round)))
+            for name, value in member.test.items():
+                rows.append((round, client, "test", f"{ALONE}/{name}", value))
+        for name, value in self.means.items():
+            if name != SECONDS:
+                rows.append((round, GLOBAL, "test", name, value))
+        return pa.Table.from_pylist([dict(zip(METRICS_SCHEMA.names, row, strict=True)) for row in rows], METRICS_SCHEMA)
+
+
+def local_of(algorithm: Algorithm) -> Local | None:
+    """`local` with the model and the learning settings of an algorithm of FedAvg's family, and with those of its parts
+    that are terms of the loss and need nothing from others; None for other algorithms, and for models that read what
+    others sent."""
+    if not isinstance(algorithm, FedAvg) or algorithm.net is not algorithm.model:
+        return None
+    names = [field.name for field in fields(Local) if field.name not in ("parts", "quorum")]
+    settings = {name: getattr(algorithm, name) for name in names}
+    parts = tuple(part for part in algorithm.parts if Local.takes_part(type(part)))
+    return Local(**settings, parts=parts)
+
+
+def is_wanted(config: Config, built: object) -> bool:
+    """Whether a run trains it (`EvaluationSettings.alone`).
+
+    Raises:
+        ConfigError: evaluation.alone is true, and it cannot.
+    """
+    setting = config.evaluation.alone
+    if setting is False:
+        return False
+    obstacle = _obstacle(built)
+    if setting is True and obstacle:
+        raise ConfigError(
+            f"evaluation.alone = true: {obstacle}. Leave it out, and run algorithm.name = 'local' beside this run.",
+            code="config.alone",
+        )
+    if obstacle or not isinstance(built, Built):
+        return False
+    receives_columns = config.external == "exchange"
+    few = len(built.fed.clients) <= MAX_CLIENTS
+    return setting is True or (few and not receives_columns and config.general.init_from is None)
+
+
+def _obstacle(built: object) -> str:
+    """Why the same model cannot be trained at each member of a run; "" if it can."""
+    if not isinstance(built, Built) or not isinstance(built.fed.executor, Loop):
+        return "the clients are not in this process"
+    if len(built.fed.clients) < 2:
+        return "there is one client"
+    if built.member_algorithms:
+        return "members have models of their own"
+    if local_of(built.algorithm) is None:
+        return "it is for algorithms of FedAvg's family whose model reads only a client's own data"
+    return ""
+
+
+def train_alone(
+    config: Config,
+    built: Built,
+    judging: Judging,
+    summary: Mapping[str, float],
+    show: Callable[[int, int], None],
+    stops: Callable[[], bool],
+) -> AloneResult | None:
+    """Train it; None if it is to stop.
+
+    summary: of the run, which names the selection metric. show: gets how many of how many rounds are done. stops:
+    whether to stop after a round.
+
+    Raises:
+        FedweaveError: training diverged.
+    """
+    local, executor, general = local_of(built.algorithm), built.fed.executor, config.general
+    if local is None or not isinstance(executor, Loop):
+        raise TypeError("this run cannot train it: see `is_wanted`")
+    verdict = {name: value for name, value in summary.items() if name.startswith(f"{VERDICT}/")}
+    metric, stopping = selection_metric_of(summary), config.evaluation.stopping
+    members = dict[str, MemberResult]()
+    began = time.monotonic()
+    show(0, general.rounds)
+    with executor.untrained():
+        test, dtype = built.fed.test, built.fed.dtype
+        fed = LocalEngine(executor, classes=built.fed.classes, dtype=dtype, test=test, seed=general.seed)
+        fed.evaluated_clients = built.fed.evaluated_clients
+        rounds = train(local, fed, general.rounds, general.eval_every, summary=verdict, judging=judging)
+        for step in rounds:
+            _add_round(members, step, metric, verdict, stopping)
+            show(step.round, general.rounds)
+            if stops():
+                return None
+            if members and all(member.stopped for member in members.values()):
+                break
+    return AloneResult(members, time.monotonic() - began)
+
+
+def _add_round(
+    members: dict[str, MemberResult],
+    step: RoundResult,
+    metric: str,
+    verdict: Mapping[str, float],
+    stopping: Stopping,
+) -> None:
+    """Add the evaluation of a round, if it has one, to the members' results."""
+    if step.metrics is None or not step.evaluated:
+        return
+    rows = step.metrics.filter(pc.field("client") != GLOBAL)
+    is_score = (pc.field("split") == "val") & (pc.field("metric") == metric)
+    scores = {row["client"]: row["value"] for row in rows.filter(is_score).to_pylist()}
+    is_test = (pc.field("split") == "test") & pc.field("metric").isin(_MEASURED)
+    tests = dict[str, dict[str, float]]()
+    for row in rows.filter(is_test).to_pylist():
+        tests.setdefault(row["client"], {})[row["metric"]] = row["value"]
+    for client in tests | scores:
+        member, score = members.setdefault(client, MemberResult()), scores.get(client)
+        if member.stopped:
+            continue
+        if member.is_improved_by(metric, score):
+            member.round, member.score, member.test = step.round, score, tests.get(client, {})
+        if stopping.patience and score is not None:
+            member.stopping = stopping.update(step.round, score, {**verdict, **member.stopping})
+            member.stopped = stopping.stops(step.round, member.stopping)
+
+
+# What the runs of a sweep share: a file for each data, cut, seed, model and learning settings.
+
+
+def shared_file(config: Config, built: Built, directory: Path, source: Mapping[str, str]) -> Path | None:
+    """The file for the result of runs with the same data, partition, seed, model and learning settings, in the folder
+    that a sweep made beside its runs; None where there is none."""
+    folder = directory.parent / SHARED_ALONE
+    if not folder.is_dir():
+        return None
+    local, document = local_of(built.algorithm), config.plain()
+    evaluation = {name: document["evaluation"].get(name) for name in ("metric", "positive", "patience", "min_delta")}
+    engine = {name: config.engine.values.get(name) for name in ("dtype", "device", "mode")}
+    learning = {one.name: repr(getattr(local, one.name)) for one in fields(Local) if one.name != "model"}
+    kept = {name: document.get(name) for name in ("seed", "rounds", "eval_every", "data", "partition", "model")}
+    kept |= {name: document.get(name) for name in ("noise", "forget")}
+    kept |= {"clients": built.fed.evaluated_clients, "version": version("fedweave"), "source": dict(source)}
+    settings = [kept, evaluation, engine, learning]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+    return folder / f"{digest[:16]}.json"
+
+
+@contextmanager
+def one_at_a_time(path: Path | None, stops: Callable[[], bool]) -> Iterator[None]:
+    """Inside, other runs of the sweep that need the same result wait for it. stops: whether to wait no longer."""
+    if path is None:
+        yield
+        return
+    with open(path.with_suffix(".lock"), "ab") as file:
+        while not stops():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(_POLL_SECONDS)
+        yield
+
+
+def read_shared(path: Path) -> AloneResult | None:
+    """The result in a file; None if there is none, or it is not whole."""
+    try:
+        record = json.loads(path.read_text())
+        members = {client: MemberResult(**entry) for client, entry in record["members"].items()}
+        return AloneResult(members, float(record["seconds"]))
+    except (OSError, ValueError, TypeError, LookupError):
+        return None
+
+
+def write_shared(path: Path, result: AloneResult) -> None:
+    """Write the result, for the sweep's other runs."""
+    members = {client: asdict(member) for client, member in result.members.items()}
+    record: Record = {"members": members, "seconds": result.seconds}
+    write(path, lambda file: file.write(json.dumps(record).encode()))

@@ -1,0 +1,131 @@
+"""With early stopping, the round that validation chose is the result that everything uses; without, the last one is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+import fedweave
+from fedweave.apply.run_predictions import predictions
+from fedweave.core.tree import leaves
+from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY
+from fedweave.experiment.runs.reading import read_run
+from fedweave.experiment.runs.run import run
+from fedweave.experiment.runs.trained import saved_round
+from fedweave.export.card import card
+from fedweave.export.source import source
+from fedweave.metrics.selection import of_result
+from fedweave.python.training import Silent
+from fedweave.reports.html import render
+from fedweave.reports.terminal import show_result
+from tests.refusals import check_facts
+from tests.runs.test_best_round import means
+from tests.runs.test_early_stopping import config
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that stops early, so that its best round is before its last."""
+    directory = tmp_path_factory.mktemp("stopped") / "run"
+    run(config(), directory, Silent())
+    return directory
+
+
+def summary_of(directory: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((directory / SUMMARY).read_text())
+    return summary
+
+
+def test_the_summary_names_the_round_and_has_all_its_numbers(stopped: Path) -> None:
+    """They are the numbers of a run that ends with that round."""
+    summary = summary_of(stopped)
+    chosen = summary["chosen_round"]
+    assert chosen == summary["metrics"]["best_val/round"] < summary["rounds"]
+    last = summary["metrics"]
+    result = of_result(summary)
+    assert result["local/accuracy"] == last["best_val/local/accuracy"] != last["local/accuracy"]
+    rows = read_run(stopped).metrics.to_pandas()
+    rows = rows[(rows["round"] == chosen) & (rows["split"] == "test")]
+    for name in ("auc", "accuracy", "loss"):
+        values = rows[(rows["metric"] == name) & (rows["client"] != "global")]["value"]
+        assert result[f"local/{name}"] == pytest.approx(values.mean(), abs=1e-12)
+        value = rows[(rows["metric"] == name) & (rows["client"] == "global")]["value"]
+        assert result[f"global/{name}"] == pytest.approx(float(value.iloc[0]), abs=1e-12)
+    assert "pooled/auc" in result
+    assert "fairness/worst_accuracy" in result
+
+
+def test_predictions_and_exports_are_of_it(stopped: Path) -> None:
+    metrics = summary_of(stopped)["metrics"]
+    assert means(stopped, "chosen") == pytest.approx(metrics["best_val/local/accuracy"], abs=1e-12)
+    assert means(stopped, "last") == pytest.approx(metrics["local/accuracy"], abs=1e-12)
+    assert predictions(stopped).equals(predictions(stopped, when="best"))
+    found = source(stopped, None, None)
+    assert found.when == "best"
+    checkpoint = Checkpoint.load(stopped / CHECKPOINT)
+    torch.testing.assert_close(found.weights, source(stopped, None, None, when="best").weights)
+    weights = dict(leaves(fedweave.load_run(stopped).weights()))
+    for path, leaf in leaves(checkpoint.best["state"]["w"]):
+        assert np.array_equal(weights[path], leaf)
+    differs = [not np.array_equal(weights[path], leaf) for path, leaf in leaves(checkpoint.state["w"])]
+    assert any(differs)  # the last round's are others
+
+
+def test_models_of_clients_own_training_are_of_the_last_round(stopped: Path) -> None:
+    assert saved_round(stopped, "chosen") == "best"
+    assert saved_round(stopped, "chosen", "trained") == "last"
+    assert saved_round(stopped, "last") == "last"
+    table = predictions(stopped, model="trained")
+    assert table.equals(predictions(stopped, model="trained", when="last"))
+
+
+def test_terminal_and_page_show_it_with_the_last_round_beside_it(stopped: Path) -> None:
+    summary = summary_of(stopped)
+    metrics, chosen, last = summary["metrics"], summary["chosen_round"], summary["rounds"]
+    console = Console(record=True, width=160)
+    show_result(console, summary, stopped)
+    text = console.export_text()
+    check_facts(text, f"round {chosen}", f"{metrics['best_val/local/accuracy']:.3f}", f"{last}")
+    check_facts(text, f"the last round, {last}", f"{metrics['local/accuracy']:.3f}")
+    check_facts(text, f"{metrics['best_val/fairness/worst_accuracy']:.3f} client-")
+    page = render([read_run(stopped)])
+    check_facts(page, f"After round {chosen}", f"{metrics['best_val/local/accuracy']:.3f}")
+    check_facts(page, "last round", f"{metrics['local/accuracy']:.3f}")
+    assert f"{metrics['best_val/local/accuracy']:.4g}" in repr(fedweave.load_run(stopped))
+
+
+def test_readers_of_runs_get_its_values_of_each_client(stopped: Path) -> None:
+    one = read_run(stopped)
+    rows = one.metrics.to_pandas()
+    rows = rows[(rows["split"] == "test") & (rows["metric"] == "accuracy") & (rows["client"] != "global")]
+    expected = rows[rows["round"] == summary_of(stopped)["chosen_round"]].set_index("client")["value"].to_dict()
+    assert one.clients("accuracy") == expected
+    assert one.last_metrics["local/accuracy"] == summary_of(stopped)["metrics"]["local/accuracy"]
+    words = card(one, source(stopped, None, None, when="last"), None, "")
+    check_facts(words, f"{summary_of(stopped)['metrics']['local/accuracy']:.4f}")
+
+
+def test_a_resumed_run_gives_the_same(stopped: Path, tmp_path: Path) -> None:
+    chosen = summary_of(stopped)["chosen_round"]
+    run(config(rounds=chosen, saved_every=0.0), tmp_path / "run", Silent())
+    run(config(), tmp_path / "run", Silent(), resume=True)
+    first, second = summary_of(stopped), summary_of(tmp_path / "run")
+    assert first["metrics"] == second["metrics"]
+    assert first["chosen_round"] == second["chosen_round"]
+    assert predictions(stopped).equals(predictions(tmp_path / "run"))
+
+
+def test_without_patience_the_last_round_is_the_result(tmp_path: Path) -> None:
+    run(config(rounds=20, patience=0), tmp_path / "run", Silent())
+    summary = summary_of(tmp_path / "run")
+    assert "chosen_round" not in summary
+    assert summary["metrics"]["best_val/round"] < 20
+    assert of_result(summary) is summary["metrics"]
+    assert "best_val/fairness/worst_accuracy" not in summary["metrics"]
+    assert means(tmp_path / "run", "chosen") == pytest.approx(summary["metrics"]["local/accuracy"], abs=1e-12)
+    assert source(tmp_path / "run", None, None).when == "last"
