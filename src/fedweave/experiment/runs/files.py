@@ -81,6 +81,7 @@ _IN_SUMMARY = {
     "edges": dict,
     "target": str,
     "outputs": int,
+    "shelf": dict,
 }
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"
