@@ -20,11 +20,12 @@ from fedweave.datasets.base import Dataset
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.shelf import runs as shelf_runs
-from fedweave.experiment.shelf.columns import GRAPHS, NEIGHBORS, OWN, columns_of
+from fedweave.experiment.shelf.columns import ENDS, GRAPHS, NEIGHBORS, OWN, columns_of
 from fedweave.experiment.shelf.learners import Lesson, Rows, boosting, forest, regression
 from fedweave.experiment.shelf.members import Effort, Examples, Judge, fit_shelf
 from fedweave.experiment.shelf.pair_scores import REFERENCES
 from fedweave.experiment.shelf.pairs import Attachment, Frequency
+from fedweave.experiment.shelf.runs import examples_of
 from fedweave.partition import Random
 from fedweave.python.training import Silent
 from fedweave.reports.notes import notes
@@ -76,6 +77,25 @@ def test_columns_of_edges_are_those_of_both_ends() -> None:
     columns = columns_of(triangle(edge_attrs=attributes))
     np.testing.assert_array_equal(columns[OWN], [[10, 1, 2], [20, 2, 4], [40, 4, 1]])
     assert columns[NEIGHBORS].shape == (3, 3 + 2 * 6)
+
+
+def test_ratings_have_a_bias_for_each_end() -> None:
+    """Two users and two films: mean + user + film by a ridge regression with penalty 10, as numpy solves it."""
+    x = sp.csr_matrix(np.eye(4, dtype=np.float32))
+    ends = np.array([[0, 0, 1], [2, 3, 2]])
+    y = np.array([[5.0], [3.0], [1.0]])
+    attributes = EdgeAttributes(ends, True, examples=True)
+    data = Dataset("films", x, ends, y, 0, public=np.ones((3, 3), bool), edge_attrs=attributes)
+    columns = columns_of(data)
+    assert [*columns] == [ENDS]
+    one = np.zeros((3, 8))
+    one[np.arange(3), ends[0]] = one[np.arange(3), 4 + ends[1]] = 1
+    np.testing.assert_array_equal(columns[ENDS].toarray(), one)
+    centered, means = one - one.mean(0), y[:, 0] - y.mean()
+    weights = np.linalg.solve(centered.T @ centered + 10 * np.eye(8), centered.T @ means)
+    shelf = fit_shelf(examples_of(data), Judge("rmse", 1, 1), 1)
+    assert shelf is not None
+    np.testing.assert_allclose(shelf.predict(columns)[:, 0], centered @ weights + y.mean(), atol=1e-3)
 
 
 def test_sparse_columns_are_the_same() -> None:

@@ -20,6 +20,7 @@ from fedweave.experiment.shelf.molecules import descriptors, morgan_counts
 Columns: TypeAlias = dict[str, Matrix]  # {name of a set of columns: float32 [e, d]}
 OWN = "own columns"
 NEIGHBORS = "own and neighbors' columns"
+ENDS = "which nodes an edge joins"
 GRAPHS = "sums and means of each graph's columns"
 FINGERPRINTS = "fingerprints"
 DESCRIPTORS = "fingerprints and descriptors"
@@ -27,8 +28,8 @@ MAX_KINDS = 16  # kinds of edges that are counted at each node; the same for all
 
 
 def columns_of(data: Dataset, with_descriptors: bool = True) -> Columns:
-    """The sets of columns of a member's examples: of nodes and edges `OWN` and `NEIGHBORS`, of small graphs `GRAPHS`
-    or, of molecules, `FINGERPRINTS` and `DESCRIPTORS`. {} where there is nothing to read.
+    """The sets of columns of a member's examples: of nodes and edges `OWN` and `NEIGHBORS`, of edges between nodes
+    without features, such as ratings, `ENDS`, of small graphs `GRAPHS` or, of molecules, `FINGERPRINTS` and `DESCRIPTORS`. {} where there is nothing to read.
 
     data: the member's share, with `public` as its split. with_descriptors: whether RDKit's descriptors are computed,
     which takes milliseconds for each molecule.
@@ -41,8 +42,17 @@ def columns_of(data: Dataset, with_descriptors: bool = True) -> Columns:
     if data.example == "graph":
         return {GRAPHS: _columns_of_graphs(data)}
     own = own_columns(data)
+    if data.example == "edge" and _names_nodes(data.x):
+        return {ENDS: own}  # a regression on them has a bias for each node; neighbors' names would say little more
     result = {OWN: own} if own.shape[1] else {}
     return result | {NEIGHBORS: _by_split(data, lambda edges: _with_neighbors(data, own, edges))}
+
+
+def _names_nodes(x: Matrix) -> bool:
+    """Whether every node has a column of its own and nothing else (`datasets.triples.with_node_columns`)."""
+    if not isinstance(x, sp.csr_matrix) or x.nnz != x.shape[0]:
+        return False
+    return bool((x.data == 1).all() and len(np.unique(x.indices)) == x.nnz)
 
 
 def own_columns(data: Dataset) -> Matrix:

@@ -16,7 +16,7 @@ from fedweave.core.target import CLASS, NUMBER, is_labeled, kind_of
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.experiment.shelf import learners
-from fedweave.experiment.shelf.columns import DESCRIPTORS, FINGERPRINTS, Columns, join_rows
+from fedweave.experiment.shelf.columns import DESCRIPTORS, ENDS, FINGERPRINTS, Columns, join_rows
 from fedweave.experiment.shelf.learners import Lesson, Predict, Rows
 from fedweave.metrics.kinds import kind_by, pairs_of
 from fedweave.metrics.selection import rank
@@ -24,7 +24,7 @@ from fedweave.metrics.selection import rank
 MAX_COLUMNS = 500  # of which boosting reads; it needs them dense
 FILLED = 1 << 26  # numbers of a sparse matrix that may be filled for boosting
 HELD_OUT = 0.2  # share of the training examples that choose where a member has no validation examples
-PENALTY = 10.0  # of a ridge regression on 2,048 fingerprints
+PENALTIES = {FINGERPRINTS: 10.0, ENDS: 10.0}  # of a ridge regression on many columns that are mostly 0; 1 on others
 
 
 class Examples(NamedTuple):
@@ -158,7 +158,7 @@ def tools_for(examples: Examples, effort: Effort) -> Iterator[Tool]:
     for name, x in examples.columns.items():
         if name == DESCRIPTORS:
             continue  # 2,265 columns of unlike scales are for trees
-        yield Tool(regression, learners.regression, name, PENALTY if name == FINGERPRINTS else 1.0)
+        yield Tool(regression, learners.regression, name, PENALTIES.get(name, 1.0))
         if effort.trees and x.shape[1] <= MAX_COLUMNS and x.shape[0] * x.shape[1] <= FILLED:
             yield Tool("boosting", learners.boosting, name)
     if molecules and effort.trees:

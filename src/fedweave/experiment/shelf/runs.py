@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import scipy.sparse as sp
 
 from fedweave.core import random
 from fedweave.core.graph import TEST, TRAIN
@@ -22,10 +23,11 @@ from fedweave.experiment.shelf.pairs import PairExamples, fit_pair_shelf, pair_e
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.selection import OF_RANKS, SHELF, Judging, metrics_of, positive_class, selection_metric_of
 from fedweave.partition.base import client_ids
-from fedweave.partition.client_data import global_test_part, shares
+from fedweave.partition.client_data import global_test_part, pool_clients, shares
 
 LOCAL, POOLED = "local", "pooled"
 AUTO_SECONDS = 10.0  # of one core, about, that "auto" spends on the members' shelves and on the pooled one
+AUTO_ENTRIES = 1e8  # numbers in all members' columns up to which "auto" makes them
 AUTO_MOLECULES = 1_600  # whose descriptors "auto" computes
 # From the most to the least that a shelf computes; "auto" takes the first that fits into `AUTO_SECONDS`.
 EFFORTS = (
@@ -70,15 +72,14 @@ class ShelfResult:
 def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: Record, seed: int) -> ShelfResult:
     """The shelf of every evaluated member, and of all members' examples together, by the selection metric of the run.
 
-    It is empty where parties hold columns of the same nodes, and where no member has training examples or columns.
-    Members without test examples are tested on the global test set. enabled: False for none, True for all that
+    It is empty where no member has training examples or columns. Members without test examples are tested on the global
+    test set. Of parties that hold columns of the same nodes, those with labels have a shelf of their own columns and
+    edges; the pooled one has the columns and edges of all. enabled: False for none, True for all that
     `Effort` allows, "auto" for what takes about `AUTO_SECONDS`. metrics: of the run's summary.
     """
     start = time.process_time()
     data, partition = built.data, built.partition
     if enabled is False or (enabled == "auto" and AUTO_SECONDS <= 0):
-        return ShelfResult()
-    if any(part.columns is not None for part in partition.parts):
         return ShelfResult()
     names = client_ids(len(partition.parts), partition.names)
     evaluated = built.fed.evaluated_clients or names
@@ -89,6 +90,8 @@ def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: R
     if data.links is not None:
         links = {name: pair_examples(share) for name, share in parts}
         result = _of_links(links, evaluated, judge, seeds)
+    elif enabled == "auto" and _entries(data) > AUTO_ENTRIES:
+        result = _Values({}, {}, "left out, because its columns would not fit into memory easily")
     else:
         described = enabled is True or data.examples <= AUTO_MOLECULES
         examples = {name: examples_of(share, described) for name, share in parts}
@@ -160,14 +163,20 @@ def _of_examples(
         return _Values({}, {})
     drawn = dict[str, str]()
 
-    # 1. One shelf on the examples of all members.
-    everyone = Examples.join([*learning.values()])
+    # 1. One shelf on the examples of all members; of parties, on all columns of the same examples.
+    if any(part.columns is not None for part in built.partition.parts):
+        [share] = shares(replace(built.data, scaling="none"), pool_clients(built.partition).parts)
+        everyone = examples_of(share)
+        pooled_tests = {POOLED: everyone}
+    else:
+        everyone = Examples.join([*learning.values()])
+        pooled_tests = tests
     effort = choose_effort([everyone], judge.outputs, enabled)
     shelf = None if effort is None else fit_shelf(everyone, judge, seeds[POOLED], effort)
     drawn[POOLED] = savings([everyone], effort)
     if shelf is not None:
         titles[POOLED].append(shelf.title)
-        for name, examples in tests.items():
+        for name, examples in pooled_tests.items():
             values[POOLED][name] = _test_values(shelf, examples, judge)
 
     # 2. Each member's own.
@@ -181,6 +190,16 @@ def _of_examples(
             values[LOCAL][name] = _test_values(shelf, tests[name], judge)
     clauses = [f"{which}: {text}" for which, text in drawn.items() if text]
     return _Values(values, titles, "; ".join(clauses))
+
+
+def _entries(data: Dataset) -> float:
+    """About how many numbers the columns of all examples have that are not 0."""
+    sparse = isinstance(data.x, sp.csr_matrix)
+    own = data.x.nnz if sparse else data.x.size
+    edges = data.edges.shape[1] if data.edge_attrs is None else 2 * data.edge_attrs.total
+    neighbors = own * max(1.0, edges / max(1, data.nodes)) if sparse else own
+    of_nodes = float(own + neighbors)
+    return of_nodes * 2 * data.examples / max(1, data.nodes) if data.example == "edge" else of_nodes
 
 
 def choose_effort(members: Sequence[Examples], outputs: int, enabled: bool | str) -> Effort | None:
