@@ -29,7 +29,8 @@ MAX_KINDS = 16  # kinds of edges that are counted at each node; the same for all
 
 def columns_of(data: Dataset, with_descriptors: bool = True) -> Columns:
     """The sets of columns of a member's examples: of nodes and edges `OWN` and `NEIGHBORS`, of edges between nodes
-    without features, such as ratings, `ENDS`, of small graphs `GRAPHS` or, of molecules, `FINGERPRINTS` and `DESCRIPTORS`. {} where there is nothing to read.
+    without features, such as ratings, `ENDS`, of small graphs `GRAPHS` or, of molecules, `FINGERPRINTS` and
+    `DESCRIPTORS`. {} where there is nothing to read.
 
     data: the member's share, with `public` as its split. with_descriptors: whether RDKit's descriptors are computed,
     which takes milliseconds for each molecule.
