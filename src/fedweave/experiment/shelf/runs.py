@@ -95,18 +95,18 @@ def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: R
     else:
         described = enabled is True or data.examples <= AUTO_MOLECULES
         examples = {name: examples_of(share, described) for name, share in parts}
-        result = _of_examples(built, examples, evaluated, judge, seeds, enabled)
-    names_of_metrics = (*metrics_of(data.target, data.classes), *OF_RANKS)
-    summary = dict[str, float]()
+        result = _of_examples(built, examples, evaluated, judge, seeds, enabled, described)
+    summary, members = dict[str, float](), dict[str, dict[str, float]]()
     for which, of_members in result.values.items():
-        for metric in names_of_metrics:
-            known = [values[metric] for values in of_members.values() if not math.isnan(values.get(metric, math.nan))]
+        for metric in (*metrics_of(data.target, data.classes), *OF_RANKS):
+            known = dict[str, float]()
+            for name, values in of_members.items():
+                if not math.isnan(values.get(metric, math.nan)):
+                    known[name] = values[metric]
             if known:
-                summary[f"{SHELF}/{which}/{metric}"] = float(np.mean(known))
-    of_local = result.values.get(LOCAL, {})
-    members = {}
-    for metric in names_of_metrics:
-        members[metric] = {name: values[metric] for name, values in of_local.items() if metric in values}
+                summary[f"{SHELF}/{which}/{metric}"] = float(np.mean([*known.values()]))
+            if which == LOCAL:
+                members[metric] = known
     tools = {which: dict(Counter(titles).most_common()) for which, titles in result.titles.items() if titles}
     return ShelfResult(summary, members, tools, result.drawn, time.process_time() - start)
 
@@ -149,6 +149,7 @@ def _of_examples(
     judge: Judge,
     seeds: Mapping[str, int],
     enabled: bool | str,
+    described: bool,
 ) -> _Values:
     values, titles = {LOCAL: dict[str, Record](), POOLED: dict[str, Record]()}, {LOCAL: list[str](), POOLED: []}
     tests = {name: members[name] for name in evaluated}
@@ -157,7 +158,7 @@ def _of_examples(
         if part is None:
             return _Values({}, {})
         [share] = shares(replace(built.data, scaling="none"), [part])
-        tests = dict.fromkeys(evaluated, examples_of(share))
+        tests = dict.fromkeys(evaluated, examples_of(share, described))
     learning = {name: examples for name, examples in members.items() if examples.masks[TRAIN].any()}
     if not learning:
         return _Values({}, {})
@@ -166,7 +167,7 @@ def _of_examples(
     # 1. One shelf on the examples of all members; of parties, on all columns of the same examples.
     if any(part.columns is not None for part in built.partition.parts):
         [share] = shares(replace(built.data, scaling="none"), pool_clients(built.partition).parts)
-        everyone = examples_of(share)
+        everyone = examples_of(share, described)
         pooled_tests = {POOLED: everyone}
     else:
         everyone = Examples.join([*learning.values()])
