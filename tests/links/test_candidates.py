@@ -18,7 +18,7 @@ from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.links import as_links
 from fedweave.experiment.graphs import client_graphs
-from fedweave.experiment.runs.link_references import REFERENCES, link_references
+from fedweave.experiment.shelf.pair_scores import REFERENCES, link_references
 from fedweave.models import links as decoders
 from fedweave.models.links import OnPairs
 from fedweave.models.relations import DECODERS

@@ -28,7 +28,7 @@ TIED_SENTENCE = (
     "model.norm, or for links model.decoder."
 )
 TARGET_SPREAD = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
-WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: a logistic regression without the graph
+SHELF = "shelf"  # "shelf/local/<metric>" in a summary: what members reach alone with the tools on their shelf
 ALONE = "alone"  # "alone/local/<metric>" in a summary: the same model, trained at each member on its own examples
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: a score of links without a model
 CROSSING = "crossing"  # "crossing/<metric>" in a summary: links between members

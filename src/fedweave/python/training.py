@@ -120,7 +120,8 @@ class SavedRun(Shown):
         node.
 
         model: "personal", the model that each client uses, unless another is named. client: only this client's rows.
-        data: new examples instead of the run's own, as `fedweave predict --data` takes them. round: "chosen", "last" or "best".
+        data: new examples instead of the run's own, as `fedweave predict --data` takes them. round: "chosen",
+        "last" or "best".
         folds: above 0, training examples are predicted by this number of further runs, each without the labels of one
         fold, and "fold" is the fold of each.
 

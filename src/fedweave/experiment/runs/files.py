@@ -86,6 +86,7 @@ _IN_SUMMARY = {
     "target": str,
     "outputs": int,
     "chosen_round": int,
+    "shelf": dict,
 }
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"
