@@ -167,9 +167,10 @@ def test_a_starter_for_small_graphs_runs_on_them(tmp_path: Path, monkeypatch: py
     for name, lines in tables.items():
         (tmp_path / f"data/{name}.csv").write_text("\n".join(lines) + "\n")
     run("init", "mine.toml", "--from", "molecules")
-    said = run("check", "mine.toml")
+    owners = ("--set", "data.owner=lab", "--set", "partition={name = 'column'}")
+    said = run("check", "mine.toml", *owners)
     assert all(fact in said for fact in ("40 graphs, 160 nodes", "2 clients", "(40 train, 0 val, 0 test) is not used"))
-    run("run", "mine.toml", "--set", "rounds=1", "--out", "out")
+    run("run", "mine.toml", "--set", "rounds=1", *owners, "--out", "out")
     assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2
     run("contributions", "out")
 
