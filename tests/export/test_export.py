@@ -53,10 +53,13 @@ MODELS: list[dict[str, Any]] = [
     {"name": "pna", "hidden": 8},
     {"name": "sgc", "hidden": 8, "norm": "layer"},
     {"name": "gcn", "norm": "batch"},
+    {"name": "gcn", "residual": True, "input_layer": True, "jump": "cat", "norm": "layer"},
+    {"name": "gat", "hidden": 4, "heads": 3, "residual": True, "jump": "max"},
 ]
 POOLED: list[dict[str, Any]] = [
     {"name": name, "pool": pool} for name, pool in (("gcn", "mean"), ("sage", "sum"), ("gin", "sum"), ("mlp", "mean"))
 ]
+POOLED += [{"name": "gin", "pool": "sum", "residual": True, "input_layer": True, "jump": "cat"}]
 
 
 def loaded(folder: Path) -> Any:
