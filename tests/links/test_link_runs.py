@@ -297,9 +297,23 @@ def links_in(data: Dataset, split: int) -> set[tuple[int, int]]:
     return {(int(min(pair)), int(max(pair))) for pair in ends.T}
 
 
+def test_the_default_decoder_compares_what_models_make_of_features(tmp_path: Path) -> None:
+    """Products of vectors are usual where these are learned, or recommend items; a document may name any."""
+    tables(tmp_path / "data")
+
+    def decoder(model: Record | None = None, **data: object) -> str:
+        given = document(tmp_path / "data", **data) | {"model": {"name": "gcn"} | (model or {})}
+        return resolve(given).plain()["model"]["decoder"]
+
+    assert decoder() == "cosine"
+    assert decoder(features="learned") == decoder(users="user", items="item") == "dot"
+    assert decoder({"decoder": "mlp"}) == "mlp"
+    assert resolve({"data": {"name": "cora"}}).decoder == "dot"  # nodes are the examples, and nothing reads it
+
+
 REFUSED: dict[str, tuple[Callable[[Record], Record], str]] = {
     "ratios": (lambda given: given | {"data": given["data"] | {"ratios": [0.9, 0.9, 0.1]}}, "config.value"),
-    "decoder": (lambda given: given | {"model": {"name": "gcn", "decoder": "cosine"}}, "config.value"),
+    "decoder": (lambda given: given | {"model": {"name": "gcn", "decoder": "euclid"}}, "config.value"),
     "decoder of nodes": (
         lambda given: given | {"data": {"name": "cora"}, "model": {"name": "gcn", "decoder": "dot"}},
         "config.unknown-key",

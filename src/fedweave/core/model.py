@@ -60,6 +60,7 @@ class Layer(NamedTuple):
                  cannot be trained on them.
     behind:      (weights, graph, h) -> float64 [e, 2] of a decoder, the candidates that are above each link
                  (`core.candidates.behind`).
+    bounded:     whether a decoder's scores do not grow with the lengths of the rows that it reads.
     """
 
     init: Callable[[Tensor], Tree]
@@ -77,6 +78,7 @@ class Layer(NamedTuple):
     compares: bool = False
     behind: "Callable[[Tree, Graph, Tensor], Tensor] | None" = None
     trial: Callable[[TrialForm], list[str]] | None = None
+    bounded: bool = False
 
     def __repr__(self) -> str:
         return f"Layer({self.operator or 'no edges'})"

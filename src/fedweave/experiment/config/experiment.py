@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fedweave.partition.noise import Noise
 
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model that is built only to check its settings
-DECODER = "dot"  # how links are scored where [model] does not say
+DECODER, OF_FEATURES = "dot", "cosine"  # how links are scored where [model] does not say, and of nodes with features
 TUNE = "tune"  # the key of [algorithm] that lists values for `fedweave sweep` to try
 FOR_SWEEPS = "algorithm.tune: values that `fedweave sweep` tries"
 _MAX_NAMES = 9  # plug-ins that a hint names
@@ -177,7 +177,8 @@ def resolve(document: Document) -> Config:
     with faults:
         is_of_links = section(document, "data").get("task") == "links"
         is_of_graphs = _has_small_graphs(values.get("data"), values.get("folder"))
-        values |= _resolve_model(section(document, "model"), is_of_links, is_of_graphs)
+        decoder = _default_decoder(values) if is_of_links else None
+        values |= _resolve_model(section(document, "model"), decoder, is_of_graphs)
     links = values.get("links")
     with faults:
         algorithm = choose_plugin("algorithm", section(document, "algorithm"))
@@ -283,17 +284,25 @@ def _resolve_data(table: Document) -> Record:
     }
 
 
-def _resolve_model(table: Document, is_of_links: bool, is_of_graphs: bool) -> Record:
-    """The values of `Config` that [model] sets: the decoder if links are the examples, the model, and those in `each`
-    and `members`. A table in these without a name is [model] with other values. Where [model] has no other keys, the
-    first of `each` is its model.
+def _default_decoder(values: Record) -> str:
+    """The decoder of links where [model] names none: cosines of what a model makes of features, and products of vectors
+    that are learned, or that recommend items, as is usual for these."""
+    links = values.get("links")
+    recommends = links is not None and links.users is not None
+    return DECODER if recommends or values.get("learned") else OF_FEATURES
+
+
+def _resolve_model(table: Document, default_decoder: str | None, is_of_graphs: bool) -> Record:
+    """The values of `Config` that [model] sets: the decoder if links are the examples, so that there is a default one,
+    the model, and those in `each` and `members`. A table in these without a name is [model] with other values. Where
+    [model] has no other keys, the first of `each` is its model.
 
     Raises:
         ConfigError: a key or a value is not valid.
     """
     base = dict(table)
-    decoder = base.pop("decoder", DECODER) if is_of_links else DECODER
-    if is_of_links:
+    decoder = DECODER if default_decoder is None else base.pop("decoder", default_decoder)
+    if default_decoder is not None:
         from fedweave.models.links import DECODERS
 
         if decoder not in DECODERS:
