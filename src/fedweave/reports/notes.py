@@ -12,6 +12,7 @@ from fedweave.core.text import counted
 from fedweave.core.types import NUMBER, Values
 from fedweave.metrics.selection import (
     BEST,
+    MAX_TIED,
     METRICS,
     OF_POSITIVE,
     OF_RANKS,
@@ -22,6 +23,8 @@ from fedweave.metrics.selection import (
     RMSE,
     RMSE_OF_MEAN,
     TARGET_SPREAD,
+    TIED,
+    TIED_SENTENCE,
     WITHOUT_GRAPH,
     lower,
     near_constant,
@@ -183,9 +186,10 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
     accuracy = metrics.get("global/accuracy")
     no_recall = metric in OF_POSITIVE and metrics.get("global/recall") == 0  # says more than one class for all
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1 and not no_recall:
+        more_rounds = "" if training.peak(metrics) or _is_tied(metrics) else " or more rounds"
         sentences["one class"] = (
             f"the model predicts one class for {training.test}; it is right for {accuracy:.1%}. Train with a larger "
-            f"algorithm.lr{'' if training.peak(metrics) else ' or more rounds'}, or weigh the classes "
+            f"algorithm.lr{more_rounds}, or weigh the classes "
             "(algorithm.class_weight)."
         )
     if metrics.get(_DIVERGED):
@@ -194,6 +198,8 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
             "algorithm.lr, bound the updates (the part clip), or scale features that are large "
             f"({training.scaling})."
         )
+    if _is_tied(metrics):
+        sentences["tied"] = TIED_SENTENCE.format(f"{metrics[TIED]:g}")
     if metrics.get(RAREST) is not None:
         by_metric = ""
         if metric != PLAIN:
@@ -350,8 +356,15 @@ def _worse_than_regression(metrics: Metrics, training: RunFacts) -> dict[str, st
     return {"features": f"{'; '.join(clauses)}. These know no graph. {remedies}{_more_rounds(metrics, training)}"}
 
 
+def _is_tied(metrics: Metrics) -> bool:
+    """Whether all scores were equal in so many evaluations that the model does not recover."""
+    return (metrics.get(TIED) or 0) >= MAX_TIED
+
+
 def _more_rounds(metrics: Metrics, training: RunFacts) -> str:
     """Whether more rounds may help, as the end of a note."""
+    if _is_tied(metrics):
+        return ""
     peak = training.peak(metrics)
     return f" More rounds would not help: validation was best in {peak}." if peak else " Or train longer."
 

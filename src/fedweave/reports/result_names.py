@@ -157,6 +157,7 @@ _WITHOUT_NOTE = {
     "positives/alerts_within": "the sum over clients of a hundredth of each one's test examples",
     "scores/rarest": "share of the rarest class of the training examples, where it is small",
     "scores/diverged": "a mean loss that no model has that learns",
+    "scores/tied": "evaluations in a row, up to the last, in which all test examples had the same score",
     "scores/coarse": "clients that send only hits, or no losses, and are not in metrics by class",
     "scores/missing": "clients that were asked for scores and sent none",
     "scores/uncounted": "share of examples that are in no histogram",
