@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from tests.links.test_links import random_data
 FIRST_STEP, TIES = "the first step of Adam", "all scores were equal"
 
 
-def made(data: Dataset, decoder: str = "dot", norm: str = "none", **settings: object) -> tuple[FedAvg, Simulation]:
+def made(data: Dataset, decoder: str = "dot", norm: Any = "none", **settings: Any) -> tuple[FedAvg, Simulation]:
     links = as_links(data, Links(rank_negatives=0))
     net = OnPairs(models.GCN(hidden=4, norm=norm), decoder).build(links.features)
     algorithm = FedAvg(net, **settings)

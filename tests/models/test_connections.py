@@ -57,12 +57,15 @@ def test_models_of_convolutions_have_the_settings() -> None:
 
 def convolution(name: str, fan_in: int, fan_out: int, last: bool) -> nn.Module:
     """PyTorch Geometric's; heads are side by side, and averaged in the last layer."""
+    layer: nn.Module
     if name in ("gat", "transformer"):
-        kind = GATConv if name == "gat" else TransformerConv
-        return kind(fan_in, fan_out, 1, concat=False) if last else kind(fan_in, fan_out // HEADS, HEADS)
-    if name == "gin":
-        return GINConv(nn.Sequential(nn.Linear(fan_in, fan_out), nn.ReLU(), nn.Linear(fan_out, fan_out)))
-    return {"gcn": GCNConv, "sage": SAGEConv}[name](fan_in, fan_out)
+        kind: Any = GATConv if name == "gat" else TransformerConv
+        layer = kind(fan_in, fan_out, 1, concat=False) if last else kind(fan_in, fan_out // HEADS, HEADS)
+    elif name == "gin":
+        layer = GINConv(nn.Sequential(nn.Linear(fan_in, fan_out), nn.ReLU(), nn.Linear(fan_out, fan_out)))
+    else:
+        layer = GCNConv(fan_in, fan_out) if name == "gcn" else SAGEConv(fan_in, fan_out)
+    return layer
 
 
 class Reference(nn.Module):
@@ -89,12 +92,12 @@ class Reference(nn.Module):
         self.ends_linear = ends_linear
 
     def forward(self, x: Tensor, edges: Tensor) -> Tensor:
-        h, outputs = x, []
+        h, outputs = x, list[Tensor]()
         if self.reads:
             h = self.begins(h)
             h = self.activation(h) if self.active else h
         for at, layer in enumerate(self.convolutions):
-            out = layer(h, edges)
+            out: Tensor = layer(h, edges)
             out = out + self.residuals[at](h) if self.residual else out
             if at == self.inner:
                 return out
@@ -107,7 +110,7 @@ class Reference(nn.Module):
 
     def names(self, name: str) -> dict[str, str]:
         """{our path: its own name of the weight}."""
-        found, number = {}, 0
+        found, number = dict[str, str](), 0
         if self.reads:
             found |= {f"0/{kind}": f"begins.{kind}" for kind in ("weight", "bias")}
             number = 1

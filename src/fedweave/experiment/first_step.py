@@ -50,4 +50,5 @@ def _lengths(graph: Graph) -> np.ndarray:
         lengths: np.ndarray = np.asarray(abs(graph.x.blocks.members[0].scipy()).sum(1)).ravel()
     else:
         lengths = graph.x.abs().sum(1).cpu().numpy()
-    return lengths[graph.real.cpu().numpy()]
+    real: np.ndarray = lengths[graph.real.cpu().numpy()]
+    return real

@@ -142,7 +142,8 @@ def cosine(width: int, kinds: int) -> Layer:
         }
 
     def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
-        return w["scale"].exp() * (_unit(first) * _unit(second)).sum(1) + w["bias"]
+        s: Tensor = w["scale"].exp() * (_unit(first) * _unit(second)).sum(1) + w["bias"]
+        return s
 
     def compare(queries: Tensor, rows: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         return scale.exp() * (_unit(queries) @ _unit(rows).mT) + bias
