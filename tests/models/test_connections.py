@@ -235,9 +235,8 @@ def test_laws_hold(subject: Subject, law: str) -> None:
 def test_after_a_jump_the_last_layer_is_linear_and_personal() -> None:
     algorithm = ALGORITHMS["fedper"](MODELS["gcn"](**ALL).build(FEATURES, CLASSES))
     assert algorithm.composed.private == ("-1/*",)
-    model = algorithm.composed.training.model if hasattr(algorithm.composed, "training") else algorithm.model
-    assert set(model[-1].init(random.key(0))) == {"weight", "bias"}
-    assert model[-1].operator is None
+    assert set(algorithm.model[-1].init(random.key(0))) == {"weight", "bias"}
+    assert algorithm.model[-1].operator is None
 
 
 @pytest.mark.parametrize(("name", "settings", "options"), [
