@@ -91,7 +91,7 @@ class ClassCounts(Part):
         counts = class_counts(graph.y, graph.masks[TRAIN], len(message["classes"]))
         return {COUNTS: counts.clamp(max=_MAX_EXAMPLES).to(torch.int64)}
 
-    def first_weights(self, model: Model, state: Tree, w: Tree) -> Tree:
+    def initial_weights(self, model: Model, state: Tree, w: Tree) -> Tree:
         if not self.start_bias:
             return w
         last = str(len(model) - 1)

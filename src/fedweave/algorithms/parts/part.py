@@ -343,7 +343,7 @@ class Part(Settings):
         """The part's state before the first round; w: the first weights."""
         return {}
 
-    def first_weights(self, model: Model, state: Tree, w: Tree) -> Tree:
+    def initial_weights(self, model: Model, state: Tree, w: Tree) -> Tree:
         """The weights that training starts from, instead of the first weights w of `model`; state: from `init`."""
         return w
 
