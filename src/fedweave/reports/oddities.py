@@ -151,10 +151,13 @@ def oddities(config: Config, built: Built) -> Iterator[str]:
     # 4. What leaves all clients outside the messages with a stated ε.
     if any(mechanisms(part) for part in built.algorithm.composed.values()):
         settings = config.data.values
-        if settings.get("normalize") in OVER_NODES:
-            yield (
-                "data.normalize takes exact numbers over all clients' nodes, which are in no ε; 'row' and 'none' do not"
-            )
+        scalings = {"normalize": "nodes"} | ({"edge_normalize": "edges"} if data.edge_features else {})
+        for setting, rows in scalings.items():
+            if settings.get(setting) in OVER_NODES:
+                yield (
+                    f"data.{setting} takes exact numbers over all clients' {rows}, which are in no ε; 'row' and 'none' "
+                    "do not"
+                )
         for begin_of_name, setting in (("degree = ", "degrees"), ("label = ", "node_labels")):
             one_hot = any(column.startswith(begin_of_name) for column in data.columns)
             if one_hot and settings.get(setting) is None:

@@ -224,13 +224,18 @@ def _check_policy(
         denied = " and ".join(denied_keys)
         why = f"policy.deny keeps back how many {denied} there are, without which no model can be built"
         findings.faults.append((name, f"{file}: {why}. Allow it."))
-    scaling = config.data.values.get("normalize", "none")
-    if scaling not in ("none", "auto", data.normalize):
-        known = {"none": "because site.toml sets no scaling", "auto": "by the site's own nodes"}
-        how = known.get(data.normalize, "set by site.toml")
+    for setting, here, rows in (
+        ("normalize", data.normalize, "nodes"),
+        ("edge_normalize", data.edge_normalize, "edges"),
+    ):
+        scaling = config.data.values.get(setting, "none")
+        if scaling in ("none", "auto", here):
+            continue
+        known = {"none": "because site.toml sets no scaling", "auto": f"by the site's own {rows}"}
+        how = known.get(here, "set by site.toml")
         split = ", after the scaling by the configuration of `sites init --split`" if data.random_id is not None else ""
-        note = f"[data] normalize = {scaling!r} of the experiment applies only to simulations"
-        findings.notes.append((name, f"{note}; here it is {data.normalize!r}, {how}{split}"))
+        note = f"[data] {setting} = {scaling!r} of the experiment applies only to simulations"
+        findings.notes.append((name, f"{note}; here it is {here!r}, {how}{split}"))
 
 
 def _rehearse(
