@@ -52,7 +52,7 @@ def forget(name: str, dropout: float, seed: int) -> list[list[object]]:
     """The lines of one set and seed."""
     document = {**SETS[name], "seed": seed, "rounds": ROUNDS, "eval_every": ROUNDS}
     document["model"] = {**document["model"], "dropout": dropout}
-    document |= {"algorithm": {"name": "fedavg"}, "evaluation": {"features": False}}
+    document |= {"algorithm": {"name": "fedavg"}, "evaluation": {"shelf": False}}
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         run = fedweave.run(document, Path(folder) / "run", progress=False)

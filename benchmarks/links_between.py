@@ -53,7 +53,7 @@ from fedweave.core.tree import Tree, add
 from fedweave.engines.simulation import Simulation
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import resolve
-from fedweave.experiment.runs.link_references import link_references
+from fedweave.experiment.shelf.pair_scores import link_references
 from fedweave.metrics.classification import values
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import dense

@@ -10,7 +10,7 @@ Student's t. Needs the sets in $FEDWEAVE_DATA.
     python -m benchmarks.normalize --first [--seeds 3] [--rounds 30] [--rows first.csv]
 
 --wide adds GraphSAGE where the row has gcn. --first is the first run of a user who looks for a rare class, with and
-without scaling, by gcn and GraphSAGE, and the logistic regression without a graph ("features alone"): five communities
+without scaling, by gcn and GraphSAGE, and the shelf of all clients ("shelf"): five communities
 as clients, AUC of the global model and of the regression on all clients' training examples, mean, smallest and largest
 over seeds. Rows that the file has already are not measured again.
 """
@@ -32,7 +32,7 @@ import fedweave
 from benchmarks.common import mean_interval
 from fedweave.datasets import Dataset
 from fedweave.datasets.features import measurements
-from fedweave.metrics.selection import WITHOUT_GRAPH, Judging
+from fedweave.metrics.selection import SHELF, Judging
 from fedweave.partition import Dirichlet, Louvain, Partition, Random
 
 HOWS = ("auto", "none", "standard")
@@ -117,7 +117,7 @@ def measure(key: Key, how: str, seed: int, rounds: int) -> float:
 
 
 def first_run(name: str, model: str, how: str, seed: int, rounds: int) -> tuple[float, float]:
-    """The AUC of a first run on test examples, and that of the regression without a graph."""
+    """The AUC of a first run on test examples, and that of the shelf on all clients' examples."""
     document = {
         "seed": seed,
         "rounds": rounds,
@@ -127,10 +127,11 @@ def first_run(name: str, model: str, how: str, seed: int, rounds: int) -> tuple[
         "model": {"name": model, "hidden": 64},
         "algorithm": {"name": "fedavg", "local_steps": 3},
         "engine": {"threads": 1},
+        "evaluation": {"shelf": True},
     }
     with tempfile.TemporaryDirectory() as out:
         metrics = fedweave.run(document, Path(out) / "run", progress=False).summary["metrics"]
-    return metrics["global/auc"], metrics[f"{WITHOUT_GRAPH}/global/auc"]
+    return metrics["global/auc"], metrics[f"{SHELF}/pooled/auc"]
 
 
 def first_runs(seeds: int, rounds: int, path: Path) -> Iterator[str]:
@@ -139,17 +140,17 @@ def first_runs(seeds: int, rounds: int, path: Path) -> Iterator[str]:
     if path.exists():
         for row in csv.DictReader(path.open()):
             key = row["set"], row["model"], row["how"], int(row["seed"])
-            done[key] = float(row["value"]), float(row["features"])
+            done[key] = float(row["value"]), float(row["shelf"])
     with path.open("a", newline="") as file:
         writer = csv.writer(file)
         if not file.tell():
-            writer.writerow(("set", "model", "how", "seed", "value", "features"))
+            writer.writerow(("set", "model", "how", "seed", "value", "shelf"))
         for seed, name, way in product(range(seeds), FIRST, WAYS):
             if (name, *way, seed) not in done:
-                auc, without_graph = done[name, *way, seed] = first_run(name, *way, seed, rounds)
-                writer.writerow((name, *way, seed, repr(auc), repr(without_graph)))
+                auc, shelf = done[name, *way, seed] = first_run(name, *way, seed, rounds)
+                writer.writerow((name, *way, seed, repr(auc), repr(shelf)))
                 file.flush()
-    yield "| set | features alone | " + " | ".join(f"`{model}`, {how}" for model, how in WAYS) + " |"
+    yield "| set | shelf | " + " | ".join(f"`{model}`, {how}" for model, how in WAYS) + " |"
     yield "| --- |" + " ---: |" * (1 + len(WAYS))
     for name in FIRST:
         columns = [[done[name, *WAYS[0], seed][1] for seed in range(seeds)]]

@@ -128,12 +128,10 @@ def _no_waiting_for_disks() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_references(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A regression without the graph takes up to half of a short run. In these folders runs have it where they ask for
-    it, as those of tests/runs/test_without_graph.py do; elsewhere as those of users."""
+def _few_shelves() -> Iterator[None]:
+    """The shelf takes longer than a short run: tests have it where they ask for it (`evaluation.shelf = true`)."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.path.parent in [ROOT / "tests" / name for name in ("export", "report", "runs")]:
-            patch.setattr("fedweave.experiment.runs.without_graph.MAX_ENTRIES", -1)
+        patch.setattr("fedweave.experiment.shelf.runs.AUTO_SECONDS", 0.0)
         yield
 
 

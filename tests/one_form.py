@@ -20,7 +20,7 @@ SETTINGS: dict[str, Any] = {
     "classes": 2,
 }
 NODE_SCALES = ("auto", "none", "row", "binary", "scale", "standard", "minmax")
-EDGE_SCALES = NODE_SCALES[1:]
+EDGE_SCALES = NODE_SCALES
 SEEN = {"categories": {"job": "auto", "edges.currency": "auto"}}
 NUMBERS = {"target": "number", "targets": ["price"], "classes": None, "ignore": ["label"]}
 ALL_OF_EDGES = {"edge_features": "all", "categories": {"job": "auto", "edges.currency": "auto"}}
@@ -49,7 +49,7 @@ def combinations() -> Iterator[tuple[str, dict[str, Any]]]:
     for nodes in NODE_SCALES:
         for edges in EDGE_SCALES:
             yield f"{nodes}-{edges}-features", {"normalize": nodes, "edge_normalize": edges, "external": "features"}
-    for nodes, edges in zip(NODE_SCALES, (*EDGE_SCALES, "standard"), strict=True):
+    for nodes, edges in zip(NODE_SCALES, (*EDGE_SCALES[1:], "auto"), strict=True):
         yield f"{nodes}-{edges}", {"normalize": nodes, "edge_normalize": edges}
     yield from OTHERS.items()
 

@@ -186,7 +186,7 @@ def test_another_algorithm_trains_at_its_own_pace_unless_told_otherwise(small: P
 
 def test_an_experiment_to_start_from_leaves_every_algorithm_its_pace() -> None:
     """`lr` there would hold for whatever algorithm somebody names in its place."""
-    for name in ("digits", "own-tables", "own-members", "fedavg-cora"):
+    for name in ("digits", "nodes", "members", "fedavg-cora"):
         assert not config.load(EXPERIMENTS / f"{name}.toml")["algorithm"].keys() & {"lr", "optimizer"}
 
 

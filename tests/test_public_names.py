@@ -133,17 +133,17 @@ def test_a_starter_configuration_can_be_checked_and_run(tmp_path: Path, monkeypa
     assert (tmp_path / "cora.toml").read_text() == (ROOT / "experiments/fedavg-cora.toml").read_text()
 
 
-@pytest.mark.parametrize("name", ["own-tables", "own-members"])
+@pytest.mark.parametrize("name", ["nodes", "members"])
 def test_a_starter_for_own_data_runs_on_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for branch in ("north", "south"):
-        folder = tmp_path / ("data" if name == "own-tables" else f"members/{branch}")
+        folder = tmp_path / ("data" if name == "nodes" else f"members/{branch}")
         folder.mkdir(parents=True, exist_ok=True)
-        own = [[branch] if name == "own-tables" else [] for _ in range(30)]
+        own = [[branch] if name == "nodes" else [] for _ in range(30)]
         rows = [[f"{branch}{i}", str(i % 2), str(i % 3), *cells] for i, cells in enumerate(own)]
         with open(folder / "nodes.csv", "a") as nodes, open(folder / "edges.csv", "a") as edges:
             if not nodes.tell():
-                nodes.write("id,label,age,branch\n" if name == "own-tables" else "id,label,age\n")
+                nodes.write("id,label,age,branch\n" if name == "nodes" else "id,label,age\n")
                 edges.write("source,target\n")
             nodes.writelines(",".join(row) + "\n" for row in rows)
             edges.writelines(f"{one[0]},{other[0]}\n" for one, other in pairwise(rows))
@@ -166,10 +166,11 @@ def test_a_starter_for_small_graphs_runs_on_them(tmp_path: Path, monkeypatch: py
     }
     for name, lines in tables.items():
         (tmp_path / f"data/{name}.csv").write_text("\n".join(lines) + "\n")
-    run("init", "mine.toml", "--from", "own-graphs")
-    said = run("check", "mine.toml")
+    run("init", "mine.toml", "--from", "molecules")
+    owners = ("--set", "data.owner=lab", "--set", "partition={name = 'column'}")
+    said = run("check", "mine.toml", *owners)
     assert all(fact in said for fact in ("40 graphs, 160 nodes", "2 clients", "(40 train, 0 val, 0 test) is not used"))
-    run("run", "mine.toml", "--set", "rounds=1", "--out", "out")
+    run("run", "mine.toml", "--set", "rounds=1", *owners, "--out", "out")
     assert json.loads((tmp_path / "out/summary.json").read_text())["clients"] == 2
     run("contributions", "out")
 
@@ -182,8 +183,8 @@ def test_a_starter_for_parties_runs_on_their_tables(tmp_path: Path, monkeypatch:
         (tmp_path / "parties" / party / "nodes.csv").write_text("id,label,seen\n" + "".join(rows))
         edges = [f"p{i},p{i + 1 + at}\n" for i in range(37)]
         (tmp_path / "parties" / party / "edges.csv").write_text("source,target\n" + "".join(edges))
-    run("init", "mine.toml", "--from", "own-parties")
-    run("init", "holders.toml", "--from", "own-parties", "--labels", "holders")
+    run("init", "mine.toml", "--from", "parties")
+    run("init", "holders.toml", "--from", "parties", "--labels", "holders")
     assert tomllib.loads((tmp_path / "holders.toml").read_text())["partition"]["labels"] == "holders"
     run("check", "mine.toml")
     run("run", "mine.toml", "--set", "rounds=2", "--out", "out")

@@ -148,10 +148,10 @@ NOT_ALLOWED: dict[str, Mapping[str, list[object]]] = {
     },
     "data folder": {
         "classes": [0], "normalize": ["std"], "loops": ["all"], "task": ["graphs"], "external": ["some"],
-        "parallel": ["mean"], "edge_normalize": ["auto"], "target": ["rank"], "target_normalize": ["mine"],
+        "parallel": ["mean"], "edge_normalize": ["log"], "target": ["rank"], "target_normalize": ["mine"],
     },
     "data graphs": {"degrees": [0], "unreadable": ["skip"]},
-    "data npz": {"edge_normalize": ["auto"], "loops": ["all"]},
+    "data npz": {"edge_normalize": ["log"], "loops": ["all"]},
     "data cora": {"normalize": ["std"]},
     "data douban": {"validation": [-0.1, 1.0], "normalize": ["std"]},
     "data transfers": {"banks": [0], "crossing": [1.5], "spanning": [-0.1], "decoys": [3.5], "days": [10.0]},

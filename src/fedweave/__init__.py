@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from fedweave.python.comparing import compare, report
     from fedweave.python.training import load_run, run, train
     from fedweave.sweeps.in_python import sweep
+    from fedweave.sweeps.tuned import tune
 
     __version__: str
 
@@ -44,6 +45,7 @@ __all__ = [
     "run",
     "sweep",
     "train",
+    "tune",
     "width",
 ]
 
@@ -58,6 +60,7 @@ _HOME = {
     "run": "fedweave.python.training",
     "sweep": "fedweave.sweeps.in_python",
     "train": "fedweave.python.training",
+    "tune": "fedweave.sweeps.tuned",
     "width": "fedweave.experiment.graphs",
 }
 

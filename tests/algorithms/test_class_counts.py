@@ -7,10 +7,12 @@ import torch
 
 from fedweave.core.graph import TRAIN
 from fedweave.core.tree import leaves
+from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.learn import Criterion, class_counts
+from tests.refusals import refusal
 
 
 def made(clients: int = 3, mode: str = "loop", **settings: Any) -> Any:
@@ -62,3 +64,31 @@ def test_a_loss_by_given_counts_needs_none_of_its_own() -> None:
     one = loss.by(torch.tensor([10, 30])).of(logits, y, weight, y, weight > 0)
     assert float(one) == pytest.approx(float(Criterion((2.0, 2 / 3)).of(logits, y, weight, y, weight > 0)))
     assert loss.by(None) is loss
+
+
+def test_the_bias_starts_at_the_logarithms_of_all_members_shares() -> None:
+    """All other weights start as without it, and outputs of zeros give each class its share."""
+    built = made(class_weight="none", parts=[{"name": "class_counts", "start_bias": True}])
+    plain = made(class_weight="none", parts=["class_counts"])
+    total = sum(class_counts(graph.y, graph.masks[TRAIN], 3) for graph in built.fed.graphs.values())
+    ours, theirs = (dict(leaves(one.algorithm.init(one.fed)["w"])) for one in (built, plain))
+    last = "1/bias"
+    torch.testing.assert_close(torch.softmax(ours[last], 0).double(), total / total.sum(), atol=1e-6, rtol=0)
+    assert not theirs[last].any()
+    assert all(torch.equal(ours[path], theirs[path]) for path in ours if path != last)
+    assert all(leaf.isfinite().all() for leaf in after(built).values())
+
+
+@pytest.mark.parametrize("settings", [
+    {"class_weight": "balanced"},  # whose loss takes the shares out
+    {"class_weight": "none", "logit_adjustment": 1.0},
+])  # fmt: skip
+def test_a_loss_that_takes_shares_out_starts_from_none(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="start_bias"):
+        made(parts=[{"name": "class_counts", "start_bias": True}], **settings)
+
+
+def test_a_bias_that_stays_at_its_client_has_no_common_start() -> None:
+    built = made(class_weight="none", parts=[{"name": "class_counts", "start_bias": True}], share=["0/*"])
+    with refusal("config.share"):
+        built.algorithm.init(built.fed)

@@ -10,7 +10,6 @@ import torch
 
 import fedweave
 from fedweave import datasets
-from fedweave.apply.outputs import probabilities
 from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import Scorer
 from fedweave.datasets import features
@@ -18,6 +17,7 @@ from fedweave.errors import DiskFull
 from fedweave.experiment import config
 from fedweave.experiment.config import config_hash
 from fedweave.experiment.graphs import graph_of
+from fedweave.experiment.runs.outputs import probabilities
 from fedweave.experiment.runs.reading import read_run
 from fedweave.experiment.runs.trained import Trained, finished_config, load_trained
 from fedweave.export import card, source
@@ -53,10 +53,13 @@ MODELS: list[dict[str, Any]] = [
     {"name": "pna", "hidden": 8},
     {"name": "sgc", "hidden": 8, "norm": "layer"},
     {"name": "gcn", "norm": "batch"},
+    {"name": "gcn", "residual": True, "input_layer": True, "jump": "cat", "norm": "layer"},
+    {"name": "gat", "hidden": 4, "heads": 3, "residual": True, "jump": "max"},
 ]
 POOLED: list[dict[str, Any]] = [
     {"name": name, "pool": pool} for name, pool in (("gcn", "mean"), ("sage", "sum"), ("gin", "sum"), ("mlp", "mean"))
 ]
+POOLED += [{"name": "gin", "pool": "sum", "residual": True, "input_layer": True, "jump": "cat"}]
 
 
 def loaded(folder: Path) -> Any:
@@ -357,7 +360,7 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("model", "decoder"),
     [
-        *(("gcn", decoder) for decoder in ("dot", "distmult", "transe")),
+        *(("gcn", decoder) for decoder in ("dot", "cosine", "distmult", "transe")),
         *(("sage", decoder) for decoder in ("mlp", "complex", "rotate")),
     ],
 )

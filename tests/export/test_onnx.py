@@ -33,7 +33,7 @@ PLAIN = {"layers": 1, "hidden": 4, "pool": "none"}
 # The layers that each kind has; gcn is exported by the command, below.
 MODELS: dict[str, dict[str, Any]] = {
     "gat": {"layers": 2, "hidden": 2, "heads": 3, "output_heads": 2},
-    "sage": PLAIN,
+    "sage": PLAIN | {"layers": 2, "residual": True, "input_layer": True, "jump": "cat"},
     "gin": PLAIN | {"pool": "sum"},
     "mlp": PLAIN | {"pool": "mean"},
     "gcnii": {"layers": 2, "hidden": 4, "alpha": 0.2, "theta": 0.5},

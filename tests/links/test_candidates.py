@@ -18,7 +18,7 @@ from fedweave.core.tree import Tree
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.links import as_links
 from fedweave.experiment.graphs import client_graphs
-from fedweave.experiment.runs.link_references import REFERENCES, link_references
+from fedweave.experiment.shelf.pair_scores import REFERENCES, link_references
 from fedweave.models import links as decoders
 from fedweave.models.links import OnPairs
 from fedweave.models.relations import DECODERS
@@ -91,7 +91,7 @@ def test_ranks_are_those_of_single_pairs(kind: str, decoder: str) -> None:
 OF_QUERIES = ("queries of links", "candidates of members", "links that members know")
 
 
-@pytest.mark.parametrize("decoder", ["dot", "mlp", "complex"])
+@pytest.mark.parametrize("decoder", ["dot", "cosine", "mlp", "complex"])
 def test_clients_together_are_clients_one_by_one(decoder: str) -> None:
     data = triples()
     graphs = list(client_graphs(data, EdgeGroups(clients=2, by="random").cut(data, 0)).values())

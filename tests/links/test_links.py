@@ -33,7 +33,7 @@ from fedweave.experiment.build import federation
 from fedweave.experiment.graphs import client_graphs
 from fedweave.metrics import links as ranking
 from fedweave.models.edges import OnEdges
-from fedweave.models.links import WIDTH, OnPairs
+from fedweave.models.links import WIDTH, OnPairs, cosine
 from fedweave.partition import Louvain, Random
 from fedweave.partition.client_data import pool_clients
 from tests.contract.federations import state_after
@@ -329,13 +329,16 @@ def test_lists_of_users_are_those_of_pytorch_geometric() -> None:
 def test_decoders_are_their_formulas() -> None:
     data = as_links(random_data(), Links())
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
-    for decoder in ("dot", "mlp"):
+    for decoder in ("dot", "cosine", "mlp"):
         net = OnPairs(models.GCN(hidden=6, dropout=0.0), decoder).build(5)
         w = model.init(net, random.key(0))
         h = model.apply(net[:-1], w, graph)
         product = h[graph.pairs[0]] * h[graph.pairs[1]]
         if decoder == "dot":
             expected = product.sum(1)
+        elif decoder == "cosine":
+            w[str(len(net) - 1)]["bias"] += 0.25
+            expected = 5 * F.cosine_similarity(*h[graph.pairs[:2]]) + 0.25
         else:
             last = w[str(len(net) - 1)]
             inner = F.relu(product @ last["weight"] + last["bias"])
@@ -426,13 +429,28 @@ def test_the_union_is_judged_on_its_members_pairs() -> None:
     assert np.array_equal(union.parts[0].masks, data.public[:, union.parts[0].examples])
 
 
+def test_a_row_of_zeros_has_cosine_and_gradient_0() -> None:
+    """Any other row has the cosine of its multiples, and a gradient that is orthogonal to it."""
+    layer = cosine(2, 1)
+    w = layer.init(random.key(0))
+    rows = torch.tensor([[3.0, 4.0], [300.0, 400.0], [0.0, 0.0], [-4.0, 3.0]], requires_grad=True)
+    pairs = torch.tensor([[0, 0, 0], [1, 2, 3], [0, 0, 0]])
+    graph = make_graph(rows.detach().numpy(), np.zeros((2, 0), int), np.zeros(4, int), np.ones((3, 4), bool))
+    scores = layer.apply(w, graph._replace(pairs=pairs), rows, None)[:, 1]
+    torch.testing.assert_close(scores, torch.tensor([5.0, 0.0, 0.0]))
+    [slope] = torch.autograd.grad(scores.sum(), rows)
+    assert slope.isfinite().all()
+    assert not slope[2].any()
+    torch.testing.assert_close((slope * rows).sum(1), torch.zeros(4), atol=1e-5, rtol=0)
+
+
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "ratios": (lambda: Links(ratios=(0.9, 0.2, 0.1)), "config.value"),
     "disjoint": (lambda: Links(disjoint=1.0), "config.value"),
     "ranks": (lambda: Links(rank_negatives=-1), "config.value"),
     "users alone": (lambda: Links(users="user"), "config.value"),
     "no such kind": (lambda: as_links(random_data(), Links(users="user", items="item")), "config.links"),
-    "decoder": (lambda: OnPairs(models.GCN(), "cosine").build(5), "config.value"),
+    "decoder": (lambda: OnPairs(models.GCN(), "euclid").build(5), "config.value"),
     "pooling": (lambda: OnPairs(models.GCN(pool="sum")).build(5), "config.pooling"),
     "classes": (lambda: FedAvg(OnPairs(models.GCN()).build(5), parts=(parts.CrossEntropy(),)), "config.link-algorithm"),
     "contrast": (lambda: ALGORITHMS["moon"](OnPairs(models.GCN()).build(5)), "config.link-algorithm"),

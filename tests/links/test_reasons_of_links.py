@@ -27,7 +27,7 @@ from tests.runs.test_predictions import made
 TOWNS, PEOPLE, ALERTS, FIRST = 6, 20, 10, 9
 ALONE = {"name": "random", "clients": 1}
 FAST = {"name": "fedavg", "lr": 0.05, "local_steps": 5}
-QUICK = {"features": False}
+QUICK = {"shelf": False}
 
 
 def people(folder: Path, seed: int, towns: int = TOWNS, count: int = PEOPLE) -> list[tuple[str, str]]:

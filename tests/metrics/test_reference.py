@@ -79,31 +79,31 @@ def test_notes_say_what_is_no_better_than_a_constant() -> None:
     assert said.count("one class") == 0  # whose remedy does not suit a model that ranks the rare class well
 
 
-BELOW = {"global/accuracy": 0.7, "features/global/accuracy": 0.8}
+BELOW = {"local/accuracy": 0.7, "shelf/local/accuracy": 0.8}
 LINKS = {"judged/mrr": -1.0, "global/mrr": 0.2, "reference/common_neighbors/mrr": 0.4}
 
 
-@pytest.mark.parametrize(("scores", "subject"), [(BELOW, "features"), (LINKS, "references")])
+@pytest.mark.parametrize("scores", [BELOW, LINKS])
 @pytest.mark.parametrize(("best", "longer"), [(None, True), (50.0, True), (46.0, True), (10.0, False), (1.0, False)])
 def test_training_longer_is_advised_where_it_may_help(
-    scores: dict[str, float], subject: str, best: float | None, longer: bool
+    scores: dict[str, float], best: float | None, longer: bool
 ) -> None:
     """Of 50 rounds, the best on validation examples; of equal ones it is the first."""
     metrics = scores | ({} if best is None else {"best_val/round": best})
-    note = notes(metrics, RunFacts(rounds=50))[subject]
+    note = notes(metrics, RunFacts(rounds=50))["shelf"]
     assert ("train longer" in note.lower()) == longer
     assert longer or f"round {best:g} of 50" in note
 
 
 @pytest.mark.parametrize("difference", [0.0, 1e-9, -1e-5])
 def test_scores_that_tie_need_no_advice(difference: float) -> None:
-    assert notes(BELOW | {"global/accuracy": 0.8 + difference}) == {}
-    assert not {"references"} & set(notes(LINKS | {"global/mrr": 0.4 + difference}))
+    assert notes(BELOW | {"local/accuracy": 0.8 + difference}) == {}
+    assert "shelf" not in notes(LINKS | {"global/mrr": 0.4 + difference})
 
 
 def test_advice_names_the_setting_of_the_examples() -> None:
     of_nodes, of_edges = (RunFacts.of_summary({"rounds": 5, "edges": {"examples": own}}) for own in (False, True))
-    advice = (notes(BELOW, of_nodes)["features"], notes(BELOW, of_edges)["features"],
+    advice = (notes(BELOW, of_nodes)["shelf"], notes(BELOW, of_edges)["shelf"],
               notes({"scores/diverged": 1e6}, of_edges)["diverged"])  # fmt: skip
     assert [re.findall(r"data\.\w*normalize", said)[0] for said in advice] == [
         "data.normalize", "data.edge_normalize", "data.edge_normalize"]  # fmt: skip

@@ -38,10 +38,10 @@ def test_the_lowest_error_comes_first() -> None:
 
 def test_notes_speak_of_what_is_predicted() -> None:
     metrics = {"judged/rmse": -1.0, "global/rmse": 3.0, "global/rmse_of_mean": 2.0, "local/rmse": 1.0}
-    metrics |= {"local/rmse_of_mean": 2.0, "features/global/rmse": 1.5, "fairness/undefined_clients": 0.0}
+    metrics |= {"local/rmse_of_mean": 2.0, "shelf/local/rmse": 0.5, "fairness/undefined_clients": 0.0}
     assert headline(metrics) == "RMSE global 3.0000, local 1.0000"
-    assert set(notes(metrics)) == {"global", "features"}
-    assert set(notes(metrics | {"global/rmse": 1.0})) == set()
+    assert set(notes(metrics)) == {"global", "shelf"}
+    assert set(notes(metrics | {"global/rmse": 1.0, "local/rmse": 0.4})) == set()
     labels = {"judged/auc": -1.0, "global/auc": 0.5, "global/labels": 3.0, "global/accuracy": 0.9}
     assert set(notes(labels)) == {"chance"}
     assert set(notes(labels | {"global/auc": 0.7})) == set()

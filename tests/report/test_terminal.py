@@ -85,9 +85,9 @@ def test_the_worst_member_is_named_by_the_runs_files(tmp_path: Path) -> None:
 
 
 def test_references_stand_below_what_they_are_compared_with() -> None:
-    metrics = SUMMARY["metrics"] | {"global/majority": 0.4, "features/global/accuracy": 0.3, "privacy": []}
+    metrics = SUMMARY["metrics"] | {"global/majority": 0.4, "shelf/local/accuracy": 0.3, "privacy": []}
     shown = result(SUMMARY | {"metrics": metrics, "privacy": [{"epsilon": 1.25}]})
-    assert shown[4:6] == [["the most frequent class", "0.400", "-"], ["a regression without graph", "0.300", "-"]]
+    assert shown[4:6] == [["the most frequent class", "0.400", "-"], ["alone, on the shelf", "0.300"]]
     assert ["privacy", "ε up to 1.25"] in shown
 
 
@@ -143,7 +143,7 @@ def test_each_number_is_shown_once_below_its_own_metric() -> None:
         "global/auc": 0.71,
         "local/auc": 0.72,
         "pooled/auc": 0.73,
-        "features/global/auc": 0.6,
+        "shelf/local/auc": 0.6,
         "reference/common_neighbors/auc": 0.65,
         "crossing/auc": 0.66,
         "crossing/average_precision": 0.67,

@@ -15,11 +15,12 @@ import torch
 from typer.testing import CliRunner
 
 from fedweave import datasets
-from fedweave.apply.prediction_table import Predicted, predictions_table
+from fedweave.apply.prediction_table import predictions_table
 from fedweave.apply.run_predictions import predictions
 from fedweave.cli import app
 from fedweave.core.tree import Tree, decode, encode, with_digest
 from fedweave.errors import FedweaveError
+from fedweave.experiment.runs.outputs import Predicted
 from fedweave.experiment.runs.reading import read_run
 from fedweave.export.card import card
 from fedweave.export.source import source

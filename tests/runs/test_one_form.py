@@ -76,7 +76,15 @@ def typed(cell: str) -> object:
         return cell
 
 
-FEW = {"auto-standard-features", "minmax-none-features", "row-row-features", "scale-binary", *OTHERS}
+FEW = {
+    "auto-standard-features",
+    "auto-auto-features",
+    "none-auto-features",
+    "minmax-none-features",
+    "row-row-features",
+    "scale-binary",
+    *OTHERS,
+}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from fedweave.apply import leave_out
 from fedweave.apply.case import Case, case_of_run
 from fedweave.apply.explanation import METHODS, Explanation, Reason
-from fedweave.apply.outputs import probabilities
 from fedweave.apply.reasons import explain, reasons
 from fedweave.apply.run_predictions import predictions
 from fedweave.apply.scorer import Scorer, scorer_at
@@ -22,6 +21,7 @@ from fedweave.cli import app
 from fedweave.core.tree import leaves, nest
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import SCORER
+from fedweave.experiment.runs.outputs import probabilities
 from fedweave.experiment.runs.trained import finished_config
 from fedweave.python.training import load_run
 from tests import commands

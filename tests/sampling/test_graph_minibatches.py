@@ -10,12 +10,14 @@ from torch.func import vmap
 
 from fedweave.core import model as models
 from fedweave.core import random
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TRAIN, Graph, make_graph, stack
-from fedweave.core.tree import Tree
+from fedweave.core.graph_arrays import graph_arrays, graph_like
+from fedweave.core.tree import Tree, leaves, map_leaves
 from fedweave.learn import Adam, cross_entropy, fit
 from fedweave.models import MODELS
 from fedweave.ops.row_reductions import Lists, sum_rows
-from fedweave.sampling.graphs import BatchEdges, GraphBatches, batch_graph
+from fedweave.sampling.graphs import BatchEdges, GraphBatches, batch_graph, ways_of
 from tests.models.test_gin import small_graphs
 from tests.random_graphs import dims_of, padded_alike, replace_fields
 
@@ -213,3 +215,67 @@ def test_sums_over_lists_by_hand() -> None:
     out.backward(torch.tensor([[1.0], [10.0], [100.0]]))
     assert h.grad is not None
     assert h.grad[:, 0].tolist() == [1, 101, 100]
+
+
+def with_attributes(count: int, dtype: torch.dtype, seed: int = 0) -> Graph:
+    """Small graphs whose directed edges, some of them parallel, have three features."""
+    graph = small_graphs(count, 7, False, dtype, seed=seed)[0]
+    arrays = graph_arrays(graph)
+    ends = arrays.edges[:, arrays.edges[0] < arrays.edges[1]]
+    ends = np.concatenate([ends, ends[::-1, ::3], ends[:, ::4]], 1)
+    features = random.generator(seed, "features").standard_normal((ends.shape[1], 3)).astype(np.float32)
+    return graph_like(graph, arrays._replace(edge_attrs=EdgeAttributes(ends, True, features=features)))
+
+
+@pytest.mark.parametrize("directed", ["none", "forward", "both"])
+def test_messages_of_a_batch_are_those_of_the_full_step(directed: str) -> None:
+    """And without the features of edges the loss is another."""
+    graph = with_attributes(25, torch.float64)
+    model = MODELS["gine"](hidden=6, layers=2, dropout=0.0, pool="sum", directed=directed, edge_features=3).build(7, 3)
+    w, sampler = models.init(model, random.key(1), torch.float64), GraphBatches(batch=32)
+    assert GraphBatches.suits(model)
+    sampler.check(model)
+    minibatch = map_leaves(lambda leaf: leaf[0], sampler.batches(graph, random.key(4), 1, ways_of(model)))
+
+    def full(w: Tree) -> Tensor:
+        return cross_entropy(models.apply(model, w, graph, None), graph.y.clamp(min=0), graph.masks[TRAIN].double())
+
+    ours, theirs = (
+        torch.func.grad_and_value(loss)(w) for loss in (lambda w: sampler.loss(w, model, graph, None, minibatch), full)
+    )
+    torch.testing.assert_close(ours[1], theirs[1], atol=1e-12, rtol=1e-12)
+    for path, gradient in leaves(theirs[0]):
+        torch.testing.assert_close(dict(leaves(ours[0]))[path], gradient, atol=1e-11, rtol=1e-11)
+    for way in ways_of(model):
+        minibatch["messages"][way]["features"] = torch.zeros_like(minibatch["messages"][way]["features"])
+    assert abs(sampler.loss(w, model, graph, None, minibatch) - theirs[1]) > 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_messages_alone_and_in_a_batch_of_clients_give_the_same_bits(dtype: torch.dtype) -> None:
+    model = MODELS["gine"](hidden=8, pool="sum", directed="both", edge_features=3).build(7, 3)
+    graphs = padded_alike([with_attributes(count, dtype, seed=count) for count in (9, 40, 23)])
+    keys = torch.stack([random.fold(random.key(1), site) for site in range(3)])
+    w, sampler = models.init(model, random.key(2), dtype), GraphBatches(batch=4)
+
+    def loss(w: Tree, graph: Graph, key: Tensor, args: Tree) -> Tensor:
+        return sampler.loss(w, model, graph, key, args)
+
+    def train(graph: Graph, key: Tensor) -> Any:
+        drawn = sampler.batches(graph, key, 5, ways_of(model))
+        return fit(loss, w, graph, key, Adam(0.01), 5, batches=drawn).w
+
+    together = stack(graphs)
+    with torch.no_grad():
+        batched = vmap(train, (dims_of(together), 0))(together, keys)
+        for site, graph in enumerate(graphs):
+            for path, value in leaves(train(graph, keys[site])):
+                assert torch.equal(dict(leaves(batched))[path][site], value), f"client {site}, {path}"
+
+
+def test_attention_over_edges_has_no_batches_of_graphs() -> None:
+    for name in ("gat", "pna"):
+        model = MODELS[name](pool="sum", edge_features=3).build(7, 2)
+        assert not GraphBatches.suits(model)
+        with pytest.raises(ValueError, match="choose model gine"):
+            GraphBatches().check(model)

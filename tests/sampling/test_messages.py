@@ -23,6 +23,7 @@ from tests.models.test_carrying_edges import D, K, N, a_graph
 from tests.random_graphs import replace_fields
 
 SIZE = {"hidden": 8, "dropout": 0.0}
+CONNECTED = {"residual": True, "input_layer": True, "jump": "cat"}
 MODELS = {
     "gcn weighted": GCN(**SIZE, weighted=True),
     "gcn forward": GCN(**SIZE, weighted=True, directed="forward"),
@@ -33,6 +34,9 @@ MODELS = {
     "gat both": GAT(**SIZE, heads=2, edge_features=K, directed="both"),
     "pna": PNA(**SIZE, edge_features=K, directed="forward"),
     "pna both": PNA(**SIZE, edge_features=K, directed="both"),
+    "gcn connected": GCN(**SIZE, **CONNECTED, weighted=True),
+    "gine connected": GINE(**SIZE, **CONNECTED, edge_features=K, directed="both"),
+    "gat connected": GAT(**SIZE, **CONNECTED, heads=2, edge_features=K, directed="forward"),
 }
 
 

@@ -25,7 +25,7 @@ from fedweave.experiment.rounds import train
 from fedweave.models import MODELS
 from tests.refusals import refusal
 
-TEMPLATE = tomllib.loads(example_experiments()["own-parties"])
+TEMPLATE = tomllib.loads(example_experiments()["parties"])
 ENDS_THERE = {"name": "gcn", "hidden": 16, "layers": 2}
 TRIED = {"gcn": ENDS_THERE, "template": TEMPLATE["model"]}
 CUT = {"name": "vertical", "clients": 2, "labels": "first", "train": 0.6, "val": 0.2, "test": 0.2}

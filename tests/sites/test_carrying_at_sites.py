@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.apply.outputs import probabilities
 from fedweave.datasets import load
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.outputs import probabilities
 from fedweave.sites.flare.predicted import before_of
 from fedweave.sites.flare.site_data import training_graph
 from fedweave.sites.flare.sitefile import FINE, SITE_FILE, read_site_file, write_site_file

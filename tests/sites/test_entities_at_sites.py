@@ -13,7 +13,6 @@ import torch
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.apply.outputs import probabilities
 from fedweave.core.ledger import Ledger
 from fedweave.core.tree import decode, leaves
 from fedweave.core.types import FRAMING
@@ -22,6 +21,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.errors import ClientsMissing
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.runs.outputs import probabilities
 from fedweave.privacy import union
 from fedweave.sites.flare.federation import Flare
 from fedweave.sites.flare.site_data import training_graph

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
-from fedweave.apply.outputs import probabilities
 from fedweave.core.ledger import Ledger
 from fedweave.core.types import FRAMING
 from fedweave.datasets.base import Dataset
@@ -20,6 +19,7 @@ from fedweave.experiment.config import to_toml
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, EARLIER, PREDICTIONS, SUMMARY
+from fedweave.experiment.runs.outputs import probabilities
 from fedweave.metrics.selection import Flagging
 from fedweave.sites.flare.alignment import PartyData
 from fedweave.sites.flare.federation import Flare

@@ -12,11 +12,11 @@ import pytest
 pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flare]"')
 
 from fedweave.apply.drift import drift
-from fedweave.apply.outputs import probabilities
 from fedweave.apply.scorer import Scorer, scorer_at
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.files import COLUMNS, HISTOGRAMS, PREDICTIONS, SCORER
+from fedweave.experiment.runs.outputs import probabilities
 from fedweave.metrics.selection import Flagging
 from fedweave.sites.flare.journal import entries, journal_path
 from fedweave.sites.flare.sitefile import SITE_FILE, write_site_file

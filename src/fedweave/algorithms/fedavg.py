@@ -289,6 +289,7 @@ class FedAvg(LocalTraining, SumsScores):
             message = f"share: {missing[0]!r} names no weight of the model; it has {', '.join(paths)}."
             raise ConfigError(message, code="config.share")
         state: Tree = {"parts": self.composed.init(fed, w)}
+        w = self.composed.first_weights(self.trained, state["parts"], w)
         self._exchange(w, fed)
         if self._has_local_weights:
             state["init"] = fed.key("init")

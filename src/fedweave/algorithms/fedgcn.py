@@ -152,8 +152,11 @@ class NeighborSums(Part):
 
     def check(self, training: Training) -> None:
         first = training.model[0]
-        if self.hops and (first.operator != "gcn" or first.reads != "product"):
-            raise ValueError("the sums exchanged before training belong to a graph convolution; choose model gcn")
+        if self.hops and (first.operator != "gcn" or first.reads != "product" or first.by_feature != ("weight",)):
+            raise ValueError(
+                "the sums exchanged before training belong to a graph convolution and nothing beside it; choose model "
+                "gcn, without residual and input_layer"
+            )
 
     def layers(self, model: Model, on_clients: bool) -> Model:
         """On the clients' own data, the first layer takes the features as they are."""

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from fedweave.apply.link_predictions import score_pairs
-from fedweave.apply.outputs import probabilities
 from fedweave.apply.predictions import flagging_of, form_of_client, form_of_run, node_names, part_of
 from fedweave.apply.scorer import scorer_at
 from fedweave.core.algorithm import graphs_of
@@ -26,6 +25,7 @@ from fedweave.experiment.graphs import graph_of, links_of
 from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.new_data import load_new_data
+from fedweave.experiment.runs.outputs import probabilities
 from fedweave.experiment.runs.trained import Trained, load_trained
 from fedweave.metrics.selection import Flagging
 from fedweave.partition.client_data import shares

@@ -1,27 +1,93 @@
-"""Embeddings of a finished run's examples: the inputs of the models' last layer."""
+"""What a trained model gives a member as columns for other models: the scores of its examples, and the vectors that the
+model's last layer reads."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import torch
-from torch import Tensor
 
-from fedweave.apply.prediction_table import class_names, split_names
-from fedweave.apply.predictions import chosen_models
+from fedweave.apply.predictions import examples_table, predict_new
+from fedweave.apply.scorer import scorer_at
 from fedweave.core import model as models
 from fedweave.core.algorithm import capabilities, graphs_of
-from fedweave.core.target import CLASS
 from fedweave.core.tree import device_of
 from fedweave.core.types import Record
 from fedweave.errors import UserError
-from fedweave.experiment.runs.trained import Trained, check_finite, finished_config, load_trained
+from fedweave.experiment.config import Config
+from fedweave.experiment.runs import run as runs
+from fedweave.experiment.runs.checkpoint import When
+from fedweave.experiment.runs.files import CONFIG
+from fedweave.experiment.runs.fold_runs import out_of_fold
+from fedweave.experiment.runs.outputs import check_rows, example_predictions
+from fedweave.experiment.runs.trained import Trained, check_finite, chosen_models, finished_config, load_trained
 
 
-def embeddings_of_run(directory: Path, model: str | None = None, client: str | None = None) -> pa.Table:
-    """`embeddings_of` a finished run.
+class Embedded(NamedTuple):
+    """The table of `fedweave embed`. agreement: see `experiment.runs.fold_runs.OutOfFold`; None without folds."""
+
+    table: pa.Table
+    agreement: tuple[float, float] | None = None
+
+
+_AT_SITES = "On a site's machine: `fedweave embed SITE --data TABLES`."
+
+
+def embeddings_at(
+    place: Path,
+    data: Path | None = None,
+    model: str | None = None,
+    client: str | None = None,
+    when: When = "chosen",
+    folds: int = 0,
+    watch: Callable[[Config], runs.RunObserver] = lambda experiment: runs.Quiet(),
+) -> Embedded:
+    """`embeddings_of_run` of a run's folder; elsewhere by the model there (`apply.scorer.scorer_at`), which embeds the
+    examples at `data`.
 
     Raises:
-        UserError: see `embeddings_of`; the run is not finished, is of parties, or was made between sites.
+        UserError: see `embeddings_of_run` and `scorer_at`; a model is given no data, or is to train.
+    """
+    if (place / CONFIG).is_file():
+        return embeddings_of_run(place, data, model, client, when, folds, watch)
+    if folds:
+        raise UserError(
+            f"--folds {folds}: {place} holds a model, which is not trained again. Give the folder of a simulation's "
+            "run.",
+            code="user.folds",
+        )
+    scorer = scorer_at(place, model, client, when)
+    if data is None:
+        raise UserError(
+            f"{place} holds a model and no examples. Give tables with --data, such as the folder of a site's own data.",
+            code="user.no-data",
+        )
+    return Embedded(scorer.embed(data))
+
+
+def embeddings_of_run(
+    directory: Path,
+    data: Path | None = None,
+    model: str | None = None,
+    client: str | None = None,
+    when: When = "chosen",
+    folds: int = 0,
+    watch: Callable[[Config], runs.RunObserver] = lambda experiment: runs.Quiet(),
+) -> Embedded:
+    """The table of `fedweave predict` for the run's own examples, or for new ones at `data`, and behind it "e_0",
+    "e_1", …, float32: what the models' last layers read of each example. Of links: see `node_vectors`.
+
+    model: which model of each client, by default the one that it uses; for new examples, the global one if there is
+    one. client: only with this client's model. folds: above 0, training examples are predicted by this number of
+    further runs, each without the labels of one fold (`experiment.runs.fold_runs`), and "fold" is the fold of each.
+    watch: makes an observer for each of these, from its configuration.
+
+    Raises:
+        UserError: the run is not finished, is of parties, or was made between sites; there is no such model or client,
+            or it has no such vectors; its labels cannot be withheld. DataError: the data is refused, or of another form
+            than the run's.
     """
     config = finished_config(directory)
     if capabilities(config.algorithm.kind).predicts:
@@ -29,51 +95,58 @@ def embeddings_of_run(directory: Path, model: str | None = None, client: str | N
             "the parties of a vertical run predict jointly, and no model has all of an example.",
             code="user.no-embeddings",
         )
-    run = load_trained(directory, config, "Where sites are, their owners look at embeddings.", model=model)
-    return embeddings_of(run, model, client)
+    if folds and data is not None:
+        raise UserError("--folds is for the run's own training examples; leave out --data.", code="user.folds")
+    run = load_trained(directory, config, _AT_SITES, when, model)
+    if folds and config.links is not None:
+        raise UserError(
+            "--folds: the run predicts links, and a node has no label that could be withheld. Leave it out.",
+            code="user.folds",
+        )
+    if config.links is not None:
+        if data is not None:
+            raise UserError(
+                "--data: the run predicts links of the nodes that it knows, and has vectors of these only. Leave it "
+                "out.",
+                code="user.no-embeddings",
+            )
+        return Embedded(node_vectors(run, model, client))
+    if data is not None:
+        return Embedded(predict_new(run, data, model, client, with_vectors=True))
+    if not folds:
+        return Embedded(examples_table(run, example_predictions(run, model, client, with_vectors=True), model, client))
+
+    def train(experiment: Config, folder: Path) -> None:
+        runs.run(experiment, folder, watch(experiment), resume=True)
+
+    result = out_of_fold(run, folds, train, model, client)
+    table = examples_table(run, result.predictions, model, client)
+    numbers = np.concatenate(result.folds)
+    place = table.column_names.index("split") + 1
+    return Embedded(table.add_column(place, "fold", pa.array(numbers, mask=numbers == 0)), result.agreement)
 
 
-def embeddings_of(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """The inputs of the models' last layer for the run's own examples: a row per client and example, "client", "node",
-    "graph" or "edge" (its place in the data), "id" where the data has ids, "split", "true", and columns "e_0", "e_1", …
-    Of links: a row per client and node, as the decoder reads it, with "client", "node", "id" and the columns.
-
-    model: which model of each client, by default the one that it uses.
+def node_vectors(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
+    """A row for each client and node of a run on links: "client", "node", "id" and "e_0", "e_1", …, what the decoder
+    reads of the node.
 
     Raises:
-        UserError: there is no such model or client, or it has no embeddings of examples.
+        UserError: there is no such model or client, or it has no such vectors.
     """
     weights, graphs, data = chosen_models(run, client, model), graphs_of(run.built.fed), run.built.data
-    of_examples = data.links is None  # otherwise a row is a node
     tables = []
     for name, part in zip(run.built.fed.clients, run.visible_partition.parts, strict=True):
         if name not in weights:
             continue
-
-        # 1. The last layer's input.
         net, w, graph = run.net_of(name), check_finite(weights[name]), graphs[name]
         embedded = None
         if len(net) > 1:
             with torch.no_grad():
                 embedded = models.embedded(net, w, graph.to(device_of(w)))
-        count = len(graph.y) if of_examples else graph.nodes
-        if not isinstance(embedded, Tensor) or len(embedded) != count:
-            raise UserError(
-                f"the model of {name} has no embeddings of examples, what a last layer is computed from: take a model "
-                "of two layers or more.",
-                code="user.no-embeddings",
-            )
-
-        # 2. The rows that are not padding, and which examples or nodes they are.
-        places, ids = (part.examples, data.ids) if of_examples else (part.nodes, data.node_ids)
-        rows = embedded[: len(places)].cpu().numpy()  # [examples, width]
-        columns: Record = {"client": [name] * len(places), data.example if of_examples else "node": places}
-        if ids:
-            columns["id"] = [ids[at] for at in places]
-        if of_examples:
-            columns["split"] = split_names(part.masks)
-            if data.target == CLASS:
-                columns["true"] = class_names(data.y[places], data.labels)
+        rows = check_rows(embedded, graph.nodes, name)[: len(part.nodes)].float().cpu().numpy()  # [nodes, d]
+        columns: Record = {"client": [name] * len(part.nodes), "node": part.nodes}
+        if data.node_ids:
+            columns["id"] = [data.node_ids[at] for at in part.nodes]
         for number in range(rows.shape[1]):
             columns[f"e_{number}"] = rows[:, number]
         tables.append(pa.table(columns))

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from fedweave.apply.forgetting_record import BEFORE, EXACT, FAST, KIND, Forgetting, new_folder
 from fedweave.apply.model_comparison import Outcome, compare_models, losses, separation_of
-from fedweave.apply.outputs import outputs_of
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.types import Record
@@ -23,6 +22,7 @@ from fedweave.experiment.config.choices import MemberModels
 from fedweave.experiment.requirements import check
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, SUMMARY, read_summary
+from fedweave.experiment.runs.outputs import outputs_of
 from fedweave.experiment.runs.trained import Trained, finished_config, load_trained
 from fedweave.experiment.stages import Configured
 from fedweave.metrics.selection import JUDGES, OF_RANKS, positive_of, selection_metric_of
@@ -72,7 +72,7 @@ def forget(
         configs[FAST] = replace(rest, general=general)
     for name, experiment in configs.items():
         try:
-            runs.run(experiment, folder / name, (watch or _Quiet)())
+            runs.run(experiment, folder / name, (watch or runs.Quiet)())
         except UserError as error:
             if name == EXACT or not error.code.startswith("init."):
                 raise
@@ -97,25 +97,6 @@ def forget(
         "notes": [*notes, *removed.notes],
     }
     return Forgetting.save(folder, record)
-
-
-class _Quiet:
-    """Watches a run and prints nothing (`runs.RunObserver`)."""
-
-    def begin(self, config: Config, built: object, directory: Path, done: int) -> None:
-        pass
-
-    def step(self, reached: object) -> None:
-        pass
-
-    def alone(self, done: int, rounds: int) -> None:
-        pass
-
-    def stopping(self, number: int) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
 
 
 def _without(config: Config, directory: Path, clients: Sequence[str], ids: Sequence[str]) -> Config:

@@ -8,10 +8,10 @@ import torch
 
 from fedweave.apply.explanation import Reason
 from fedweave.apply.neighborhood import batches, join_copies, scores
-from fedweave.apply.outputs import from_outputs
 from fedweave.apply.surroundings import Surroundings
 from fedweave.core import model as models
 from fedweave.core.tree import device_of
+from fedweave.experiment.runs.outputs import from_outputs
 
 STEPS = 50  # of the integral
 

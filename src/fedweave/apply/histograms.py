@@ -21,6 +21,7 @@ from fedweave.apply.scorer import Scorer, choose_model, scorer_of_run
 from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.structure import filled
 from fedweave.errors import UserError
 from fedweave.experiment.loading import load_tables
 from fedweave.experiment.runs.data_form import DataForm
@@ -181,6 +182,7 @@ def reference_of_run(run: Trained, model: str | None, client: str | None) -> tup
         [tables] = shares(tables, pool_clients(run.visible_partition, data).parts)
     if tables.edge_attrs is not None and data.edge_attrs is not None:
         tables = replace(tables, edge_attrs=tables.edge_attrs._replace(split_times=None, ports=data.edge_attrs.ports))
+    tables = filled(tables)
     scaled = with_scaled_nodes(with_scaled_edges(tables, scorer.form.edge_scaling), scorer.form.scaling)
     table = scorer.predict(replace(scaled, target_scale=scorer.form.target_scale))
     used = np.asarray(tables.public)

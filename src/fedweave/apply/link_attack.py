@@ -5,14 +5,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from fedweave.apply.predictions import chosen_models
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import RELATION, TEST, TRAIN
 from fedweave.core.graph_arrays import graph_arrays, graph_like
 from fedweave.core.tree import device_of
 from fedweave.errors import UserError
-from fedweave.experiment.runs.trained import Trained
+from fedweave.experiment.runs.trained import Trained, chosen_models
 from fedweave.privacy.attacks import separation
 
 KNOWN = {

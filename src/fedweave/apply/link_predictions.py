@@ -10,7 +10,7 @@ import pyarrow as pa
 import torch
 
 from fedweave.algorithms.parts import ForeignEnds
-from fedweave.apply.predictions import chosen_models, node_names
+from fedweave.apply.predictions import node_names
 from fedweave.core import model as models
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import FOREIGN, FOREIGN_NODES, ITEMS, KNOWN, RELATION, TEST, Graph
@@ -22,7 +22,7 @@ from fedweave.core.types import Record
 from fedweave.datasets.name_matching import NameIndex, positions, similar_name_hint
 from fedweave.datasets.table_files import read
 from fedweave.errors import UserError
-from fedweave.experiment.runs.trained import Trained, check_finite
+from fedweave.experiment.runs.trained import Trained, check_finite, chosen_models
 from fedweave.partition.crossing import name_hashes
 
 _LOG = logging.getLogger(__name__)

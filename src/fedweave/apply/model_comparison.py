@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from fedweave.apply.forgetting_record import EXACT
-from fedweave.apply.outputs import from_outputs, outputs_of
 from fedweave.core.graph import TEST, Graph
 from fedweave.core.model import Model
 from fedweave.core.target import CLASS, LABELS
 from fedweave.core.tree import Tree, encode, norm, sub
 from fedweave.core.types import Record
+from fedweave.experiment.runs.outputs import from_outputs, outputs_of
 from fedweave.metrics.kinds import pairs_of, test_value
 from fedweave.privacy.attacks import Separation, separation
 

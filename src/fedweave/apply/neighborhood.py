@@ -8,7 +8,6 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from fedweave.apply.outputs import probabilities
 from fedweave.core.edge_attributes import OF_EXAMPLES, ROWS, EdgeAttributes
 from fedweave.core.graph import RELATION, SEVERAL, TEST, Graph, make_graph
 from fedweave.core.graph_arrays import dense
@@ -17,6 +16,7 @@ from fedweave.core.operators import POOLS
 from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset, to_undirected
+from fedweave.experiment.runs.outputs import probabilities
 
 NUMBERS = 1 << 24  # of features and edges of the copies in one pass
 WEIGHT = 16  # numbers that a node, or an edge, takes in addition to features

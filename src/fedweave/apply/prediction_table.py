@@ -2,37 +2,20 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from torch import Tensor
 
 from fedweave.core.graph import SPLITS
 from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.errors import UserError, listed
+from fedweave.experiment.runs.outputs import Predicted
 from fedweave.metrics.selection import HALF, Flagging
 
 NOT_GIVEN = "neighbors_not_given"
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """The predictions of one client's model, or of the global one.
-
-    client:      whose it is. probability: of the classes, [e, c], or of several labels, [e, t]; or numbers [e, t] in
-                 the data's units; with padding behind the examples.
-    examples:    int64 [e], their places in the data.
-    masks:       bool [3, e], how the run used them; None if it did not.
-    """
-
-    client: str
-    probability: Tensor
-    examples: np.ndarray
-    masks: np.ndarray | None = None
 
 
 def predictions_table(
@@ -59,6 +42,9 @@ def predictions_table(
     Where `y` [n, t] has numbers, called `targets`: "true", "predicted" and, with a half-width of each prediction
     interval, "low" and "high", all in the data's units; of several, "true_price", "predicted_price" and so on for each.
     Where it has several labels: "p_toxic", "predicted_toxic", 1 from 0.5 on, and "true_toxic" for each.
+
+    Behind all of these, where the predictions have vectors, "e_0", "e_1", …, float32; null where another client's model
+    is wider.
 
     Raises:
         UserError: a probability or a number is NaN.
@@ -91,8 +77,10 @@ def predictions_table(
     if y is not None and kind != CLASS:
         names = list(targets) or [str(number) for number in range(p.shape[1])]
         if kind == NUMBER:
-            return pa.table(columns | _number_columns(p, y[at], names, half_widths))
-        return pa.table(columns | _label_columns(p, y[at], names))
+            columns |= _number_columns(p, y[at], names, half_widths)
+        else:
+            columns |= _label_columns(p, y[at], names)
+        return pa.table(columns | _vector_columns(predictions))
     if y is not None and (y >= 0).any():
         columns["true"] = class_names(y[at], labels)
     columns["predicted"] = np.array(labels)[p.argmax(-1)] if len(labels) else p.argmax(-1)
@@ -107,7 +95,24 @@ def predictions_table(
         columns |= {"score": score, "flagged": score >= threshold, "threshold": threshold}
     for number, name in enumerate(labels or range(p.shape[-1])):
         columns[f"p_{name}"] = p[:, number]
-    return pa.table(columns)
+    return pa.table(columns | _vector_columns(predictions))
+
+
+def _vector_columns(predictions: Sequence[Predicted]) -> Record:
+    """The columns "e_0", "e_1", … of all predictions; {} where one has no vectors."""
+    vectors = []
+    for one in predictions:
+        if one.vectors is None:
+            return {}
+        vectors.append(one.vectors[: len(one.examples)].float().cpu().numpy())
+    columns = Record()
+    for number in range(max(rows.shape[1] for rows in vectors)):
+        blocks = []
+        for rows in vectors:
+            is_there = number < rows.shape[1]
+            blocks.append(pa.array(rows[:, number]) if is_there else pa.nulls(len(rows), pa.float32()))
+        columns[f"e_{number}"] = pa.chunked_array(blocks).combine_chunks()
+    return columns
 
 
 def _number_columns(p: np.ndarray, y: np.ndarray, targets: Sequence[str], half_widths: Sequence[float]) -> Record:

@@ -11,19 +11,21 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from fedweave.apply.outputs import probabilities
-from fedweave.apply.prediction_table import Predicted, ends_of, predictions_table, with_neighbors_not_given
+from fedweave.apply.prediction_table import ends_of, predictions_table, with_neighbors_not_given
 from fedweave.core.algorithm import graphs_of
 from fedweave.core.graph import RELATION, VAL, Graph
 from fedweave.core.tree import Tree
+from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.features import AUTO
 from fedweave.datasets.links import NAMES
 from fedweave.errors import UserError
 from fedweave.experiment.graphs import graph_of
-from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form, scaling_record, targets_form
+from fedweave.experiment.runs.data_form import DataForm, form_of_config, read_form, targets_form
 from fedweave.experiment.runs.files import SUMMARY, read_summary
 from fedweave.experiment.runs.new_data import InputFormat, load_new_data
-from fedweave.experiment.runs.trained import Trained
+from fedweave.experiment.runs.outputs import Predicted, example_predictions, probabilities, vectors_of
+from fedweave.experiment.runs.trained import Trained, chosen_models
 from fedweave.metrics.intervals import HALF_WIDTH
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.ranking import by_validation
@@ -38,36 +40,28 @@ from fedweave.metrics.selection import (
     positive_class,
 )
 from fedweave.partition.base import Part
-from fedweave.partition.client_data import global_test_part
-from fedweave.partition.preparation import with_scaled_nodes
+from fedweave.partition.client_data import shares
+from fedweave.partition.preparation import numbers_of, scaling_record, with_scaled_edges, with_scaled_nodes
 from fedweave.partition.scaling import of_part, target_scale_of
 
 _LOG = logging.getLogger(__name__)
 
 
 def predict_examples(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:
-    """Predictions of the run's own examples: each client's by its model, by default the one that it uses. Without
-    `client`, and unless `model` is another, also predictions of the global test graph by the global model.
+    """The table of `example_predictions`.
 
     Raises:
         UserError: there is no such model or client.
     """
-    # 1. Each client's examples.
-    data, fed = run.built.data, run.built.fed
-    weights, graphs = chosen_models(run, client, model), graphs_of(fed)
-    predictions = []
-    for name, part in zip(fed.clients, run.visible_partition.parts, strict=True):
-        if name in weights:
-            p = probabilities(run.net_of(name), weights[name], graphs[name])
-            predictions.append(Predicted(name, p, part.examples, part.masks))
+    return examples_table(run, example_predictions(run, model, client), model, client)
 
-    # 2. The global test graph.
-    test, w = global_test_part(data, run.built.partition), run.algorithm.global_model(run.state)
-    if test is not None and fed.test is not None and w is not None and model in (None, "global") and client is None:
-        p = probabilities(run.algorithm.test_net, w, fed.test)
-        predictions.append(Predicted(GLOBAL, p, test.examples, test.masks))
 
-    # 3. The table. Intervals are of the model in use and, where each client has its own units, not of the global one.
+def examples_table(
+    run: Trained, predictions: Sequence[Predicted], model: str | None = None, client: str | None = None
+) -> pa.Table:
+    """The table of `predict_examples` from its `predictions`."""
+    data, weights = run.built.data, chosen_models(run, client, model)
+    # Intervals are of the model in use and, where each client has its own units, not of the global one.
     table = predictions_table(
         predictions,
         *(data.ids, data.labels, data.example, data.y),
@@ -120,12 +114,15 @@ def links_table(
     return table.add_column(table.column_names.index("target") + 1, "relation", kinds)
 
 
-def predict_new(run: Trained, path: Path, model: str | None = None, client: str | None = None) -> pa.Table:
+def predict_new(
+    run: Trained, path: Path, model: str | None = None, client: str | None = None, with_vectors: bool = False
+) -> pa.Table:
     """Predictions of the nodes or small graphs at `path`: by the global model, by default, if there is one and no
-    client is given, else by every client's.
+    client is given, else by every client's. with_vectors: also what the models' last layers read.
 
     Raises:
-        UserError: there is no such model or client. DataError: the data is refused, or of another form than the run's.
+        UserError: there is no such model or client, or a model has no vectors. DataError: the data is refused, or of
+            another form than the run's.
     """
     # 1. The models, and which examples they flag.
     data = run.built.data
@@ -145,17 +142,23 @@ def predict_new(run: Trained, path: Path, model: str | None = None, client: str 
         note_of_clients(run, model == "global")
 
     # 2. The new data: one graph for all, unless features or numbers are scaled by each client's own data.
-    is_plain = data.scaling == "none"
-    is_shared = is_plain and not has_own_units(data)
-    form_to_read = form if is_plain else replace(form, scaling={"how": "none"})
+    scales_nodes, scales_edges = data.scaling != "none", data.edge_attrs is not None and data.edge_attrs.auto
+    is_shared = not (scales_nodes or scales_edges or has_own_units(data))
+    form_to_read = replace(form, scaling={"how": "none"}) if scales_nodes or scales_edges else form
+    if scales_edges:
+        form_to_read = with_edge_scaling(form_to_read, {"how": "none"})
     new = load_new_data(InputFormat.of_run(run.config, form_to_read, data), path).data
     graph, predictions = None, []
     for name, w in weights.items():
         if graph is None or not is_shared:
             client_form = form if is_shared or name == GLOBAL else form_of_client(run, form, name)
-            scaled = new if is_plain else with_scaled_nodes(new, client_form.scaling)
+            scaled = with_scaled_edges(new, client_form.edge_scaling) if scales_edges else new
+            if form_to_read is not form:
+                scaled = with_scaled_nodes(scaled, client_form.scaling)
             graph = graph_of(replace(scaled, target_scale=client_form.target_scale), new.features, run.built.fed.dtype)
-        predictions.append(Predicted(name, probabilities(run.test_net_of(name), w, graph), np.arange(new.examples)))
+        net = run.test_net_of(name)
+        p, vectors = probabilities(net, w, graph), vectors_of(net, w, graph, name) if with_vectors else None
+        predictions.append(Predicted(name, p, np.arange(new.examples), vectors=vectors))
 
     # 3. The table. Intervals are of the model in use, and hold in units of all clients, or of the client's own.
     no_intervals = model == "trained" or (has_own_units(data) and GLOBAL in weights)
@@ -184,7 +187,7 @@ def note_of_clients(run: Trained, typical: bool) -> None:
     if len(parts) < 2 or data.example == "graph":
         return
     notes = []
-    if typical and data.scaling != "none":
+    if typical and (data.scaling != "none" or (data.edge_attrs is not None and data.edge_attrs.auto)):
         notes.append(f"features are scaled by typical numbers of the {len(parts)} clients, not by each client's own")
     lacking = edges_between(data, parts)
     if lacking:
@@ -217,12 +220,6 @@ def edges_between(data: Dataset, parts: Sequence[Part]) -> int:
     return int((has_client[data.edges].all(0) & ~together).sum()) // 2
 
 
-def chosen_models(run: Trained, client: str | None, which: str | None) -> Mapping[str, Tree]:
-    """{client: its weights} of all clients, or only of `client`; by default of the model that it uses."""
-    which = which or "personal"
-    return run.models(which) if client is None else {client: run.model_of(which, client)}
-
-
 def part_of(run: Trained, client: str) -> Part:
     """What a client holds of the run's data."""
     return run.visible_partition.parts[list(run.built.fed.clients).index(client)]
@@ -244,7 +241,16 @@ def form_of_client(run: Trained, form: DataForm, client: str) -> DataForm:
     are predicted by its own training examples."""
     data, part = run.built.data, part_of(run, client)
     form = replace(form, targets=targets_form(replace(data, target_scale=target_scale_of(data, part))))
-    return form if data.scaling == "none" else replace(form, scaling=scaling_record(data.scaling, *of_part(data, part)))
+    if data.edge_attrs is not None and data.edge_attrs.auto:
+        [share] = shares(data, [part])
+        if share.edge_attrs is not None:
+            form = with_edge_scaling(form, numbers_of(share.edge_attrs, AUTO))
+    return form if data.scaling == "none" else replace(form, scaling=scaling_record(data.scaling, of_part(data, part)))
+
+
+def with_edge_scaling(form: DataForm, scaling: Record) -> DataForm:
+    """The form with this scaling of features of edges."""
+    return form if form.edges is None else replace(form, edges={**form.edges, "scaling": scaling})
 
 
 def half_widths(run: Trained) -> list[float]:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.apply.link_predictions import score_file, top_pairs
-from fedweave.apply.prediction_table import Predicted, predictions_table
+from fedweave.apply.prediction_table import predictions_table
 from fedweave.apply.predictions import flagging_of, predict_examples, predict_links, predict_new
 from fedweave.core.algorithm import capabilities
 from fedweave.core.text import counted
@@ -18,6 +18,7 @@ from fedweave.errors import DataError, UserError
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config
 from fedweave.experiment.runs.checkpoint import When
+from fedweave.experiment.runs.outputs import Predicted
 from fedweave.experiment.runs.trained import Trained, config_here, finished_config, load_trained
 
 

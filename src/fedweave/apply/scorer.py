@@ -17,8 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from fedweave.algorithms.deployment import Deployable, deployable
-from fedweave.apply.outputs import probabilities
-from fedweave.apply.prediction_table import Predicted, ends_of, predictions_table, with_neighbors_not_given
+from fedweave.apply.prediction_table import ends_of, predictions_table, with_neighbors_not_given
 from fedweave.apply.predictions import (
     flagging_of,
     flagging_of_global,
@@ -44,6 +43,7 @@ from fedweave.experiment.runs.checkpoint import When
 from fedweave.experiment.runs.data_form import DataForm
 from fedweave.experiment.runs.files import COLUMNS, CONFIG, SCORER, read, write
 from fedweave.experiment.runs.new_data import InputFormat, load_new_data
+from fedweave.experiment.runs.outputs import Predicted, probabilities, vectors_of
 from fedweave.experiment.runs.trained import Trained, check_finite, finished_config, load_trained
 from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.selection import Flagging
@@ -132,13 +132,26 @@ class Scorer:
         moment = pa.scalar(at.astimezone(UTC), pa.timestamp("s", "UTC"))
         return table.append_column("scored_at", pa.repeat(moment, len(table)))
 
-    def predict(self, data: Dataset) -> pa.Table:
-        """`score_data`, without the columns that say by what and when."""
-        form = self.form
-        p = probabilities(self.net, self.weights, graph_of(data, data.features, DTYPES[self.dtype]))
+    def embed(self, path: Path) -> pa.Table:
+        """The columns of `predictions_table` for the tables at `path`, with the vectors that the last layer reads.
+
+        Raises:
+            DataError: see `score`. UserError: the model has no vectors.
+        """
+        return self.predict(load_new_data(self.before, path).data, with_vectors=True)
+
+    def predict(self, data: Dataset, with_vectors: bool = False) -> pa.Table:
+        """`score_data`, without the columns that say by what and when. with_vectors: also what the last layer reads.
+
+        Raises:
+            UserError: the model has no vectors.
+        """
+        form, graph = self.form, graph_of(data, data.features, DTYPES[self.dtype])
+        p = probabilities(self.net, self.weights, graph)
+        vectors = vectors_of(self.net, self.weights, graph, self.client) if with_vectors else None
         targets = form.targets["names"] if form.targets is not None else ()
         table = predictions_table(
-            [Predicted(self.client, p, np.arange(data.examples))],
+            [Predicted(self.client, p, np.arange(data.examples), vectors=vectors)],
             *(data.ids, form.labels, data.example, data.y),
             self.flagging,
             ends_of(data),

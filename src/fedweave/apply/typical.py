@@ -10,6 +10,7 @@ from fedweave.apply.case import Case
 from fedweave.core.edge_attributes import format_date
 from fedweave.core.graph_arrays import dense
 from fedweave.datasets import contents
+from fedweave.datasets.edges import scaling_numbers
 from fedweave.metrics.selection import HALF
 
 MISSING = " is missing"  # at the end of a column that says where another had no value
@@ -29,13 +30,16 @@ class Columns:
         rows: "np.ndarray | sp.csr_matrix",
         shift: np.ndarray | None = None,
         divisor: np.ndarray | None = None,
+        asinh: np.ndarray | None = None,
         dates: str = "",
     ) -> None:
-        """rows: float32 [m, d], those that are typical. shift, divisor: float64 [d], by which values were scaled; None
-        where they were not. dates: the column of dates, or ""."""
+        """rows: float32 [m, d], those that are typical. shift, divisor: float64 [d], by which values were scaled, and
+        asinh: bool [d] (`datasets.features.Numbers`), but with a divisor of 0 where all are one number; None where they
+        were not. dates: the column of dates, or ""."""
         self.names, self._dates = names, dates
         self._shift = np.zeros(len(names)) if shift is None else shift
         self._divisor = np.ones(len(names)) if divisor is None else divisor
+        self._asinh = np.zeros(len(names), bool) if asinh is None else asinh
         self.groups: dict[str, list[int]] = {}
         for at, name in enumerate(names):
             bare = name.removesuffix(MISSING)
@@ -52,6 +56,7 @@ class Columns:
     def text_of(self, columns: list[int], row: np.ndarray) -> str:
         """What the columns of one group say in a row [d], in the data's units."""
         values = row[columns] * self._divisor[columns] + self._shift[columns]
+        values = np.where(self._asinh[columns], np.sinh(values), values)
         contents_of = [contents.column(self.names[at]) for at in columns]
         present = [column for column, value in zip(contents_of, values, strict=True) if value > HALF]
         if contents_of[0].of:
@@ -87,7 +92,8 @@ def node_columns(case: Case, used: np.ndarray) -> Columns:
         return Columns(names, data.x[rows])
     shift = np.array([value or 0.0 for value in scaling["shift"]])
     divisor = np.array([value or 0.0 for value in scaling["divisor"]])
-    return Columns(names, data.x[rows], shift, divisor)
+    asinh = np.array(scaling["asinh"], bool) if "asinh" in scaling else None
+    return Columns(names, data.x[rows], shift, divisor, asinh)
 
 
 def edge_columns(case: Case, used: np.ndarray) -> Columns:
@@ -96,6 +102,7 @@ def edge_columns(case: Case, used: np.ndarray) -> Columns:
     if attributes is None or attributes.features is None:
         return Columns((), _NO_ROWS)
     names = attributes.columns or tuple(f"edge feature {at}" for at in range(attributes.width))
-    shift, divisor = np.array(attributes.scaling or ((0.0, 1.0),) * attributes.width).T  # [d] each
+    shift, divisor, asinh = scaling_numbers(attributes)
+    divisor = np.where(np.isinf(divisor), 0, divisor)
     rows = attributes.features[used if attributes.examples else slice(None)]
-    return Columns(names, rows, shift, divisor, attributes.dates)
+    return Columns(names, rows, shift, divisor, asinh, attributes.dates)

@@ -41,7 +41,7 @@ def init(
     text, line = experiments[origin], f'labels = "{HOLDERS[0]}"'
     if f"\n{line}" not in text:
         if labels is not None:
-            raise UserError(f"--labels is for parties (--from own-parties); {origin} has none.")
+            raise UserError(f"--labels is for parties (--from parties); {origin} has none.")
     else:
         if labels is None and sys.stdin.isatty():
             question = "Who sees the labels: all parties, or only the holders, whose tables have them"

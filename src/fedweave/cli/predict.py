@@ -50,10 +50,6 @@ def predict(
         list[str] | None,
         typer.Option(metavar="FILE.py:NAME", help="Also print your own metric, on test examples; repeatable."),
     ] = None,
-    embeddings: Annotated[
-        bool,
-        typer.Option("--embeddings", help="Write the last layer's input, not predictions (RUN/embeddings.parquet)."),
-    ] = False,
     spreadsheet: Annotated[
         bool,
         typer.Option(
@@ -68,7 +64,6 @@ def predict(
     test graph's with the global model. New examples get the global model if there is one, else a row for every client.
     The parties of a vertical run predict jointly, and --data holds the new nodes together with the old.
     """
-    from fedweave.apply.embeddings import embeddings_of_run
     from fedweave.apply.own_metrics import load_metric, measure
     from fedweave.apply.prediction_table import accuracy_of, rmse_of
     from fedweave.apply.run_predictions import PairQuery, predictions
@@ -78,15 +73,11 @@ def predict(
     # 1. Options that do not go together.
     if [data, pairs, node].count(None) < 2:
         raise UserError("--data, --pairs and --node: give one of them.", code="user.pairs")
-    if embeddings and (data, pairs, node) != (None, None, None):
-        raise UserError("--embeddings is for the run's own examples; leave out --data.", code="user.no-embeddings")
     if node is None and (top is not None or relation is not None):
         option = "--relation" if top is None else "--top"
         raise UserError(f"{option} needs a node: name one with --node.", code="user.pairs")
     default = files.PREDICTIONS
-    if embeddings:
-        default = files.EMBEDDINGS
-    elif data is not None:
+    if data is not None:
         default = files.NEW_PREDICTIONS
     elif pairs is not None:
         default = files.PAIRS_SCORED
@@ -99,21 +90,18 @@ def predict(
         raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
     if spreadsheet and path.suffix != ".csv":
         raise UserError(f"--spreadsheet is for a .csv file, and {path} is none; name one with --out.")
-    if metric and data is not None and not embeddings:  # new examples have no split
+    if metric and data is not None:  # new examples have no split
         raise UserError("--metric is for the run's own test examples; leave out --data.")
 
     # 2. The file.
     which = None if model is None else str(model)
-    if embeddings:
-        table, functions = embeddings_of_run(directory, which, client), []
-    else:
-        functions = [load_metric(name) for name in metric or ()]
-        query = PairQuery(pairs, node, top or TOP, relation)
-        table = predictions(directory, data, which, client, when.value, query)
+    functions = [load_metric(name) for name in metric or ()]
+    query = PairQuery(pairs, node, top or TOP, relation)
+    table = predictions(directory, data, which, client, when.value, query)
     write_table_file(path, table, spreadsheet)
 
     # 3. What it has.
-    text = f"{len(table)} {'embeddings' if embeddings else 'predictions'}"
+    text = f"{len(table)} predictions"
     if data is not None:  # for its own examples the run's metrics show more
         share, error = accuracy_of(table), rmse_of(table)
         text += "" if share is None else f", right for {share:.1%} of the examples with a known class"
@@ -126,7 +114,7 @@ def predict(
         for row in table.to_pylist():
             cells = [f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()]
             lines.append("  ".join(cells))
-    if model is ModelName.trained and client is None and not embeddings:
+    if model is ModelName.trained and client is None:
         with_rows = {*table["client"].to_pylist()}
         clients = files.read_table(directory, files.PARTITION)["client"].to_pylist()
         without_rows = [name for name in clients if name not in with_rows]

@@ -32,7 +32,8 @@ class EdgeAttributes(NamedTuple):
     features: float32 [M, k]; None where k = 0.
     time:     float64 [M], in the data's unit (days since 1970 of dates); None if unknown.
     columns:  the names of the k features, in order; () if unknown.
-    scaling:  ((shift, divisor), …) of the k features, where they were scaled over all edges; divisor 0 made it 0.
+    scaling:  ((shift, divisor, asinh), …) of the k features, where they were scaled over edges; divisor 0 made it 0,
+              and asinh is 1 where it was taken before (`datasets.features.Numbers`).
     y:        int64 [M], the edges' own classes, -1 unlabeled; None where they have none. No input of a model.
     split:    int64 [M], 0 train, 1 val, 2 test, -1 none; None if the data has no split.
     examples: whether the edges are the examples, in this order.
@@ -43,6 +44,7 @@ class EdgeAttributes(NamedTuple):
     owner:    int64 [M], the owner of each edge as a place in `owners`, for a partition of the edges; None if unknown.
     owners:   the owners' names, in order.
     dates:    the column of dates that the times are of, which may also be a feature; "" of numbers.
+    auto:     whether each client is to scale the features by its own edges (`datasets.edges.by_holder`).
     """
 
     ends: np.ndarray
@@ -51,7 +53,7 @@ class EdgeAttributes(NamedTuple):
     features: np.ndarray | None = None
     time: np.ndarray | None = None
     columns: tuple[str, ...] = ()
-    scaling: tuple[tuple[float, float], ...] = ()
+    scaling: tuple[tuple[float, float, float], ...] = ()
     y: np.ndarray | None = None
     split: np.ndarray | None = None
     examples: bool = False
@@ -60,6 +62,7 @@ class EdgeAttributes(NamedTuple):
     owner: np.ndarray | None = None
     owners: tuple[str, ...] = ()
     dates: str = ""
+    auto: bool = False
 
     def __str__(self) -> str:
         """The edges in words, such as "1,200 directed, with a weight, 2 features (amount, fee), times 1 to 149"."""
@@ -102,7 +105,7 @@ class EdgeAttributes(NamedTuple):
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name, without those that are None."""
         arrays = {"ends": self.ends, "directed": np.array(self.directed), "scaling": np.array(self.scaling)}
-        arrays |= {name: np.array(True) for name in ("examples", "ports") if getattr(self, name)}
+        arrays |= {name: np.array(True) for name in ("examples", "ports", "auto") if getattr(self, name)}
         if self.split_times is not None:
             arrays["until"] = np.array(self.split_times)
         rows = {name: getattr(self, name) for name in ROWS}
@@ -119,7 +122,7 @@ class EdgeAttributes(NamedTuple):
     def from_arrays(cls, arrays: "dict[str, np.ndarray]", columns: tuple[str, ...] = ()) -> "EdgeAttributes":
         """The inverse of `arrays`."""
         rows: Record = {name: arrays.get(name) for name in ROWS}
-        scaling = tuple((float(shift), float(divisor)) for shift, divisor in arrays["scaling"].reshape(-1, 2))
+        scaling = tuple((float(a), float(b), float(c)) for a, b, c in arrays["scaling"].reshape(-1, 3))
         split_times = None
         if "until" in arrays:
             first, second = arrays["until"]
@@ -132,6 +135,7 @@ class EdgeAttributes(NamedTuple):
             scaling=scaling,
             examples="examples" in arrays,
             ports="ports" in arrays,
+            auto="auto" in arrays,
             split_times=split_times,
         )
 

@@ -16,7 +16,7 @@ from fedweave.core.piecewise import apply_piecewise, is_large
 from fedweave.core.tree import Tree, is_statistic
 
 PAIRS = "pairs"  # `Layer.operator` of a decoder, which reads the rows of both ends of `Graph.pairs`
-Reads = Literal["product", "entries", "graph"]
+Reads = Literal["product", "messages", "entries", "graph"]
 
 
 class TrialForm(NamedTuple):
@@ -49,7 +49,8 @@ class Layer(NamedTuple):
     operator:    the matrix of message passing or pooling that the layer multiplies by (see `Edges.operator`); None if
                  it has none.
     runs_alone:  whether it can run for one client at a time only, not under `torch.func.vmap`.
-    reads:       its input from a graph: the "product" of rows with `operator`; the "entries" of `operator` one by one,
+    reads:       its input from a graph: the "product" of rows with `operator`; sums of "messages" along single edges,
+                 each made of the row where it starts and the edge's features; the "entries" of `operator` one by one,
                  for attention; or the "graph" with all its edges, for a user's module, also if it has an `operator`.
     plain:       (weights) -> the weights in evaluation, where the layer is derived from another one.
     along:       the ways (`core.edge_attributes.WAYS`) in which it passes messages along single edges; () if it does
@@ -60,6 +61,7 @@ class Layer(NamedTuple):
                  cannot be trained on them.
     behind:      (weights, graph, h) -> float64 [e, 2] of a decoder, the candidates that are above each link
                  (`core.candidates.behind`).
+    bounded:     whether a decoder's scores do not grow with the lengths of the rows that it reads.
     """
 
     init: Callable[[Tensor], Tree]
@@ -77,6 +79,7 @@ class Layer(NamedTuple):
     compares: bool = False
     behind: "Callable[[Tree, Graph, Tensor], Tensor] | None" = None
     trial: Callable[[TrialForm], list[str]] | None = None
+    bounded: bool = False
 
     def __repr__(self) -> str:
         return f"Layer({self.operator or 'no edges'})"

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from fedweave.core import edge_attributes
 from fedweave.core.edge_attributes import EXAMPLE_FEATURES, EXAMPLE_SOURCE, EXAMPLE_TARGET, OF_EXAMPLES
@@ -34,7 +35,7 @@ def is_large(graph: Graph) -> bool:
     return len(members) == 1 and members[0].edge_attrs is not None and members[0].edge_attrs.total > MAX_WHOLE
 
 
-def apply_piecewise(model: Sequence[Any], w: Tree, graph: Graph) -> Tensor | Sparse:
+def apply_piecewise(model: Sequence[Any], w: Tree, graph: Graph) -> Any:
     """`core.model.apply` of these layers (`core.model.Layer`) on a whole graph, without dropout."""
     h = graph.x
     for i, layer in enumerate(model):
@@ -42,20 +43,22 @@ def apply_piecewise(model: Sequence[Any], w: Tree, graph: Graph) -> Tensor | Spa
             return _apply_to_examples(model[i:], w, graph, h, i)
         weights = w.get(str(i), {})
         what, _ = edge_attributes.kinds().get(str(layer.operator), ("", ""))
-        if what == "sum" and isinstance(h, Tensor):  # messages along single edges
+        if what == "sum" and not isinstance(h, Sparse):  # messages along single edges
             h = _apply_to_nodes(layer, weights, graph, h)
         else:
             h = layer.apply(weights, graph, h, None)
     return h
 
 
-def _apply_to_nodes(layer: Any, w: Tree, graph: Graph, h: Tensor) -> Tensor:
-    """The layer's rows of all nodes, piece by piece; the rows of a piece come first in the layer's input."""
+def _apply_to_nodes(layer: Any, w: Tree, graph: Graph, h: Any) -> Any:
+    """The layer's rows of all nodes, piece by piece; the rows of a piece come first in the layer's input, which may be
+    a tree."""
+    nodes, dtype = len(graph.real), graph.x.dtype
     tables = {way: graph.whole_edges.incoming(way) for way in layer.along}
     before = torch.stack([table.first for table in tables.values()]).sum(0)  # [n], messages that reach earlier nodes
-    features = graph.whole_edges.of_edges().features.to(h.dtype)  # [M, k]
+    features = graph.whole_edges.of_edges().features.to(dtype)  # [M, k]
     outputs, first = [], 0
-    while first < len(h):
+    while first < nodes:
         end = max(first + 1, int(torch.searchsorted(before, int(before[first]) + AT_ONCE)))
         ways = dict[str, PieceMessages]()
         for way, table in tables.items():
@@ -66,9 +69,10 @@ def _apply_to_nodes(layer: Any, w: Tree, graph: Graph, h: Tensor) -> Tensor:
             source, edge = table.source[span].long() + (end - first), table.edge[span].long()  # [m]
             ways[way] = PieceMessages(source, target, features.index_select(0, edge), degree)
         piece = graph._replace(edges=PieceEdges(ways))
-        outputs.append(layer.apply(w, piece, torch.cat([h[first:end], h]), None))
+        around = pytree.tree_map(lambda rows, first=first, end=end: torch.cat([rows[first:end], rows]), h)
+        outputs.append(layer.apply(w, piece, around, None))
         first = end
-    return torch.cat(outputs)
+    return pytree.tree_map(lambda *pieces: torch.cat(pieces), *outputs)
 
 
 def _apply_to_examples(layers: Sequence[Any], w: Tree, graph: Graph, h: Tensor | Sparse, number: int) -> Tensor:

@@ -119,6 +119,8 @@ def _read(name: str, path: str | None, seed: int, params: Values) -> Dataset:
         return check(data, name)
     try:
         result: Dataset = loader.load(root, seed)
+        if result.structure is not None:
+            result = replace(result, structure=result.structure._replace(seed=seed))
         return result
     except OtherCounts as error:
         published = {other.facts[:2]: name for name, other in DATASETS.items() if hasattr(other, "facts")}

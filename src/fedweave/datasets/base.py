@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -113,8 +114,20 @@ OPTIONAL = (
 )
 
 
+def without_structure(data: "Dataset") -> "Dataset":
+    """The data without the columns of `Dataset.structure`."""
+    if data.structure is None:
+        return data
+    places = np.arange(data.features)
+    kept = np.delete(places, places[data.structure.first :][: data.structure.count])
+    columns = tuple(data.columns[at] for at in kept.tolist()) if data.columns else ()
+    return replace(data, x=data.x[:, kept], columns=columns, structure=None)
+
+
 def write(dataset: "Dataset", path: Path) -> None:
-    """Write a `Dataset` in the layout of `npz`; the same dataset gives the same bytes."""
+    """Write a `Dataset` in the layout of `npz`; the same dataset gives the same bytes. Columns of structure are left
+    out: who reads it computes them again."""
+    dataset = without_structure(dataset)
     x = sp.csr_matrix(dataset.x)
     arrays = {
         "x_data": x.data,
@@ -153,6 +166,19 @@ def write(dataset: "Dataset", path: Path) -> None:
         arrays |= {"outside_index": edge_attrs.ends, "outside_names": np.array(names, str)}
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)
+
+
+class Structure(NamedTuple):
+    """Columns of nodes that each holder of data computes on its own graph (`datasets.structure`).
+
+    kinds: such as "degree" or "laplacian 8". first, count: the place of the first of these columns, and their number.
+    seed: of the random signs of eigenvectors.
+    """
+
+    kinds: tuple[str, ...]
+    first: int
+    count: int
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -218,6 +244,7 @@ class Dataset(Shown):
                  "link"; None otherwise.
     smiles:      the molecule that each small graph is, as SMILES; () without, as in an .npz file.
     scaffold:    int64 [e], the number of each small graph's scaffold, or None (`datasets.molecules.scaffolds_of`).
+    structure:   the columns that each holder of data fills on its own graph, or None.
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None if unknown, as of a
                  copy in which something was replaced.
@@ -254,6 +281,7 @@ class Dataset(Shown):
     links: Links | None = None
     smiles: tuple[str, ...] = ()
     scaffold: np.ndarray | None = None
+    structure: Structure | None = None
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def facts(self) -> dict[str, object]:
@@ -308,7 +336,11 @@ class Dataset(Shown):
         """The [data] section that reads it from the .npz `file`, once it is written there."""
         loops = {} if self.edge_attrs is None else {"loops": "keep"}
         scaling = {"normalize": "auto" if self.scaling == "auto" else "none"}
-        return {"name": "npz", "path": str(file), "sens_feature": True, **loops, **scaling, **self.target_settings}
+        if self.edge_features:
+            scaling["edge_normalize"] = "auto" if self.edge_attrs is not None and self.edge_attrs.auto else "none"
+        structure: Record = {} if self.structure is None else {"structure": list(self.structure.kinds)}
+        more = {**loops, **scaling, **structure, **self.target_settings}
+        return {"name": "npz", "path": str(file), "sens_feature": True, **more}
 
     @property
     def target_settings(self) -> Record:

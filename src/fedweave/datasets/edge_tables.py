@@ -21,6 +21,7 @@ from fedweave.datasets.columns import (
 from fedweave.datasets.edges import merge_parallel, scale_features, without_reverses
 from fedweave.datasets.schema import Classified
 from fedweave.datasets.settings import EdgeSettings
+from fedweave.datasets.structure import check_kinds
 from fedweave.datasets.table import Table, is_text
 from fedweave.errors import ConfigError
 
@@ -39,6 +40,7 @@ class EdgeTables(EdgeSettings, Classified):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_kinds(self.structure)
         for name in self.attribute_columns:
             if name in EDGES or name in self.known_edge_columns:
                 role = "is an end of edges" if name in EDGES else "has another meaning for edges"

@@ -9,39 +9,66 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.edge_attributes import EdgeAttributes, is_visible
+from fedweave.core.graph import TRAIN
 from fedweave.core.graph_arrays import Matrix
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import OVER_NODES, apply_scaling, scaler_of
+from fedweave.datasets.features import AUTO, BY_NODES, Numbers, amounts, apply_scaling, scaler_of
 
 _LOG = logging.getLogger(__name__)
 
 
 class EdgeScaler(NamedTuple):
-    """A scaling of features of edges. pairs: see `EdgeAttributes.scaling`. features: of features [m, k], the scaled
+    """A scaling of features of edges. numbers: see `EdgeAttributes.scaling`. features: of features [m, k], the scaled
     ones."""
 
-    pairs: tuple[tuple[float, float], ...]
+    numbers: tuple[tuple[float, float, float], ...]
     features: Callable[[np.ndarray], Matrix]
 
     @classmethod
-    def of_numbers(cls, how: str, shift: Sequence[float] = (), divisor: Sequence[float | None] = ()) -> "EdgeScaler":
+    def of_numbers(
+        cls,
+        how: str,
+        shift: Sequence[float] = (),
+        divisor: Sequence[float | None] = (),
+        asinh: Sequence[bool] = (),
+    ) -> "EdgeScaler":
         """The scaling by known numbers (`features.apply_scaling`)."""
-        pairs = tuple((start, scale or 0.0) for start, scale in zip(shift, divisor, strict=True))
-        return cls(pairs, lambda values: apply_scaling(values, how, shift, divisor))
+        numbers = scaling_rows(shift, divisor, asinh)
+        return cls(numbers, lambda values: apply_scaling(values, how, shift, divisor, asinh))
 
     def apply(self, edge_attrs: EdgeAttributes) -> EdgeAttributes:
         """The attributes with scaled features."""
         if edge_attrs.features is None:
             return edge_attrs
         features = np.ascontiguousarray(self.features(edge_attrs.features), np.float32)
-        return edge_attrs._replace(features=features, scaling=self.pairs)
+        return edge_attrs._replace(features=features, scaling=self.numbers, auto=False)
+
+
+def scaling_rows(
+    shift: Sequence[float] | np.ndarray,
+    divisor: Sequence[float | None] | np.ndarray,
+    asinh: Sequence[bool] | np.ndarray = (),
+) -> tuple[tuple[float, float, float], ...]:
+    """`EdgeAttributes.scaling` by the fields of `features.Numbers`; no `asinh` is that of no column, and None is a
+    divisor of infinity."""
+    flags = asinh if len(asinh) else [False] * len(shift)
+    rows = list[tuple[float, float, float]]()
+    for start, by, flag in zip(shift, divisor, flags, strict=True):
+        rows.append((float(start), 0.0 if by is None or math.isinf(by) else float(by), float(flag)))
+    return tuple(rows)
+
+
+def scaling_numbers(edge_attrs: EdgeAttributes) -> Numbers:
+    """The numbers by which features of edges were scaled; 0 and 1 where they were not."""
+    rows = np.array(edge_attrs.scaling or ((0.0, 1.0, 0.0),) * edge_attrs.width).reshape(-1, 3)
+    return Numbers(rows[:, 0], np.where(rows[:, 1] == 0, np.inf, rows[:, 1]), rows[:, 2] != 0)
 
 
 def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, end: float = math.inf) -> EdgeScaler:
     """The scaling of features of edges as `datasets.features.normalize` does, over all edges `among` up to `end`."""
-    if how not in OVER_NODES:
+    if how not in BY_NODES:
         return EdgeScaler.of_numbers(how)
     each, first_time = list[np.ndarray](), math.inf
     for edge_attrs in among:
@@ -51,20 +78,40 @@ def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, en
         if edge_attrs.features is not None:
             each.append(edge_attrs.features)
     over = each[0] if len(each) == 1 else np.concatenate(each)
-    if first_time < math.inf and not len(over):
+    if first_time < math.inf and not len(over) and how != AUTO:  # a client may have later edges alone
         what = f"{first_time:.10g} is the first, and training ends at {end:.10g}"
         remedy = 'Let training end later (train_until), or set edge_normalize = "none".'
         refuse(where, f"no edge is early enough to scale features of edges by: {what}", remedy, "no-early-edges")
     if not len(over):
         return EdgeScaler((), lambda values: values)
-    shift, divisor, apply = scaler_of(over, how)
-    pairs = zip(shift.tolist(), np.where(np.isinf(divisor), 0, divisor).tolist(), strict=True)
-    return EdgeScaler(tuple(pairs), apply)
+    numbers, apply = scaler_of(over, how)
+    shift, divisor, asinh = numbers
+    if how == AUTO and not shift.any() and (divisor == 1).all():  # no column measures anything
+        return EdgeScaler((), lambda values: values)
+    return EdgeScaler(scaling_rows(shift, divisor, asinh), apply)
 
 
 def scale_features(edge_attrs: EdgeAttributes, how: str, where: str | Path) -> EdgeAttributes:
-    """The attributes with features scaled by all edges."""
+    """The attributes with features scaled by all edges; "auto" leaves them to each holder of edges (`by_holder`), and
+    as they are where they have been scaled, as in an archive of scaled ones."""
+    if how == AUTO:
+        return edge_attrs._replace(auto=edge_attrs.features is not None and not edge_attrs.scaling)
     return edge_attrs if how == "none" else edge_scaler([edge_attrs], how, where).apply(edge_attrs)
+
+
+def scales_own_edges(edge_attrs: EdgeAttributes) -> bool:
+    """Whether clients are to scale some feature of edges by their own edges."""
+    return edge_attrs.auto and edge_attrs.features is not None and len(amounts(edge_attrs.features)) > 0
+
+
+def by_holder(data: Dataset) -> Dataset:
+    """The data of one client, with features of edges scaled by its own edges where `EdgeAttributes.auto` says so: by
+    those until training ends, where examples are split by time."""
+    attributes = data.edge_attrs
+    if attributes is None or not attributes.auto:
+        return data
+    among = attributes.select(is_visible(attributes, TRAIN))
+    return replace(data, edge_attrs=edge_scaler([among], AUTO, data.name).apply(attributes)._replace(auto=False))
 
 
 def merge_parallel(edge_attrs: EdgeAttributes, parallel: str) -> EdgeAttributes:

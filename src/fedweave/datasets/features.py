@@ -94,6 +94,7 @@ NORMALIZE = ("none", "row", "binary", *BY_NODES)
 COUNT = 10  # the largest number of a column of indicators or small counts
 WORDY = 100  # the largest number of a column of words, which is 0 for some, at least one in `SOME`
 SOME = 20
+HEAVY = 10.0  # kurtosis of a column from which on "auto" takes asinh of it; a normal distribution has 3
 FILLED = 1 << 26  # cells that sparse features may have to be filled for `OVER_NODES`
 # Above this share of nonzeros a dense product is faster than a sparse one, and hardly larger in memory.
 DENSE_FROM = 0.2
@@ -139,50 +140,80 @@ def measurements(x: Matrix) -> np.ndarray:
     return np.asarray(columns[(SOME * (x.shape[0] - nonzeros) < x.shape[0]) | (largest > WORDY)])
 
 
-class Scaler(NamedTuple):
-    """A scaling of features by their values over some nodes.
+class Numbers(NamedTuple):
+    """What columns are scaled by: of a column x, (x - shift) / divisor, or (asinh(x) - shift) / divisor.
 
-    shift, divisor: float64 [d] each, see `scaling`. apply: of features float32 [m, d], the scaled ones.
+    shift, divisor: float64 [d]; a divisor of infinity makes a column 0. asinh: bool [d].
     """
 
     shift: np.ndarray
     divisor: np.ndarray
+    asinh: np.ndarray
+
+
+class Scaler(NamedTuple):
+    """A scaling of features by their values over some nodes.
+
+    numbers: see `Numbers`. apply: of features float32 [m, d], the scaled ones.
+    """
+
+    numbers: Numbers
     apply: Callable[[Matrix], Matrix]
 
 
-def scaling(over: Matrix, how: str) -> tuple[np.ndarray, np.ndarray]:
-    """(shift, divisor), float64 [d] each: `normalize` makes (x - shift) / divisor of a column x; a constant one it
-    leaves ("scale") or sets to 0, which is a divisor of infinity. Where all columns are constant they stay.
+def scaling(over: Matrix, how: str) -> Numbers:
+    """The numbers by which `normalize` scales; a constant column it leaves ("scale") or sets to 0. Where all columns
+    are constant they stay.
 
     over: features float32 [n, d] as they are. how: one of `BY_NODES`.
     """
-    shift, divisor, _ = scaler_of(over, how)
-    return shift, divisor
+    return scaler_of(over, how).numbers
+
+
+def heavy_tailed(values: np.ndarray) -> np.ndarray:
+    """bool [k]: the columns of float64 [n, k], such as amounts from 0 to 800,000, whose kurtosis is above `HEAVY` and
+    asinh halves it at least. asinh is log(2 x) of a large x and x near 0, the same for either sign."""
+    before, after = _kurtosis(values), _kurtosis(np.arcsinh(values))
+    return np.asarray((before > HEAVY) & (2 * after < before))
+
+
+def _kurtosis(values: np.ndarray) -> np.ndarray:
+    """float64 [k]: the mean fourth power of columns [n, k] of mean 0 and deviation 1; 0 of constant ones."""
+    centered = values - values.mean(0)
+    variance = (centered**2).mean(0)
+    fourth = (centered**4).mean(0)
+    return np.divide(fourth, variance**2, out=np.zeros_like(variance), where=variance > 0)
 
 
 def scaler_of(over: Matrix, how: str) -> Scaler:
     """The `Scaler` of features `over` float32 [n, d], where `how` is one of `BY_NODES`."""
-    shift, divisor = np.zeros(over.shape[1]), np.ones(over.shape[1])
+    numbers = Numbers(np.zeros(over.shape[1]), np.ones(over.shape[1]), np.zeros(over.shape[1], bool))
     if how == AUTO:
         columns = measurements(over)
         if len(columns):
-            mean, variance, deviation = _moments(dense(over[:, columns]).astype(np.float64))
-            shift[columns], divisor[columns] = mean, np.where(variance == 0, np.inf, deviation)
-        return Scaler(shift, divisor, lambda x: apply_scaling(x, how, shift, divisor))
+            values = dense(over[:, columns]).astype(np.float64)
+            heavy = heavy_tailed(values)
+            values[:, heavy] = np.arcsinh(values[:, heavy])
+            mean, variance, deviation = _moments(values)
+            numbers.shift[columns], numbers.asinh[columns] = mean, heavy
+            numbers.divisor[columns] = np.where(variance == 0, np.inf, deviation)
+        return Scaler(numbers, lambda x: apply_scaling(x, how, *numbers))
     if not sp.issparse(over) and over.shape[0] and (over == over[:1]).all():  # no feature differs between nodes
-        return Scaler(shift, divisor, lambda x: x)
+        return Scaler(numbers, lambda x: x)
     if how == "scale":
         from sklearn.preprocessing import StandardScaler  # slow to import
 
         scaler = StandardScaler(with_mean=False).fit(over.astype(np.float64))
-        return Scaler(shift, scaler.scale_, lambda x: scaler.transform(x.astype(np.float64)).astype(np.float32))
+        scale = lambda x: scaler.transform(x.astype(np.float64)).astype(np.float32)  # noqa: E731
+        return Scaler(numbers._replace(divisor=scaler.scale_), scale)
     values = dense(over).astype(np.float64)  # float32 sums over many rows would lose digits
     if how == "standard":
         mean, variance, deviation = _moments(values)
         scale = lambda x: ((dense(x).astype(np.float64) - mean) / deviation).astype(np.float32)  # noqa: E731
-        return Scaler(mean, np.where(variance == 0, np.inf, deviation), scale)
+        return Scaler(numbers._replace(shift=mean, divisor=np.where(variance == 0, np.inf, deviation)), scale)
     low, span = values.min(0), np.ptp(values, 0)
-    return Scaler(low + span / 2, np.where(span > 0, span / 2, np.inf), lambda x: _between(x, low, span))
+    divisor = np.where(span > 0, span / 2, np.inf)
+    return Scaler(numbers._replace(shift=low + span / 2, divisor=divisor), lambda x: _between(x, low, span))
 
 
 def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -216,7 +247,8 @@ def normalize(x: Matrix, how: str, name: str, over: Matrix | None = None) -> Mat
     "standard": each column to mean 0 and standard deviation 1 over all n nodes; constant columns become 0.
     "minmax":   each column to [-1, 1] over all n nodes, 2 (x - min) / (max - min) - 1 (`feature_norm` in the code of
                 FairGNN, Dai and Wang 2021, and NIFTY, Agarwal et al. 2021); constant columns become 0.
-    "auto":     columns that measure something (`measurements`) as "standard" does, and others as they are.
+    "auto":     columns that measure something (`measurements`) as "standard" does, asinh of those with a heavy tail
+                (`heavy_tailed`), and others as they are.
 
     Where all columns are constant, the last three leave them: nothing would be left.
     """
@@ -256,14 +288,15 @@ def apply_scaling(
     how: str,
     shift: Sequence[float] | np.ndarray = (),
     divisor: Sequence[float | None] | np.ndarray = (),
+    asinh: Sequence[bool] | np.ndarray = (),
 ) -> Matrix:
     """Features float32 [m, d] scaled by numbers that `scaling` found over other nodes, one for each column, where `how`
-    is one of `BY_NODES`; a divisor of None is infinity."""
+    is one of `BY_NODES`; a divisor of None is infinity, and no `asinh` is that of no column."""
     if how not in BY_NODES:
         return normalize(x, how, "")
     if how == AUTO:
         divisors = np.array([math.inf if value is None else value for value in divisor])
-        return _scale_columns(x, np.array(shift), divisors)
+        return _scale_columns(x, Numbers(np.array(shift), divisors, np.array(asinh, bool)))
     factor = np.array([0.0 if value is None else 1 / value for value in divisor])
     if how == "scale" and isinstance(x, sp.csr_matrix):
         return sp.csr_matrix(x.astype(np.float64) @ sp.diags(factor)).astype(np.float32)
@@ -271,12 +304,17 @@ def apply_scaling(
     return np.asarray(((wide - np.array(shift)) * factor).astype(np.float32))
 
 
-def _scale_columns(x: Matrix, shift: np.ndarray, divisor: np.ndarray) -> Matrix:
-    """x with (x - shift) / divisor in the columns where that is another number; sparse stays sparse."""
+def _scale_columns(x: Matrix, numbers: Numbers) -> Matrix:
+    """x with scaled numbers in the columns that `numbers` change; sparse stays sparse."""
+    shift, divisor, asinh = numbers
     columns = np.flatnonzero((shift != 0) | (divisor != 1))
     if not len(columns):
         return x
-    scaled = ((dense(x[:, columns]).astype(np.float64) - shift[columns]) * (1 / divisor[columns])).astype(np.float32)
+    values = dense(x[:, columns]).astype(np.float64)
+    if len(asinh):
+        heavy = asinh[columns]
+        values[:, heavy] = np.arcsinh(values[:, heavy])
+    scaled = ((values - shift[columns]) * (1 / divisor[columns])).astype(np.float32)
     if isinstance(x, np.ndarray):
         whole = x.copy()
         whole[:, columns] = scaled

@@ -66,7 +66,7 @@ def tables_of(graphs: Table, columns: Mapping[str, str], elements: Sequence[str]
         data = graphs.data.append_column(ids, pa.array(rows.astype(str)))
         graphs = Table(graphs.path, data, graphs.top, file_rows=rows)
     texts = graphs.texts(smiles).to_pylist()
-    molecules = list(map(_molecule, texts))
+    molecules = list(map(read_molecule, texts))
     bad = np.array([molecule is None for molecule in molecules], bool)
     if unreadable == REFUSE or bad.all():
         remedy = 'Correct it, or leave all such rows out: [data] unreadable = "drop".'
@@ -137,7 +137,7 @@ def _rdkit() -> Any:
     return Chem
 
 
-def _molecule(smiles: str | None) -> Any:
+def read_molecule(smiles: str | None) -> Any:
     """RDKit's molecule; None where there is none, or the text cannot be read."""
     chemistry = _rdkit()
     from rdkit import rdBase
@@ -150,7 +150,7 @@ def _molecule(smiles: str | None) -> Any:
 def coordinates(smiles: str) -> np.ndarray | None:
     """float64 [atoms, 2], where chemists draw the atoms of a molecule, in the order of its nodes; None where RDKit is
     not installed or cannot read it."""
-    molecule = None if find_spec("rdkit") is None else _molecule(smiles)
+    molecule = None if find_spec("rdkit") is None else read_molecule(smiles)
     if molecule is None:
         return None
     from rdkit.Chem import rdDepictor
@@ -169,7 +169,7 @@ def repeats(data: Dataset, train: np.ndarray, test: np.ndarray) -> list[str]:
         return []
     texts = list[str]()
     for text in data.smiles:
-        molecule = _molecule(text)
+        molecule = read_molecule(text)
         texts.append(text if molecule is None else str(_rdkit().MolToSmiles(molecule)))  # canonical, if it can be read
     names, structure = np.unique(np.array(texts, str), return_inverse=True)
     notes, known = list[str](), np.isin(structure[test], structure[train])
@@ -198,7 +198,7 @@ def scaffold(smiles: str) -> str | None:
     Raises:
         UserError: RDKit is not installed.
     """
-    molecule = _molecule(smiles)
+    molecule = read_molecule(smiles)
     if molecule is None:
         return None
     from rdkit.Chem.Scaffolds import MurckoScaffold

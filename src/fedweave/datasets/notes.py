@@ -7,6 +7,7 @@ import scipy.sparse as sp
 
 from fedweave.core.graph_arrays import Matrix, dense
 from fedweave.core.target import CLASS, LABELS, where_known
+from fedweave.datasets import edges as of_edges
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import by_holder
 from fedweave.datasets.leakage import group_columns, separating_columns
@@ -17,6 +18,7 @@ _LINE = 1e-9  # below 1, of the correlation of two columns that are a straight l
 _MAX_CELLS = 10**8  # of features that are looked at for that
 MIN_OF_CLASS = 5  # examples of a class from which on disjoint ranges of numbers are no chance
 MAX_RATIO = 1000.0  # times the median column's largest number; of the public sets at hand none is beyond 12
+MAX_OF_EDGES = 100.0  # of features of edges; scaled ones are within about 30
 
 
 def feature_notes(data: Dataset) -> Iterator[str]:
@@ -27,8 +29,7 @@ def feature_notes(data: Dataset) -> Iterator[str]:
         features = data.edge_attrs.features  # [M, k]
         names = data.edge_attrs.columns or tuple(map(str, range(data.edge_attrs.width)))
         yield from _target_leaks(data, features, lambda columns: _first_of(names, columns), "edge feature")
-    largest = abs(by_holder(data).x).max(axis=0)  # [d]
-    largest = largest.toarray()[0] if sp.issparse(largest) else largest
+    largest = _largest(by_holder(data).x)
     median = float(np.median(largest[largest > 0])) if (largest > 0).any() else np.inf
     columns = np.flatnonzero(largest > MAX_RATIO * median)
     if len(columns):
@@ -38,6 +39,25 @@ def feature_notes(data: Dataset) -> Iterator[str]:
             "times the median column's, which hides the others from a model; scale features, by data.normalize or "
             "before"
         )
+    attributes = of_edges.by_holder(data).edge_attrs
+    if attributes is None or attributes.features is None or not attributes.total:
+        return
+    largest = _largest(attributes.features)
+    columns = np.flatnonzero(largest > MAX_OF_EDGES)
+    if len(columns):
+        names = attributes.columns or tuple(map(str, range(attributes.width)))
+        feature = "edge feature {} has" if len(columns) == 1 else "edge features {} have"
+        yield (
+            f"the {feature.format(_first_of(names, columns))} numbers up to {largest[columns].max():,.0f}, which "
+            "hides all else from a model that adds them to messages; scale features of edges, by data.edge_normalize "
+            "or before"
+        )
+
+
+def _largest(x: Matrix) -> np.ndarray:
+    """float [d]: the largest absolute number of each column of x [m, d]."""
+    largest = abs(x).max(axis=0)
+    return np.asarray(largest.toarray()[0] if sp.issparse(largest) else largest)
 
 
 def _target_leaks(data: Dataset, x: Matrix, names: Callable[[np.ndarray], str], what: str) -> Iterator[str]:

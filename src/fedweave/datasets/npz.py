@@ -59,7 +59,8 @@ from fedweave.datasets.external import Outside
 from fedweave.datasets.features import compact, refuse_merged, scale_by_holders, with_constant
 from fedweave.datasets.labels import refuse_stray
 from fedweave.datasets.leakage import check_sensitive
-from fedweave.datasets.settings import ArraySettings, EdgeScaling
+from fedweave.datasets.settings import ArraySettings, InputSettings
+from fedweave.datasets.structure import with_places
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 
@@ -193,7 +194,7 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
         bool(directed),
         **rows,  # type: ignore[arg-type]
         columns=_text(arrays, "edge_feature_names", width, "one for each column of edge_attr", path),
-        scaling=tuple(map(tuple, arrays["edge_scaling"].tolist())) if "edge_scaling" in arrays else (),
+        scaling=_scaling_of(arrays),
         owners=_text(arrays, "edge_owner_names", owners, "one for each owner", path),
     )
     if "split_until" in arrays:
@@ -205,6 +206,14 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
     if "y" in arrays:
         return one_direction(attributes, path)
     return attributes._replace(examples=True, y=None, split=None)
+
+
+def _scaling_of(arrays: dict[str, np.ndarray]) -> tuple[tuple[float, float, float], ...]:
+    """`EdgeAttributes.scaling` of a file, whose rows may lack the third number."""
+    rows = list[tuple[float, float, float]]()
+    for shift, divisor, *asinh in arrays.get("edge_scaling", np.empty((0, 2))).tolist():
+        rows.append((shift, divisor, asinh[0] if asinh else 0.0))
+    return tuple(rows)
 
 
 def _outside(arrays: dict[str, np.ndarray], nodes: int, inside: EdgeAttributes | None, path: Path) -> Outside | None:
@@ -322,7 +331,7 @@ def without_gaps(path: Path, data: Dataset) -> Dataset:
 
 
 @dataclass(frozen=True)
-class Archive(EdgeScaling, ArraySettings, Targeted):
+class Archive(InputSettings, ArraySettings, Targeted):
     """Your own graph in one .npz file ([data] path), in the layout of `npz`.
 
     task: what is classified where the file says classes of nodes and of edges: "nodes" or "edges".
@@ -348,4 +357,5 @@ class Archive(EdgeScaling, ArraySettings, Targeted):
         data = as_edges(data) if self.task == "edges" and data.example != "edge" else data
         data = check_classes(data) if data.target == CLASS else data
         attributes = None if data.edge_attrs is None else scale_features(data.edge_attrs, self.edge_normalize, path)
-        return scale_by_holders(replace(data, x=compact(data.x), edge_attrs=attributes), self.normalize, data.name)
+        data = scale_by_holders(replace(data, x=compact(data.x), edge_attrs=attributes), self.normalize, data.name)
+        return with_places(data, self.structure)

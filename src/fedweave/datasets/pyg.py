@@ -14,12 +14,13 @@ from fedweave.core.graph import TEST, TRAIN
 from fedweave.core.links import Links
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check, first, refuse, refuse_first
-from fedweave.datasets.edges import direction_note, is_mirrored, is_symmetric, one_direction
+from fedweave.datasets.edges import direction_note, is_mirrored, is_symmetric, one_direction, scale_features
 from fedweave.datasets.features import NO_FEATURES, compact, one_hot, refuse_merged, scale_by_holders, with_constant
 from fedweave.datasets.hetero import CLASSES, _dense, is_hetero, merge_types
 from fedweave.datasets.labels import refuse_stray
 from fedweave.datasets.leakage import check_sensitive
 from fedweave.datasets.links import as_links
+from fedweave.datasets.structure import with_places
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import ConfigError
 
@@ -48,6 +49,8 @@ def from_pyg(
     task: Literal["nodes", "edges", "links"] = "nodes",
     flatten: bool = False,
     normalize: str = "auto",
+    edge_normalize: str = "auto",
+    structure: Sequence[str] = (),
     **targets: Any,
 ) -> Dataset:
     """The graph of a `torch_geometric.data.Data` with x, edge_index and y, and where it has them train_mask, val_mask
@@ -70,7 +73,8 @@ def from_pyg(
     val, test), or one of these, whose further links test.
     flatten: make a `HeteroData` one graph whose first features of nodes, and of edges, say the type; then each type's
     own. One type has y, or edge_label. Edges are directed unless `directed` is False. Otherwise it is refused.
-    normalize: how features are scaled (`datasets.features.normalize`).
+    normalize, edge_normalize: how features of nodes and of edges are scaled (`datasets.features.normalize`).
+    structure: columns that each client computes on its own graph (`datasets.structure`).
 
     Raises:
         ConfigError: see `Targeted`.
@@ -145,7 +149,9 @@ def from_pyg(
     dataset = replace(dataset, **target.fields(dataset.y, target.names_of_array(())))
     dataset = replace(dataset, notes=(*dataset.notes, *_unread(graphs, ignore, label, name)))
     dataset = check_sensitive(check(with_constant(dataset), name), name, sens_feature)
-    return scale_by_holders(dataset, normalize, name)
+    if dataset.edge_attrs is not None:
+        dataset = replace(dataset, edge_attrs=scale_features(dataset.edge_attrs, edge_normalize, name))
+    return with_places(scale_by_holders(dataset, normalize, name), tuple(structure))
 
 
 def _several(data: object, name: str) -> list[object]:

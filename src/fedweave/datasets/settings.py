@@ -12,7 +12,6 @@ from fedweave.core.settings import Beside, Settings
 from fedweave.core.target import CLASS, NUMBER
 
 Normalize: TypeAlias = Literal["auto", "none", "row", "binary", "scale", "standard", "minmax"]
-EdgeNormalize: TypeAlias = Literal["none", "row", "binary", "scale", "standard", "minmax"]
 _OF_NUMBERS = Beside("target", NUMBER)
 
 
@@ -81,17 +80,20 @@ class TableSettings(ArraySettings):
 
 
 @dataclass(frozen=True)
-class EdgeScaling:
-    """Settings of features of edges.
+class InputSettings:
+    """Settings of what models read beside the features of nodes.
 
-    edge_normalize: how features of edges are scaled, with the values of `normalize`.
+    edge_normalize: how features of edges are scaled, with the values of `normalize`: auto, by each client's own edges.
+    structure:      columns that each client computes on its own graph: "degree", log(1 + d), in each direction of
+                    directed edges; "pagerank"; "clustering"; "laplacian 8", that number of eigenvectors.
     """
 
-    edge_normalize: EdgeNormalize = "none"
+    edge_normalize: Normalize = "auto"
+    structure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class EdgeSettings(EdgeScaling):
+class EdgeSettings(InputSettings):
     """Settings of tables whose edges may have attributes.
 
     directed:       an edge leads only from its source to its target.

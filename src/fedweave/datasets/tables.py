@@ -18,6 +18,7 @@ from fedweave.datasets.column_names import EDGES, NODES, OF_EDGES, check_columns
 from fedweave.datasets.edge_tables import ALL, EdgeTables, edge_attributes_of, of_nodes
 from fedweave.datasets.features import compact, scale_by_holders, with_constant
 from fedweave.datasets.leakage import check_sensitive
+from fedweave.datasets.structure import with_places
 from fedweave.datasets.table import Table, Tables
 from fedweave.errors import ConfigError, DataError, Faults
 
@@ -95,7 +96,7 @@ class Tabular(EdgeTables):
             data = replace(data, notes=(*data.notes, note))
         check_sensitive(data, (tables.edges if self.of_edges else tables.nodes).path, self.sens_feature)
         data = scale_by_holders(replace(data, x=compact(data.x)), self.normalize, root.name)
-        return check(data, root, labelled)
+        return check(with_places(data, self.structure), root, labelled)
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         """Refuse tables without columns that they must have, or with others that they may not."""

@@ -31,6 +31,7 @@ from fedweave.engines.vectorized import Vectorized
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import Config, Document, resolve
 from fedweave.experiment.config.sections import RayEngine
+from fedweave.experiment.first_step import first_step_notes
 from fedweave.experiment.graphs import client_graphs, global_test_graph, graphs_at_server, links_of, member_links, width
 from fedweave.experiment.loading import client_partition, load_data, with_class_numbers
 from fedweave.experiment.requirements import (
@@ -301,6 +302,8 @@ def _simulation(
         **_server_options(data, visible, dtype),
     )
     check_widths(algorithm, inputs.member_algorithms, fed.graphs)
+    for note in first_step_notes(inputs.algorithms, list(fed.graphs.values())):
+        _LOG.warning("note: %s", note)
     return fed
 
 

@@ -110,7 +110,8 @@ class MadeGraphs(LazyGraphs):
         self._data, self._client_parts, self._columns, self._dtype = data, client_parts, columns, dtype
         self._starts = edge_starts(data)
         whole = all(part.columns is None and part.edges is None for part, _, _ in client_parts.values())
-        by_own_nodes = data.scaling == AUTO and len(amounts(data.x)) > 0  # each client scales features
+        by_own_nodes = data.scaling == AUTO and len(amounts(data.x)) > 0  # each client scales or fills columns
+        by_own_nodes = by_own_nodes or data.structure is not None
         self._stackable = data.graph_of is None and data.target == CLASS and whole and not by_own_nodes
         self._graphs: OrderedDict[str, Graph] = OrderedDict()
         self._bytes = 0

@@ -9,7 +9,7 @@ from fedweave.core.algorithm import capabilities
 from fedweave.core.types import PREDICT, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import OVER_NODES, normalize, scale_by_holders
+from fedweave.datasets.features import AUTO, OVER_NODES, normalize, scale_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.triples import with_node_columns
 from fedweave.experiment.config import Choice, Config
@@ -37,6 +37,8 @@ def load_data(config: Config, with_scaling: bool = True) -> tuple[Dataset, Parti
     data, partition = read_and_cut(config, values)
     if config.noise is not None:
         data, partition = config.noise.apply(data, partition, config.general.seed)
+    if config.fold is not None:
+        data, partition = config.fold.withhold(data, partition, config.general.seed)
     if widens:
         visible = client_partition(config.algorithm, partition, data)
         exchange = with_external_columns(data, visible, config.external, config.min_external)
@@ -56,6 +58,8 @@ def read_and_cut(config: Config, values: Values) -> tuple[Dataset, Partition]:
     if forget is not None and values.get("normalize") in OVER_NODES:
         node_scaling = values["normalize"]
     values = dict(values)
+    if edge_scaling == AUTO:  # each client scales its own
+        edge_scaling = "none"
     if edge_scaling != "none":
         values["edge_normalize"] = "none"
     if node_scaling != "none":

@@ -28,6 +28,7 @@ from fedweave.core.plugins import maker_of, name_of
 from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind
 from fedweave.core.text import counted
 from fedweave.core.types import PREDICT
+from fedweave.datasets.edges import scales_own_edges
 from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import BY_NODES, OVER_NODES
 from fedweave.errors import ConfigError, DataError, UserError, listed
@@ -125,6 +126,19 @@ def settings_alone(f: Configured) -> Unmet:
                 f"forget: with data.external = {config.external!r} columns are scaled over all nodes (data.normalize "
                 f'= {normalize!r}), also those to forget. Set data.normalize = "auto".',
             )
+
+    if config.fold is not None:
+        reason = ""
+        if config.between_sites:
+            reason = "sites keep their labels, and no document says which of them are withheld"
+        elif f.declared.vertical:
+            reason = "the parties of a vertical run hold the same examples"
+        elif config.links is not None:
+            reason = "the run predicts links, which have no labels"
+        elif config.general.init_from is not None:
+            reason = f"the weights of {config.general.init_from} may have learned the labels that are withheld"
+        if reason:
+            yield "config.fold", f"fold: {reason}. Leave [fold] out."
 
     metric = config.evaluation.metric
     if metric in OF_RANKS and not (config.links is not None and config.links.candidates):
@@ -420,8 +434,10 @@ def algorithm_and_data(f: Assembled) -> Unmet:
     protected = f.protected_records
     scaled = sorted(protected & ({"example"} if f.partition is not None else {"example", "node"}))
     scalings = {"normalize": f.scaling} if f.scaling in BY_NODES else {}
-    if data.edge_attrs is not None and data.edge_attrs.scaling:
-        scalings["edge_normalize"] = "standard"
+    if data.edge_attrs is not None and (data.edge_attrs.scaling or scales_own_edges(data.edge_attrs)):
+        settings = {} if f.config is None else f.config.data.values
+        default = "auto" if data.edge_attrs.auto else "standard"
+        scalings["edge_normalize"] = str(settings.get("edge_normalize", default))
     if scaled:
         for key, scaling in scalings.items():
             yield (
@@ -430,6 +446,12 @@ def algorithm_and_data(f: Assembled) -> Unmet:
                 f'is of one {scaled[0]}, would not hold. Set "none" or "row", and scale the features by public numbers '
                 "before.",
             )
+    if protected and data.structure is not None:
+        yield (
+            "config.structure",
+            f"data.structure = {list(data.structure.kinds)}: a column of one node depends on edges of others, so that "
+            f"an ε of one {sorted(protected)[0]} would not hold. Leave structure out.",
+        )
     if data.target == NUMBER and data.target_scaling != "none" and "example" in protected:
         yield (
             "config.target-scaling",

@@ -23,10 +23,21 @@ from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.kinds import selection_of
 from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, OF, SAMPLED, measure, of_splits
 from fedweave.metrics.pooled import Alarm, pooled_examples, pooled_sums
-from fedweave.metrics.selection import BEST, PLAIN, Judging, positive_class, positive_of, selection_metric_of
+from fedweave.metrics.selection import (
+    BEST,
+    MAX_TIED,
+    PLAIN,
+    TIED,
+    TIED_SENTENCE,
+    Judging,
+    positive_class,
+    positive_of,
+    selection_metric_of,
+)
 from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
+TIED_AUC = 0.5  # of equal scores
 _LOG = logging.getLogger(__name__)
 
 
@@ -188,6 +199,9 @@ class _Evaluator:
             last = True
             rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
         measured |= progress
+        measured |= _ties(measured, before)
+        if measured.get(TIED) == MAX_TIED:
+            _LOG.warning("note: %s", TIED_SENTENCE.format(MAX_TIED))
         measured |= self.algorithm.counts(state)
         sample = self.fed.evaluated_clients
         if sample:
@@ -220,6 +234,15 @@ class _Evaluator:
             return {}
         examples = self.fed.example_outputs(self.algorithm.net, w, self.fed.evaluated_clients or self.fed.clients)
         return {} if examples is None else pooled_examples(examples, alarm, share)
+
+
+def _ties(measured: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """{"scores/tied": evaluations in a row in which all scores were equal}, that is every AUC one half; {} if they are
+    not. before: the summary of the evaluation before."""
+    areas = [measured[name] for name in ("global/auc", "local/auc", "within/auc") if name in measured]
+    if not areas or any(area != TIED_AUC for area in areas):
+        return {}
+    return {TIED: before.get(TIED, 0.0) + 1}
 
 
 def is_evaluated(number: int, rounds: int, eval_every: int) -> bool:

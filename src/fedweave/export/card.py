@@ -26,6 +26,7 @@ from fedweave.metrics.selection import lower, of_best, of_members, selection_met
 from fedweave.privacy.accountant import bounds, remarks
 from fedweave.reports.notes import RunFacts, notes
 from fedweave.reports.result_names import GAPS
+from fedweave.reports.verdict import verdict_of
 
 Words = Annotated[str, Field(max_length=10_000)]
 
@@ -91,7 +92,10 @@ _SHOWN |= {
 _EXAMPLES = {
     "edge": "; an example is one edge, such as a transfer, and the model gives logits for each row of edge_index"
 }
-_NUMBERS = ": (x - shift) / divisor, 0 where that is null, with the numbers in model.json"
+_NUMBERS = (
+    ": (x - shift) / divisor, 0 where that is null, and asinh(x) instead of x where asinh is true, with the numbers in "
+    "model.json"
+)
 _SCALED = {
     "none": "as they are",
     AT_SITES: "as in the sites' own data, after the conversions in each site.toml (normalize, categories)",
@@ -208,12 +212,9 @@ def _limits(run: Run, metrics: Record, settings: CardSettings) -> list[str]:
             f"Members differ: their {title_of(metric)} on their own test examples is {low:.4f} to {high:.4f}; the "
             f"{'highest' if lower(metric) else 'lowest'} is the worst."
         )
-    metric = selection_metric_of(metrics)
-    without_graph = metrics.get(f"features/local/{metric}")
-    if without_graph is not None:
-        lines.append(
-            f"A logistic regression without the graph, mean over clients: {title_of(metric)} {without_graph:.4f}."
-        )
+    verdict = verdict_of(run.summary)
+    if verdict is not None:
+        lines.append(verdict.sentence)
     return lines
 
 

@@ -52,9 +52,16 @@ def per_user(score: Tensor, graph: Graph, behind: Tensor | None = None) -> Tree:
     A user's list ranks the items that the user has no training link to; the user's items of the split should be in it.
     Links with equal scores come in their order. score [e]. Works under `torch.func.vmap`.
     """
-    user, link = graph.pairs[SOURCE], (graph.y == 1) & graph.masks[VAL:].any(0)  # type: ignore[index]
-    rank, _ = ranks_of(score, graph.ranks, behind)  # type: ignore[arg-type]
-    group = torch.where(link, user, graph.nodes)
+    return per_user_of(score, graph.pairs, graph.y, graph.masks, graph.ranks, graph.nodes, behind)  # type: ignore[arg-type]
+
+
+def per_user_of(
+    score: Tensor, pairs: Tensor, y: Tensor, masks: Tensor, ranks: Tensor, nodes: int, behind: Tensor | None
+) -> Tree:
+    """`per_user` from the parts of a graph."""
+    user, link = pairs[SOURCE], (y == 1) & masks[VAL:].any(0)
+    rank, _ = ranks_of(score, ranks, behind)
+    group = torch.where(link, user, nodes)
     first = torch.argsort(-score, stable=True)
     order = first.gather(0, torch.argsort(group.gather(0, first), stable=True))
     ordered = group.gather(0, order)
@@ -64,8 +71,8 @@ def per_user(score: Tensor, graph: Graph, behind: Tensor | None = None) -> Tree:
     position = rank[:, 0] + torch.zeros_like(rank[:, 0]).scatter(0, order, before.to(rank.dtype))
     each = torch.zeros(len(score), dtype=torch.float64, device=score.device)
     for split in (VAL, TEST):
-        member = (link & graph.masks[split]).to(torch.float64)
-        count = torch.zeros(graph.nodes, dtype=torch.float64, device=score.device).scatter_add(0, user, member)
+        member = (link & masks[split]).to(torch.float64)
+        count = torch.zeros(nodes, dtype=torch.float64, device=score.device).scatter_add(0, user, member)
         each = each + member * count.gather(0, user)
     inside = (position <= LIST_LENGTH) & (each > 0)
     gain = 1 / torch.log2(torch.arange(2, LIST_LENGTH + 2, dtype=torch.float64, device=score.device))

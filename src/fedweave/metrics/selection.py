@@ -20,8 +20,15 @@ NONE = -1.0
 NEARLY = 0.1
 THRESHOLD, HALF = "pooled/threshold", 0.5
 RAREST = "scores/rarest"  # share of the rarest class among the training examples, where accuracy says little
+TIED = "scores/tied"  # evaluations in a row, up to the last, in which all test examples had the same score
+MAX_TIED = 3  # such evaluations after which a model does not recover
+TIED_SENTENCE = (
+    "all scores were equal in the last {} evaluations: the model tells no examples apart, as where all units of a "
+    "hidden layer are below 0 at all nodes. More rounds will not help. Lower algorithm.lr, scale features, set "
+    "model.norm, or for links model.decoder."
+)
 TARGET_SPREAD = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
-WITHOUT_GRAPH = "features"  # "features/local/<metric>" in a summary: a logistic regression without the graph
+SHELF = "shelf"  # "shelf/local/<metric>" in a summary: what members reach alone with the tools on their shelf
 ALONE = "alone"  # "alone/local/<metric>" in a summary: the same model, trained at each member on its own examples
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: a score of links without a model
 CROSSING = "crossing"  # "crossing/<metric>" in a summary: links between members

@@ -1,19 +1,20 @@
 """Building blocks of all models: initial weights, linear layers, pooling, and chains of convolutions."""
 
 import math
-from collections.abc import Callable, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from fedweave.core import random
 from fedweave.core.graph import Graph
-from fedweave.core.model import Hidden, Layer, Model
+from fedweave.core.model import Hidden, Layer, Model, rows_of
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
-from fedweave.models.norms import Norm, with_norm
+from fedweave.models.norms import ConvolutionStack, Jump, Norm, with_norm
 from fedweave.ops import linear as ops
+from fedweave.ops.sparse import Sparse
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -81,11 +82,11 @@ def pooling(how: str) -> Layer:
     return Layer(lambda key: {}, apply, operator=kind)
 
 
-def head(hidden: int, classes: int, dropout: float, pool: str) -> Model:
+def head(fan_in: int, hidden: int, classes: int, dropout: float, pool: str) -> Model:
     """Layers after the last convolution's activation: pooling (unless "none"), a linear layer with ReLU and dropout,
     and a linear classifier."""
     pooled = () if pool == "none" else (pooling(pool),)
-    return (*pooled, with_activation(affine(hidden, hidden), dropout), affine(hidden, classes))
+    return (*pooled, with_activation(affine(fan_in, hidden), dropout), affine(hidden, classes))
 
 
 def check_shape(features: int, classes: int) -> None:
@@ -101,29 +102,92 @@ def check_shape(features: int, classes: int) -> None:
 
 
 def chain(
-    convolution: Callable[[int, int], Layer],
-    features: int,
-    classes: int,
-    hidden: int,
-    layers: int,
-    dropout: float,
-    pool: str = "none",
-    norm: Norm = "none",
+    convolution: Callable[[int, int], Layer], features: int, classes: int, stack: ConvolutionStack, pool: str = "none"
 ) -> Model:
-    """`layers` convolutions made by `convolution(fan_in, fan_out)`: features -> hidden -> ... -> classes.
+    """`stack.layers` convolutions made by `convolution(fan_in, fan_out)`: features -> hidden -> ... -> classes.
 
-    A norm, ReLU and dropout follow each convolution but the last. With pooling the widths are features -> hidden ->
-    ... -> hidden, a norm, ReLU and dropout follow every convolution, and `head` comes last.
+    A norm, ReLU and dropout follow each convolution but the last. With pooling or a jump the widths are features ->
+    hidden -> ... -> hidden, a norm, ReLU and dropout follow every convolution, and `head` or a linear layer comes last.
 
     Raises:
         ConfigError: there are no features or no classes.
     """
     check_shape(features, classes)
-    widths = [features, *[hidden] * (layers - 1), classes if pool == "none" else hidden]
-    model = [convolution(*pair) for pair in pairwise(widths)]
-    inner = layers - 1 if pool == "none" else layers
-    model[:inner] = [with_activation(layer, dropout, norm=norm, width=hidden) for layer in model[:inner]]
-    return tuple(model) if pool == "none" else (*model, *head(hidden, classes, dropout, pool))
+    linear_end = pool != "none" or stack.jump != "none"
+    inner = stack.layers if linear_end else stack.layers - 1
+    model, fan_in = hidden_layers(stack, [convolution] * inner, features, stack.hidden)
+    if pool != "none":
+        return (*model, *head(fan_in, stack.hidden, classes, stack.dropout, pool))
+    if linear_end:
+        return (*model, affine(fan_in, classes))
+    last = convolution(fan_in, classes)
+    return (*model, with_residual(last, fan_in, classes) if stack.residual else last)
+
+
+def hidden_layers(
+    stack: ConvolutionStack,
+    convolutions: Sequence[Callable[[int, int], Layer]],
+    features: int,
+    width: int,
+    activation: Activation | None = torch.relu,
+) -> tuple[Model, int]:
+    """The layers before a model's last ones, [n, features] -> [n, k], and k: of `width` columns each, connected as
+    `stack` says, with its norm, an activation and dropout."""
+    layers, fan_in = list[Layer](), features
+    if stack.input_layer:
+        layers.append(with_activation(affine(features, width), stack.dropout, activation))
+        fan_in = width
+    for at, convolution in enumerate(convolutions):
+        layer = convolution(fan_in, width)
+        if stack.residual:
+            layer = with_residual(layer, fan_in, width)
+        layer = with_activation(layer, stack.dropout, activation, stack.norm, width)
+        if stack.jump != "none":
+            layer = with_jump(layer, at, len(convolutions), stack.jump)
+        layers.append(layer)
+        fan_in = width
+    if stack.jump == "cat":
+        fan_in = width * len(convolutions)
+    return tuple(layers), fan_in
+
+
+def with_residual(layer: Layer, fan_in: int, fan_out: int) -> Layer:
+    """`layer` f as f(h) + W h, [n, fan_in] -> [n, fan_out]. W is "residual", initialized like `torch.nn.Linear`; f has
+    a bias already."""
+
+    def init(key: Tensor) -> Tree:
+        weight = lecun(random.fold(key, "residual"), (fan_in, fan_out), fan_in)
+        return layer.init(key) | {"residual": weight}
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
+        out: Tensor = layer.apply(w, graph, h, key)  # [n, fan_out]; in a sample, of the first nodes
+        if not graph.edges.shrinks:
+            return out + ops.linear(h, w["residual"])
+        if isinstance(h, Sparse):
+            return out + ops.linear(h, w["residual"])[: out.shape[0]]
+        return out + ops.linear(h[: out.shape[0]], w["residual"])
+
+    by_feature = (*layer.by_feature, "residual") if layer.by_feature else ()
+    return layer._replace(init=init, apply=apply, by_feature=by_feature)
+
+
+def with_jump(layer: Layer, at: int, count: int, jump: Jump) -> Layer:
+    """`layer` number `at` of `count`, which hands its output on to the last of them; the last gives what all outputs
+    [n, k] make by `jump`: [n, k] or [n, count k]."""
+
+    def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Hidden:
+        out: Tensor = layer.apply(w, graph, rows_of(h), key)
+        outputs: Tree = {f"jump{i}": h[f"jump{i}"] for i in range(at)}
+        if graph.edges.shrinks:  # a sample's nodes become fewer, layer by layer
+            outputs = {name: rows[: out.shape[0]] for name, rows in outputs.items()}
+        outputs[f"jump{at}"] = out
+        if at < count - 1:
+            return outputs | {"h": out}
+        if jump == "max":
+            return reduce(torch.maximum, outputs.values())
+        return torch.cat([*outputs.values()], 1)
+
+    return layer._replace(apply=apply, collects=True)
 
 
 def kaiming(layer: Layer) -> Layer:

@@ -21,7 +21,7 @@ from fedweave.core.tree import Tree
 from fedweave.models import blocks, directions
 from fedweave.models.edge_settings import edge_width
 from fedweave.models.gine import marks
-from fedweave.models.norms import LayerStack, Normed
+from fedweave.models.norms import ConvolutionStack
 from fedweave.ops.attention import attend
 from fedweave.ops.linear import linear
 from fedweave.ops.row_reductions import largest
@@ -30,7 +30,7 @@ SLOPE = 0.2  # of LeakyReLU below 0
 
 
 @dataclass(frozen=True)
-class AttentionModel(LayerStack, Normed):
+class AttentionModel(ConvolutionStack):
     """A model of convolutions whose attention has several heads.
 
     hidden:            columns of each head; a hidden representation has `heads` * `hidden`.
@@ -48,15 +48,20 @@ class AttentionModel(LayerStack, Normed):
     def stack(
         self, make_layer: Callable[..., Layer], features: int, classes: int, activation: blocks.Activation
     ) -> Model:
-        """Convolutions of `heads` side by side, normalized and activated, and a last one that averages its heads."""
+        """Convolutions of `heads` side by side, normalized and activated, and a last one that averages its heads; after
+        a jump, a linear layer."""
         blocks.check_shape(features, classes)
         width, rate = self.heads * self.hidden, self.attention_dropout
-        layers, fan_in = [], features
-        for _ in range(self.layers - 1):
-            layer = make_layer(fan_in, self.hidden, self.heads, rate=rate)
-            layers.append(blocks.with_activation(layer, self.dropout, activation, self.norm, width))
-            fan_in = width
-        return (*layers, make_layer(fan_in, classes, self.output_heads, concat=False, rate=rate))
+
+        def side_by_side(fan_in: int, fan_out: int) -> Layer:
+            return make_layer(fan_in, fan_out // self.heads, self.heads, rate=rate)
+
+        inner = self.layers - 1 if self.jump == "none" else self.layers
+        layers, fan_in = blocks.hidden_layers(self, [side_by_side] * inner, features, width, activation)
+        if self.jump != "none":
+            return (*layers, blocks.affine(fan_in, classes))
+        last = make_layer(fan_in, classes, self.output_heads, concat=False, rate=rate)
+        return (*layers, blocks.with_residual(last, fan_in, classes) if self.residual else last)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models.directions import along
-from fedweave.models.norms import LayerStack, Normed
+from fedweave.models.norms import ConvolutionStack, LayerStack, Normed
 from fedweave.ops.linear import linear
 
 
 @dataclass(frozen=True)
-class GCN(LayerStack, Normed):
+class GCN(ConvolutionStack):
     """`layers` graph convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     linear:  adds a linear classifier after the last convolution, which then has width `hidden` (F²GNN's model).
@@ -58,10 +58,9 @@ class GCN(LayerStack, Normed):
         make_layer = convolution
         if self.weighted or self.directed != "none":
             make_layer = partial(along_edges, directed=self.directed, weighted=bool(self.weighted))
-        outputs = self.hidden if self.linear else classes
-        sizes = features, outputs, self.hidden, self.layers
-        convolutions = blocks.chain(make_layer, *sizes, self.dropout, self.pool, self.norm)
-        return (*convolutions, blocks.affine(self.hidden, classes)) if self.linear else convolutions
+        if not self.linear or self.jump != "none":  # after a jump, a linear layer comes last anyway
+            return blocks.chain(make_layer, features, classes, self, self.pool)
+        return (*blocks.chain(make_layer, features, self.hidden, self), blocks.affine(self.hidden, classes))
 
 
 def along_edges(fan_in: int, fan_out: int, directed: str, weighted: bool) -> Layer:
@@ -125,7 +124,8 @@ class SGC(Normed):
             def simple(fan_in: int, fan_out: int) -> Layer:
                 return convolution(fan_in, fan_out)._replace(init=blocks.affine(fan_in, fan_out).init)
 
-            return blocks.chain(simple, features, classes, self.hidden, self.layers, self.dropout, norm=self.norm)
+            stack = ConvolutionStack(self.hidden, self.layers, self.dropout, norm=self.norm)
+            return blocks.chain(simple, features, classes, stack)
         first = blocks.product(lambda key: blocks.lecun(key, (features, classes), features))
         return (first, *(_pass(0) for _ in range(1, self.layers)), _pass(classes))
 
@@ -157,5 +157,5 @@ class MLP(LayerStack, Normed):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        sizes = features, classes, self.hidden, self.layers
-        return blocks.chain(blocks.affine, *sizes, self.dropout, self.pool, self.norm)
+        stack = ConvolutionStack(self.hidden, self.layers, self.dropout, norm=self.norm)
+        return blocks.chain(blocks.affine, features, classes, stack, self.pool)

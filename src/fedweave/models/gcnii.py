@@ -13,7 +13,7 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import LayerStack
+from fedweave.models.norms import ConvolutionStack, LayerStack
 from fedweave.ops.linear import linear
 
 
@@ -37,7 +37,8 @@ class GCNII(LayerStack):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        first, classifier = blocks.chain(blocks.affine, features, classes, self.hidden, layers=2, dropout=0.0)
+        stack = ConvolutionStack(self.hidden, layers=2, dropout=0.0)
+        first, classifier = blocks.chain(blocks.affine, features, classes, stack)
 
         def begin(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tree:
             out = first.apply(w, graph, h, key)

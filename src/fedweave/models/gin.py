@@ -6,6 +6,7 @@ kind's output once (`kinds_sum`, `kinds_spread`).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import ClassVar, Literal
 
@@ -23,7 +24,7 @@ from fedweave.core.plugins import remember_maker
 from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import LayerStack, Normed
+from fedweave.models.norms import ConvolutionStack
 from fedweave.ops.linear import affine
 
 SUM, SPREAD = "kinds_sum", "kinds_spread"
@@ -87,7 +88,7 @@ def _number(values: Sequence[object]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class GIN(LayerStack, Normed):
+class GIN(ConvolutionStack):
     """A linear layer, `layers` GIN convolutions with ReLU and `dropout`, pooling, a linear layer with ReLU and
     `dropout`, and a linear classifier, all of width `hidden`.
 
@@ -107,13 +108,14 @@ class GIN(LayerStack, Normed):
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
         blocks.check_shape(features, classes)
-        plain = self.norm == "none"  # then the convolution's last product takes ReLU with it
-        layers = [blocks.affine(features, self.hidden)]
-        for i in range(self.layers):
-            layer = convolution(self.hidden, self.hidden, plain, opens=i == 0)
-            activation = None if plain else torch.relu
-            layers.append(blocks.with_activation(layer, self.dropout, activation, self.norm, self.hidden))
-        return (*layers, *blocks.head(self.hidden, classes, self.dropout, self.pool))
+        # with nothing between, the convolution's last product takes ReLU with it
+        plain = self.norm == "none" and not self.residual and not self.input_layer
+        first = partial(convolution, relu=plain, opens=not self.input_layer)
+        makers = [first, *[partial(convolution, relu=plain)] * (self.layers - 1)]
+        start = () if self.input_layer else (blocks.affine(features, self.hidden),)
+        fan_in = features if self.input_layer else self.hidden
+        layers, width = blocks.hidden_layers(self, makers, fan_in, self.hidden, None if plain else torch.relu)
+        return (*start, *layers, *blocks.head(width, self.hidden, classes, self.dropout, self.pool))
 
 
 def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = False) -> Layer:

@@ -21,7 +21,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, directions
 from fedweave.models.edge_settings import edge_width
-from fedweave.models.norms import LayerStack, Norm, Normed
+from fedweave.models.norms import ConvolutionStack
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
 from fedweave.sampling.minibatches import EGO_IDS, Minibatches, places_of
@@ -61,7 +61,7 @@ def minibatch_logits(model: Model, w: Tree, graph: Graph) -> Tensor:
 
 
 @dataclass(frozen=True)
-class GINE(LayerStack, Normed):
+class GINE(ConvolutionStack):
     """A linear layer, `layers` GIN convolutions whose messages add the edges' features, with ReLU and `dropout`,
     pooling, a linear layer with ReLU and `dropout`, and a linear classifier, all of width `hidden`.
 
@@ -87,33 +87,25 @@ class GINE(LayerStack, Normed):
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
         make_layer = partial(convolution, edge_features=edge_width(self), along=self.directed)
-        sizes = features, classes, self.hidden, self.layers
-        return build_with_head(make_layer, *sizes, self.dropout, self.pool, self.ego_ids, self.norm)
+        return build_with_head(make_layer, features, classes, self, self.pool, self.ego_ids)
 
 
 def build_with_head(
-    make_layer: "partial[Layer]",
-    features: int,
-    classes: int,
-    hidden: int,
-    layers: int,
-    dropout: float,
-    pool: str,
-    ego_ids: bool,
-    norm: Norm = "none",
+    make_layer: "partial[Layer]", features: int, classes: int, stack: ConvolutionStack, pool: str, ego_ids: bool
 ) -> Model:
-    """A linear layer, `layers` convolutions `make_layer(hidden, hidden)` with a norm, ReLU and dropout, and
+    """A linear layer, `stack.layers` convolutions `make_layer(hidden, hidden)` with a norm, ReLU and dropout, and
     `blocks.head`. With `ego_ids`, `marks` comes before them.
 
     Raises:
         ConfigError: there are no features or no classes.
     """
     blocks.check_shape(features, classes)
-    first = (marks(),) if ego_ids else ()
-    model = [*first, blocks.affine(features + len(first), hidden)]
-    for _ in range(layers):
-        model.append(blocks.with_activation(make_layer(hidden, hidden), dropout, norm=norm, width=hidden))
-    return (*model, *blocks.head(hidden, classes, dropout, pool))
+    start, fan_in = [marks()] if ego_ids else [], features + ego_ids
+    if not stack.input_layer:
+        start.append(blocks.affine(fan_in, stack.hidden))
+        fan_in = stack.hidden
+    layers, width = blocks.hidden_layers(stack, [make_layer] * stack.layers, fan_in, stack.hidden)
+    return (*start, *layers, *blocks.head(width, stack.hidden, classes, stack.dropout, pool))
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, along: str = "none") -> Layer:
@@ -139,4 +131,4 @@ def _convolution(fan_in: int, fan_out: int, edge_features: int, way: str, loops:
         inner = affine(z, w["weight1"], w["bias1"], relu=True)
         return affine(inner, w["weight2"], w["bias2"])
 
-    return Layer(init, apply, operator=operator_name("sum", way), reads="entries")
+    return Layer(init, apply, operator=operator_name("sum", way), reads="messages")

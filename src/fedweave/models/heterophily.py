@@ -20,7 +20,7 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import LayerStack
+from fedweave.models.norms import ConvolutionStack, LayerStack
 from fedweave.ops.linear import linear
 
 
@@ -44,7 +44,7 @@ class GPRGNN(LayerStack):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        mlp = blocks.chain(blocks.affine, features, classes, self.hidden, 2, self.dropout)
+        mlp = blocks.chain(blocks.affine, features, classes, ConvolutionStack(self.hidden, 2, self.dropout))
         hops, alpha = self.layers, self.alpha
 
         def init(key: Tensor) -> Tree:
@@ -89,7 +89,7 @@ class APPNP(LayerStack):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        mlp = blocks.chain(blocks.affine, features, classes, self.hidden, 2, self.dropout)
+        mlp = blocks.chain(blocks.affine, features, classes, ConvolutionStack(self.hidden, 2, self.dropout))
         return (*mlp, *(_walk(k, k == self.layers - 1, self.alpha) for k in range(self.layers)))
 
 
@@ -111,7 +111,7 @@ CHANNELS = ("low", "high", "own")
 
 
 @dataclass(frozen=True)
-class ACMGCN(LayerStack):
+class ACMGCN(ConvolutionStack):
     """`layers` convolutions that mix three channels, node by node, with `dropout` after each but the last.
 
     Each node weighs what it shares with its neighbors (low-pass), how it differs from them (high-pass) and its own
@@ -122,7 +122,7 @@ class ACMGCN(LayerStack):
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
-        return blocks.chain(convolution, features, classes, self.hidden, self.layers, self.dropout)
+        return blocks.chain(convolution, features, classes, self)
 
 
 def convolution(fan_in: int, fan_out: int) -> Layer:

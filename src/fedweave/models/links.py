@@ -1,5 +1,6 @@
 """Heads that let any node model predict links: decoders of pairs of embeddings."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +23,8 @@ from fedweave.ops.rows import gather_rows
 
 WIDTH = 64  # width of the embeddings of a model without hidden layers
 AT_ONCE = 1 << 17  # pairs that are decoded together
+SCALE = 5.0  # of cosines, before training
+MIN_NORM = 1e-6  # a shorter row counts as 0
 Score = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, h_v, relation) -> s [m]
 Lead = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, relation, whether v is the target) -> [m, k]
 
@@ -32,8 +35,9 @@ class OnPairs:
     [0, s(u, v)], so that σ(s) is the probability of a link. h has the width of `of`.
 
     of:        the model, such as models.GCN(), whose `pool` is "none".
-    decoder:   s: "dot", h_u · h_v, or "mlp", an MLP of one hidden layer on h_u ⊙ h_v; "distmult",
-               "complex", "transe" or "rotate", with a vector for each relation (`models.relations`).
+    decoder:   s: "dot", h_u · h_v; "cosine", their cosine with a trained scale; or "mlp", an MLP of one hidden layer on
+               h_u ⊙ h_v; "distmult", "complex", "transe" or "rotate", with a vector for each relation
+               (`models.relations`).
     relations: number of relations, for decoders with a vector for each relation.
     """
 
@@ -124,6 +128,36 @@ def dot(width: int, kinds: int) -> Layer:
     return decoding(lambda key: {}, lambda w, first, second, relation: (first * second).sum(1), relations.products)
 
 
+def cosine(width: int, kinds: int) -> Layer:
+    """s = e^a cos(h_u, h_v) + c with trained scalars a, at first ln 5, and c, at first 0; a row of zeros has cosine 0.
+
+    The lengths of rows do not matter. With `dot`, scores of nodes with many features grow a hundredfold in Adam's first
+    steps, and the next steps push all hidden units below 0.
+    """
+
+    def init(key: Tensor) -> Tree:
+        return {
+            "scale": torch.full((1,), math.log(SCALE), device=key.device),
+            "bias": torch.zeros(1, device=key.device),
+        }
+
+    def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
+        s: Tensor = w["scale"].exp() * (_unit(first) * _unit(second)).sum(1) + w["bias"]
+        return s
+
+    def compare(queries: Tensor, rows: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        return scale.exp() * (_unit(queries) @ _unit(rows).mT) + bias
+
+    return decoding(init, score, compare, weights=("scale", "bias"))._replace(bounded=True)
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Rows [n, k] divided by their norms; one that is (almost) 0 becomes 0, with a gradient of 0."""
+    squares = rows.square().sum(1, keepdim=True)  # [n, 1]
+    exists = squares > MIN_NORM**2
+    return rows * torch.where(exists, torch.where(exists, squares, 1.0).rsqrt(), 0.0)
+
+
 def mlp(width: int, kinds: int) -> Layer:
     """s = w^T ReLU(W (h_u ⊙ h_v) + b) + c."""
     shapes = {"weight": (width, width), "bias": (width,), "weight_out": (width, 1), "bias_out": (1,)}
@@ -163,6 +197,7 @@ def relational(name: str, width: int, kinds: int) -> Layer:
 
 DECODERS: dict[str, Callable[[int, int], Layer]] = {  # (width of embeddings, number of relations) -> layer
     "dot": dot,
+    "cosine": cosine,
     "mlp": mlp,
     **{name: partial(relational, name) for name in relations.DECODERS},
 }

@@ -27,6 +27,7 @@ from fedweave.ops.linear import gram
 from fedweave.ops.rows import gather_rows
 
 Norm = Literal["none", "layer", "graph", "batch"]
+Jump = Literal["none", "max", "cat"]
 EPS = 1e-5  # PyTorch's and PyG's, as is the momentum of running statistics
 MOMENTUM = 0.1
 
@@ -55,6 +56,23 @@ class LayerStack(Settings):
     hidden: Width = 64
     layers: Depth = 2
     dropout: DropRate = 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionStack(LayerStack, Normed):
+    """A model of convolutions, and how these connect (Luo, Shi and Wu 2024, "Classic GNNs are strong baselines";
+    Xu et al. 2018, "Representation learning on graphs with jumping knowledge networks").
+
+    residual:    whether each convolution f adds a linear map of its input, h ← f(h) + W h.
+    input_layer: whether a linear layer to the hidden width, with activation and dropout, comes before the first
+                 convolution. gin, gine and pna always have a linear layer there; it gets activation and dropout.
+    jump:        what the last layer, then linear, reads: "none", the last convolution; "max", the largest of all
+                 convolutions' outputs, column by column; "cat", these outputs side by side.
+    """
+
+    residual: bool = False
+    input_layer: bool = False
+    jump: Jump = "none"
 
 
 def with_norm(layer: Layer, norm: Norm, width: int) -> Layer:

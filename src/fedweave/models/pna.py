@@ -16,7 +16,7 @@ from fedweave.core.tree import Tree
 from fedweave.models import blocks, directions
 from fedweave.models.edge_settings import edge_width
 from fedweave.models.gine import build_with_head
-from fedweave.models.norms import LayerStack, Normed
+from fedweave.models.norms import ConvolutionStack
 from fedweave.ops.linear import affine, linear
 from fedweave.ops.row_reductions import largest
 
@@ -24,7 +24,7 @@ MIN_VARIANCE = 1e-5  # a smaller variance counts as this in the gradient, and as
 
 
 @dataclass(frozen=True)
-class PNA(LayerStack, Normed):
+class PNA(ConvolutionStack):
     """A linear layer, `layers` convolutions that concatenate the mean, minimum, maximum and standard deviation of the
     messages, with ReLU and `dropout`. The head of `gine` follows. Each aggregate appears three times: unscaled, and
     amplified and attenuated by the node's degree.
@@ -54,8 +54,7 @@ class PNA(LayerStack, Normed):
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
         make_layer = partial(convolution, edge_features=edge_width(self), delta=self.delta, along=self.directed)
-        sizes = features, classes, self.hidden, self.layers
-        return build_with_head(make_layer, *sizes, self.dropout, self.pool, self.ego_ids, self.norm)
+        return build_with_head(make_layer, features, classes, self, self.pool, self.ego_ids)
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, delta: float, along: str = "none") -> Layer:

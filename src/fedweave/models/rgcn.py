@@ -16,13 +16,13 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import LayerStack
+from fedweave.models.norms import ConvolutionStack
 from fedweave.ops.linear import linear
 from fedweave.ops.rows import gather_rows
 
 
 @dataclass(frozen=True)
-class RGCN(LayerStack):
+class RGCN(ConvolutionStack):
     """`layers` relational convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     Messages go along a link and back. Each relation has a weight matrix for either way: a mixture of `bases` matrices
@@ -40,7 +40,7 @@ class RGCN(LayerStack):
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
         make_layer = partial(convolution, relations=self.relations or 1, bases=self.bases)
-        return blocks.chain(make_layer, features, classes, self.hidden, self.layers, self.dropout, "none")
+        return blocks.chain(make_layer, features, classes, self)
 
 
 def convolution(fan_in: int, fan_out: int, relations: int, bases: int) -> Layer:

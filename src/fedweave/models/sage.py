@@ -13,13 +13,13 @@ from fedweave.core.model import Hidden, Layer, Model
 from fedweave.core.plugins import remember_maker
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
-from fedweave.models.norms import LayerStack, Normed
+from fedweave.models.norms import ConvolutionStack
 from fedweave.ops.linear import linear
 from fedweave.ops.sparse import Sparse
 
 
 @dataclass(frozen=True)
-class SAGE(LayerStack, Normed):
+class SAGE(ConvolutionStack):
     """`layers` mean-aggregator convolutions of width `hidden`, with ReLU and `dropout` after each but the last.
 
     pool:              pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
@@ -35,8 +35,7 @@ class SAGE(LayerStack, Normed):
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
         make_layer = partial(convolution, share_root_weight=self.share_root_weight)
-        sizes = features, classes, self.hidden, self.layers
-        return blocks.chain(make_layer, *sizes, self.dropout, self.pool, self.norm)
+        return blocks.chain(make_layer, features, classes, self, self.pool)
 
 
 def convolution(fan_in: int, fan_out: int, share_root_weight: bool = False, operator: str = "mean") -> Layer:

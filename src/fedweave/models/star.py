@@ -90,7 +90,7 @@ class Star(LayerStack):
             _of_structure(codes._replace(apply=read_codes)),
             *convolutions * self.layers,
             joining._replace(apply=join, by_feature=()),
-            *blocks.head(width, classes, self.dropout, self.pool),
+            *blocks.head(width, width, classes, self.dropout, self.pool),
         )
 
 

@@ -9,8 +9,10 @@ import numpy as np
 
 from fedweave.core.graph import TEST
 from fedweave.core.target import is_labeled, missing_like
+from fedweave.datasets import edges as of_edges
 from fedweave.datasets.base import Dataset, distinct
 from fedweave.datasets.features import by_holder
+from fedweave.datasets.structure import filled
 from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.ego_networks import attributes_within, edges_among, edges_within, labels_of
 from fedweave.partition.scaling import target_scale_of
@@ -28,9 +30,10 @@ def global_test_part(data: Dataset, partition: Partition) -> Part | None:
 
 def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = None) -> Iterator[Dataset]:
     """Each client's share as a dataset of its own, whose split is how the client uses its examples; without labels y is
-    -1. Features are scaled by the client's own nodes where `data` asks for that. Numbers as targets have the scale of
-    the client's own training examples (`target_scale_of`). Parties of a vertical partition get no ids: their nodes are
-    the same, in the same order. starts: see `edges_within`."""
+    -1. Features are scaled by the client's own nodes and edges where `data` asks for that, and columns of
+    structure are those of its own graph. Numbers as targets have the
+    scale of the client's own training examples (`target_scale_of`). Parties of a vertical partition get no ids: their
+    nodes are the same, in the same order. starts: see `edges_within`."""
     groups = [part.nodes for part in parts]
     edges_of_groups = edges_within(data, groups, starts)
     attributes_of_groups = attributes_within(data, groups)
@@ -72,7 +75,9 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
             node_ids=tuple(data.node_ids[i] for i in nodes) if data.node_ids else (),
             target_scale=target_scale_of(data, part),
         )
-        yield share if part.columns is not None else by_holder(share)  # parties keep their columns as they are
+        if part.columns is None:  # parties keep their columns as they are
+            share = filled(of_edges.by_holder(by_holder(share)))
+        yield share
 
 
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
@@ -81,13 +86,13 @@ def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]
     graphs = _union([part.graphs for part in parts])
     examples = nodes if graphs is None else graphs
     union = Part(nodes, np.zeros((3, len(examples)), bool), graphs=graphs)
-    [restricted] = shares(replace(data, scaling="none"), [union])
+    [restricted] = shares(replace(data, scaling="none", structure=None), [union])
     restricted_parts = []
     for part in parts:
         edges = None if part.edges is None else np.searchsorted(nodes, part.edges)
         graphs = None if part.graphs is None else np.searchsorted(examples, part.graphs)
         restricted_parts.append(replace(part, nodes=np.searchsorted(nodes, part.nodes), edges=edges, graphs=graphs))
-    return replace(restricted, scaling=data.scaling), restricted_parts
+    return replace(restricted, scaling=data.scaling, structure=data.structure), restricted_parts
 
 
 def pool_clients(partition: Partition, data: Dataset | None = None) -> Partition:

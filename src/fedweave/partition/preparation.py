@@ -1,5 +1,6 @@
 """From a holder's tables to what a model reads, in three steps: features of edges are scaled, edges to nodes elsewhere
-become columns of nodes, and the features of nodes are scaled.
+become columns of nodes, and the features of nodes are scaled. With "auto" features of edges are scaled last: each
+holder scales them by its own edges, so that columns of edges to nodes elsewhere are made of the tables' numbers.
 
 Training, prediction, scores, drift and reasons take these functions in this order. A scaling is a record: "how"
 (`datasets.features.NORMALIZE`), and in a model's form also the "shift" and "divisor" of each column, from its training.
@@ -16,9 +17,10 @@ import numpy as np
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.edges import EdgeScaler, edge_scaler
+from fedweave.datasets.edges import EdgeScaler, edge_scaler, scaling_numbers
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import apply_scaling, by_holder, compact, scale_by_holders
+from fedweave.datasets.features import AUTO, Numbers, apply_scaling, by_holder, compact, scale_by_holders
+from fedweave.datasets.structure import filled
 from fedweave.partition.external import member_data
 
 
@@ -37,8 +39,16 @@ def model_data(
     external: see `datasets.external.EXTERNAL`. edges, nodes: the scaling of their features. arrange: brings the
     columns of nodes into a model's order before they are scaled.
     """
-    unscaled = arrange(with_external_columns(with_scaled_edges(raw, edges), external))
-    return ModelData(with_scaled_nodes(unscaled, nodes), replace(unscaled, edge_attrs=raw.edge_attrs))
+    unscaled = arrange(with_edge_columns(raw, edges, external))
+    return ModelData(with_scaled_nodes(unscaled, nodes), filled(replace(unscaled, edge_attrs=raw.edge_attrs)))
+
+
+def with_edge_columns(data: Dataset, scaling: Record, external: str) -> Dataset:
+    """The data of one holder with scaled features of edges, and with columns of its edges to nodes elsewhere; see
+    `with_scaled_edges`."""
+    if scaling["how"] == AUTO:
+        return with_scaled_edges(with_external_columns(data, external), scaling)
+    return with_external_columns(with_scaled_edges(data, scaling), external)
 
 
 def with_scaled_edges(
@@ -46,8 +56,8 @@ def with_scaled_edges(
 ) -> Dataset:
     """The data with scaled features of its edges, also of edges to nodes elsewhere.
 
-    Without numbers in the `scaling`, all these edges up to `end`, when training ends, count; where edges are the
-    examples, only `examples`, bool [e].
+    Without numbers in the `scaling`, all these edges up to `end`, when training ends, count, and with "auto" those
+    among its own nodes; where edges are the examples, only `examples`, bool [e].
 
     Raises:
         DataError: there is no edge until training ends.
@@ -55,11 +65,15 @@ def with_scaled_edges(
     attributes, outside = data.edge_attrs, data.outside
     if attributes is None or attributes.features is None or scaling == {"how": "none"}:
         return data
+    if scaling == {"how": AUTO} and attributes.scaling:  # as an archive of scaled ones says
+        return data
     if "shift" in scaling:
         scaler = EdgeScaler.of_numbers(**scaling)
     else:
         counted = attributes if examples is None or data.example != "edge" else attributes.select(examples)
-        among = [counted, *(() if outside is None else (outside.edge_attrs,))]
+        among = [counted]
+        if outside is not None and scaling["how"] != AUTO:
+            among.append(outside.edge_attrs)
         scaler = edge_scaler(among, scaling["how"], data.name, end)
     if outside is not None:
         outside = outside._replace(edge_attrs=scaler.apply(outside.edge_attrs))
@@ -72,16 +86,22 @@ def with_external_columns(data: Dataset, how: str) -> Dataset:
 
 
 def with_scaled_nodes(data: Dataset, scaling: Record) -> Dataset:
-    """The data with scaled features of nodes."""
+    """The data of one holder with scaled features of nodes, and the columns of its graph's structure."""
     data = replace(data, scaling="none")
     if "shift" in scaling:
-        return replace(data, x=compact(apply_scaling(data.x, **scaling)))
-    return by_holder(scale_by_holders(data, scaling["how"], data.name))
+        return filled(replace(data, x=compact(apply_scaling(data.x, **scaling))))
+    return filled(by_holder(scale_by_holders(data, scaling["how"], data.name)))
 
 
 def numbers_of(attributes: EdgeAttributes, how: str) -> Record:
     """How the features of edges were scaled, with the numbers that this took."""
     if not attributes.scaling:
         return {"how": how}
-    shift, divisor = zip(*attributes.scaling, strict=True)
-    return {"how": how, "shift": list(shift), "divisor": [by or None for by in divisor]}
+    return scaling_record(how, scaling_numbers(attributes))
+
+
+def scaling_record(how: str, numbers: Numbers) -> Record:
+    """A scaling by these numbers, without "asinh" where no column needs it."""
+    finite = [value if math.isfinite(value) else None for value in numbers.divisor.tolist()]
+    asinh = {"asinh": numbers.asinh.tolist()} if numbers.asinh.any() else {}
+    return {"how": how, "shift": numbers.shift.tolist(), "divisor": finite, **asinh}

@@ -19,10 +19,8 @@ from fedweave.core.target import DIVISOR, LOG, NUMBER, SHIFT, scale_of, where_kn
 from fedweave.core.tree import Tree
 from fedweave.core.types import SETUP
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import OVER_NODES, scaling
+from fedweave.datasets.features import OVER_NODES, Numbers, scaling
 from fedweave.partition.base import Part, Partition
-
-Numbers = tuple[np.ndarray, np.ndarray]  # (shift, divisor) of every column, as in `datasets.features.scaling`
 
 
 def of_part(data: Dataset, part: Part) -> Numbers:
@@ -31,18 +29,31 @@ def of_part(data: Dataset, part: Part) -> Numbers:
 
 
 def of_typical(data: Dataset, partition: Partition) -> Numbers:
-    """The numbers by which a model of all clients scales new data: the mean over nodes of the clients' shifts, and the
-    root of the mean of their squared divisors. A client with a constant column does not count in its divisor."""
-    sizes = np.array([len(part.nodes) for part in partition.parts], np.float64)[:, None]  # [P, 1]
+    """The numbers by which a model of all clients scales features of new nodes (`typical`)."""
     numbers = [of_part(data, part) for part in partition.parts]
-    shifts = np.stack([shift for shift, _ in numbers])  # [P, d]
-    divisors = np.stack([divisor for _, divisor in numbers])  # [P, d]
+    return typical(numbers, [len(part.nodes) for part in partition.parts])
+
+
+def typical(numbers: Sequence[Numbers], sizes: Sequence[int]) -> Numbers:
+    """The numbers of a typical client: the mean over rows of the clients' shifts, and the root of the mean of their
+    squared divisors. asinh is taken where the clients with most rows do, and the others do not count in that column;
+    neither does a client with a constant column in its divisor.
+
+    numbers, sizes: of each of P clients, and how many rows it has.
+    """
+    rows = np.array(sizes, np.float64)[:, None]  # [P, 1]
+    shifts = np.stack([one.shift for one in numbers])  # [P, d]
+    divisors = np.stack([one.divisor for one in numbers])  # [P, d]
+    flags = np.stack([one.asinh for one in numbers])  # [P, d]
+    asinh = 2 * (rows * flags).sum(0) > rows.sum()
+    weights = np.where(flags == asinh, rows, 0.0)
+    shift = (weights * shifts).sum(0) / weights.sum(0)
     varies = np.isfinite(divisors)
-    weights = np.where(varies, sizes, 0.0)
+    weights = np.where(varies, weights, 0.0)
     total = weights.sum(0)
     squares = (weights * np.where(varies, divisors, 0.0) ** 2).sum(0)
     divisor = np.sqrt(squares / np.where(total > 0, total, 1.0))
-    return (sizes * shifts).sum(0) / sizes.sum(), np.where(total > 0, divisor, np.inf)
+    return Numbers(shift, np.where(total > 0, divisor, np.inf), asinh)
 
 
 def target_scale_of(data: Dataset, part: Part) -> np.ndarray | None:

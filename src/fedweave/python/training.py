@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from fedweave.apply.explanation import Explanation, Method
     from fedweave.apply.forgetting_record import Forgetting
     from fedweave.apply.own_metrics import Metric, SplitScores
+    from fedweave.experiment.runs.checkpoint import When
 
 
 _LOG = logging.getLogger(__name__)
@@ -105,19 +106,33 @@ class SavedRun(Shown):
 
         return measure_run(self.directory, metric, split, model)
 
-    def embeddings(self, model: str | None = None, client: str | None = None) -> pa.Table:
-        """The last layer's input for the run's own examples: a row per client and example with columns "client", the
-        example, "split", "true" and "e_0", "e_1", ….
+    def embeddings(
+        self,
+        model: str | None = None,
+        client: str | None = None,
+        *,
+        data: str | Path | None = None,
+        round: "When" = "chosen",
+        folds: int = 0,
+    ) -> pa.Table:
+        """The table of `fedweave embed`: a row per client and example with "client", the example, "split", "true", the
+        scores, and behind these what the last layer reads, "e_0", "e_1", …, float32. Of links, a row per client and
+        node.
 
         model: "personal", the model that each client uses, unless another is named. client: only this client's rows.
+        data: new examples instead of the run's own, as `fedweave predict --data` takes them. round: "chosen",
+        "last" or "best".
+        folds: above 0, training examples are predicted by this number of further runs, each without the labels of one
+        fold, and "fold" is the fold of each.
 
         Raises:
             UserError: the run is not finished, was made between sites or of parties, or has no such model or client, or
-                the model has no embeddings.
+                the model has no embeddings. DataError: the data is refused, or of another form than the run's.
         """
         from fedweave.apply.embeddings import embeddings_of_run
 
-        return embeddings_of_run(self.directory, model, client)
+        where = None if data is None else Path(data).expanduser()
+        return embeddings_of_run(self.directory, where, model, client, round, folds).table
 
     def explain(
         self,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rich.filesize import decimal
 
 from fedweave.experiment.runs.reading import spread
-from fedweave.metrics.selection import BEST, CROSSING, OF_POSITIVE, PLAIN, REFERENCE, WITHOUT_GRAPH
+from fedweave.metrics.selection import BEST, CROSSING, OF_POSITIVE, PLAIN, REFERENCE, SHELF
 from fedweave.reports.paired import paired_differences, paired_test
 from fedweave.reports.result_names import better, note
 
@@ -161,8 +161,10 @@ def explanation(name: str) -> str:
     name_in_round, last = name.removeprefix(f"{BEST}/"), name.rpartition("/")[2]
     if last.startswith("undefined_"):
         return note(last) or "without a positive test example, or a score: in no mean over clients of these metrics"
-    if name_in_round.startswith(f"{WITHOUT_GRAPH}/"):
-        return "of a regression on features only, without the graph"
+    if name_in_round.startswith(f"{SHELF}/pooled/"):
+        return "of the tools on the shelf that learn from all members' examples together, mean over members"
+    if name_in_round.startswith(f"{SHELF}/"):
+        return "of members that each learn alone with the tools on their shelf, mean over members"
     if name_in_round.startswith(f"{CROSSING}/"):
         return "of test pairs with one end at another member, at each member that knows the pair"
     if name_in_round.startswith(f"{REFERENCE}/"):

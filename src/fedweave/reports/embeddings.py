@@ -31,7 +31,7 @@ def picture(run: Run, way: str) -> Figure | None:
     """The embeddings of the run's test examples, or of all examples if none is for testing, by `way` of `WAYS`.
 
     "tsne" keeps neighbors close (van der Maaten and Hinton 2008); "pca" shows the two axes of largest variance. At most
-    `MAX_EXAMPLES` are drawn. The embeddings come from embeddings.parquet if `fedweave predict --embeddings` wrote it,
+    `MAX_EXAMPLES` are drawn. The embeddings come from embeddings.parquet if `fedweave embed` wrote it,
     else from the models that clients use. Returns None for fewer than four examples.
     """
     check(way)
@@ -40,7 +40,7 @@ def picture(run: Run, way: str) -> Figure | None:
     else:
         from fedweave.apply.embeddings import embeddings_of_run  # with models, which other pages do without
 
-        table = embeddings_of_run(run.directory)
+        table = embeddings_of_run(run.directory).table
     of_examples = "split" in table.column_names  # otherwise a row is a node
     if of_examples:
         tested = table.filter(pc.field("split") == "test")

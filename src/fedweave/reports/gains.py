@@ -17,8 +17,8 @@ from fedweave.reports.effects import MIN_SEEDS_TEXT, UNDECIDED, Effect, effect, 
 from fedweave.reports.figures import MAX_NAMES
 from fedweave.reports.panels import Dots, Figure, LineSeries, Mark, Panel, legend_of
 from fedweave.reports.recipes import other_settings
+from fedweave.reports.verdict import TRAIN_ALONE
 
-ALONE = ("local", "standalone")  # the second for parties that hold different features of the same nodes
 MAX_PANELS = 4  # splits that are drawn
 DOTS_WIDTH = 0.7  # of a member's width, over which the dots of several runs are spread
 SYMBOLS = ("circle", "diamond", "square", "cross", "triangle")
@@ -69,7 +69,7 @@ def local_run(run: Run, groups: Sequence[Group]) -> Run | None:
 
     Returns None without such a run, and if `run` itself trains alone.
     """
-    if run.summary["algorithm"] in ALONE:
+    if run.summary["algorithm"] in TRAIN_ALONE:
         return None
     candidates = []
     for group in _local_groups(groups):
@@ -78,7 +78,7 @@ def local_run(run: Run, groups: Sequence[Group]) -> Run | None:
 
 
 def _local_groups(groups: Sequence[Group]) -> list[Group]:
-    return [group for group in groups if group.first.summary["algorithm"] in ALONE]
+    return [group for group in groups if group.first.summary["algorithm"] in TRAIN_ALONE]
 
 
 def _same_split(run: Run, other: Run) -> bool:
@@ -89,7 +89,7 @@ def _same_split(run: Run, other: Run) -> bool:
 
 def baseline_algorithm(run: Run) -> str:
     """The algorithm to run as well, for a comparison with training alone."""
-    return ALONE[1] if run.section("partition").get("name") in BY_FEATURES else ALONE[0]
+    return TRAIN_ALONE[1] if run.section("partition").get("name") in BY_FEATURES else TRAIN_ALONE[0]
 
 
 def member_gains(groups: Sequence[Group]) -> list[Gain]:

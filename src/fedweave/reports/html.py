@@ -34,9 +34,11 @@ from fedweave.reports.pages import render_template
 from fedweave.reports.panels import Figure, Panel
 from fedweave.reports.ranks import ranks
 from fedweave.reports.recipes import training_differences
+from fedweave.reports.verdict import shelf_sentences, verdict_of, verdict_of_seeds
 
+MAX_VERDICTS = 8  # groups whose verdict a page or a sweep shows
 GroupRun = tuple[Group, Run]  # a run and its group
-FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "alone", "features", "reference", "best_val")
+FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "alone", "shelf", "reference", "best_val")
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ def render(
             leads = [_lead(groups[0].first)]
         else:
             metric_name = all_conditions[0].metric_name if all_conditions else ""
-            leads = headlines(groups, gains.member_gains(groups), metric_name)
+            leads = [*headlines(groups, gains.member_gains(groups), metric_name), *group_verdicts(groups)]
         body = _body(groups, embeddings)
         contents = re.findall(r'<section id="([^"]+)">\s*<h2>([^<]+)</h2>', body)  # (name, heading) of each section
         page |= {"leads": leads, "warnings": [*warnings, *_warnings(groups)], "body": body, "contents": contents}
@@ -89,6 +91,17 @@ def _title(groups: Sequence[Group]) -> str:
     algorithms = ", ".join(dict.fromkeys(str(group.first.summary["algorithm"]) for group in groups))
     datasets = ", ".join(dict.fromkeys(str(group.first.summary["dataset"]) for group in groups))
     return f"{algorithms} on {datasets}"
+
+
+def group_verdicts(groups: Sequence[Group]) -> list[str]:
+    """For each group whether joining pays: its label, and the verdict on its runs together."""
+    sentences = []
+    for group in groups[:MAX_VERDICTS]:
+        verdict = verdict_of_seeds([run.summary for run in group.runs])
+        if verdict is not None:
+            seeds = f" ({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
+            sentences.append(f"{group.label}{seeds}: {verdict.sentence}")
+    return sentences
 
 
 def _lead(run: Run) -> str:
@@ -120,7 +133,12 @@ def _lead(run: Run) -> str:
         beginning = f"After round {chosen:,}, which validation chose of {run.last_evaluation:,}"
         if chosen != run.last_evaluation and last is not None:
             result += f" (after the last round, mean over clients {last:.3f})"
-    sentences = (f"{beginning}: {result}.", long_absence_sentence(run.metrics))
+    verdict = verdict_of(run.summary)
+    sentences = (
+        "" if verdict is None else verdict.sentence,
+        f"{beginning}: {result}.",
+        long_absence_sentence(run.metrics),
+    )
     return " ".join(filter(None, sentences))
 
 
@@ -136,6 +154,7 @@ def _warnings(groups: Sequence[Group]) -> list[str]:
         sentence = absence_sentence(run.metrics)
         if sentence:
             warnings.append(f"{run.directory}: {sentence}")
+        warnings += [f"{run.directory}: {text}." for text in shelf_sentences(run.summary)]
     warnings += [f"{run.directory}: {run.summary['note']}." for run in runs if "note" in run.summary]
     return warnings + training_differences(groups)
 
@@ -161,7 +180,7 @@ def _part(condition: Condition, at: str, embeddings: str) -> Record:
     return {
         "at": at,
         "title": condition.title,
-        "leads": headlines(groups, gains.member_gains(groups), condition.metric_name),
+        "leads": [*headlines(groups, gains.member_gains(groups), condition.metric_name), *group_verdicts(groups)],
         "warnings": _warnings(groups),
         "overview": overview(condition),
         "figure": figure_html(means_figure(condition), f"{at}means"),

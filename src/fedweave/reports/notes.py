@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fedweave.core.text import counted
-from fedweave.core.types import NUMBER, Values
+from fedweave.core.types import Values
 from fedweave.metrics.selection import (
     BEST,
-    METRICS,
+    MAX_TIED,
     OF_POSITIVE,
     OF_RANKS,
     PLAIN,
@@ -21,8 +21,10 @@ from fedweave.metrics.selection import (
     REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
+    SHELF,
     TARGET_SPREAD,
-    WITHOUT_GRAPH,
+    TIED,
+    TIED_SENTENCE,
     lower,
     near_constant,
     positive_of,
@@ -30,6 +32,7 @@ from fedweave.metrics.selection import (
     selection_metric_of,
     title_of,
 )
+from fedweave.reports.verdict import TIE, joint_value, short
 
 Metrics = Mapping[str, float | None]  # of a summary
 
@@ -62,19 +65,15 @@ _CONSTANTS = {
         "always predicting the mean of its own training examples.",
     ),
 }
-_WITHOUT_GRAPH = {
-    "global": "on {test}, {value:.3f}, is {side} {reference:.3f}, the value of a {kind} regression on all clients' "
-    "features",
-    "local": "in the mean over clients, {value:.3f}, is {side} {reference:.3f}, the value of regressions on each "
-    "client's features",
+_SHELVES = {
+    "local": "members reach alone with the tools on their shelf",
+    "pooled": "these tools reach on all members' examples together",
 }
 _UNTESTED = (
     "no client was tested: none has a test example, or reports how many its own model hits (a site with "
     "policy.score_epsilon does not), and there is no global test set."
 )
 CHANCE = 0.5  # the AUC of guessing
-TIE = 5e-4  # relative difference of two scores that a reader sees as the same number
-MAX_AUC_GAP = 0.02  # of an AUC: a model may be below a regression by this much without a note
 MAX_MEANS_GAP = 0.25  # of the typical deviation: members' means may differ by this much without a note
 
 
@@ -183,9 +182,10 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
     accuracy = metrics.get("global/accuracy")
     no_recall = metric in OF_POSITIVE and metrics.get("global/recall") == 0  # says more than one class for all
     if metrics.get("global/classes_predicted") == 1 and accuracy is not None and accuracy < 1 and not no_recall:
+        more_rounds = "" if training.peak(metrics) or _is_tied(metrics) else " or more rounds"
         sentences["one class"] = (
             f"the model predicts one class for {training.test}; it is right for {accuracy:.1%}. Train with a larger "
-            f"algorithm.lr{'' if training.peak(metrics) else ' or more rounds'}, or weigh the classes "
+            f"algorithm.lr{more_rounds}, or weigh the classes "
             "(algorithm.class_weight)."
         )
     if metrics.get(_DIVERGED):
@@ -194,6 +194,8 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
             "algorithm.lr, bound the updates (the part clip), or scale features that are large "
             f"({training.scaling})."
         )
+    if _is_tied(metrics):
+        sentences["tied"] = TIED_SENTENCE.format(f"{metrics[TIED]:g}")
     if metrics.get(RAREST) is not None:
         by_metric = ""
         if metric != PLAIN:
@@ -263,7 +265,7 @@ def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:
         )
     if "global/rmse" in metrics:  # one model of all members
         sentences |= unit_notes(metrics.get(TARGET_SPREAD))
-    sentences |= _worse_than_regression(metrics, training) | _worse_than_references(metrics, training)
+    sentences |= _worse_than_shelf(metrics, training)
 
     # 3. What is missing or was changed.
     missing = metrics.get("scores/missing")
@@ -328,50 +330,50 @@ def unit_notes(gap: float | None) -> dict[str, str]:
     }
 
 
-def _worse_than_regression(metrics: Metrics, training: RunFacts) -> dict[str, str]:
-    """A note where a model is worse than a logistic regression without the graph.
-
-    It is worse by the selection metric, or far worse by AUC.
-    """
-    selection_metric, clauses = selection_metric_of(metrics), []
-    for name, max_gap in {"auc": MAX_AUC_GAP, selection_metric: 0.0}.items():
-        for place, words in _WITHOUT_GRAPH.items():
-            value, reference = metrics.get(f"{place}/{name}"), metrics.get(f"{WITHOUT_GRAPH}/{place}/{name}")
-            if value is None or reference is None or rank(name, value) >= rank(name, reference) - max_gap:
-                continue
-            if math.isclose(value, reference, rel_tol=TIE):
-                continue
-            side, kind = "above" if lower(name) else "below", "ridge" if NUMBER in METRICS[name].of else "logistic"
-            text = words.format(value=value, reference=reference, side=side, kind=kind, test=training.test)
-            clauses.append(f"the {title_of(name)} {text}")
+def _worse_than_shelf(metrics: Metrics, training: RunFacts) -> dict[str, str]:
+    """A note where the joint model is worse than what members, or their pool, reach with the tools on the shelf, and
+    what to try then."""
+    metric, clauses = selection_metric_of(metrics), []
+    joint = joint_value(metrics, metric)
+    for which, words in _SHELVES.items():
+        value = metrics.get(f"{SHELF}/{which}/{metric}")
+        if joint is None or value is None or rank(metric, joint) >= rank(metric, value):
+            continue
+        if not math.isclose(joint, value, rel_tol=TIE):
+            side = "above" if lower(metric) else "below"
+            clauses.append(f"{side} {short(value)}, what {words} in the mean over members")
+    references = dict[str, float]()
+    for key, score in metrics.items():
+        kind, _, name = key.removeprefix(f"{REFERENCE}/").partition("/")
+        if key.startswith(f"{REFERENCE}/") and name == metric and score is not None:
+            references[kind] = score
+    together = metrics.get(f"global/{metric}")
+    if together is not None and references and together < max(references.values()) * (1 - TIE):
+        best = max(references, key=lambda kind: references[kind])
+        name = best.replace("_", " ")
+        text = f"{short(together)} on all test pairs below {short(references[best])}, the value of {name}"
+        clauses.append(text)
     if not clauses:
         return {}
+    result = "" if joint is None else f", {short(joint)},"
     remedies = f"Try another model (`fedweave list models`), or scale features ({training.scaling})."
-    return {"features": f"{'; '.join(clauses)}. These know no graph. {remedies}{_more_rounds(metrics, training)}"}
+    return {
+        "shelf": f"the {title_of(metric)} of the joint model{result} is {', and '.join(clauses)}. "
+        f"{remedies}{_more_rounds(metrics, training)}"
+    }
+
+
+def _is_tied(metrics: Metrics) -> bool:
+    """Whether all scores were equal in so many evaluations that the model does not recover."""
+    return (metrics.get(TIED) or 0) >= MAX_TIED
 
 
 def _more_rounds(metrics: Metrics, training: RunFacts) -> str:
     """Whether more rounds may help, as the end of a note."""
+    if _is_tied(metrics):
+        return ""
     peak = training.peak(metrics)
     return f" More rounds would not help: validation was best in {peak}." if peak else " Or train longer."
-
-
-def _worse_than_references(metrics: Metrics, training: RunFacts) -> dict[str, str]:
-    """A note where a model of links is worse than a score that knows only the training edges."""
-    selection_metric, scores = selection_metric_of(metrics), dict[str, float]()
-    for key, score in metrics.items():
-        kind, _, name = key.removeprefix(f"{REFERENCE}/").partition("/")
-        if key.startswith(f"{REFERENCE}/") and name == selection_metric and score is not None:
-            scores[kind] = score
-    value = metrics.get(f"global/{selection_metric}")
-    if value is None or not scores or value >= max(scores.values()) * (1 - TIE):
-        return {}
-    best = max(scores, key=lambda kind: scores[kind])
-    return {
-        "references": f"the {title_of(selection_metric)} on all test pairs, {value:.3f}, is below "
-        f"{scores[best]:.3f}, the value of {best.replace('_', ' ')} on the training edges. "
-        f"Try another model or decoder.{_more_rounds(metrics, training)}"
-    }
 
 
 def _missing_in_round(kind: str, what: str, metrics: Metrics) -> dict[str, str]:

@@ -63,6 +63,6 @@ def write_document(path: Path, document: Document) -> None:
         write_page(path, html(document))
 
 
-def html(document: Document) -> str:
-    """The document as a page that holds all it needs."""
-    return render_template("document.html", document=document)
+def html(document: Document, figure: str = "") -> str:
+    """The document as a page that holds all it needs; figure: HTML to show above its sections."""
+    return render_template("document.html", document=document, figure=Markup(figure))

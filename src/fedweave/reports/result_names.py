@@ -16,9 +16,14 @@ PLACES: dict[str, tuple[str, str]] = {
     "within": ("pairs of test examples of the same client", "metrics.kinds"),
     "pooled": ("one model's scores of all clients' test examples, compared with each other", "metrics.pooled"),
     "crossing": ("links between clients, of the test examples", "metrics.measured"),
-    "features": (
-        "a regression on features only, as `global` or `local`",
-        "experiment.runs.without_graph",
+    "shelf": (
+        "a member that learns alone with the tools on its shelf, such as gradient boosting; rows of metrics.parquet",
+        "experiment.shelf.runs",
+    ),
+    "shelf/local": ("the mean over members of the same, each on its own test examples", "experiment.shelf.runs"),
+    "shelf/pooled": (
+        "as `shelf/local`, where the tools learn from all members' examples together",
+        "experiment.shelf.runs",
     ),
     "alone": (
         "the same model trained at each member alone; a member's rows are of the round that its validation chose",
@@ -30,7 +35,7 @@ PLACES: dict[str, tuple[str, str]] = {
     ),
     "reference": (
         "scores of links without a model, each by its name",
-        "experiment.runs.link_references",
+        "experiment.shelf.pair_scores",
     ),
     "best_val": ("the round that was best on validation examples, evaluated on test examples", "metrics.best_rounds"),
     "best_val/val": ("that round, on validation examples", "metrics.best_rounds"),
@@ -166,6 +171,7 @@ _WITHOUT_NOTE = {
     "positives/alerts_within": "the sum over clients of a hundredth of each one's test examples",
     "scores/rarest": "share of the rarest class of the training examples, where it is small",
     "scores/diverged": "a mean loss that no model has that learns",
+    "scores/tied": "evaluations in a row, up to the last, in which all test examples had the same score",
     "scores/coarse": "clients that send only hits, or no losses, and are not in metrics by class",
     "scores/missing": "clients that were asked for scores and sent none",
     "scores/uncounted": "share of examples that are in no histogram",
@@ -209,6 +215,7 @@ KEYS: dict[str, str] = {
     "init_from": "the run whose weights training began from",
     "privacy": "ε and δ that were spent",
     "privacy_total": "ε and δ together with the runs that training began from",
+    "shelf": "tools that validation chose, `local` and `pooled`; what is `drawn` to save time; the `seconds` it took",
     "metrics": "the metrics of the last evaluation, by the names on this page",
 }
 FAULTS: dict[str, str] = {

@@ -30,7 +30,7 @@ from fedweave.metrics.selection import (
     REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
-    WITHOUT_GRAPH,
+    SHELF,
     headline,
     of_members,
     of_result,
@@ -51,6 +51,7 @@ from fedweave.reports.notes import (
     notes,
     people_sentence,
 )
+from fedweave.reports.verdict import SHELVES, shelf_sentences, verdict_of
 
 if TYPE_CHECKING:  # the command line imports this module, and should start quickly
     import pyarrow as pa
@@ -156,12 +157,17 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     console.print(_result_table(summary, rows))
     if verbose:
         console.print(Columns(_score_tables(metrics)))
+    verdict = verdict_of(summary)
+    if verdict is not None:
+        style = "green" if verdict.gain > 0 else "yellow"
+        console.print(f"[bold {style}]{plain_text(verdict.sentence)}[/]", highlight=False, soft_wrap=True)
     members = members_clause(metrics, summary.get("members", summary.get("clients")))
     for sentence in (members, alerts_clause(metrics, summary.get("classes") or ()), intervals(metrics)):
         if sentence:
             print_line(console, sentence)
     absences = "" if rows is None else absence_sentence(rows)
-    _print_notes(console, [*notes(metrics, RunFacts.of_summary(summary)).values(), *filter(None, [absences])])
+    sentences = [*notes(metrics, RunFacts.of_summary(summary)).values(), *shelf_sentences(summary), absences]
+    _print_notes(console, filter(None, sentences))
 
     # 2. Two groups of people.
     if "groups/global/mae_signed" in metrics:
@@ -283,7 +289,10 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
     if metric == RMSE:
         add("  the training mean", f"{{}}/{RMSE_OF_MEAN}")
     add("  the same model at each member alone", f"{ALONE}/{{}}/{metric}")
-    add("  a regression without graph", f"{WITHOUT_GRAPH}/{{}}/{metric}")
+    for which, words in SHELVES.items():
+        value = metrics.get(f"{SHELF}/{which}/{metric}")
+        if value is not None:
+            table.add_row(f"  {words}", "", _short(value), "")
     for kind in _references(metrics):
         add_one(f"  {kind.replace('_', ' ')}", f"{REFERENCE}/{kind}/{metric}")
     for name in dict.fromkeys((metric, "auc", "average_precision")):
@@ -345,7 +354,10 @@ def _score_tables(metrics: Values) -> list[Table]:
         table.add_row(f"{name}, pooled", _number(value))
     metric = selection_metric_of(metrics)
     for name in dict.fromkeys((metric, "auc")):
-        add(f"{name}, features only", f"{WITHOUT_GRAPH}/{{}}/{name}")
+        for which, words in SHELVES.items():
+            value = metrics.get(f"{SHELF}/{which}/{name}")
+            if value is not None:
+                table.add_row(f"{name}, {words}", "", _number(value))
     for kind in _references(metrics):
         for name in dict.fromkeys((metric, "auc", "average_precision")):
             table.add_row(f"{name}, {kind.replace('_', ' ')}", _number(metrics.get(f"{REFERENCE}/{kind}/{name}")))

@@ -184,6 +184,12 @@ class Egos:
                 f"and a layer before them; this one has {len(model)} layers, those with edges being: {kinds}. Choose "
                 "model.name = 'ego', or 'sage' with more layers than algorithm.hops"
             )
+        if any(layer.collects for layer in model[:split]):
+            raise ValueError(
+                "ego-graphs hold one row for each node, and this model (gprgnn, or one with model.jump) hands on the "
+                "outputs of several layers there; leave model.jump out, or set algorithm.hops to the number of layers "
+                "with edges"
+            )
         return split
 
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ examples. The numbers of rows and edges depend on the drawn graphs. Both are pad
 clients. Padding comes last, so that no other row depends on it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,12 +17,13 @@ from fedweave.core import model as models
 from fedweave.core.edge_list import OF_NODES
 from fedweave.core.edges import Edges
 from fedweave.core.graph import TRAIN, Graph
-from fedweave.core.model import Model
+from fedweave.core.model import Layer, Model
 from fedweave.core.operators import Operator
+from fedweave.core.tensor_operators import DenseMatrix
 from fedweave.core.tree import Tree
 from fedweave.learn import PLAIN, Criterion
 from fedweave.ops.row_reductions import Lists, sum_rows
-from fedweave.ops.rows import common_length
+from fedweave.ops.rows import common_length, gather_rows
 from fedweave.ops.sparse import pick_rows
 from fedweave.sampling.neighborhoods import ForClients
 
@@ -35,17 +36,19 @@ class GraphBatches:
 
     @staticmethod
     def suits(model: Model) -> bool:
-        """Whether the model runs on mini-batches of graphs: it pools, and all that it reads of edges are products with
-        matrices that a mini-batch has."""
-        known = {None, *_KINDS, *OF_NODES}
-        return models.pools(model) and all(one.reads == "product" and one.operator in known for one in model)
+        """Whether the model runs on mini-batches of graphs: it pools, and all that it reads of edges are sums of
+        messages, or products with matrices that a mini-batch has."""
+        return models.pools(model) and all(map(_is_known, model))
 
     def check(self, model: Model) -> None:
         """Raise a ValueError unless the model has a result for each graph."""
         if not models.pools(model):
             raise ValueError("mini-batches of graphs need a model that pools; set model.pool = 'sum' or 'mean'")
-        if any(layer.operator in edge_attributes.kinds() for layer in model):
-            raise ValueError("mini-batches of graphs have no edge attributes; choose model gin, gcn or sage")
+        if any(layer.operator in edge_attributes.kinds() and not _is_known(layer) for layer in model):
+            raise ValueError(
+                "mini-batches of graphs have edge attributes for sums of messages only; choose model gine, or gin, gcn "
+                "or sage without them"
+            )
 
     def draw(self, graph: Graph, key: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         """A mini-batch per step: int64 [steps, b] distinct training graphs, and bool [steps, b] which of them are real
@@ -66,12 +69,15 @@ class GraphBatches:
         remaining = count % self.batch
         return remaining if remaining and steps * self.batch >= count else min(self.batch, count)
 
-    def batches(self, graph: Graph, key: Tensor, steps: int) -> Tree:
-        """Mini-batches for `fit(…, batches=…)`, all leaves [steps, …].
+    def batches(self, graph: Graph, key: Tensor, steps: int, ways: Sequence[str] = ()) -> Tree:
+        """Mini-batches for `fit(…, batches=…)`, all leaves [steps, …]; ways: see `ways_of`.
 
         For b graphs: the "target" class, the "weight" (0 or 1) and "first" [b + 1], where their nodes begin among the
         rows. For M rows: the "nodes", "slot", the graph that each belongs to (b at padding), and "starts" [M + 1],
-        where their neighbors begin among "columns" [E], which are rows."""
+        where their neighbors begin among "columns" [E], which are rows.
+
+        "messages" has for each way "starts" [M + 1], where the messages that reach each row begin among m, and of each
+        of these the rows "source" and "target", and the "features" [m, k] of its edge, 0 at padding."""
         if graph.graph_of is None:
             raise ValueError("mini-batches of graphs need small graphs as examples, but this client's are nodes")
         chosen, real = self.draw(graph, key, steps)
@@ -83,7 +89,9 @@ class GraphBatches:
         layout = ForClients.apply(lay_out, size, *graph.whole_edges.neighbors, chosen, real)
         target = graph.truth_at(chosen)
         columns = dict(zip(("first", "nodes", "slot", "starts", "columns"), layout, strict=True))
-        return {"target": target, "weight": real.to(graph.x.dtype), **columns}
+        minibatch: Tree = {"target": target, "weight": real.to(graph.x.dtype), **columns}
+        messages = {way: _messages(graph, way, columns["nodes"], columns["slot"] < self.batch) for way in ways}
+        return minibatch | ({"messages": messages} if messages else {})
 
     def loss(
         self, w: Tree, model: Model, graph: Graph, key: Tensor | None, minibatch: Tree, how: Criterion = PLAIN
@@ -91,6 +99,35 @@ class GraphBatches:
         """Mean cross-entropy of one mini-batch; scalar, 0 at a client without training graphs."""
         logits = models.apply(model, w, batch_graph(graph, minibatch), key)
         return how.of(logits, minibatch["target"], minibatch["weight"], graph.y, graph.masks[TRAIN])
+
+
+def ways_of(model: Model) -> tuple[str, ...]:
+    """The ways (`core.edge_attributes.WAYS`) along which layers sum messages of single edges."""
+    ways = dict.fromkeys(way for layer in model if layer.reads == "messages" for way in layer.along)
+    return tuple(ways)
+
+
+def _is_known(layer: Layer) -> bool:
+    """Whether a mini-batch has all that the layer reads of edges."""
+    return layer.reads == "messages" or (layer.reads == "product" and layer.operator in {None, *_KINDS, *OF_NODES})
+
+
+def _messages(graph: Graph, way: str, nodes: Tensor, inside: Tensor) -> Tree:
+    """The messages that reach `nodes` int64 [steps, M] of mini-batches, but for padding, `inside` bool [steps, M]."""
+    edges = graph.whole_edges
+    incoming = edges.incoming(way)
+    tables = incoming.first, incoming.degree, incoming.source.long(), incoming.edge.long()
+    lay_out = partial(_lay_out_messages, edges.cache.padded_size)
+    starts, source, target, edge = ForClients.apply(lay_out, nodes, inside, *tables)
+    features = edges.of_edges().features
+    rows = features.index_select(0, edge.flatten()).view(*edge.shape, features.shape[1])
+    real = target < nodes.shape[1]
+    return {
+        "starts": starts,
+        "source": source,
+        "target": torch.where(real, target, 0),
+        "features": (rows * real[..., None]).to(graph.x.dtype),
+    }
 
 
 def batch_graph(graph: Graph, minibatch: Tree) -> Graph:
@@ -119,6 +156,9 @@ class BatchEdges:
         """One of the matrices of `core.edges.Edges.operator`."""
         if kind in OF_NODES:
             return self.whole.operator(kind).pick(self.minibatch["nodes"])
+        what, way = edge_attributes.kinds().get(kind, ("", ""))
+        if way in self.minibatch.get("messages", {}) and what in _OF_MESSAGES:
+            return _OF_MESSAGES[what](self.minibatch["messages"][way])
         if kind not in _KINDS:
             kinds = ", ".join([*sorted(OF_NODES), *_KINDS])
             raise ValueError(f"mini-batches of graphs have no operator {kind!r}, only {kinds}")
@@ -188,6 +228,56 @@ class _BatchProduct:
 
     def __matmul__(self, dense: Tensor) -> Tensor:
         return self.times(dense)
+
+
+def _from(messages: Tree) -> _BatchProduct:
+    """[m, M]: selects the rows where messages start; rows of zeros at padding."""
+    source, starts = messages["source"], messages["starts"]
+    real = torch.arange(len(source), device=source.device) < starts[-1]  # [m]
+    return _BatchProduct(len(source), lambda h: gather_rows(h, source) * real[:, None].to(h.dtype))
+
+
+def _into(messages: Tree) -> _BatchProduct:
+    """[M, m]: sums the messages that reach each row."""
+    target, starts = messages["target"], messages["starts"]
+    places = torch.arange(len(target) + 1, device=target.device)
+    sums = Lists(places[:-1], starts), Lists(target, places.minimum(starts[-1]))
+    return _BatchProduct(len(starts) - 1, lambda sent: sum_rows(sent, *sums))
+
+
+_OF_MESSAGES: dict[str, Callable[[Tree], Operator]] = {
+    "from": _from,
+    "features": lambda messages: DenseMatrix(messages["features"]),
+    "sum": _into,
+}
+
+
+def _lay_out_messages(
+    padded_size: Callable[[str, int], int],
+    nodes: Tensor,
+    inside: Tensor,
+    begin: Tensor,
+    degree: Tensor,
+    sources: Tensor,
+    edges: Tensor,
+) -> tuple[Tensor, ...]:
+    """Where messages begin, [P, steps, M + 1], and of each, [P, steps, m], the row where it starts, the row that it
+    reaches (M at padding), and its edge.
+
+    nodes int64 and inside bool [P, steps, M]; begin and degree [P, n], sources and edges [P, …] are the tables of
+    `core.edges.Incoming`.
+    """
+    rows = nodes.shape[2]
+    starts = _starts(torch.where(inside, _at(degree, nodes), 0))
+    length = common_length(starts[..., -1], sources.shape[1])
+    target = _owners(starts, padded_size("messages of a mini-batch", length))
+    end = target.clamp(max=rows - 1)
+    end_node = nodes.gather(2, end)
+    entry = _at(begin, end_node) + torch.arange(target.shape[2], device=nodes.device) - starts.gather(2, end)
+    entry = torch.where(target < rows, entry, 0)
+    # within a graph, the distance of two rows is the distance of their nodes
+    source = torch.where(target < rows, end + _at(sources, entry) - end_node, 0)
+    return starts, source, target, _at(edges, entry)
 
 
 def _lay_out(

@@ -97,18 +97,18 @@ def sweep(
         UserError: a name, key or value is not valid. FedweaveError: all runs failed.
     """
     # 1. The options in the form of the command.
-    stem, document = _name_and_document(experiment)
+    stem, document = name_and_document(experiment)
     folder = Path("sweeps") / stem if out is None else Path(out).expanduser()
     if isinstance(experiment, str | Path):
         file = Path(experiment).expanduser()
     else:
         file = folder / "experiment.toml"
         write_document(file, document)
-    setting_texts = [f"{key}={_as_toml(value)}" for key, value in (settings or {}).items()]
+    set_texts = setting_texts(settings)
     grid_texts = [f"{key}={_grid_values(key, values)}" for key, values in (grid or {}).items()]
     algorithm_names = algorithms if isinstance(algorithms, str) else ",".join(algorithms)
     seed_text = seeds if isinstance(seeds, str) else ",".join(map(str, seeds))
-    whole_grid = plan.grid_of_options(file, setting_texts, grid_texts)
+    whole_grid = plan.grid_of_options(file, set_texts, grid_texts)
     options = SweepOptions(plan.keys_of(whole_grid), tuple(over), csv=True, grid=whole_grid)
     plan.check_over(options.over, options.keys)
 
@@ -121,10 +121,10 @@ def sweep(
     if search:
         check_sampler(sampler)
         runs, failed, plan_notes = run_search(
-            file, folder, seed_text, algorithm_names, setting_texts, grid_texts, options.over, search, sampler, execute
+            file, folder, seed_text, algorithm_names, set_texts, grid_texts, options.over, search, sampler, execute
         )
     else:
-        runs, plan_notes = plan.plan_runs(file, folder, seed_text, algorithm_names, setting_texts, grid_texts)
+        runs, plan_notes = plan.plan_runs(file, folder, seed_text, algorithm_names, set_texts, grid_texts)
         failed = execute(runs)
 
     # 3. The results.
@@ -158,7 +158,16 @@ def write_document(file: Path, document: Document) -> None:
     write(file, lambda opened: opened.write(dumps(document).encode()))
 
 
-def _name_and_document(experiment: "str | Path | Document | Config") -> tuple[str, Document]:
+def setting_texts(settings: Mapping[str, object] | None) -> list[str]:
+    """{"model.hidden": 32} as `--set` has it.
+
+    Raises:
+        UserError: TOML has no such type.
+    """
+    return [f"{key}={_as_toml(value)}" for key, value in (settings or {}).items()]
+
+
+def name_and_document(experiment: "str | Path | Document | Config") -> tuple[str, Document]:
     """The experiment's name, by its file or its data; and the document, {} of a file."""
     if isinstance(experiment, Config):
         return experiment.data.label, experiment.plain()

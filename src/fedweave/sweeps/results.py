@@ -23,7 +23,7 @@ from fedweave.reports.cells import Cell, ResultTable, mean_cell, number
 from fedweave.reports.compare import headlines, over_conditions
 from fedweave.reports.conditions import Condition, conditions, settings_text
 from fedweave.reports.gains import member_gains
-from fedweave.reports.html import SelectedRuns, render
+from fedweave.reports.html import SelectedRuns, group_verdicts, render
 from fedweave.reports.recipes import training_differences
 from fedweave.reports.terminal import show_cells
 from fedweave.sweeps import choosing, figures
@@ -42,6 +42,7 @@ COLUMNS = {
     "global/{}": "final global test",
     "local/{}": "final local test",
     "fairness/worst_{}": "worst client",
+    "shelf/local/{}": "alone, shelf",
 }
 OF_POSITIVE = {  # additional columns if the selection metric is of a positive class
     "best_val/pooled/{}": "pooled then",
@@ -133,6 +134,7 @@ def finish(
         else:
             console.print(line, highlight=False, markup=False)
             above.append(line)
+    notes += group_verdicts(compared)
     warnings = []
     for same_condition in choosing.groups_by_condition(compared, condition_keys):
         warnings += training_differences(same_condition)

@@ -115,10 +115,19 @@ def check_sampler(sampler: str) -> None:
             f"{', '.join(SAMPLERS)}.",
             code="config.unknown-name",
         )
+    check_optuna("--search")
+
+
+def check_optuna(what: str) -> None:
+    """Raise an error if Optuna is not installed, which `what` needs.
+
+    Raises:
+        UserError: explains how to install it.
+    """
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        raise UserError("--search needs Optuna: pip install 'fedweave[search]'.") from error
+        raise UserError(f"{what} needs Optuna: pip install 'fedweave[search]'.", code="user.no-optuna") from error
 
 
 def run_search(

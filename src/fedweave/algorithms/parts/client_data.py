@@ -17,15 +17,19 @@ from torch import Tensor
 
 from fedweave.algorithms.parts.needs import Needs
 from fedweave.algorithms.parts.part import Context, Part
+from fedweave.algorithms.parts.training import Training
 from fedweave.core import mechanism, random
 from fedweave.core.bounds import CountOrNone, Fraction
 from fedweave.core.federation import Client, Federation, Sends, Step, on_client
 from fedweave.core.graph import TRAIN
 from fedweave.core.graph_arrays import GraphArrays, dense
+from fedweave.core.model import Model
 from fedweave.core.tree import Tree
+from fedweave.errors import ConfigError
 from fedweave.learn import class_counts
 
 COUNTS = "class_counts"  # reveals labels
+BIAS = "bias"  # of a layer
 _MAX_EXAMPLES = 1 << 40  # of a client and a class; the sum of 2^23 clients fits
 _REVEALS = "how many training examples of each class all members have together"
 
@@ -36,11 +40,14 @@ class ClassCounts(Part):
     clients, instead of each client's own. Clients add up these counts once, before the first round, by secure
     aggregation: no one learns a single client's counts. The server sends the sum to all clients.
 
+    start_bias:  whether the last layer's bias starts at the logarithms of the classes' shares of all training examples,
+                 so that the first steps need not learn how rare a class is (Lin et al. 2017, section 4.1).
     require_all: the sum covers all clients.
     minimum:     fewest clients of a sum without `require_all`.
     accomplices: without `require_all`: c of P clients may work with the server; it covers more than (P + c) / 2.
     """
 
+    start_bias: bool = False
     require_all: bool = True
     minimum: Annotated[int, Field(ge=2)] = 2
     accomplices: CountOrNone = 1
@@ -57,6 +64,18 @@ class ClassCounts(Part):
     def setup(self) -> tuple[Step, ...]:
         return (self.count_classes,)
 
+    def check(self, training: Training) -> None:
+        if self.start_bias and training.loss.counts_classes:
+            raise ValueError(
+                "start_bias begins with the classes' shares, which class_weight = 'balanced' and logit_adjustment take "
+                "out of the loss; leave one of them out"
+            )
+        if self.start_bias and BIAS not in training.model[-1].init(torch.tensor(0, device="cpu")):
+            raise ValueError(
+                "start_bias sets the bias of the last layer, and this model has none there; choose a model such as "
+                "sage, gcn or gine, or leave start_bias out"
+            )
+
     def init(self, fed: Federation, w: Tree) -> Tree:
         zeros = torch.zeros(fed.classes, dtype=torch.int64, device=fed.device)  # its length is the message
         return {"classes": fed.map(self.count_classes, {"classes": zeros}).total(COUNTS)}
@@ -71,6 +90,20 @@ class ClassCounts(Part):
         graph = client.graph
         counts = class_counts(graph.y, graph.masks[TRAIN], len(message["classes"]))
         return {COUNTS: counts.clamp(max=_MAX_EXAMPLES).to(torch.int64)}
+
+    def first_weights(self, model: Model, state: Tree, w: Tree) -> Tree:
+        if not self.start_bias:
+            return w
+        last = str(len(model) - 1)
+        if BIAS not in w.get(last, {}):
+            raise ConfigError(
+                "algorithm.parts: start_bias sets the bias of the last layer, which stays at the clients here. Share "
+                "it, or leave start_bias out.",
+                code="config.share",
+            )
+        counts = state["classes"].double().clamp(min=1)  # [c]; a class without an example counts as if it had one
+        bias: Tensor = torch.log(counts / counts.sum()).to(w[last][BIAS])
+        return w | {last: w[last] | {BIAS: bias}}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
         """{"classes": the counts over all clients, int64 [c]}."""

@@ -227,6 +227,12 @@ class Composition(dict[str, Part]):
             states[name] = check_tree(f"{name}.init", "the part's state", part.init(fed, w))
         return states
 
+    def first_weights(self, model: Model, states: Tree, w: Tree) -> Tree:
+        """The weights that training starts from; each part changes those of the part before it."""
+        for name, part in self.items():
+            w = part.first_weights(model, states.get(name, {}), w)
+        return w
+
     def downloads(self, memory: Tree, at: Tensor, names: Collection[str]) -> tuple[Tree, Tree, Tree]:
         """({part: tree for all clients}, {part: tree with a row for each, [P, …]}, {"w": each client's weights}) of the
         parts in `names`, without empty trees (see `Part.download`)."""

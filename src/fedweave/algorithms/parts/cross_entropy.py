@@ -16,7 +16,7 @@ from fedweave.core.graph import TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.tree import Tree
 from fedweave.sampling.ego_graphs import Egos
-from fedweave.sampling.graphs import GraphBatches
+from fedweave.sampling.graphs import GraphBatches, ways_of
 from fedweave.sampling.minibatches import Minibatches
 
 
@@ -117,7 +117,7 @@ class GraphCrossEntropy(Part):
         self.sampler.check(training.model)
 
     def draw(self, model: Model, graph: Graph, key: Tensor, steps: int) -> Tree:
-        return self.sampler.batches(graph, key, steps)
+        return self.sampler.batches(graph, key, steps, ways_of(model))
 
     def min_examples(self, graph: Graph, steps: int) -> int:
         return self.sampler.min_examples(graph, steps)

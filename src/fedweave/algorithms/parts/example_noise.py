@@ -21,7 +21,7 @@ from fedweave.core.model import Model
 from fedweave.core.tree import Tree, add, leaves, map_leaves, nest
 from fedweave.learn import PLAIN
 from fedweave.ops.sparse import dense
-from fedweave.sampling.graphs import GraphBatches
+from fedweave.sampling.graphs import GraphBatches, ways_of
 
 _AT_ONCE = 64  # examples whose gradients are in memory at the same time
 Loss = Callable[[Tree, Tree], Tensor]
@@ -90,7 +90,7 @@ def _examples(model: Model, graph: Graph) -> tuple[Loss, Tree]:
     if graph.graph_of is not None:
         single = GraphBatches(1)
         count = len(graph.y)
-        items = single.batches(graph, random.key(0, graph.device), count)
+        items = single.batches(graph, random.key(0, graph.device), count, ways_of(model))
         # A pass over the training examples ends after their number; later draws repeat them and must not count.
         repeats = torch.arange(count, device=graph.device) >= graph.masks[TRAIN].sum()
         items["weight"] = items["weight"].masked_fill(repeats[:, None], 0.0)

@@ -343,6 +343,10 @@ class Part(Settings):
         """The part's state before the first round; w: the first weights."""
         return {}
 
+    def first_weights(self, model: Model, state: Tree, w: Tree) -> Tree:
+        """The weights that training starts from, instead of the first weights w of `model`; state: from `init`."""
+        return w
+
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, ...]:
         """What `ctx.downloaded` has at the P called clients: a tree for all of them, and a tree with leaves [P, …], a
         row for each. A part with `receive` adds a third tree, leaves [P, …]: what each client gets instead of the

@@ -175,8 +175,9 @@ def cuts(model: Model, exchanges: int, at: Sequence[int] = ()) -> tuple[int, ...
     layers = tuple(passing[number - 1] for number in chosen)
     if layers and any(layer.collects for layer in model[layers[0] + 1 :]):
         raise ValueError(
-            "parties keep the outputs of the layers before the first exchange, but this model (gprgnn) also collects "
-            "the outputs of later ones; set exchanges = 1, which is after the last of them, or choose model gcnii"
+            "parties keep the outputs of the layers before the first exchange, but this model (gprgnn, or one with "
+            "model.jump) also collects the outputs of later ones; set exchanges = 1, which is after the last of them, "
+            "or choose model gcnii"
         )
     return layers
 

@@ -37,11 +37,12 @@ from fedweave.experiment.config.toml import Document, check_keys, section
 
 if TYPE_CHECKING:
     from fedweave.core.links import Links
+    from fedweave.partition.folds import Fold
     from fedweave.partition.forgetting import Forget
     from fedweave.partition.noise import Noise
 
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model that is built only to check its settings
-DECODER = "dot"  # how links are scored where [model] does not say
+DECODER, OF_FEATURES = "dot", "cosine"  # how links are scored where [model] does not say, and of nodes with features
 TUNE = "tune"  # the key of [algorithm] that lists values for `fedweave sweep` to try
 FOR_SWEEPS = "algorithm.tune: values that `fedweave sweep` tries"
 _MAX_NAMES = 9  # plug-ins that a hint names
@@ -52,12 +53,12 @@ _ON_GPUS = " What computes is engine.device, such as 'cuda'; of a site, [site] d
 
 @dataclass(frozen=True, repr=False)
 class Config:
-    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise` is None where
-    the document has no [noise], `forget` where it has no [forget]; `external` and `min_external` are settings of [data]
-    for all kinds of data (`partition.external`); `member_models` are the models that members have instead of `model`;
-    `links` states how links are the examples, if [data] task does, and `decoder` how [model] scores them
-    (`models.links`); `learned` states whether nodes have a column each instead of their features
-    (`datasets.triples.with_node_columns`)."""
+    """One run, resolved: every key has its value. `folder` is the user's `[data] path` or None; `noise`, `forget` and
+    `fold` are None where the document has no such section; `external` and `min_external` are settings of [data] for all
+    kinds of data (`partition.external`); `member_models` are the models that members have instead of `model`; `links`
+    states how links are the examples, if [data] task does, and `decoder` how [model] scores them (`models.links`);
+    `learned` states whether nodes have a column each instead of their features (`datasets.triples.with_node_columns`).
+    """
 
     general: General
     data: Choice
@@ -70,6 +71,7 @@ class Config:
     pay: PaySettings = field(default_factory=PaySettings)
     noise: "Noise | None" = None
     forget: "Forget | None" = None
+    fold: "Fold | None" = None
     external: str = "refuse"
     min_external: int = 1
     member_models: MemberModels = field(default_factory=MemberModels)
@@ -138,6 +140,8 @@ class Config:
             document["noise"] = asdict(self.noise)
         if self.forget is not None:
             document["forget"] = {key: [*names] for key, names in asdict(self.forget).items() if names}
+        if self.fold is not None:
+            document["fold"] = asdict(self.fold)
         return {**document, "privacy": {}}
 
     def check_made(self) -> None:
@@ -164,7 +168,7 @@ def resolve(document: Document) -> Config:
     faults, values = Faults(ConfigError), Record()
     general = field_parameters(General)
     with faults:
-        valid = [*general, *REGISTRIES, "evaluation", "pay", "noise", "forget", "privacy"]
+        valid = [*general, *REGISTRIES, "evaluation", "pay", "noise", "forget", "fold", "privacy"]
         check_keys("", document, valid, hint=partial(_hint_at_sections, document))
     with faults:
         values["general"] = General(**check_values("", document, general))
@@ -177,7 +181,8 @@ def resolve(document: Document) -> Config:
     with faults:
         is_of_links = section(document, "data").get("task") == "links"
         is_of_graphs = _has_small_graphs(values.get("data"), values.get("folder"))
-        values |= _resolve_model(section(document, "model"), is_of_links, is_of_graphs)
+        decoder = _default_decoder(values) if is_of_links else None
+        values |= _resolve_model(section(document, "model"), decoder, is_of_graphs)
     links = values.get("links")
     with faults:
         algorithm = choose_plugin("algorithm", section(document, "algorithm"))
@@ -212,6 +217,11 @@ def resolve(document: Document) -> Config:
             from fedweave.partition.forgetting import Forget
 
             values["forget"] = Forget(**_section_values(document, "forget", Forget))
+    with faults:
+        if "fold" in document:
+            from fedweave.partition.folds import Fold
+
+            values["fold"] = Fold(**_section_values(document, "fold", Fold))
     faults.refuse()
 
     # 3. What sections demand of each other.
@@ -283,17 +293,25 @@ def _resolve_data(table: Document) -> Record:
     }
 
 
-def _resolve_model(table: Document, is_of_links: bool, is_of_graphs: bool) -> Record:
-    """The values of `Config` that [model] sets: the decoder if links are the examples, the model, and those in `each`
-    and `members`. A table in these without a name is [model] with other values. Where [model] has no other keys, the
-    first of `each` is its model.
+def _default_decoder(values: Record) -> str:
+    """The decoder of links where [model] names none: cosines of what a model makes of features, and products of vectors
+    that are learned, or that recommend items, as is usual for these."""
+    links = values.get("links")
+    recommends = links is not None and links.users is not None
+    return DECODER if recommends or values.get("learned") else OF_FEATURES
+
+
+def _resolve_model(table: Document, default_decoder: str | None, is_of_graphs: bool) -> Record:
+    """The values of `Config` that [model] sets: the decoder if links are the examples, so that there is a default one,
+    the model, and those in `each` and `members`. A table in these without a name is [model] with other values. Where
+    [model] has no other keys, the first of `each` is its model.
 
     Raises:
         ConfigError: a key or a value is not valid.
     """
     base = dict(table)
-    decoder = base.pop("decoder", DECODER) if is_of_links else DECODER
-    if is_of_links:
+    decoder = DECODER if default_decoder is None else base.pop("decoder", default_decoder)
+    if default_decoder is not None:
         from fedweave.models.links import DECODERS
 
         if decoder not in DECODERS:

@@ -87,10 +87,10 @@ class EvaluationSettings(Judging):
     patience: rounds without an improvement of the selection metric on validation examples, after which the run ends;
               0: the run has all its rounds.
     min_delta: what an improvement must exceed.
-    features: whether to compare the models with a logistic regression on features without the graph ("features/…" in
-              the summary): "auto" where that costs little. For one regression on all clients' data, that means up to
-              100 million nonzero features times classes; for one per client, up to 40 clients times classes. Only for
-              simulations.
+    shelf:    whether to measure what members reach alone with the tools on their shelf, such as gradient boosting
+              ("shelf/…" in the summary), and, for all members' examples together, what a pool would: true with up to
+              200 trees and 100,000 training examples; "auto" with what takes about ten seconds of one core each, so
+              that fewer examples may be drawn, which the result says. Only for simulations.
     alone: whether the same model is also trained at each member alone, after the last round, which shows what joining
               brings ("alone/…" in the summary; `experiment.runs.alone`): with the run's data, splits, seed and learning
               settings, and early stopping for each member. "auto": in simulations of 2 to 100 members with an algorithm
@@ -106,13 +106,13 @@ class EvaluationSettings(Judging):
     clients: Annotated[int, Field(ge=0)] = 0
     patience: Annotated[int, Field(ge=0)] = 0
     min_delta: Annotated[float, Field(ge=0), Beside("patience")] = 0.0
-    features: bool | Literal["auto"] = "auto"
+    shelf: bool | Literal["auto"] = "auto"
     alone: bool | Literal["auto"] = "auto"
 
     def plain(self) -> Record:
         """See `Judging.plain`; leaves out defaults."""
         defaults: Record = {"intervals": 0.0, "clients": 0, "patience": 0, "min_delta": 0.0}
-        defaults |= {"features": "auto", "alone": "auto"}
+        defaults |= {"shelf": "auto", "alone": "auto"}
         return {key: value for key, value in super().plain().items() if key not in defaults or value != defaults[key]}
 
     @property

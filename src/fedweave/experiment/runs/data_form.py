@@ -4,7 +4,6 @@ The run's directory has it, and `predict` and `export` read it.
 """
 
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,18 +13,21 @@ import pyarrow as pa
 import scipy.sparse as sp
 
 from fedweave import datasets
+from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.target import CLASS, LABELS, NUMBER
 from fedweave.core.types import Record
 from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
+from fedweave.datasets.edges import scaling_numbers, scaling_rows
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import BY_NODES, NORMALIZE, OVER_NODES, scaling
+from fedweave.datasets.features import BY_NODES, NORMALIZE, Numbers, scaling
 from fedweave.experiment.config import Config
 from fedweave.experiment.loading import client_partition, load_data, read_and_cut
 from fedweave.experiment.runs.files import COLUMNS, damage_error, read_table, write_table
-from fedweave.partition.base import Partition
-from fedweave.partition.preparation import numbers_of
-from fedweave.partition.scaling import of_typical
+from fedweave.partition.base import Part, Partition
+from fedweave.partition.client_data import shares
+from fedweave.partition.preparation import numbers_of, scaling_record
+from fedweave.partition.scaling import of_typical, typical
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
 
@@ -36,11 +38,13 @@ class DataForm:
 
     columns, labels: names of the features and of the classes in order; () where they have none, or where only sites
     know them. example: "node", "graph" or "edge". scaling: of the features, "how", and where that depends on the run's
-    nodes "shift" and "divisor" of every column; the divisor is None for columns that become 0. edges: their attributes,
+    nodes "shift", "divisor" and, if any takes it, "asinh" of every column (`datasets.features.Numbers`); the divisor is
+    None for columns that become 0. edges: their attributes,
     `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None without edge
     attributes. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
     outputs, three rows (`Dataset.target_scale`); None of classes, and where only sites know it. numbered: the data
-    named no column, so that `columns` follow from what they hold. kinds: nodes have kinds.
+    named no column, so that `columns` follow from what they hold. kinds: nodes have kinds. structure: the fields of
+    `Dataset.structure`; None without.
     """
 
     features: int
@@ -53,6 +57,7 @@ class DataForm:
     targets: Record | None = None
     numbered: bool = False
     kinds: bool = False
+    structure: Record | None = None
 
     @property
     def outputs(self) -> int:
@@ -67,9 +72,9 @@ class DataForm:
     @property
     def edge_scaling(self) -> Record:
         """How features of edges are scaled, by the numbers of training."""
-        scaling: Record = {} if self.edges is None else self.edges.get("scaling", {})
+        scaling: Record = {"how": "none"} | ({} if self.edges is None else self.edges.get("scaling", {}))
         how = scaling.get("how", "none")
-        if how not in NORMALIZE or (how in OVER_NODES and "shift" not in scaling):
+        if how not in NORMALIZE or (how in BY_NODES and "shift" not in scaling):
             return {**scaling, "how": "none"}  # as they are handed to a site; or training had no edges
         return scaling
 
@@ -98,18 +103,13 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
         columns=() if all(map(contents.is_default_name, names)) else names,
         labels=data.labels,
         example=data.example,
-        scaling=scaling_record(how, *scaling(raw, how)) if how in BY_NODES else {"how": how},
+        scaling=scaling_record(how, scaling(raw, how)) if how in BY_NODES else {"how": how},
         edges=edge_form,
         targets=targets_form(data),
         numbered=not data.columns,
         kinds=data.node_labels is not None,
+        structure=None if data.structure is None else {**data.structure._asdict(), "kinds": list(data.structure.kinds)},
     )
-
-
-def scaling_record(how: str, shift: np.ndarray, divisor: np.ndarray) -> Record:
-    """`DataForm.scaling` by these numbers."""
-    finite = [value if math.isfinite(value) else None for value in divisor.tolist()]
-    return {"how": how, "shift": shift.tolist(), "divisor": finite}
 
 
 def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataForm:
@@ -117,14 +117,32 @@ def form_of_config(config: Config, data: Dataset, partition: Partition) -> DataF
     the numbers are a typical client's (`of_typical`)."""
     how = config.data.values.get("normalize", "none")
     edges_how = config.data.values.get("edge_normalize", "none")
+    clients = client_partition(config.algorithm, partition, data)
+    if data.edge_attrs is not None and data.edge_attrs.auto:
+        data = replace(data, edge_attrs=with_typical_scaling(data, clients.parts))
     if data.scaling == "none":  # scaled by the same numbers at all clients
         raw = _unscaled_features(config) if how in BY_NODES else None
         return form_of(data, how, raw, edges_how)
     form = form_of(data, "none", None, edges_how)
     if any(part.columns is not None for part in partition.parts):  # parties with columns of their own
         return form
-    clients = client_partition(config.algorithm, partition, data)
-    return replace(form, scaling=scaling_record(data.scaling, *of_typical(data, clients)))
+    return replace(form, scaling=scaling_record(data.scaling, of_typical(data, clients)))
+
+
+def with_typical_scaling(data: Dataset, parts: Sequence[Part]) -> EdgeAttributes | None:
+    """The attributes of the edges of `data`, whose `scaling` are the numbers of a typical one of the clients that hold
+    these parts, by which a model of all clients scales features of new edges."""
+    if data.edge_attrs is None:
+        return None
+    numbers, sizes = list[Numbers](), list[int]()
+    for share in shares(data, parts):
+        attributes = share.edge_attrs
+        if attributes is not None and attributes.total:
+            numbers.append(scaling_numbers(attributes))
+            sizes.append(attributes.total)
+    if not numbers:
+        return data.edge_attrs
+    return data.edge_attrs._replace(scaling=scaling_rows(*typical(numbers, sizes)))
 
 
 def _unscaled_features(config: Config) -> np.ndarray | sp.csr_matrix:
@@ -139,7 +157,8 @@ def _unscaled_features(config: Config) -> np.ndarray | sp.csr_matrix:
 
 
 def write_form(directory: Path, form: DataForm) -> None:
-    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.contents`), shift, divisor."""
+    """Write columns.parquet: a row for each column, its name, kind and value (`datasets.contents`), shift, divisor and
+    asinh."""
     columns = [contents.column(name) for name in form.columns or contents.default_names(0, form.features)]
     empty = [None] * form.features
     table = pa.table(
@@ -149,10 +168,12 @@ def write_form(directory: Path, form: DataForm) -> None:
             "value": pa.array([None if column.kind == "number" else column.value for column in columns], pa.string()),
             "shift": pa.array(form.scaling.get("shift", empty), pa.float64()),
             "divisor": pa.array(form.scaling.get("divisor", empty), pa.float64()),
+            "asinh": pa.array(form.scaling.get("asinh", [False] * form.features), pa.bool_()),
         }
     )
     about = {"classes": form.classes, "labels": list(form.labels), "example": form.example, "how": form.scaling["how"]}
     optional = {"edges": form.edges, "targets": form.targets, "numbered": form.numbered, "kinds": form.kinds}
+    optional["structure"] = form.structure
     about |= {key: value for key, value in optional.items() if value not in (None, False)}
     write_table(directory / COLUMNS, table.replace_schema_metadata({_ABOUT: json.dumps(about)}))
 
@@ -175,7 +196,9 @@ def read_form(directory: Path) -> DataForm | None:
             raise ValueError(f"it is of {example}s of {classes} classes, and has {len(labels)} names of classes")
         scaling: Record = {"how": about["how"]}
         if scaling["how"] in BY_NODES:
-            scaling |= {"shift": table["shift"].to_pylist(), "divisor": table["divisor"].to_pylist()}
+            scaling |= {name: table[name].to_pylist() for name in ("shift", "divisor")}
+            if "asinh" in table.column_names and any(table["asinh"].to_pylist()):
+                scaling["asinh"] = table["asinh"].to_pylist()
         return DataForm(
             features=len(names),
             classes=classes,
@@ -187,6 +210,7 @@ def read_form(directory: Path) -> DataForm | None:
             targets=check_targets(about.get("targets")),
             numbered=about.get("numbered") is True,
             kinds=about.get("kinds") is True,
+            structure=about.get("structure"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise damage_error(path, f"{type(error).__name__} {error}") from error

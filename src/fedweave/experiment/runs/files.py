@@ -37,7 +37,7 @@ COLUMNS = "columns.parquet"  # the columns and classes of the run's data (`exper
 MOTIFS, CONTRIBUTIONS = "motifs.parquet", "contributions.parquet"
 PREDICTIONS, NEW_PREDICTIONS = "predictions.parquet", "new-predictions.parquet"  # of the run's own examples, of others
 PAIRS_SCORED, TOP_PAIRS = "pairs.parquet", "top-pairs.parquet"  # of runs on links: a table of pairs, pairs of a node
-EMBEDDINGS = "embeddings.parquet"  # what the last layer of models reads
+EMBEDDINGS, NEW_EMBEDDINGS = "embeddings.parquet", "new-embeddings.parquet"  # scores, and what the last layer reads
 EARLIER = "earlier-predictions.parquet"  # at a site: what the last but one `sites predict`, or an older model, left
 KINDS = (b"node kinds", b"edge kinds")  # metadata of motifs.parquet: JSON lists of names, empty where kinds are numbers
 PAIRS = "pairs.npz"  # what is known of every two clients; only where there is something
@@ -50,16 +50,19 @@ RUN = "run.json"  # of a run between sites: which run of the project it is
 PARTS = "checkpoint/rows"  # folder of rows that a large table of an unfinished run has got since (`saving.Growing`)
 OF_A_RUN = (CONFIG, COLUMNS, PARTITION, METRICS, LEDGER, EARLIER_LEDGER, MOTIFS, PAIRS, CHECKPOINT, PARTS, SUMMARY, RUN)
 EXPORT, STATEMENT, FORGOTTEN = "export", "statement", "forgotten"  # folders
+FOLDS = "folds"  # folder of runs that each leave the labels of one fold out (`experiment.runs.fold_runs`)
 OF_MODEL = (
     CONTRIBUTIONS,
     "report.html",
     PREDICTIONS,
     NEW_PREDICTIONS,
     EMBEDDINGS,
+    NEW_EMBEDDINGS,
     PAIRS_SCORED,
     TOP_PAIRS,
 )  # written from the models of a run, and removed when it is resumed
-OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), EXPORT, STATEMENT, FORGOTTEN)
+FOLDERS = (EXPORT, STATEMENT, FORGOTTEN, FOLDS)
+OF_COMMANDS = (*OF_MODEL, *(f"compliance.{kind}" for kind in ("html", "pdf", "json")), *FOLDERS)
 
 _IN_SUMMARY = {
     "algorithm": str,
@@ -83,6 +86,7 @@ _IN_SUMMARY = {
     "target": str,
     "outputs": int,
     "chosen_round": int,
+    "shelf": dict,
 }
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"

@@ -12,16 +12,18 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.target import LABELS, LOG
 from fedweave.core.types import Record, Values
 from fedweave.datasets import contents, npz, tu_files
-from fedweave.datasets.base import EDGE_ARRAYS, Dataset
+from fedweave.datasets.base import EDGE_ARRAYS, Dataset, Structure
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.column_names import OF_EDGES
 from fedweave.datasets.columns import AUTO, TrainingValues
+from fedweave.datasets.edges import scaling_rows
 from fedweave.datasets.external import EXCHANGE
 from fedweave.datasets.features import NORMALIZE, compact
 from fedweave.datasets.folder import Folder, Members
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.lookup import identify, tu_names
 from fedweave.datasets.settings import CommonSettings, DataSettings, GraphSettings
+from fedweave.datasets.structure import with_places
 from fedweave.datasets.table_files import find, read
 from fedweave.datasets.targets import Targeted
 from fedweave.errors import DataError
@@ -37,7 +39,7 @@ def _settings_of(kind: type) -> set[str]:
 
 
 # Settings that do not affect how new tables are read, because the form of the run's data has what they ask for.
-_IN_FORM = {"edge_normalize", "classes", "labels", "favorable", "sens_feature", "external"}
+_IN_FORM = {"edge_normalize", "structure", "classes", "labels", "favorable", "sens_feature", "external"}
 _IN_FORM |= _settings_of(CommonSettings) | _settings_of(GraphSettings)
 # Settings that a model keeps: how tables are read, and what new tables are compared by.
 _MODEL_SETTINGS = _settings_of(DataSettings) | {"owner", "edge_owner", "unreadable"}
@@ -73,8 +75,7 @@ class InputFormat:
         edges, attributes = form.edges, None
         if edges is not None:
             scaling = edges.get("scaling", {})
-            divisors = [divisor or 0.0 for divisor in scaling.get("divisor", ())]
-            numbers = tuple(zip(scaling.get("shift", ()), divisors, strict=True))
+            numbers = scaling_rows(*(scaling.get(name, ()) for name in ("shift", "divisor", "asinh")))
             attributes = EdgeAttributes.of_form(edges, ports)
             attributes = attributes._replace(columns=tuple(edges.get("columns", ())), scaling=numbers)
         return cls(settings, external, form, attributes, form.numbered, form.kinds)
@@ -148,6 +149,10 @@ def load_new_data(run: InputFormat, path: Path, lenient: bool = False) -> ModelD
             "note: %s: other members are not asked about new nodes here; what they know counts as nothing", path
         )
     form = run.form
+    structure = None
+    if form.structure is not None:
+        structure = Structure(**{**form.structure, "kinds": tuple(form.structure["kinds"])})
+        data = with_places(data, structure.kinds, structure.seed)
     scaling = form.scaling if form.scaling["how"] in NORMALIZE else {"how": "none"}  # as handed to a site
 
     def arrange(data: Dataset) -> Dataset:
@@ -167,6 +172,7 @@ def load_new_data(run: InputFormat, path: Path, lenient: bool = False) -> ModelD
             labels=tuple(form.labels),
             target_scale=form.target_scale,
             columns=tuple(run.columns),
+            structure=structure,
             public=np.zeros((3, data.examples), bool),
         )
 

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -60,7 +61,6 @@ from fedweave.experiment.runs.files import (
     write,
     write_table,
 )
-from fedweave.experiment.runs.link_references import link_references
 from fedweave.experiment.runs.resuming import (
     Interrupted,
     Stop,
@@ -73,8 +73,9 @@ from fedweave.experiment.runs.resuming import (
 from fedweave.experiment.runs.saving import LAST_ONLY, Growing, Ready, RunFiles, Sites, rows_to_keep
 from fedweave.experiment.runs.trained import partition_columns
 from fedweave.experiment.runs.warm import WarmStart, begin, earlier_ledgers
-from fedweave.experiment.runs.without_graph import rows_of, without_graph
-from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.experiment.shelf.pair_scores import link_references
+from fedweave.experiment.shelf.runs import shelf_of_run
+from fedweave.metrics.measured import METRICS_SCHEMA, of_splits
 from fedweave.metrics.selection import ALONE, TARGET_SPREAD, Judging, selection_metric_of
 from fedweave.partition.scaling import distance_of_targets
 from fedweave.privacy.accountant import bounds
@@ -100,6 +101,25 @@ class RunObserver(Protocol):
 
     def end(self) -> None:
         """Training is over, or has failed."""
+
+
+class Quiet:
+    """Watches a run and prints nothing (`RunObserver`)."""
+
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+        pass
+
+    def step(self, reached: Checkpoint) -> None:
+        pass
+
+    def alone(self, done: int, rounds: int) -> None:
+        pass
+
+    def stopping(self, number: int) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
 
 
 def build_simulation(config: Config) -> Built:
@@ -212,6 +232,9 @@ def running(
                 raise
             finally:
                 watch.end()
+        if not files.shelf and isinstance(built, Built):  # a session before this one ended just before its summary
+            enabled, seed = config.evaluation.shelf, config.general.seed
+            files.shelf = shelf_of_run(built, judging, enabled, files.reached.summary, seed).facts()
         summary = _summary(config, built, files, directory, origin.notes, peak_memory)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
@@ -309,14 +332,16 @@ def _train(
         seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary
         if step.last and isinstance(built, Built):  # sites' examples are not here
-            if built.data.links is not None:
-                references = link_references(built)
-            else:
-                references = without_graph(built, judging, config.evaluation.features, summary)
-                distance = distance_of_targets(built.data, built.partition) if len(built.fed.clients) > 1 else None
-                if distance is not None:
-                    references[TARGET_SPREAD] = distance
-            files.add(rows_of(step.round, references), step.last)
+            shelf = shelf_of_run(built, judging, config.evaluation.shelf, summary, general.seed)
+            references = shelf.metrics | (link_references(built) if built.data.links is not None else {})
+            distance = None
+            if built.data.links is None and len(built.fed.clients) > 1:
+                distance = distance_of_targets(built.data, built.partition)
+            if distance is not None:
+                references[TARGET_SPREAD] = distance
+            of_test = {name: np.array([np.nan, np.nan, value]) for name, value in references.items()}
+            files.add(pa.concat_tables([of_splits(step.round, of_test), shelf.rows(step.round)]), step.last)
+            files.shelf = shelf.facts()
             summary = summary | references
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
         watch.step(replace(files.reached, summary=step.summary))
@@ -418,6 +443,7 @@ def _summary(
         "init_from": init_from or None,
         "privacy": _epsilons(protected) or None,
         "privacy_total": _epsilons(*earlier, protected) if earlier else None,  # with the runs that it began from
+        "shelf": files.shelf or None,
         "metrics": {name: _finite(value) for name, value in last.summary.items() if name != ALONE_SECONDS},
     }
     return {key: value for key, value in entries.items() if value is not None}

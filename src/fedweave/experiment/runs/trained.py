@@ -174,6 +174,12 @@ class Trained:
         return weights[client]
 
 
+def chosen_models(run: Trained, client: str | None, which: str | None) -> Mapping[str, Tree]:
+    """{client: its weights} of all clients, or only of `client`; by default of the model that it uses."""
+    which = which or "personal"
+    return run.models(which) if client is None else {client: run.model_of(which, client)}
+
+
 def finished_config(directory: Path) -> Config:
     """The configuration of the finished run in `directory`.
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from fedweave.apply.forgetting_record import BEFORE, EXACT, FAST, KIND, Forgetting, new_folder
 from fedweave.apply.model_comparison import Outcome, compare_models, losses, separation_of
-from fedweave.apply.outputs import outputs_of
 from fedweave.apply.scorer import Scorer, scorer_file
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.graph_arrays import DTYPES
@@ -23,6 +22,7 @@ from fedweave.datasets.external import REFUSE
 from fedweave.errors import UserError
 from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import SCORER
+from fedweave.experiment.runs.outputs import outputs_of
 from fedweave.metrics.selection import AUTO, PLAIN, RARE_OF_TWO
 from fedweave.models.edge_settings import add_ports, has_ports
 from fedweave.partition.forgetting import names_of

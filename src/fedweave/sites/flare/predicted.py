@@ -15,8 +15,7 @@ from torch import Tensor
 from fedweave.algorithms.deployment import deployable
 from fedweave.apply.histograms import columns_of, reference
 from fedweave.apply.link_predictions import read_pairs, score_pairs
-from fedweave.apply.outputs import probabilities
-from fedweave.apply.prediction_table import Predicted, ends_of, predictions_table
+from fedweave.apply.prediction_table import ends_of, predictions_table
 from fedweave.apply.predictions import links_table
 from fedweave.apply.scorer import scorer_of
 from fedweave.core.algorithm import capabilities
@@ -30,6 +29,7 @@ from fedweave.errors import CallRefused, FedweaveError, UserError
 from fedweave.experiment.runs.data_form import DataForm, read_form, write_form
 from fedweave.experiment.runs.files import EARLIER, HISTOGRAMS, PAIRS_SCORED, PREDICTIONS, SCORER, write_table
 from fedweave.experiment.runs.new_data import InputFormat
+from fedweave.experiment.runs.outputs import Predicted, probabilities
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
 from fedweave.sites.flare.folder import fields

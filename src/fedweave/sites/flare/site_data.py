@@ -17,12 +17,14 @@ from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.external import EXCHANGE, REFUSE
+from fedweave.datasets.features import AUTO
 from fedweave.datasets.folder import Folder
 from fedweave.datasets.graph_folder import GraphFolder, check_name_settings, is_of_graphs
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import as_links, has_split
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.settings import CommonSettings, DataSettings
+from fedweave.datasets.structure import filled
 from fedweave.datasets.triples import Triples, holds_triples
 from fedweave.errors import ConfigError, DataError
 from fedweave.experiment.runs.data_form import DataForm, form_of
@@ -78,7 +80,7 @@ def load_unscaled(site: SiteData, folder: Path) -> Dataset:
 
 def load_tables(site: SiteData, folder: Path) -> Dataset:
     """A site's data in the columns that models read, with the numbers of its tables."""
-    unscaled = load_unscaled(site, folder)
+    unscaled = filled(load_unscaled(site, folder))
     if site.edge_normalize == "none":
         return unscaled
     return replace(unscaled, edge_attrs=_as_written(site, folder).edge_attrs)
@@ -177,12 +179,15 @@ def _graph(
 ) -> SiteGraph:
     """The data at `path`, by the steps of `partition.preparation`; training_form: see `hold`."""
     edges: Record = {"how": site.edge_normalize} if training_form is None else training_form.edge_scaling
-    data = _with_scaled_edges(path, site, folder or path.parent, links or Links(), edges)
+    late = edges["how"] == AUTO  # after columns of edges to other sites' nodes are made of them
+    data = _with_scaled_edges(path, site, folder or path.parent, links or Links(), {"how": "none"} if late else edges)
     if site.external == REFUSE:
         check_inside(data)
     if not data.node_names and site.external == EXCHANGE:
         refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
     unscaled = with_external_columns(data, site.external)
+    if late:
+        unscaled = with_scaled_edges(unscaled, edges, training_end(unscaled))
     return SiteGraph(with_scaled_nodes(unscaled, nodes_scaling(site, training_form)), unscaled)
 
 
@@ -237,8 +242,13 @@ def _with_scaled_edges(path: Path, site: SiteData, folder: Path, links: Links, e
         names = np.array(names_of(data))
         listed, _ = names_among(names.tolist(), read_ids(folder / site.forget, "data.forget"))
         data = without_ids(data, names[listed].tolist())
+    return with_scaled_edges(data, edges, training_end(data)) if late else data
+
+
+def training_end(data: Dataset) -> float:
+    """The last time of training; infinite where examples are not split by time."""
     times = None if data.edge_attrs is None else data.edge_attrs.split_times
-    return with_scaled_edges(data, edges, math.inf if times is None else times[0]) if late else data
+    return math.inf if times is None else times[0]
 
 
 def with_classes(path: Path, data: Dataset, site: SiteData) -> Dataset:

@@ -22,6 +22,7 @@ from fedweave.datasets.features import by_holder
 from fedweave.datasets.leakage import has_sens
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import by_relation
+from fedweave.datasets.structure import filled
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Config, Document, parameters, registry, resolve
 from fedweave.experiment.loading import add_external_columns, read_and_cut
@@ -34,6 +35,7 @@ from fedweave.experiment.stages import Configured
 from fedweave.partition.base import Partition, client_ids
 from fedweave.partition.client_data import global_test_part, shares
 from fedweave.partition.external import outside_edges, with_ids
+from fedweave.partition.preparation import with_scaled_edges
 from fedweave.sites.flare.requests import SERVER
 from fedweave.sites.flare.sitefile import FINE, LEARNED, SITE_FILE, read_site_file, write_site_file
 from fedweave.sites.operation.running import number_of
@@ -103,6 +105,12 @@ def hand_out(
             'test are not supported. Set it to "own", and remove the global test from [partition].',
             code="config.target-scale",
         )
+    if data.structure is not None and partition.test is not None and config is not None and config.external != REFUSE:
+        raise ConfigError(
+            "data.structure: beside columns of edges between sites (data.external), a global test has none of its "
+            "graph's structure. Remove the global test from [partition], or structure.",
+            code="config.structure",
+        )
     if data.links is not None and partition.test is not None:
         raise ConfigError(
             "partition: a global test of links is not supported between sites; each site tests on its own links. "
@@ -112,6 +120,10 @@ def hand_out(
     links, data = data.links, data if data.links is None else by_relation(data)
     part, external = global_test_part(data, partition), REFUSE if config is None else config.external
     scaling, data = data.scaling, replace(data, scaling="none")  # each site scales by its site.toml
+    edge_scaling: Record = {}
+    if data.edge_attrs is not None and data.edge_features:
+        edge_scaling = {"edge_normalize": "auto" if data.edge_attrs.auto else "none"}
+        data = replace(data, edge_attrs=data.edge_attrs._replace(auto=False))
     features: Record = {}
     if config is not None and config.learned:  # the sites number these columns themselves
         features = {"features": LEARNED}
@@ -133,8 +145,9 @@ def hand_out(
         called: Record = {"labels": list(data.labels)} if data.labels else {"classes": data.classes}
         called = called if data.target == CLASS else data.target_settings
         called |= features | ({} if links is None else _links(links))
-        about: Record = {"path": DATA, **called, "random_id": client, **across}
+        about: Record = {"path": DATA, **called, "random_id": client, **across, **edge_scaling}
         about |= {} if data.edge_attrs is None else {"loops": "keep"}
+        about |= {} if data.structure is None else {"structure": list(data.structure.kinds)}
         if any(map(has_sens, (share, *tests))):  # the configuration has allowed this for the whole
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
@@ -144,9 +157,16 @@ def hand_out(
         test = by_holder(replace(raw, scaling=across["normalize"]))
         for site in sites:  # a site scales it itself, unless it lacks columns of edges between sites
             npz.write(raw if external == REFUSE else test, project / site / TEST)
-        npz.write(test, project / SERVER / TEST)
+        npz.write(_complete(test, edge_scaling), project / SERVER / TEST)
     for role, share in zip(partition.held, shares(whole, [*partition.held.values()]), strict=True):
-        npz.write(by_holder(replace(share, ids=(), scaling=across["normalize"])), project / SERVER / f"{role}.npz")
+        scaled = by_holder(replace(share, ids=(), scaling=across["normalize"]))
+        npz.write(_complete(scaled, edge_scaling), project / SERVER / f"{role}.npz")
+
+
+def _complete(data: Dataset, edge_scaling: Record) -> Dataset:
+    """The data of the server with features of edges scaled as a site scales its own, and columns of structure."""
+    scaled = with_scaled_edges(data, {"how": edge_scaling.get("edge_normalize", "none")})
+    return replace(filled(scaled), structure=None)  # a file of the server is read as it is
 
 
 class Observed:

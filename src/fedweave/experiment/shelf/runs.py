@@ -1,0 +1,240 @@
+"""The shelf in a simulated run: each member's own, and the same on all members' examples together."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import scipy.sparse as sp
+
+from fedweave.core import random
+from fedweave.core.graph import TEST, TRAIN
+from fedweave.core.target import is_labeled
+from fedweave.core.types import Record
+from fedweave.datasets.base import Dataset
+from fedweave.experiment.build import Built
+from fedweave.experiment.shelf.columns import columns_of
+from fedweave.experiment.shelf.members import Effort, Examples, Judge, Shelf, fit_shelf, seconds_of, tested
+from fedweave.experiment.shelf.pairs import PairExamples, fit_pair_shelf, pair_examples
+from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.metrics.selection import OF_RANKS, SHELF, Judging, metrics_of, positive_class, selection_metric_of
+from fedweave.partition.base import client_ids
+from fedweave.partition.client_data import global_test_part, pool_clients, shares
+
+LOCAL, POOLED = "local", "pooled"
+AUTO_SECONDS = 10.0  # of one core, about, that "auto" spends on the members' shelves and on the pooled one
+AUTO_ENTRIES = 1e8  # numbers in all members' columns up to which "auto" makes them
+AUTO_MOLECULES = 1_600  # whose descriptors "auto" computes
+# From the most to the least that a shelf computes; "auto" takes the first that fits into `AUTO_SECONDS`.
+EFFORTS = (
+    *(Effort(rows=rows) for rows in (100_000, 30_000, 10_000, 3_000)),
+    *(Effort(trees, 3_000) for trees in (100, 50, 25, 0)),
+    Effort(0, 1_000),
+)
+
+
+@dataclass(frozen=True)
+class ShelfResult:
+    """What shelves reach on test examples.
+
+    metrics: {"shelf/local/auc": mean over members, "shelf/pooled/auc": the same of one shelf on all members' examples}.
+    members: {metric: {member: value}}. tools: {"local": {tool: members whose validation examples chose it}, "pooled":
+    likewise}. drawn: a sentence on what was left out to save time, "" for nothing. seconds: of the processor.
+    """
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    members: dict[str, dict[str, float]] = field(default_factory=dict)
+    tools: dict[str, dict[str, int]] = field(default_factory=dict)
+    drawn: str = ""
+    seconds: float = 0.0
+
+    def rows(self, round: int) -> pa.Table:
+        """The members' values as rows of metrics.parquet, "shelf/auc" of each member."""
+        rows = list[Record]()
+        for name, values in self.members.items():
+            for member, value in values.items():
+                about = {"round": round, "client": member, "split": "test", "metric": f"{SHELF}/{name}"}
+                rows.append(about | {"value": value})
+        return pa.Table.from_pylist(rows, METRICS_SCHEMA)
+
+    def facts(self) -> Record:
+        """The entry "shelf" of summary.json; {} without a shelf."""
+        if not self.metrics:
+            return {"drawn": self.drawn} if self.drawn else {}
+        drawn = {"drawn": self.drawn} if self.drawn else {}
+        return {**self.tools, **drawn, "seconds": self.seconds}
+
+
+def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: Record, seed: int) -> ShelfResult:
+    """The shelf of every evaluated member, and of all members' examples together, by the selection metric of the run.
+
+    It is empty where no member has training examples or columns. Members without test examples are tested on the global
+    test set. Of parties that hold columns of the same nodes, those with labels have a shelf of their own columns and
+    edges; the pooled one has the columns and edges of all. enabled: False for none, True for all that
+    `Effort` allows, "auto" for what takes about `AUTO_SECONDS`. metrics: of the run's summary.
+    """
+    start = time.process_time()
+    data, partition = built.data, built.partition
+    if enabled is False or (enabled == "auto" and AUTO_SECONDS <= 0):
+        return ShelfResult()
+    names = client_ids(len(partition.parts), partition.names)
+    evaluated = built.fed.evaluated_clients or names
+    judge = Judge(selection_metric_of(metrics), positive_class(judging, metrics), data.outputs)
+    seeds = {name: random.fold_bits(random.root(seed), "shelf", name) for name in (POOLED, *names)}
+    raw = replace(data, scaling="none")  # tools scale for themselves, and pooled columns stay in one unit
+    parts = zip(names, shares(raw, partition.parts), strict=True)
+    if data.links is not None:
+        links = {name: pair_examples(share) for name, share in parts}
+        result = _of_links(links, evaluated, judge, seeds)
+    elif enabled == "auto" and _entries(data) > AUTO_ENTRIES:
+        result = _Values({}, {}, "left out, because its columns would not fit into memory easily")
+    else:
+        described = enabled is True or data.examples <= AUTO_MOLECULES
+        examples = {name: examples_of(share, described) for name, share in parts}
+        result = _of_examples(built, examples, evaluated, judge, seeds, enabled, described)
+    summary, members = dict[str, float](), dict[str, dict[str, float]]()
+    for which, of_members in result.values.items():
+        for metric in (*metrics_of(data.target, data.classes), *OF_RANKS):
+            known = dict[str, float]()
+            for name, values in of_members.items():
+                if not math.isnan(values.get(metric, math.nan)):
+                    known[name] = values[metric]
+            if known:
+                summary[f"{SHELF}/{which}/{metric}"] = float(np.mean([*known.values()]))
+            if which == LOCAL:
+                members[metric] = known
+    tools = {which: dict(Counter(titles).most_common()) for which, titles in result.titles.items() if titles}
+    return ShelfResult(summary, members, tools, result.drawn, time.process_time() - start)
+
+
+def examples_of(share: Dataset, with_descriptors: bool = True) -> Examples:
+    """The examples of a member that holds `share`, whose `public` is its split, with the columns of `columns_of`."""
+    return Examples(columns_of(share, with_descriptors), share.y, np.asarray(share.public))
+
+
+class _Values(NamedTuple):
+    """What `shelf_of_run` sums up. values: {"local" or "pooled": {member: its metrics}}. titles: likewise the
+    tools that validation chose."""
+
+    values: dict[str, dict[str, Record]]
+    titles: dict[str, list[str]]
+    drawn: str = ""
+
+
+def _of_links(
+    members: Mapping[str, PairExamples], evaluated: Sequence[str], judge: Judge, seeds: Mapping[str, int]
+) -> _Values:
+    values, titles = {LOCAL: dict[str, Record](), POOLED: dict[str, Record]()}, {LOCAL: list[str](), POOLED: []}
+    pooled = fit_pair_shelf([*members.values()], judge, seeds[POOLED], Effort())
+    for name in evaluated:
+        for which in (LOCAL, POOLED):
+            shelf = pooled
+            if which == LOCAL:
+                shelf = fit_pair_shelf([members[name]], judge, seeds[name], Effort())
+            pairs = {} if shelf is None else shelf.values(members[name], judge, TEST)
+            if shelf is not None and pairs:
+                values[which][name] = judge.values_of(pairs)
+                titles[which].append(shelf.title)
+    return _Values(values, {LOCAL: titles[LOCAL], POOLED: titles[POOLED][:1]})
+
+
+def _of_examples(
+    built: Built,
+    members: Mapping[str, Examples],
+    evaluated: Sequence[str],
+    judge: Judge,
+    seeds: Mapping[str, int],
+    enabled: bool | str,
+    described: bool,
+) -> _Values:
+    values, titles = {LOCAL: dict[str, Record](), POOLED: dict[str, Record]()}, {LOCAL: list[str](), POOLED: []}
+    tests = {name: members[name] for name in evaluated}
+    if not any(map(tested, tests.values())):  # only the server tests: every member's shelf on the global test set
+        part = global_test_part(built.data, built.partition)
+        if part is None:
+            return _Values({}, {})
+        [share] = shares(replace(built.data, scaling="none"), [part])
+        tests = dict.fromkeys(evaluated, examples_of(share, described))
+    learning = {name: examples for name, examples in members.items() if examples.masks[TRAIN].any()}
+    if not learning:
+        return _Values({}, {})
+    drawn = dict[str, str]()
+
+    # 1. One shelf on the examples of all members; of parties, on all columns of the same examples.
+    if any(part.columns is not None for part in built.partition.parts):
+        [share] = shares(replace(built.data, scaling="none"), pool_clients(built.partition).parts)
+        everyone = examples_of(share, described)
+        pooled_tests = {POOLED: everyone}
+    else:
+        everyone = Examples.join([*learning.values()])
+        pooled_tests = tests
+    effort = choose_effort([everyone], judge.outputs, enabled)
+    shelf = None if effort is None else fit_shelf(everyone, judge, seeds[POOLED], effort)
+    drawn[POOLED] = savings([everyone], effort)
+    if shelf is not None:
+        titles[POOLED].append(shelf.title)
+        for name, examples in pooled_tests.items():
+            values[POOLED][name] = _test_values(shelf, examples, judge)
+
+    # 2. Each member's own.
+    learning = {name: examples for name, examples in learning.items() if name in tests}
+    effort = choose_effort([*learning.values()], judge.outputs, enabled)
+    drawn[LOCAL] = savings([*learning.values()], effort)
+    for name, examples in learning.items():
+        shelf = None if effort is None else fit_shelf(examples, judge, seeds[name], effort)
+        if shelf is not None:
+            titles[LOCAL].append(shelf.title)
+            values[LOCAL][name] = _test_values(shelf, tests[name], judge)
+    clauses = [f"{which}: {text}" for which, text in drawn.items() if text]
+    return _Values(values, titles, "; ".join(clauses))
+
+
+def _entries(data: Dataset) -> float:
+    """About how many numbers the columns of all examples have that are not 0."""
+    sparse = isinstance(data.x, sp.csr_matrix)
+    own = data.x.nnz if sparse else data.x.size
+    edges = data.edges.shape[1] if data.edge_attrs is None else 2 * data.edge_attrs.total
+    neighbors = own * max(1.0, edges / max(1, data.nodes)) if sparse else own
+    of_nodes = float(own + neighbors)
+    return of_nodes * 2 * data.examples / max(1, data.nodes) if data.example == "edge" else of_nodes
+
+
+def choose_effort(members: Sequence[Examples], outputs: int, enabled: bool | str) -> Effort | None:
+    """What each of these members' shelves may compute: all that it can or, for "auto", the most that takes about
+    `AUTO_SECONDS` for all of them; None where not even the least does.
+
+    It follows from sizes, and not from a clock, so that a run gives the same numbers again.
+    """
+    if enabled is True:
+        return Effort()
+    for effort in EFFORTS:
+        if sum(seconds_of(member, effort, outputs) for member in members) <= AUTO_SECONDS:
+            return effort
+    return None
+
+
+def savings(members: Sequence[Examples], effort: Effort | None) -> str:
+    """What such an effort leaves out of these members' shelves, in words; "" for nothing."""
+    if effort is None:
+        return "left out, because it would take longer than some ten rounds"
+    largest = max((int(member.masks[TRAIN].sum()) for member in members), default=0)
+    clauses = []
+    if largest > effort.rows:
+        clauses.append(f"{effort.rows:,} of up to {largest:,} training examples, drawn")
+    if effort.trees == 0:
+        clauses.append("without boosting")
+    elif effort.trees < Effort().trees:
+        clauses.append(f"at most {effort.trees} trees")
+    return ", ".join(clauses)
+
+
+def _test_values(shelf: Shelf, examples: Examples, judge: Judge) -> Record:
+    rows = np.flatnonzero(examples.masks[TEST] & is_labeled(examples.y))
+    if not len(rows):
+        return {}
+    columns = {shelf.tool.columns: examples.columns[shelf.tool.columns][rows]}
+    return judge.values(shelf.predict(columns), examples.y[rows], np.ones(len(rows), bool))
