@@ -37,7 +37,7 @@ from tests.runs.test_predictions import molecules
 from tests.runs.test_runs import SETTINGS, Quiet, final_numbers, send
 from tests.runs.test_target_files import nodes_folder, of_numbers
 
-EVALUATION = {"features": False, "alone": True}
+EVALUATION = {"shelf": False, "alone": True}
 
 
 def config(**changes: Any) -> Config:
@@ -280,7 +280,7 @@ def with_folder(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
 @pytest.mark.parametrize("kind", ["links", "entities", "numbers", "graphs"])
 def test_all_kinds_of_examples_have_it(tmp_path: Path, kind: str) -> None:
     document, metric = with_folder(tmp_path, kind)
-    document["evaluation"] = {"alone": True, "features": False}
+    document["evaluation"] = {"alone": True, "shelf": False}
     told = runs.run(resolve(document), tmp_path / "run", Silent())["metrics"]
     assert f"local/{metric}" in told
     assert np.isfinite(told[f"alone/local/{metric}"])
