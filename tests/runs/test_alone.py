@@ -21,10 +21,13 @@ from fedweave.experiment.runs import alone
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SHARED_ALONE
+from fedweave.experiment.runs.reading import group_runs, read_run
 from fedweave.experiment.runs.resuming import Interrupted
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.stopping import Stopping
 from fedweave.python.training import Silent
+from fedweave.reports.gains import gain_sentences, member_gains
+from fedweave.reports.html import render
 from fedweave.reports.terminal import show_result
 from tests.contract.federations import algorithm
 from tests.links.test_knowledge_graphs import document as entities
@@ -37,7 +40,7 @@ from tests.runs.test_predictions import molecules
 from tests.runs.test_runs import SETTINGS, Quiet, final_numbers, send
 from tests.runs.test_target_files import nodes_folder, of_numbers
 
-EVALUATION = {"features": False, "alone": True}
+EVALUATION = {"shelf": False, "alone": True}
 
 
 def config(**changes: Any) -> Config:
@@ -280,7 +283,7 @@ def with_folder(folder: Path, kind: str) -> tuple[dict[str, Any], str]:
 @pytest.mark.parametrize("kind", ["links", "entities", "numbers", "graphs"])
 def test_all_kinds_of_examples_have_it(tmp_path: Path, kind: str) -> None:
     document, metric = with_folder(tmp_path, kind)
-    document["evaluation"] = {"alone": True, "features": False}
+    document["evaluation"] = {"alone": True, "shelf": False}
     told = runs.run(resolve(document), tmp_path / "run", Silent())["metrics"]
     assert f"local/{metric}" in told
     assert np.isfinite(told[f"alone/local/{metric}"])
@@ -324,3 +327,20 @@ def test_the_terminal_has_its_row_and_its_cost(whole: Path) -> None:
     text = console.export_text()
     check_facts(text, "alone", f"{summary['metrics']['alone/local/accuracy']:.3f}")
     check_facts(text, "cost", "5 rounds", "alone", f"{summary['alone_seconds']:.1f} s")
+
+
+def test_the_page_shows_who_gains(whole: Path) -> None:
+    """A member's gain is its result in the round that validation chose, less the same model's alone."""
+    one = read_run(whole)
+    [gain] = member_gains(group_runs([one]))
+    rows = one.metrics.to_pandas()
+    rows = rows[(rows["split"] == "test") & (rows["client"] != "global")]
+    best = one.summary["metrics"]["best_val/round"]
+    joint = rows[(rows["metric"] == "accuracy") & (rows["round"] == best)].set_index("client")["value"]
+    alone_there = rows[rows["metric"] == "alone/accuracy"].set_index("client")["value"]
+    assert gain.by_client == pytest.approx((joint - alone_there).to_dict(), abs=1e-12)
+    metrics = one.summary["metrics"]
+    expected = metrics["best_val/local/accuracy"] - metrics["alone/local/accuracy"]
+    assert np.mean([*gain.by_client.values()]) == pytest.approx(expected, abs=1e-12)
+    assert gain_sentences([gain])[0].startswith("With fedavg")
+    check_facts(render([one]), "What joining brings each member", "client-0")

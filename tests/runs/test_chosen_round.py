@@ -1,6 +1,7 @@
 """With early stopping, the round that validation chose is the result that everything uses; without, the last one is."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedweave.core.tree import leaves
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY
 from fedweave.experiment.runs.reading import read_run
+from fedweave.experiment.runs.resuming import Interrupted
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.runs.trained import saved_round
 from fedweave.export.card import card
@@ -26,6 +28,7 @@ from fedweave.reports.terminal import show_result
 from tests.refusals import check_facts
 from tests.runs.test_best_round import means
 from tests.runs.test_early_stopping import config
+from tests.runs.test_runs import Quiet, send
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +115,8 @@ def test_readers_of_runs_get_its_values_of_each_client(stopped: Path) -> None:
 
 def test_a_resumed_run_gives_the_same(stopped: Path, tmp_path: Path) -> None:
     chosen = summary_of(stopped)["chosen_round"]
-    run(config(rounds=chosen, saved_every=0.0), tmp_path / "run", Silent())
+    with pytest.raises(Interrupted):  # two rounds later, so that the checkpoint has both
+        run(config(), tmp_path / "run", Quiet(**{f"r{chosen + 2}": [send(signal.SIGINT)]}))
     run(config(), tmp_path / "run", Silent(), resume=True)
     first, second = summary_of(stopped), summary_of(tmp_path / "run")
     assert first["metrics"] == second["metrics"]

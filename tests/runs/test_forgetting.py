@@ -44,7 +44,7 @@ DOCUMENT: dict[str, Any] = {
     "partition": {"name": "dirichlet", "clients": 4, "alpha": 1.0},
     "model": {"name": "gcn", "hidden": 8},
     "algorithm": {"name": "fedavg"},
-    "evaluation": {"features": False},
+    "evaluation": {"shelf": False},
 }
 
 

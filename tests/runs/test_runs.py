@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "model": {"hidden": 4},
     "algorithm": {"local_steps": 1},
     "engine": {"checkpoint_seconds": 0.0, "threads": 1},
-    "evaluation": {"features": True},  # rows that come after the last round
+    "evaluation": {"shelf": True},  # rows that come after the last round
 }
 
 

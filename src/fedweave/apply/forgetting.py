@@ -59,7 +59,8 @@ def forget(
     config = finished_config(directory)
     rest = _without(config, directory, clients, ids)
     before = load_trained(directory, config, _INSTEAD)
-    rest = replace(rest, member_models=_models_of(config.member_models, before, clients))
+    evaluation = replace(rest.evaluation, alone=False)  # the models are compared with each other
+    rest = replace(rest, member_models=_models_of(config.member_models, before, clients), evaluation=evaluation)
     removed = _removed(before, clients, ids)
     folder = new_folder(directory, out)
     summary = read_summary(directory / SUMMARY)

@@ -10,7 +10,7 @@ import numpy as np
 from fedweave.errors import listed
 from fedweave.experiment.config.toml import differences
 from fedweave.experiment.runs.reading import BY_FEATURES, Group, Run, distinct, spread
-from fedweave.metrics.selection import PLAIN, lower, rank, title_of
+from fedweave.metrics.selection import ALONE, PLAIN, lower, rank, title_of
 from fedweave.reports.cells import MAX_ROWS, NONE, Cell, ResultTable, number, number_cell, row_of, with_sign
 from fedweave.reports.colors import DASHES, run_tone
 from fedweave.reports.effects import MIN_SEEDS_TEXT, UNDECIDED, Effect, effect, orient, ranking, three_digits
@@ -93,26 +93,28 @@ def baseline_algorithm(run: Run) -> str:
 
 
 def member_gains(groups: Sequence[Group]) -> list[Gain]:
-    """The gain of every run for which there is a run that trains alone."""
+    """The gain of every run for which there is a run that trains alone, or that has the same model at each member alone
+    itself; there, of the round that validation chose, as each member alone has its own."""
     all_gains = []
     local_groups = _local_groups(groups)
     for index, group in enumerate(groups):
         for run in group.runs:
-            reference = local_run(run, groups)
+            metric, reference = run.selection_metric, local_run(run, groups)
             if reference is None:
-                continue
-            metric = run.selection_metric
-            before = reference.clients(metric)
+                reference, name, round = run, f"{ALONE}/{metric}", run.best_round
+            else:
+                name, round = metric, run.result_round
+            before = reference.clients(name)
             changes = {}
-            for client, value in run.clients(metric).items():
+            for client, value in run.clients(metric, round=round).items():
                 if client in before:
                     changes[client] = rank(metric, value - before[client])
             if not changes:
                 continue
             baseline = ""
-            if len(local_groups) > 1:
+            if len(local_groups) > 1 and reference is not run:
                 baseline = next(one.label for one in local_groups if any(other is reference for other in one.runs))
-            settings, beyond_noise = other_settings(reference, run), count_beyond_noise(run, reference)
+            settings, beyond_noise = other_settings(reference, run), count_beyond_noise(run, reference, name, round)
             all_gains.append(Gain(index, group, run, changes, baseline, settings, beyond_noise))
     return all_gains
 
@@ -288,18 +290,18 @@ def percentile_cells(values: Sequence[float], differences: bool = False) -> tupl
     return tuple(number_cell(value, form=form) for value in np.percentile(np.array(values), PERCENTS).tolist())
 
 
-def count_beyond_noise(run: Run, other: Run) -> tuple[int, int] | None:
+def count_beyond_noise(run: Run, other: Run, name: str = PLAIN, round: int | None = None) -> tuple[int, int] | None:
     """How many members' test accuracies in `run` are above their accuracies in `other`, and how many below, beyond
-    noise.
+    noise. name: of the accuracies in `other`. round: of `run`, by default the one that is its result.
 
     Returns None where accuracy is not the selection metric, or members' numbers of test examples are not known.
     """
     if run.selection_metric != PLAIN or run.partition is None:
         return None
     test_sizes = dict(zip(run.partition["client"].to_pylist(), run.partition["test"].to_pylist(), strict=True))
-    accuracies_in_other = other.clients(PLAIN)
+    accuracies_in_other = other.clients(name)
     signs = []
-    for client, accuracy in run.clients(PLAIN).items():
+    for client, accuracy in run.clients(PLAIN, round=round).items():
         if client in accuracies_in_other and test_sizes.get(client):
             signs.append(difference_sign(accuracy, accuracies_in_other[client], test_sizes[client]))
     return (signs.count(1), signs.count(-1)) if signs else None

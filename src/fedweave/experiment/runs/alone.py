@@ -36,6 +36,18 @@ from fedweave.metrics.stopping import Stopping
 
 MAX_CLIENTS = 100  # up to which "auto" trains it
 SECONDS = f"{ALONE}/seconds"  # in the summary of a checkpoint
+# What runs may differ in that share it; of some of these sections `shared_file` adds what matters.
+_NOT_SHARED = (
+    "algorithm",
+    "engine",
+    "evaluation",
+    "fair_margin",
+    "init_from",
+    "pay",
+    "privacy",
+    "purpose",
+    "requester",
+)
 _POLL_SECONDS = 0.1
 _MEASURED = tuple(name for name in METRICS if name != RMSE_OF_MEAN)
 
@@ -223,10 +235,9 @@ def shared_file(config: Config, built: Built, directory: Path, source: Mapping[s
     evaluation = {name: document["evaluation"].get(name) for name in ("metric", "positive", "patience", "min_delta")}
     engine = {name: config.engine.values.get(name) for name in ("dtype", "device", "mode")}
     learning = {one.name: repr(getattr(local, one.name)) for one in fields(Local) if one.name != "model"}
-    kept = {name: document.get(name) for name in ("seed", "rounds", "eval_every", "data", "partition", "model")}
-    kept |= {name: document.get(name) for name in ("noise", "forget")}
-    kept |= {"clients": built.fed.evaluated_clients, "version": version("fedweave"), "source": dict(source)}
-    settings = [kept, evaluation, engine, learning]
+    experiment = {name: value for name, value in document.items() if name not in _NOT_SHARED}
+    circumstances = {"clients": built.fed.evaluated_clients, "version": version("fedweave"), "source": dict(source)}
+    settings = [experiment, evaluation, engine, learning, circumstances]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
     return folder / f"{digest[:16]}.json"
 

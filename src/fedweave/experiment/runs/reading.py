@@ -37,7 +37,7 @@ from fedweave.metrics.best_rounds import best_validated, fairest, selection, val
 from fedweave.metrics.groups import MEASURED
 from fedweave.metrics.kinds import DIVERGED
 from fedweave.metrics.measured import GLOBAL, MISSING, ROUNDED_SCORES
-from fedweave.metrics.selection import RAREST, RMSE, VERDICT, of_result, selection_metric_of
+from fedweave.metrics.selection import BEST, RAREST, RMSE, VERDICT, of_result, selection_metric_of
 
 T = TypeVar("T")
 
@@ -74,6 +74,11 @@ class Run:
     def result_round(self) -> int:
         """The round that is the run's result: the one that validation chose with early stopping, or the last."""
         return int(self.summary.get("chosen_round") or self.last_evaluation)
+
+    @property
+    def best_round(self) -> int:
+        """The round that was best on validation examples; without these the one that is the result."""
+        return int(self.summary["metrics"].get(f"{BEST}/round") or self.result_round)
 
     @cached_property
     def last_evaluation(self) -> int:
@@ -151,11 +156,11 @@ class Run:
         sums = rows.group_by("round").aggregate([("bytes", "sum")]).sort_by("round")
         return dict(zip(sums["round"].to_pylist(), np.cumsum(sums["bytes_sum"].to_numpy()).tolist(), strict=True))
 
-    def clients(self, metric: str, split: str = "test") -> dict[str, float]:
-        """{client: value} in the round that is the result, or in the last one, which alone has some metrics; clients
-        where the metric is not defined are absent."""
+    def clients(self, metric: str, split: str = "test", round: int | None = None) -> dict[str, float]:
+        """{client: value} in a round, by default the one that is the result, or else in the last one, which alone has
+        some metrics; clients where the metric is not defined are absent."""
         rows = values_of(self.metrics, metric, split, False)
-        in_round = rows.filter(pc.field("round") == self.result_round)
+        in_round = rows.filter(pc.field("round") == (self.result_round if round is None else round))
         rows = in_round if len(in_round) else rows.filter(pc.field("round") == self.last_evaluation)
         return dict(zip(rows["client"].to_pylist(), rows["value"].to_pylist(), strict=True))
 
