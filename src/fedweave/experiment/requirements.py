@@ -78,8 +78,8 @@ def settings_alone(f: Configured) -> Unmet:
         if config.evaluation.shelf is True:
             yield (
                 "config.shelf",
-                "evaluation.shelf = true: it is of simulations. Leave it out; each site can compare its own tools on its "
-                "own data.",
+                "evaluation.shelf = true: it is of simulations. Leave it out; each site can compare its own tools on "
+                "its own data.",
             )
         if config.noise is not None:
             yield (
