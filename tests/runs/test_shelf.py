@@ -339,6 +339,21 @@ def test_numbers_of_a_run_are_in_the_datas_units(tmp_path: Path) -> None:
         assert 0 < found[f"shelf/{which}/rmse"] < 0.2 * found["local/rmse_of_mean"]
 
 
+def test_the_label_holder_among_parties_has_a_shelf(tmp_path: Path) -> None:
+    """Its own third of the columns; the pooled shelf has all columns."""
+    document = {
+        "rounds": 1,
+        "data": {"name": "digits"},
+        "partition": {"name": "vertical", "clients": 3, "labels": "first"},
+        "model": {"name": "gcn", "hidden": 8},
+        "algorithm": {"name": "glasu"},
+        "evaluation": {"shelf": True},
+    }
+    summary = run(resolve(document), tmp_path / "run", Silent())
+    assert sum(summary["shelf"]["local"].values()) == 1
+    assert 0.5 < summary["metrics"]["shelf/local/accuracy"] < summary["metrics"]["shelf/pooled/accuracy"]
+
+
 def test_small_graphs_of_a_run(tmp_path: Path, data_root: Path) -> None:
     given = {"name": "mutag", "path": str(data_root)}
     model = {"name": "gin", "pool": "mean", "hidden": 8}

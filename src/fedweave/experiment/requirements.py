@@ -82,6 +82,12 @@ def settings_alone(f: Configured) -> Unmet:
                 "evaluation.alone = true: it is of simulations. Leave it out; each site can run algorithm.name = "
                 "'local' on its own data.",
             )
+        if config.evaluation.shelf is True:
+            yield (
+                "config.shelf",
+                "evaluation.shelf = true: it is of simulations. Leave it out; each site can compare its own tools on "
+                "its own data.",
+            )
         if config.noise is not None:
             yield (
                 "config.sites",
