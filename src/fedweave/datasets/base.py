@@ -119,7 +119,7 @@ def without_structure(data: "Dataset") -> "Dataset":
     if data.structure is None:
         return data
     places = np.arange(data.features)
-    kept = np.delete(places, places[data.structure.first :][: data.structure.count])
+    kept = np.delete(places, places[data.structure.first :][: data.structure.width])
     columns = tuple(data.columns[at] for at in kept.tolist()) if data.columns else ()
     return replace(data, x=data.x[:, kept], columns=columns, structure=None)
 
@@ -171,13 +171,13 @@ def write(dataset: "Dataset", path: Path) -> None:
 class Structure(NamedTuple):
     """Columns of nodes that each holder of data computes on its own graph (`datasets.structure`).
 
-    kinds: such as "degree" or "laplacian 8". first, count: the place of the first of these columns, and their number.
+    kinds: such as "degree" or "laplacian 8". first, width: the place of the first of these columns, and their number.
     seed: of the random signs of eigenvectors.
     """
 
     kinds: tuple[str, ...]
     first: int
-    count: int
+    width: int
     seed: int = 0
 
 

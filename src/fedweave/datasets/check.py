@@ -266,7 +266,8 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
         """How far each edge's number, source n + target, is from that of the edge before it."""
         before = slice(max(rows.start - 1, 0), rows.stop)
         codes = source[before] * n + target[before]
-        return np.diff(codes, prepend=-1) if rows.start == 0 else np.diff(codes)
+        differences: np.ndarray = np.diff(codes, prepend=-1) if rows.start == 0 else np.diff(codes)
+        return differences
 
     refuse_edges(is_absent, f"names a node that is not in 0..{n - 1}", "Remove the edge or add the node.")
     refuse_edges(lambda rows: source[rows] == target[rows], "is a self loop", NO_LOOPS)

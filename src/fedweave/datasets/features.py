@@ -182,7 +182,8 @@ def _kurtosis(values: np.ndarray) -> np.ndarray:
     centered = values - values.mean(0)
     variance = (centered**2).mean(0)
     fourth = (centered**4).mean(0)
-    return np.divide(fourth, variance**2, out=np.zeros_like(variance), where=variance > 0)
+    kurtosis: np.ndarray = np.divide(fourth, variance**2, out=np.zeros_like(variance), where=variance > 0)
+    return kurtosis
 
 
 def scaler_of(over: Matrix, how: str) -> Scaler:

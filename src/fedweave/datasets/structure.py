@@ -105,7 +105,7 @@ def filled(data: Dataset) -> Dataset:
         else:
             columns += _eigenvectors(_simple(messages, data.nodes), _vectors(kind), data.structure.seed)
     values = np.stack(columns, 1).astype(np.float32)  # [n, k]
-    return replace(data, x=_with_columns(data.x, data.structure.first, values, data.structure.count))
+    return replace(data, x=_with_columns(data.x, data.structure.first, values, data.structure.width))
 
 
 def _with_columns(x: Matrix, first: int, values: np.ndarray, count: int) -> Matrix:
@@ -168,7 +168,8 @@ def _clustering(adjacency: sp.csr_matrix) -> np.ndarray:
         rows = adjacency[first : first + _ROWS]
         twice[first : first + _ROWS] = np.asarray((rows @ adjacency).multiply(rows).sum(1)).ravel()
     pairs = degree * (degree - 1)
-    return np.divide(twice, pairs, out=np.zeros(len(degree)), where=pairs > 0)
+    share: np.ndarray = np.divide(twice, pairs, out=np.zeros(len(degree)), where=pairs > 0)
+    return share
 
 
 def _eigenvectors(adjacency: sp.csr_matrix, count: int, seed: int) -> list[np.ndarray]:

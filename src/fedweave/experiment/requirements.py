@@ -441,9 +441,9 @@ def algorithm_and_data(f: Assembled) -> Unmet:
     scaled = sorted(protected & ({"example"} if f.partition is not None else {"example", "node"}))
     scalings = {"normalize": f.scaling} if f.scaling in BY_NODES else {}
     if data.edge_attrs is not None and (data.edge_attrs.scaling or scales_own_edges(data.edge_attrs)):
-        settings = {} if f.config is None else f.config.data.values
+        of_data = {} if f.config is None else f.config.data.values
         default = "auto" if data.edge_attrs.auto else "standard"
-        scalings["edge_normalize"] = str(settings.get("edge_normalize", default))
+        scalings["edge_normalize"] = str(of_data.get("edge_normalize", default))
     if scaled:
         for key, scaling in scalings.items():
             yield (

@@ -62,7 +62,8 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
         """float64 [S, c]: how many of the `counted` examples have which of these classes."""
         table = torch.zeros((len(masks) + 1) * logits.shape[-1], dtype=torch.float64, device=logits.device)
         sums = table.scatter_add(0, sets * logits.shape[-1] + classes, counted.to(torch.float64))
-        return sums.view(len(masks) + 1, -1)[:-1]  # the last set is "none"
+        counts: Tensor = sums.view(len(masks) + 1, -1)[:-1]  # the last set is "none"
+        return counts
 
     examples, everyone = masks.sum(-1), torch.ones_like(right)
     true, guessed, hit = count(label, everyone), count(predicted, everyone), count(label, right)  # [S, c]
@@ -82,7 +83,8 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
 def class_auc_pairs(logits: Tensor, y: Tensor, masks: Tensor) -> Tensor:
     """Only the pairs "auc" of `counts`, [S, 2, c]."""
     truth = y[:, None] == torch.arange(logits.shape[-1], device=logits.device)
-    return rank_pairs(_order(logits, torch.log_softmax(logits, -1)), truth, masks, ("auc",))["auc"]
+    pairs: Tensor = rank_pairs(_order(logits, torch.log_softmax(logits, -1)), truth, masks, ("auc",))["auc"]
+    return pairs
 
 
 def _order(logits: Tensor, log_p: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ from fedweave.core.graph import TEST, TRAIN, VAL
 from fedweave.core.tree import Tree
 from fedweave.core.types import LABELS, NUMBER, Values
 from fedweave.metrics import classification, groups, labels, numbers
-from fedweave.metrics.classification import ALERTS, ratio, values
+from fedweave.metrics.classification import ratio, values
 from fedweave.metrics.client_fairness import client_fairness
+from fedweave.metrics.rank_sums import ALERTS
 from fedweave.metrics.score_histograms import MARGINS
 from fedweave.metrics.selection import (
     NRMSE,

@@ -195,10 +195,9 @@ def _of_examples(
 
 def _entries(data: Dataset) -> float:
     """About how many numbers the columns of all examples have that are not 0."""
-    sparse = isinstance(data.x, sp.csr_matrix)
-    own = data.x.nnz if sparse else data.x.size
+    own = data.x.nnz if isinstance(data.x, sp.csr_matrix) else data.x.size
     edges = data.edges.shape[1] if data.edge_attrs is None else 2 * data.edge_attrs.total
-    neighbors = own * max(1.0, edges / max(1, data.nodes)) if sparse else own
+    neighbors = own * max(1.0, edges / max(1, data.nodes)) if isinstance(data.x, sp.csr_matrix) else own
     of_nodes = float(own + neighbors)
     return of_nodes * 2 * data.examples / max(1, data.nodes) if data.example == "edge" else of_nodes
 
