@@ -259,8 +259,8 @@ def _check_edges(edges: np.ndarray, n: int, where: str | Path) -> None:
                 refuse(where, text(column, *edges[:, column], what), remedy, "edge")
 
     def is_absent(rows: slice) -> np.ndarray:
-        ends = edges[:, rows]
-        return (ends.min(0) < 0) | (ends.max(0) >= n)
+        absent: np.ndarray = (edges[:, rows].min(0) < 0) | (edges[:, rows].max(0) >= n)
+        return absent
 
     def steps(rows: slice) -> np.ndarray:
         """How far each edge's number, source n + target, is from that of the edge before it."""

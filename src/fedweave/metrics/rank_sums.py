@@ -26,7 +26,10 @@ def on_grid(values: Tensor) -> Tensor:
 
 @kernel
 def _rank_sums(score: Tensor, truth: Tensor, sets: Tensor, count: int, alerted: bool) -> Tensor:
-    return _by_rows(lambda *rows: _rank_sums_of_rows(*rows, count, alerted), score, truth, sets)
+    def sums(score: Tensor, truth: Tensor, sets: Tensor) -> Tensor:
+        return _rank_sums_of_rows(score, truth, sets, count, alerted)
+
+    return _by_rows(sums, score, truth, sets)
 
 
 @kernel
@@ -40,7 +43,8 @@ def _by_rows(function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
     rows = [operand.reshape(-1, n) for operand in operands]
     step = len(rows[0]) if operands[0].device.type != "cpu" else max(1, _CHUNK // max(1, n))
     results = [function(*chunk) for chunk in zip(*(each.split(max(1, step)) for each in rows), strict=True)]
-    return torch.cat(results).unflatten(0, shape)
+    result: Tensor = torch.cat(results).unflatten(0, shape)
+    return result
 
 
 def _rank_sums_of_rows(score: Tensor, truth: Tensor, sets: Tensor, count: int, alerted: bool) -> Tensor:
@@ -134,9 +138,10 @@ class RankSums(Constant):
         return _rank_sums(score, truth, sets, count, alerted)
 
     @staticmethod
-    def vmap(info: Batch, in_dims: Dims, *operands: object) -> tuple[Tensor, int]:
-        *tensors, count, alerted = operands
-        return RankSums.apply(*over_clients(info.batch_size, in_dims, *tensors), count, alerted), 0
+    def vmap(
+        info: Batch, in_dims: Dims, score: Tensor, truth: Tensor, sets: Tensor, count: int, alerted: bool
+    ) -> tuple[Tensor, int]:
+        return RankSums.apply(*over_clients(info.batch_size, in_dims, score, truth, sets), count, alerted), 0
 
 
 class AverageRanks(Constant):

@@ -183,9 +183,9 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
         for name in _GAPS:
             if f"groups/median/{name}_undefined" in metrics:
                 keys = (f"global/{name}", f"global/{name}_floor", f"global/{name}_signed", f"median/{name}")
-                values = [_number(metrics.get(f"groups/{key}")) for key in keys]
+                cells = [_number(metrics.get(f"groups/{key}")) for key in keys]
                 undefined = f"{metrics[f'groups/median/{name}_undefined']:.0f} clients"
-                table.add_row(name, *values, undefined, *shares)
+                table.add_row(name, *cells, undefined, *shares)
         console.print(table)
         people = people_sentence(summary.get("groups") or ())
         if people:
