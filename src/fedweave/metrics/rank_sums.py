@@ -4,6 +4,7 @@ A row has the scores of n examples for one class. Each example belongs to at mos
 test), and counts among the examples of its set only.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -40,7 +41,7 @@ def _average_ranks(values: Tensor, sets: Tensor) -> Tensor:
 def _by_rows(function: Callable[..., Tensor], *operands: Tensor) -> Tensor:
     """The function of rows [r, n] of each operand [..., n], some rows at a time on a CPU."""
     *shape, n = operands[0].shape
-    rows = [operand.reshape(-1, n) for operand in operands]
+    rows = [operand.reshape(math.prod(shape), n) for operand in operands]
     step = len(rows[0]) if operands[0].device.type != "cpu" else max(1, _CHUNK // max(1, n))
     results = [function(*chunk) for chunk in zip(*(each.split(max(1, step)) for each in rows), strict=True)]
     result: Tensor = torch.cat(results).unflatten(0, shape)
