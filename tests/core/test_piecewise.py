@@ -14,7 +14,7 @@ from tests.random_graphs import dims_of
 from tests.sampling.test_messages import MODELS, of_edges
 
 
-@pytest.mark.often("gcn both-", "gine both-by time", "pna-by time", "gat-")
+@pytest.mark.often("gcn both-", "gine both-by time", "pna-by time", "gat-", "gine connected-")
 @pytest.mark.parametrize("until", [None, (14.0, 22.0)], ids=["", "by time"])
 @pytest.mark.parametrize("name", MODELS)
 def test_pieces_give_what_the_whole_graph_gives(name, until, monkeypatch):

@@ -68,7 +68,12 @@ def of_edges(graph, m, split_times=None):
 
 
 @pytest.mark.often(
-    "gcn weighted-nodes-", "gcn both-edges-by time", "gine both-edges-by time", "gat both-nodes-by time", "pna-edges-"
+    "gcn weighted-nodes-",
+    "gcn both-edges-by time",
+    "gine both-edges-by time",
+    "gat both-nodes-by time",
+    "pna-edges-",
+    "gine connected-edges-",
 )
 @pytest.mark.parametrize("split_times", [None, (14.0, 22.0)], ids=["", "by time"])
 @pytest.mark.parametrize("task", ["nodes", "edges"])
