@@ -46,7 +46,7 @@ def fold_config(config: Config, number: int, count: int) -> Config:
     Raises:
         ConfigError: no labels can be withheld in such an experiment.
     """
-    evaluation = replace(config.evaluation, shelf=False, alone=False)
+    evaluation = replace(config.evaluation, shelf=False, alone=False, joint_columns=0)
     result = replace(config, fold=Fold(of=count, number=number), evaluation=evaluation)
     check(Configured.of(result))
     return result
