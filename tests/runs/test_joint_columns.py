@@ -18,7 +18,7 @@ from fedweave.experiment.shelf.joint import JOINT, joint_columns, joint_shelf, s
 from fedweave.experiment.shelf.runs import examples_of, shelf_of_run
 from fedweave.metrics.selection import Judging
 from fedweave.partition.client_data import shares
-from tests.refusals import refusal
+from fedweave.partition.folds import folds_of
 
 DOCUMENT: dict[str, Any] = {
     "rounds": 3,
@@ -134,16 +134,8 @@ def test_a_run_that_was_killed_in_the_further_runs_goes_on(tmp_path: Any) -> Non
     )
 
 
-@pytest.mark.parametrize(("count", "code"), [(1, "config.value"), (-1, "config.value")])
-def test_counts_that_cannot_be(count: int, code: str) -> None:
-    with refusal(code):
-        resolve(DOCUMENT | {"evaluation": {"joint_columns": count}})
-
-
 def test_validation_is_not_trained_on(built: Built) -> None:
     """The examples that choose are of no fold."""
-    from fedweave.partition.folds import folds_of
-
     folds = folds_of(built.data, built.partition, 3, 0)
     for part in built.partition.parts:
         assert not folds[part.examples[part.masks[VAL]]].any()
