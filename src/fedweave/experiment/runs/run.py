@@ -403,7 +403,7 @@ def _add_alone(
 def _add_joint_columns(config: Config, judging: Judging, built: Built, files: RunFiles, directory: Path) -> None:
     """Add what members reach that read the joint model's columns with their tools, after further runs."""
     count, reached = config.evaluation.joint_columns, files.reached
-    _LOG.warning("evaluation.joint_columns = %d: training %d further runs in %s", count, count, directory / FOLDS)
+    _LOG.warning("note: evaluation.joint_columns = %d: training %d further runs in %s", count, count, directory / FOLDS)
     has_choice = config.evaluation.stopping.patience and files.best_round is not None
     trained = load_trained(directory, config, "", "best" if has_choice else "last")  # the run's result
     with_vectors = has_vectors(trained)

@@ -51,11 +51,12 @@ def joint_shelf(
     described = enabled is True or data.examples <= AUTO_MOLECULES
     members = dict[str, tuple[Examples, Predicted]]()
     by_client = {one.client: one for one in predictions}
+    union = predictions[0] if len(built.fed.clients) == 1 else None  # the one client where all data is pooled
     raw = replace(data, scaling="none")
     for name, part, share in zip(names, partition.parts, shares(raw, partition.parts), strict=True):
         examples = examples_of(share, described)
-        if name in evaluated and examples.masks[TRAIN].any() and tested(examples):
-            one = by_client.get(name, predictions[0])  # where all data is pooled, of the one client
+        one = by_client.get(name, union)
+        if one is not None and name in evaluated and examples.masks[TRAIN].any() and tested(examples):
             members[name] = examples, _at(one, part.examples)
     plain = [examples for examples, _ in members.values()]
     effort = choose_effort(plain, judge.outputs, enabled)
