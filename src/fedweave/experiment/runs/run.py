@@ -411,7 +411,13 @@ def _add_joint_columns(config: Config, judging: Judging, built: Built, files: Ru
     def train_fold(experiment: Config, folder: Path) -> None:
         run(experiment, folder, Quiet(), resume=True)
 
-    predictions = out_of_fold(trained, count, train_fold, with_vectors=with_vectors).predictions
+    try:
+        predictions = out_of_fold(trained, count, train_fold, with_vectors=with_vectors).predictions
+    except Interrupted:
+        raise
+    except FedweaveError as error:
+        _LOG.warning("note: it could not be measured what joint columns bring: %s", error)
+        return
     enabled, seed = config.evaluation.shelf or "auto", config.general.seed
     shelf = joint_shelf(built, predictions, judging, enabled, reached.summary, seed)
     of_test = {name: np.array([np.nan, np.nan, value]) for name, value in shelf.metrics.items()}
