@@ -133,8 +133,14 @@ def settings_alone(f: Configured) -> Unmet:
                 f'= {normalize!r}), also those to forget. Set data.normalize = "auto".',
             )
 
-    if config.fold is not None:
-        reason = ""
+    folds = config.evaluation.joint_columns
+    if folds == 1:
+        yield (
+            "config.value",
+            "evaluation.joint_columns = 1: one fold is all training examples. Set 2 or more, or 0 for none.",
+        )
+    if config.fold is not None or folds:
+        setting, reason = "fold" if config.fold is not None else "evaluation.joint_columns", ""
         if config.between_sites:
             reason = "sites keep their labels, and no document says which of them are withheld"
         elif f.declared.vertical:
@@ -143,8 +149,10 @@ def settings_alone(f: Configured) -> Unmet:
             reason = "the run predicts links, which have no labels"
         elif config.general.init_from is not None:
             reason = f"the weights of {config.general.init_from} may have learned the labels that are withheld"
+        if config.fold is not None and folds:
+            reason = "evaluation.joint_columns makes folds of its own"
         if reason:
-            yield "config.fold", f"fold: {reason}. Leave [fold] out."
+            yield "config.fold", f"{setting}: {reason}. Leave it out."
 
     metric = config.evaluation.metric
     if metric in OF_RANKS and not (config.links is not None and config.links.candidates):

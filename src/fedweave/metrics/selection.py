@@ -28,6 +28,7 @@ TIED_SENTENCE = (
     "model.norm, or for links model.decoder."
 )
 TARGET_SPREAD = "targets/apart"  # in a summary: how far members' means of numbers are apart, in typical deviations
+SHELF_JOINT = "shelf_joint"  # likewise, where the tools also read what the joint model says
 SHELF = "shelf"  # "shelf/local/<metric>" in a summary: what members reach alone with the tools on their shelf
 ALONE = "alone"  # "alone/local/<metric>" in a summary: the same model, trained at each member on its own examples
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: a score of links without a model

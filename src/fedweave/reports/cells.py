@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from rich.filesize import decimal
 
 from fedweave.experiment.runs.reading import spread
-from fedweave.metrics.selection import BEST, CROSSING, OF_POSITIVE, PLAIN, REFERENCE, SHELF
+from fedweave.metrics.selection import BEST, CROSSING, OF_POSITIVE, PLAIN, REFERENCE, SHELF, SHELF_JOINT
 from fedweave.reports.paired import paired_differences, paired_test
 from fedweave.reports.result_names import better, note
 
@@ -163,6 +163,8 @@ def explanation(name: str) -> str:
         return note(last) or "without a positive test example, or a score: in no mean over clients of these metrics"
     if name_in_round.startswith(f"{SHELF}/pooled/"):
         return "of the tools on the shelf that learn from all members' examples together, mean over members"
+    if name_in_round.startswith(f"{SHELF_JOINT}/"):
+        return "of members whose tools on the shelf may also read the joint model's columns, mean over members"
     if name_in_round.startswith(f"{SHELF}/"):
         return "of members that each learn alone with the tools on their shelf, mean over members"
     if name_in_round.startswith(f"{CROSSING}/"):

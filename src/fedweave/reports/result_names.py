@@ -20,6 +20,11 @@ PLACES: dict[str, tuple[str, str]] = {
         "a member that learns alone with the tools on its shelf, such as gradient boosting; rows of metrics.parquet",
         "experiment.shelf.runs",
     ),
+    "shelf_joint": (
+        "as `shelf`, where the tools may also read the joint model's scores and vectors; rows of metrics.parquet",
+        "experiment.shelf.joint",
+    ),
+    "shelf_joint/local": ("the mean over members of the same, each on its own test examples", "experiment.shelf.joint"),
     "shelf/local": ("the mean over members of the same, each on its own test examples", "experiment.shelf.runs"),
     "shelf/pooled": (
         "as `shelf/local`, where the tools learn from all members' examples together",
@@ -215,6 +220,7 @@ KEYS: dict[str, str] = {
     "init_from": "the run whose weights training began from",
     "privacy": "ε and δ that were spent",
     "privacy_total": "ε and δ together with the runs that training began from",
+    "shelf_joint": "the same of the shelf with joint columns (`evaluation.joint_columns`)",
     "shelf": "tools that validation chose, `local` and `pooled`; what is `drawn` to save time; the `seconds` it took",
     "metrics": "the metrics of the last evaluation, by the names on this page",
 }

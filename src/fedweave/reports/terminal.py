@@ -30,7 +30,6 @@ from fedweave.metrics.selection import (
     REFERENCE,
     RMSE,
     RMSE_OF_MEAN,
-    SHELF,
     headline,
     of_members,
     of_result,
@@ -289,8 +288,8 @@ def _result_table(summary: Values, rows: "pa.Table | None") -> Table:
     if metric == RMSE:
         add("  the training mean", f"{{}}/{RMSE_OF_MEAN}")
     add("  the same model at each member alone", f"{ALONE}/{{}}/{metric}")
-    for which, words in SHELVES.items():
-        value = metrics.get(f"{SHELF}/{which}/{metric}")
+    for place, words in SHELVES.items():
+        value = metrics.get(f"{place}/{metric}")
         if value is not None:
             table.add_row(f"  {words}", "", _short(value), "")
     for kind in _references(metrics):
@@ -354,8 +353,8 @@ def _score_tables(metrics: Values) -> list[Table]:
         table.add_row(f"{name}, pooled", _number(value))
     metric = selection_metric_of(metrics)
     for name in dict.fromkeys((metric, "auc")):
-        for which, words in SHELVES.items():
-            value = metrics.get(f"{SHELF}/{which}/{name}")
+        for place, words in SHELVES.items():
+            value = metrics.get(f"{place}/{name}")
             if value is not None:
                 table.add_row(f"{name}, {words}", "", _number(value))
     for kind in _references(metrics):

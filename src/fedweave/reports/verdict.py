@@ -7,13 +7,17 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedweave.core.types import Values
-from fedweave.metrics.selection import ALONE, BEST, SHELF, lower, rank, selection_metric_of, title_of
+from fedweave.metrics.selection import ALONE, BEST, SHELF, SHELF_JOINT, lower, rank, selection_metric_of, title_of
 
 Metrics = Mapping[str, float | None]  # of a summary
 TRAIN_ALONE = ("local", "standalone")  # algorithms; the second for parties with columns of the same nodes
 TIE = 5e-4  # relative difference of two values that a reader sees as the same number
 # {place of a result: what a reader calls it}
-SHELVES = {"local": "alone, on the shelf", "pooled": "on the shelf, all data pooled"}
+SHELVES = {
+    f"{SHELF}/local": "alone, on the shelf",
+    f"{SHELF_JOINT}/local": "on the shelf, with joint columns",
+    f"{SHELF}/pooled": "on the shelf, all data pooled",
+}
 WITH_MODEL = "with this model"  # alone: the model of the run, which each member trains by itself
 
 

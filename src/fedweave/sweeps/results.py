@@ -43,6 +43,7 @@ COLUMNS = {
     "local/{}": "final local test",
     "fairness/worst_{}": "worst client",
     "shelf/local/{}": "alone, shelf",
+    "shelf_joint/local/{}": "shelf, joint columns",
 }
 OF_POSITIVE = {  # additional columns if the selection metric is of a positive class
     "best_val/pooled/{}": "pooled then",

@@ -97,6 +97,9 @@ class EvaluationSettings(Judging):
               of FedAvg's family (not local, centralized, nor those whose model reads what others sent) whose members
               have the same model, all data of their own (not external = "exchange") and fresh weights (no init_from).
               No number of the run changes; its cost is shown separately.
+    joint_columns: number of folds, 2 or more, for what members reach that add the joint model's columns to their shelf
+              ("shelf_joint/…" in the summary): the run trains so many further runs, each without the labels of one fold
+              of the training examples; 0 trains none. Only for simulations.
     """
 
     metric: Metric = "auto"
@@ -108,11 +111,12 @@ class EvaluationSettings(Judging):
     min_delta: Annotated[float, Field(ge=0), Beside("patience")] = 0.0
     shelf: bool | Literal["auto"] = "auto"
     alone: bool | Literal["auto"] = "auto"
+    joint_columns: Annotated[int, Field(ge=0)] = 0
 
     def plain(self) -> Record:
         """See `Judging.plain`; leaves out defaults."""
         defaults: Record = {"intervals": 0.0, "clients": 0, "patience": 0, "min_delta": 0.0}
-        defaults |= {"shelf": "auto", "alone": "auto"}
+        defaults |= {"shelf": "auto", "alone": "auto", "joint_columns": 0}
         return {key: value for key, value in super().plain().items() if key not in defaults or value != defaults[key]}
 
     @property

@@ -87,6 +87,7 @@ _IN_SUMMARY = {
     "outputs": int,
     "chosen_round": int,
     "shelf": dict,
+    "shelf_joint": dict,
 }
 _PAGE = b"<!doctype html"
 _PDF = b"%pdf-"

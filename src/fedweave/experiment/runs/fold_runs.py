@@ -24,7 +24,7 @@ from fedweave.experiment.stages import Configured
 from fedweave.partition.folds import Fold, folds_of
 
 PRIOR = 0.01  # weight of no rotation, as a share of the largest weight that the examples can have
-_FEWEST = 8  # examples by which agreement is measured
+MIN_EXAMPLES = 8  # examples by which agreement is measured
 
 
 class OutOfFold(NamedTuple):
@@ -46,7 +46,7 @@ def fold_config(config: Config, number: int, count: int) -> Config:
     Raises:
         ConfigError: no labels can be withheld in such an experiment.
     """
-    evaluation = replace(config.evaluation, shelf=False, alone=False)
+    evaluation = replace(config.evaluation, shelf=False, alone=False, joint_columns=0)
     result = replace(config, fold=Fold(of=count, number=number), evaluation=evaluation)
     check(Configured.of(result))
     return result
@@ -102,7 +102,7 @@ def out_of_fold(
             source, wanted = _numbers(other.vectors[reference]), _numbers(one.vectors[reference])  # [m, d]
             rotated = rotation(source, wanted).apply(_numbers(other.vectors[rows]))
             kept[rows] = torch.from_numpy(rotated).to(kept.dtype)
-            if len(source) >= _FEWEST:
+            if len(source) >= MIN_EXAMPLES:
                 agreements.append(agreement(source, wanted))
     finished = [replace(one, vectors=rows) for one, rows in zip(results, vectors, strict=True)]
     mean = tuple(np.mean(agreements, 0).tolist()) if agreements else None

@@ -18,6 +18,8 @@ from fedweave.experiment.runs.trained import Trained, check_finite, chosen_model
 from fedweave.metrics.measured import GLOBAL
 from fedweave.partition.client_data import global_test_part
 
+NO_VECTORS = "user.no-embeddings"  # the code of the error about a model without them
+
 
 def outputs_of(net: Model, w: Tree, graph: Graph) -> Tensor:
     """A model's outputs [e, …] for the examples of a graph, padding included, on the host; it runs where its weights
@@ -60,6 +62,19 @@ def vectors_of(net: Model, w: Tree, graph: Graph, client: str) -> Tensor:
     return check_rows(rows, len(graph.y), client).cpu()
 
 
+def has_vectors(run: Trained) -> bool:
+    """Whether the models of all clients have vectors of examples (`vectors_of`)."""
+    weights, graphs = chosen_models(run, None, None), graphs_of(run.built.fed)
+    try:
+        for client, w in weights.items():
+            vectors_of(run.net_of(client), w, graphs[client], client)
+    except UserError as error:
+        if error.code != NO_VECTORS:
+            raise
+        return False
+    return True
+
+
 def check_rows(rows: object, count: int, client: str) -> Tensor:
     """The last layer's input in the model of a client, if it has a row for each of `count` examples or nodes.
 
@@ -70,7 +85,7 @@ def check_rows(rows: object, count: int, client: str) -> Tensor:
         raise UserError(
             f"the model of {client} has no embeddings of examples, what a last layer is computed from: take a model of "
             "two layers or more.",
-            code="user.no-embeddings",
+            code=NO_VECTORS,
         )
     return rows
 

@@ -46,6 +46,7 @@ from fedweave.experiment.runs.files import (
     CHECKPOINT,
     CONFIG,
     EARLIER_LEDGER,
+    FOLDS,
     KINDS,
     LEDGER,
     METRICS,
@@ -61,6 +62,8 @@ from fedweave.experiment.runs.files import (
     write,
     write_table,
 )
+from fedweave.experiment.runs.fold_runs import out_of_fold
+from fedweave.experiment.runs.outputs import has_vectors
 from fedweave.experiment.runs.resuming import (
     Interrupted,
     Stop,
@@ -71,12 +74,13 @@ from fedweave.experiment.runs.resuming import (
     replacing,
 )
 from fedweave.experiment.runs.saving import LAST_ONLY, Growing, Ready, RunFiles, Sites, rows_to_keep
-from fedweave.experiment.runs.trained import partition_columns
+from fedweave.experiment.runs.trained import load_trained, partition_columns
 from fedweave.experiment.runs.warm import WarmStart, begin, earlier_ledgers
+from fedweave.experiment.shelf.joint import joint_shelf
 from fedweave.experiment.shelf.pair_scores import link_references
 from fedweave.experiment.shelf.runs import shelf_of_run
 from fedweave.metrics.measured import METRICS_SCHEMA, of_splits
-from fedweave.metrics.selection import ALONE, TARGET_SPREAD, Judging, selection_metric_of
+from fedweave.metrics.selection import ALONE, SHELF_JOINT, TARGET_SPREAD, Judging, selection_metric_of
 from fedweave.partition.scaling import distance_of_targets
 from fedweave.privacy.accountant import bounds
 
@@ -224,6 +228,8 @@ def running(
                 peak_memory = _peak_memory()
                 if wants_alone:
                     _add_alone(config, judging, built, files, stop, watch, source)
+                if config.evaluation.joint_columns and isinstance(built, Built):
+                    _add_joint_columns(config, judging, built, files, directory)
             except KeyboardInterrupt as error:
                 raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds) from error
             except Exception:  # a run that failed before it saved anything has nothing to resume: the place stays free
@@ -272,7 +278,7 @@ def _prepare(
         stopped = config.evaluation.stopping.stops(start.round, start.summary)
         again: Sequence[str] = LAST_ONLY  # metrics that are measured again
         if start.round == config.general.rounds or stopped:
-            again = () if ALONE_SECONDS in start.summary else (ALONE,)
+            again = (SHELF_JOINT,) if ALONE_SECONDS in start.summary else (SHELF_JOINT, ALONE)
         keep = partial(rows_to_keep, round=start.round, again=again)
         metrics = Growing.resume(metrics_file, METRICS_SCHEMA, start.metrics, keep)
         ledger = read_table(directory, LEDGER)
@@ -394,6 +400,33 @@ def _add_alone(
     files.save()
 
 
+def _add_joint_columns(config: Config, judging: Judging, built: Built, files: RunFiles, directory: Path) -> None:
+    """Add what members reach that read the joint model's columns with their tools, after further runs."""
+    count, reached = config.evaluation.joint_columns, files.reached
+    _LOG.warning("note: evaluation.joint_columns = %d: training %d further runs in %s", count, count, directory / FOLDS)
+    has_choice = config.evaluation.stopping.patience and files.best_round is not None
+    trained = load_trained(directory, config, "", "best" if has_choice else "last")  # the run's result
+    with_vectors = has_vectors(trained)
+
+    def train_fold(experiment: Config, folder: Path) -> None:
+        run(experiment, folder, Quiet(), resume=True)
+
+    try:
+        predictions = out_of_fold(trained, count, train_fold, with_vectors=with_vectors).predictions
+    except Interrupted:
+        raise
+    except FedweaveError as error:
+        _LOG.warning("note: it could not be measured what joint columns bring: %s", error)
+        return
+    enabled, seed = config.evaluation.shelf or "auto", config.general.seed
+    shelf = joint_shelf(built, predictions, judging, enabled, reached.summary, seed)
+    of_test = {name: np.array([np.nan, np.nan, value]) for name, value in shelf.metrics.items()}
+    files.add(pa.concat_tables([of_splits(reached.round, of_test), shelf.rows(reached.round)]), last=True)
+    files.shelf_joint = shelf.facts()
+    files.reached = replace(reached, summary=reached.summary | shelf.metrics)
+    files.save()
+
+
 def _peak_memory() -> float:
     """Most memory that the process used so far, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -444,6 +477,7 @@ def _summary(
         "privacy": _epsilons(protected) or None,
         "privacy_total": _epsilons(*earlier, protected) if earlier else None,  # with the runs that it began from
         "shelf": files.shelf or None,
+        "shelf_joint": files.shelf_joint or None,
         "metrics": {name: _finite(value) for name, value in last.summary.items() if name != ALONE_SECONDS},
     }
     return {key: value for key, value in entries.items() if value is not None}

@@ -32,7 +32,7 @@ from fedweave.experiment.runs.files import (
 )
 from fedweave.metrics.intervals import INTERVALS
 from fedweave.metrics.pooled import POOLED
-from fedweave.metrics.selection import ALONE, BEST, REFERENCE, SHELF
+from fedweave.metrics.selection import ALONE, BEST, REFERENCE, SHELF, SHELF_JOINT
 
 Sites = tuple[Tree, Tree]  # the clients' part of a checkpoint: `Checkpoint.fed` and `Checkpoint.data`
 
@@ -100,7 +100,7 @@ class Ready(Protocol):
 _LARGE = 1 << 18  # rows of a table that is written whole each time; that takes a fraction of a second
 _BUFFER = 1 << 18  # rows in memory that are in no file yet
 # Metrics that only the last round has: a run that goes on measures them again.
-LAST_ONLY = (POOLED, "per_class", "per_target", "targets", INTERVALS, SHELF, REFERENCE, ALONE)
+LAST_ONLY = (POOLED, "per_class", "per_target", "targets", INTERVALS, SHELF, REFERENCE, ALONE, SHELF_JOINT)
 
 
 class Growing:
@@ -217,7 +217,7 @@ class RunFiles:
     reached: the state after the last whole round, saved or not, without the clients' part.
     saved:   the round of the last checkpoint on disk.
     best:    the models of the best round so far, as in `Checkpoint.best`; a checkpoint of that round leaves them out.
-    shelf:   the entry "shelf" of summary.json, once it is measured.
+    shelf, shelf_joint: the entries of summary.json, once they are measured.
     """
 
     def __init__(
@@ -228,6 +228,7 @@ class RunFiles:
         self._last_rows = 0  # rows of metrics.parquet that only the last round has
         self.reached, self.saved = start, start.round
         self.shelf: Record = {}
+        self.shelf_joint: Record = {}
         self.best = start.best or {"round": start.round, "state": start.state, "fed": start.fed}
 
     def reach(self, reached: Checkpoint) -> None:

@@ -51,13 +51,14 @@ class ShelfResult:
     tools: dict[str, dict[str, int]] = field(default_factory=dict)
     drawn: str = ""
     seconds: float = 0.0
+    place: str = SHELF
 
     def rows(self, round: int) -> pa.Table:
         """The members' values as rows of metrics.parquet, "shelf/auc" of each member."""
         rows = list[Record]()
         for name, values in self.members.items():
             for member, value in values.items():
-                about = {"round": round, "client": member, "split": "test", "metric": f"{SHELF}/{name}"}
+                about = {"round": round, "client": member, "split": "test", "metric": f"{self.place}/{name}"}
                 rows.append(about | {"value": value})
         return pa.Table.from_pylist(rows, METRICS_SCHEMA)
 
@@ -67,6 +68,15 @@ class ShelfResult:
             return {"drawn": self.drawn} if self.drawn else {}
         drawn = {"drawn": self.drawn} if self.drawn else {}
         return {**self.tools, **drawn, "seconds": self.seconds}
+
+
+class ShelfValues(NamedTuple):
+    """What `shelf_of_run` sums up. values: {"local" or "pooled": {member: its metrics}}. titles: likewise the
+    tools that validation chose."""
+
+    values: dict[str, dict[str, Record]]
+    titles: dict[str, list[str]]
+    drawn: str = ""
 
 
 def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: Record, seed: int) -> ShelfResult:
@@ -91,11 +101,16 @@ def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: R
         links = {name: pair_examples(share) for name, share in parts}
         result = _of_links(links, evaluated, judge, seeds)
     elif enabled == "auto" and _entries(data) > AUTO_ENTRIES:
-        result = _Values({}, {}, "left out, because its columns would not fit into memory easily")
+        result = ShelfValues({}, {}, "left out, because its columns would not fit into memory easily")
     else:
         described = enabled is True or data.examples <= AUTO_MOLECULES
         examples = {name: examples_of(share, described) for name, share in parts}
         result = _of_examples(built, examples, evaluated, judge, seeds, enabled, described)
+    return result_of(result, SHELF, data, time.process_time() - start)
+
+
+def result_of(result: ShelfValues, place: str, data: Dataset, seconds: float) -> ShelfResult:
+    """The means over members of what shelves reach, for a summary. place: "shelf" or "shelf_joint"."""
     summary, members = dict[str, float](), dict[str, dict[str, float]]()
     for which, of_members in result.values.items():
         for metric in (*metrics_of(data.target, data.classes), *OF_RANKS):
@@ -104,11 +119,11 @@ def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: R
                 if not math.isnan(values.get(metric, math.nan)):
                     known[name] = values[metric]
             if known:
-                summary[f"{SHELF}/{which}/{metric}"] = float(np.mean([*known.values()]))
+                summary[f"{place}/{which}/{metric}"] = float(np.mean([*known.values()]))
             if which == LOCAL:
                 members[metric] = known
     tools = {which: dict(Counter(titles).most_common()) for which, titles in result.titles.items() if titles}
-    return ShelfResult(summary, members, tools, result.drawn, time.process_time() - start)
+    return ShelfResult(summary, members, tools, result.drawn, seconds, place)
 
 
 def examples_of(share: Dataset, with_descriptors: bool = True) -> Examples:
@@ -116,18 +131,9 @@ def examples_of(share: Dataset, with_descriptors: bool = True) -> Examples:
     return Examples(columns_of(share, with_descriptors), share.y, np.asarray(share.public))
 
 
-class _Values(NamedTuple):
-    """What `shelf_of_run` sums up. values: {"local" or "pooled": {member: its metrics}}. titles: likewise the
-    tools that validation chose."""
-
-    values: dict[str, dict[str, Record]]
-    titles: dict[str, list[str]]
-    drawn: str = ""
-
-
 def _of_links(
     members: Mapping[str, PairExamples], evaluated: Sequence[str], judge: Judge, seeds: Mapping[str, int]
-) -> _Values:
+) -> ShelfValues:
     values, titles = {LOCAL: dict[str, Record](), POOLED: dict[str, Record]()}, {LOCAL: list[str](), POOLED: []}
     pooled = fit_pair_shelf([*members.values()], judge, seeds[POOLED], Effort())
     for name in evaluated:
@@ -139,7 +145,7 @@ def _of_links(
             if shelf is not None and pairs:
                 values[which][name] = judge.values_of(pairs)
                 titles[which].append(shelf.title)
-    return _Values(values, {LOCAL: titles[LOCAL], POOLED: titles[POOLED][:1]})
+    return ShelfValues(values, {LOCAL: titles[LOCAL], POOLED: titles[POOLED][:1]})
 
 
 def _of_examples(
@@ -150,18 +156,18 @@ def _of_examples(
     seeds: Mapping[str, int],
     enabled: bool | str,
     described: bool,
-) -> _Values:
+) -> ShelfValues:
     values, titles = {LOCAL: dict[str, Record](), POOLED: dict[str, Record]()}, {LOCAL: list[str](), POOLED: []}
     tests = {name: members[name] for name in evaluated}
     if not any(map(tested, tests.values())):  # only the server tests: every member's shelf on the global test set
         part = global_test_part(built.data, built.partition)
         if part is None:
-            return _Values({}, {})
+            return ShelfValues({}, {})
         [share] = shares(replace(built.data, scaling="none"), [part])
         tests = dict.fromkeys(evaluated, examples_of(share, described))
     learning = {name: examples for name, examples in members.items() if examples.masks[TRAIN].any()}
     if not learning:
-        return _Values({}, {})
+        return ShelfValues({}, {})
     drawn = dict[str, str]()
 
     # 1. One shelf on the examples of all members; of parties, on all columns of the same examples.
@@ -178,7 +184,7 @@ def _of_examples(
     if shelf is not None:
         titles[POOLED].append(shelf.title)
         for name, examples in pooled_tests.items():
-            values[POOLED][name] = _test_values(shelf, examples, judge)
+            values[POOLED][name] = values_on_tests(shelf, examples, judge)
 
     # 2. Each member's own.
     learning = {name: examples for name, examples in learning.items() if name in tests}
@@ -188,9 +194,9 @@ def _of_examples(
         shelf = None if effort is None else fit_shelf(examples, judge, seeds[name], effort)
         if shelf is not None:
             titles[LOCAL].append(shelf.title)
-            values[LOCAL][name] = _test_values(shelf, tests[name], judge)
+            values[LOCAL][name] = values_on_tests(shelf, tests[name], judge)
     clauses = [f"{which}: {text}" for which, text in drawn.items() if text]
-    return _Values(values, titles, "; ".join(clauses))
+    return ShelfValues(values, titles, "; ".join(clauses))
 
 
 def _entries(data: Dataset) -> float:
@@ -231,7 +237,8 @@ def savings(members: Sequence[Examples], effort: Effort | None) -> str:
     return ", ".join(clauses)
 
 
-def _test_values(shelf: Shelf, examples: Examples, judge: Judge) -> Record:
+def values_on_tests(shelf: Shelf, examples: Examples, judge: Judge) -> Record:
+    """All metrics of a shelf on labeled test examples; {} without any."""
     rows = np.flatnonzero(examples.masks[TEST] & is_labeled(examples.y))
     if not len(rows):
         return {}
