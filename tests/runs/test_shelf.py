@@ -378,8 +378,8 @@ def summary_of(**metrics: float) -> dict[str, Any]:
         (
             {"local__auc": 0.886, "best_val__local__auc": 0.8, "best_val__round": 7.0}
             | {"shelf__local__auc": 0.7, "alone__local__auc": 0.82},
-            "AUC, mean over members: joint 0.800 in round 7, alone 0.700 on the shelf (boosting on own columns), alone 0.820 with "
-            "this model. Joining does not pay yet: 0.020 below the best alone, this model.",
+            "AUC, mean over members: joint 0.800 in round 7, alone 0.700 on the shelf (boosting on own columns), alone "
+            "0.820 with this model. Joining does not pay yet: 0.020 below the best alone, this model.",
         ),
         (
             {"local__auc": 0.8861, "shelf__local__auc": 0.886},
