@@ -1,6 +1,7 @@
 """What members reach alone with the tools on their shelf: as scikit-learn gives it called directly, by hand on tiny
 graphs, and in runs of each kind of examples."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedweave.core.graph import SOURCE, TARGET
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.config import resolve
+from fedweave.experiment.runs.files import SHARED_ALONE
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.shelf import runs as shelf_runs
 from fedweave.experiment.shelf.columns import ENDS, GRAPHS, NEIGHBORS, OWN, columns_of
@@ -329,6 +331,24 @@ def test_a_run_gives_the_same_shelf_twice(tmp_path: Path) -> None:
     assert not any(name.startswith("shelf/") for name in without["metrics"])
     assert "shelf" not in without
     assert verdict_of(without) is None
+
+
+def test_runs_of_a_sweep_share_a_shelf(tmp_path: Path) -> None:
+    """Another algorithm takes the shelf of the first run from the folder beside it; another seed has its own."""
+    document = {"data": {"name": "digits"}, "partition": CUT, "model": {"name": "gcn", "hidden": 8}, "rounds": 1}
+    document |= {"algorithm": {"name": "fedavg"}, "evaluation": {"shelf": True}}
+    folder = tmp_path / SHARED_ALONE
+    folder.mkdir()
+    first = run(resolve(document), tmp_path / "a", Silent())
+    [shared] = folder.glob("shelf-*.json")
+    written = json.loads(shared.read_text())
+    shared.write_text(json.dumps(written | {"seconds": 123.0}))
+    other = run(resolve(document | {"algorithm": {"name": "fedprox"}}), tmp_path / "b", Silent())
+    assert other["shelf"] == first["shelf"] | {"seconds": 123.0}
+    name = "shelf/local/accuracy"
+    assert other["metrics"][name] == first["metrics"][name]
+    run(resolve(document | {"seed": 5}), tmp_path / "c", Silent())
+    assert len([*folder.glob("shelf-*.json")]) == 2
 
 
 def test_numbers_of_a_run_are_in_the_datas_units(tmp_path: Path) -> None:
