@@ -1,6 +1,7 @@
 """What members reach alone with the tools on their shelf: as scikit-learn gives it called directly, by hand on tiny
 graphs, and in runs of each kind of examples."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedweave.core.graph import SOURCE, TARGET
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.config import resolve
+from fedweave.experiment.runs.files import SHARED_ALONE
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.shelf import runs as shelf_runs
 from fedweave.experiment.shelf.columns import ENDS, GRAPHS, NEIGHBORS, OWN, columns_of
@@ -331,6 +333,24 @@ def test_a_run_gives_the_same_shelf_twice(tmp_path: Path) -> None:
     assert verdict_of(without) is None
 
 
+def test_runs_of_a_sweep_share_a_shelf(tmp_path: Path) -> None:
+    """Another algorithm takes the shelf of the first run from the folder beside it; another seed has its own."""
+    document = {"data": {"name": "digits"}, "partition": CUT, "model": {"name": "gcn", "hidden": 8}, "rounds": 1}
+    document |= {"algorithm": {"name": "fedavg"}, "evaluation": {"shelf": True}}
+    folder = tmp_path / SHARED_ALONE
+    folder.mkdir()
+    first = run(resolve(document), tmp_path / "a", Silent())
+    [shared] = folder.glob("shelf-*.json")
+    written = json.loads(shared.read_text())
+    shared.write_text(json.dumps(written | {"seconds": 123.0}))
+    other = run(resolve(document | {"algorithm": {"name": "fedprox"}}), tmp_path / "b", Silent())
+    assert other["shelf"] == first["shelf"] | {"seconds": 123.0}
+    name = "shelf/local/accuracy"
+    assert other["metrics"][name] == first["metrics"][name]
+    run(resolve(document | {"seed": 5}), tmp_path / "c", Silent())
+    assert len([*folder.glob("shelf-*.json")]) == 2
+
+
 def test_numbers_of_a_run_are_in_the_datas_units(tmp_path: Path) -> None:
     """A price that is linear in a feature."""
     folder = nodes_folder(tmp_path / "data")
@@ -376,9 +396,10 @@ def summary_of(**metrics: float) -> dict[str, Any]:
             "this model. Joining pays: 0.025 above the best alone, the shelf.",
         ),
         (
-            {"local__auc": 0.886, "best_val__local__auc": 0.8, "shelf__local__auc": 0.7, "alone__local__auc": 0.82},
-            "AUC, mean over members: joint 0.800, alone 0.700 on the shelf (boosting on own columns), alone 0.820 with "
-            "this model. Joining does not pay yet: 0.020 below the best alone, this model.",
+            {"local__auc": 0.886, "best_val__local__auc": 0.8, "best_val__round": 7.0}
+            | {"shelf__local__auc": 0.7, "alone__local__auc": 0.82},
+            "AUC, mean over members: joint 0.800 in round 7, alone 0.700 on the shelf (boosting on own columns), alone "
+            "0.820 with this model. Joining does not pay yet: 0.020 below the best alone, this model.",
         ),
         (
             {"local__auc": 0.8861, "shelf__local__auc": 0.886},

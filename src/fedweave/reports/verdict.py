@@ -26,7 +26,8 @@ class Verdict(NamedTuple):
 
     metric: the selection metric. joint: of the joint model, in the round that validation chose if there is one. alone:
     {how: value} of members that do not join. tools: {tool: members whose shelf it is}. pooled: of a shelf on all
-    members' examples together, which nobody has; None if it is not known.
+    members' examples together, which nobody has; None if it is not known. round: that of `joint`, where the result of
+    the run is of another one.
     """
 
     metric: str
@@ -34,6 +35,7 @@ class Verdict(NamedTuple):
     alone: dict[str, float]
     tools: dict[str, int]
     pooled: float | None = None
+    round: float | None = None
 
     @property
     def strongest(self) -> tuple[str, float]:
@@ -54,7 +56,7 @@ class Verdict(NamedTuple):
     def sentence(self) -> str:
         """ "AUC, mean over members: joint 0.886, alone 0.861 on the shelf (boosting on own columns), alone 0.822 with
         this model. Joining pays: 0.025 above the best alone, the shelf." """
-        clauses = [f"joint {short(self.joint)}"]
+        clauses = [f"joint {short(self.joint)}" + ("" if self.round is None else f" in round {self.round:g}")]
         for how, value in self.alone.items():
             detail = f" ({tools_text(self.tools)})" if how == SHELF and self.tools else ""
             clauses.append(f"alone {short(value)} {_WORDS[how]}{detail}")
@@ -85,7 +87,9 @@ def verdict_of(summary: Values) -> Verdict | None:
     known = {how: value for how, value in alone.items() if value is not None}
     if joint is None or not known:
         return None
-    return Verdict(metric, joint, known, shelf_tools(summary), metrics.get(f"{SHELF}/pooled/{metric}"))
+    best, is_result = metrics.get(f"{BEST}/round"), "chosen_round" in summary
+    round = None if is_result or best == summary.get("rounds") else best
+    return Verdict(metric, joint, known, shelf_tools(summary), metrics.get(f"{SHELF}/pooled/{metric}"), round)
 
 
 def verdict_of_seeds(summaries: Sequence[Values]) -> Verdict | None:

@@ -41,7 +41,8 @@ def plan_run(document: Document, folder: Path) -> PlannedRun:
     """
     config = resolve(document)
     settings = {key: value for key, value in config.plain().items() if key != "seed"}
-    settings["evaluation"].pop("alone", None)  # it changes no number of the run
+    for name in ("alone", "shelf"):  # they change no number of the run
+        settings["evaluation"].pop(name, None)
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:10]
     name = f"{config.algorithm.label}-{config.data.label}-s{config.general.seed}-{digest}"
     return PlannedRun(name, config, folder / name)

@@ -78,7 +78,8 @@ from fedweave.experiment.runs.trained import load_trained, partition_columns
 from fedweave.experiment.runs.warm import WarmStart, begin, earlier_ledgers
 from fedweave.experiment.shelf.joint import joint_shelf
 from fedweave.experiment.shelf.pair_scores import link_references
-from fedweave.experiment.shelf.runs import shelf_of_run
+from fedweave.experiment.shelf.runs import ShelfResult, shelf_of_run
+from fedweave.experiment.shelf.shared import read_shelf, shelf_file, write_shelf
 from fedweave.metrics.measured import METRICS_SCHEMA, of_splits
 from fedweave.metrics.selection import ALONE, SHELF_JOINT, TARGET_SPREAD, Judging, selection_metric_of
 from fedweave.partition.scaling import distance_of_targets
@@ -239,8 +240,7 @@ def running(
             finally:
                 watch.end()
         if not files.shelf and isinstance(built, Built):  # a session before this one ended just before its summary
-            enabled, seed = config.evaluation.shelf, config.general.seed
-            files.shelf = shelf_of_run(built, judging, enabled, files.reached.summary, seed).facts()
+            files.shelf = _measure_shelf(config, judging, built, files, stop, files.reached.summary).facts()
         summary = _summary(config, built, files, directory, origin.notes, peak_memory)
         write(directory / SUMMARY, lambda file: file.write(json.dumps(summary, indent=2).encode() + b"\n"))
     return summary
@@ -338,7 +338,7 @@ def _train(
         seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary
         if step.last and isinstance(built, Built):  # sites' examples are not here
-            shelf = shelf_of_run(built, judging, config.evaluation.shelf, summary, general.seed)
+            shelf = _measure_shelf(config, judging, built, files, stop, summary)
             references = shelf.metrics | (link_references(built) if built.data.links is not None else {})
             distance = None
             if built.data.links is None and len(built.fed.clients) > 1:
@@ -365,6 +365,24 @@ def _train(
             if files.reached.round > files.saved:
                 files.save()
             raise
+
+
+def _measure_shelf(
+    config: Config, judging: Judging, built: Built, files: RunFiles, stop: Stop, summary: Record
+) -> ShelfResult:
+    """What members reach alone with the tools on their shelf; of a sweep, as an earlier run with the same data, split
+    and seed has measured it."""
+    enabled, seed = config.evaluation.shelf, config.general.seed
+    shared = None
+    if enabled is not False:
+        shared = shelf_file(config, built, judging, summary, files.directory, files.source)
+    with one_at_a_time(shared, lambda: stop.signal is not None):
+        result = None if shared is None else read_shelf(shared)
+        if result is None:
+            result = shelf_of_run(built, judging, enabled, summary, seed)
+            if shared is not None:
+                write_shelf(shared, result)
+    return result
 
 
 def _add_alone(

@@ -218,12 +218,13 @@ class RunFiles:
     saved:   the round of the last checkpoint on disk.
     best:    the models of the best round so far, as in `Checkpoint.best`; a checkpoint of that round leaves them out.
     shelf, shelf_joint: the entries of summary.json, once they are measured.
+    source:  digests of the loaded data (`datasets.contents`).
     """
 
     def __init__(
         self, directory: Path, built: Ready, metrics: Growing, start: Checkpoint, source: dict[str, str]
     ) -> None:
-        self.directory, self.built, self._metrics, self._source = directory, built, metrics, source
+        self.directory, self.built, self._metrics, self.source = directory, built, metrics, source
         self._ledger = Growing(directory / LEDGER, SCHEMA)
         self._last_rows = 0  # rows of metrics.parquet that only the last round has
         self.reached, self.saved = start, start.round
@@ -286,7 +287,7 @@ class RunFiles:
         fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
         is_earlier = self.best_round is not None and self.best_round != self.reached.round
         best = self.best if is_earlier else {}
-        checkpoint = replace(self.reached, fed=fed, data=data, source=self._source, best=best)
+        checkpoint = replace(self.reached, fed=fed, data=data, source=self.source, best=best)
         rows = self._metrics.rows - self._last_rows
         replace(checkpoint, metrics=rows, ledger=ledger.rows).save(self.directory / CHECKPOINT)
         self.saved = self.reached.round

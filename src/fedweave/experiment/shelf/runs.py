@@ -95,7 +95,7 @@ def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: R
     evaluated = built.fed.evaluated_clients or names
     judge = Judge(selection_metric_of(metrics), positive_class(judging, metrics), data.outputs)
     seeds = {name: random.fold_bits(random.root(seed), "shelf", name) for name in (POOLED, *names)}
-    raw = replace(data, scaling="none")  # tools scale for themselves, and pooled columns stay in one unit
+    raw = unscaled(data)
     parts = zip(names, shares(raw, partition.parts), strict=True)
     if data.links is not None:
         links = {name: pair_examples(share) for name, share in parts}
@@ -124,6 +124,12 @@ def result_of(result: ShelfValues, place: str, data: Dataset, seconds: float) ->
                 members[metric] = known
     tools = {which: dict(Counter(titles).most_common()) for which, titles in result.titles.items() if titles}
     return ShelfResult(summary, members, tools, result.drawn, seconds, place)
+
+
+def unscaled(data: Dataset) -> Dataset:
+    """The data of which no holder scales columns: tools scale for themselves, and pooled columns stay in one unit."""
+    attributes = None if data.edge_attrs is None else data.edge_attrs._replace(auto=False)
+    return replace(data, scaling="none", edge_attrs=attributes)
 
 
 def examples_of(share: Dataset, with_descriptors: bool = True) -> Examples:
@@ -163,7 +169,7 @@ def _of_examples(
         part = global_test_part(built.data, built.partition)
         if part is None:
             return ShelfValues({}, {})
-        [share] = shares(replace(built.data, scaling="none"), [part])
+        [share] = shares(unscaled(built.data), [part])
         tests = dict.fromkeys(evaluated, examples_of(share, described))
     learning = {name: examples for name, examples in members.items() if examples.masks[TRAIN].any()}
     if not learning:
@@ -172,7 +178,7 @@ def _of_examples(
 
     # 1. One shelf on the examples of all members; of parties, on all columns of the same examples.
     if any(part.columns is not None for part in built.partition.parts):
-        [share] = shares(replace(built.data, scaling="none"), pool_clients(built.partition).parts)
+        [share] = shares(unscaled(built.data), pool_clients(built.partition).parts)
         everyone = examples_of(share, described)
         pooled_tests = {POOLED: everyone}
     else:
