@@ -75,7 +75,7 @@ def test_a_run_whose_scores_tie_says_so_once_and_advises_no_more_rounds(caplog: 
     sentences = notes(worse, RunFacts())
     assert "last 5 evaluations" in sentences["tied"]
     alive = notes({name: value for name, value in worse.items() if name != TIED}, RunFacts())
-    for subject, advice in (("one class", "or more rounds"), ("references", "Or train longer")):
+    for subject, advice in (("one class", "or more rounds"), ("shelf", "Or train longer")):
         assert advice in alive[subject]
         assert advice not in sentences[subject]
 
