@@ -362,6 +362,11 @@ def _worse_than_shelf(metrics: Metrics, training: RunFacts) -> dict[str, str]:
     return {"shelf": f"{'; '.join(sentences)}. {remedies}{_more_rounds(metrics, training)}"}
 
 
+def _is_tied(metrics: Metrics) -> bool:
+    """Whether all scores were equal in so many evaluations that the model does not recover."""
+    return (metrics.get(TIED) or 0) >= MAX_TIED
+
+
 def _more_rounds(metrics: Metrics, training: RunFacts) -> str:
     """Whether more rounds may help, as the end of a note."""
     if _is_tied(metrics):
