@@ -333,15 +333,18 @@ def unit_notes(gap: float | None) -> dict[str, str]:
 def _worse_than_shelf(metrics: Metrics, training: RunFacts) -> dict[str, str]:
     """A note where the joint model is worse than what members, or their pool, reach with the tools on the shelf, and
     what to try then."""
-    metric, clauses = selection_metric_of(metrics), []
-    joint = joint_value(metrics, metric)
+    metric, sentences = selection_metric_of(metrics), []
+    joint, clauses = joint_value(metrics, metric), []
     for which, words in _SHELVES.items():
         value = metrics.get(f"{SHELF}/{which}/{metric}")
         if joint is None or value is None or rank(metric, joint) >= rank(metric, value):
             continue
         if not math.isclose(joint, value, rel_tol=TIE):
             side = "above" if lower(metric) else "below"
-            clauses.append(f"{side} {short(value)}, what {words} in the mean over members")
+            clauses.append(f"{side} {short(value)}, which {words}")
+    if joint is not None and clauses:
+        text = f"the {title_of(metric)} of the joint model, {short(joint)} in the mean over members, is"
+        sentences.append(f"{text} {' and '.join(clauses)}")
     references = dict[str, float]()
     for key, score in metrics.items():
         kind, _, name = key.removeprefix(f"{REFERENCE}/").partition("/")
@@ -351,16 +354,12 @@ def _worse_than_shelf(metrics: Metrics, training: RunFacts) -> dict[str, str]:
     if together is not None and references and together < max(references.values()) * (1 - TIE):
         best = max(references, key=lambda kind: references[kind])
         name = best.replace("_", " ")
-        text = f"{short(together)} on all test pairs below {short(references[best])}, the value of {name}"
-        clauses.append(text)
-    if not clauses:
+        text = f"the {title_of(metric)} on all test pairs, {short(together)}, is below {short(references[best])}"
+        sentences.append(f"{text}, the value of {name} on the training edges")
+    if not sentences:
         return {}
-    result = "" if joint is None else f", {short(joint)},"
     remedies = f"Try another model (`fedweave list models`), or scale features ({training.scaling})."
-    return {
-        "shelf": f"the {title_of(metric)} of the joint model{result} is {', and '.join(clauses)}. "
-        f"{remedies}{_more_rounds(metrics, training)}"
-    }
+    return {"shelf": f"{'; '.join(sentences)}. {remedies}{_more_rounds(metrics, training)}"}
 
 
 def _is_tied(metrics: Metrics) -> bool:
