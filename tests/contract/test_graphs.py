@@ -149,7 +149,7 @@ def test_epochs_of_mini_batches_of_graphs_agree() -> None:
 
 
 def test_models_that_read_single_edges_keep_all_graphs_in_a_step() -> None:
-    whole = MODELS["gine"](hidden=8, pool="sum", edge_features=0).build(FEATURES, CLASSES)
+    whole = MODELS["pna"](hidden=8, pool="sum", edge_features=0).build(FEATURES, CLASSES)
     kinds = [next(iter(FedAvg(one, batch_size=4).composed)) for one in (net(), whole)]
     assert kinds == ["GraphCrossEntropy", "BatchCrossEntropy"]
 

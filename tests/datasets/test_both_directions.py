@@ -93,7 +93,11 @@ def test_folders_members_sites_and_networkx_do_likewise(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
         NODES.to_csv(tmp_path / name / "nodes.csv", index=False)
         edges.to_csv(tmp_path / name / "edges.csv", index=False)
-    plain = OPTIONS | {"normalize": "none"}  # a site scales its own nodes at once, a folder once it is cut
+    # A site scales its own data at once, a folder once it is cut.
+    plain = OPTIONS | {
+        "normalize": "none",
+        "edge_normalize": "none",
+    }
     expected = load("folder", str(tmp_path / "once"), **plain)
     assert content(load("folder", str(tmp_path / "behind"), **plain)) == content(expected)
     own = read_graph(tmp_path / "between", SiteData(path="between", **plain))

@@ -43,6 +43,7 @@ VALUES = {
     "edge_labels": ("1", "2"),
     "degrees": 8,
     "train_until": "2024-01-01",
+    "structure": ("degree",),
 }
 FORMS = {  # files, and what reads them
     "data.npz": "npz",

@@ -23,7 +23,12 @@ EDGES = pd.DataFrame(
     {"source": [a for a, _ in ENDS], "target": [b for _, b in ENDS], "amount": [0.5, 1, 2, 3.5], "label": [0, 1, 1, 0]}
 )
 NODES = pd.DataFrame({"id": list("abcd")})
-OPTIONS: dict[str, Any] = {"task": "edges", "directed": True, "edge_features": ("amount",)}
+OPTIONS: dict[str, Any] = {
+    "task": "edges",
+    "directed": True,
+    "edge_features": ("amount",),
+    "edge_normalize": "none",
+}
 
 
 def written(root: Path, nodes: pd.DataFrame = NODES, edges: pd.DataFrame = EDGES) -> Path:
@@ -93,6 +98,6 @@ def test_nodes_that_are_examples_need_a_feature() -> None:
 @pytest.mark.parametrize("how", ["scale", "standard", "minmax"])
 def test_features_that_are_all_constant_stay(how: str) -> None:
     x = np.full((4, 1), 3, np.float32)
-    shift, divisor = scaling(x, how)
+    shift, divisor, _ = scaling(x, how)
     np.testing.assert_array_equal(normalize(x, how, "x"), x)
     np.testing.assert_array_equal(apply_scaling(x, how, shift.tolist(), divisor.tolist()), x)

@@ -44,7 +44,7 @@ def of_length(total: float, sparse: bool = False) -> Dataset:
 def test_the_first_step_is_foretold_by_the_rate_and_the_rows_sums(sparse: bool) -> None:
     for total, lr, expected in ((49.0, 0.01, False), (51.0, 0.01, True), (51.0, 0.001, False), (0.6, 1.0, True)):
         algorithm, fed = made(of_length(total, sparse), lr=lr)
-        found = first_step_notes([algorithm], list(fed.graphs.values()))
+        found = first_step_notes([algorithm], fed.graphs)
         assert bool(found) == expected, total
         if expected:
             assert f"up to {total * lr:.2g} (lr {lr:g}, times {total:.3g}," in found[0]
@@ -55,7 +55,7 @@ def test_the_first_step_is_foretold_by_the_rate_and_the_rows_sums(sparse: bool) 
 ])  # fmt: skip
 def test_other_models_do_not_stop_so(decoder: str, norm: str, optimizer: str) -> None:
     algorithm, fed = made(of_length(1000.0), decoder, norm, optimizer=optimizer)
-    assert first_step_notes([algorithm], list(fed.graphs.values())) == []
+    assert first_step_notes([algorithm], fed.graphs) == []
 
 
 def test_a_federation_says_it_before_the_first_round(caplog: pytest.LogCaptureFixture) -> None:

@@ -302,7 +302,7 @@ def _simulation(
         **_server_options(data, visible, dtype),
     )
     check_widths(algorithm, inputs.member_algorithms, fed.graphs)
-    for note in first_step_notes(inputs.algorithms, list(fed.graphs.values())):
+    for note in first_step_notes(inputs.algorithms, fed.graphs):
         _LOG.warning("note: %s", note)
     return fed
 

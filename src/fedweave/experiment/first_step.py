@@ -5,7 +5,7 @@ features are long, products of embeddings grow a hundredfold, and the next steps
 ReLU gives 0, every pair has the same score, and no gradient leads back.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -14,18 +14,16 @@ from fedweave.core.algorithm import Algorithm
 from fedweave.core.graph import Graph
 from fedweave.ops.sparse import Sparse
 
-MAX_MOVE = (
-    0.5  # of a unit; models of amazon-photo (2.6) and coauthor-cs (.95) stop, of citeseer (.32) and cora (.18) not
-)
+MAX_MOVE = 0.5  # models of amazon-photo (2.6) and coauthor-cs (.95) stop, of citeseer (.32) and cora (.18) not
 
 
-def first_step_notes(algorithms: Iterable[Algorithm], graphs: Sequence[Graph]) -> list[str]:
+def first_step_notes(algorithms: Iterable[Algorithm], graphs: Mapping[str, Graph]) -> list[str]:
     """A note for models whose scores are products of embeddings, trained by Adam, where lr times the mean ‖x‖₁ is above
     `MAX_MOVE`."""
     rates = [float(getattr(one, "lr", 0.0)) for one in algorithms if _may_stop(one)]
     if not rates:
         return []
-    length = float(np.mean(np.concatenate([_lengths(graph) for graph in graphs])))
+    length = float(np.mean(np.concatenate([_lengths(graph) for graph in graphs.values()])))
     move = max(rates) * length
     if move <= MAX_MOVE:
         return []

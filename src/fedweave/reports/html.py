@@ -38,8 +38,10 @@ from fedweave.reports.verdict import shelf_sentences, verdict_of, verdict_of_see
 
 MAX_VERDICTS = 8  # groups whose verdict a page or a sweep shows
 GroupRun = tuple[Group, Run]  # a run and its group
-FAMILIES = ("global", "pooled", "within", "local", "trained", "intervals", "alone", "shelf", "shelf_joint")
-FAMILIES += ("reference", "best_val")
+FAMILIES = (
+    *("global", "pooled", "within", "local", "trained", "intervals"),
+    *("alone", "shelf", "shelf_joint", "reference", "best_val"),
+)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@ neighbors', and what the joint model says of each example."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from fedweave.experiment.shelf.runs import (
     examples_of,
     result_of,
     savings,
+    unscaled,
     values_on_tests,
 )
 from fedweave.metrics.selection import SHELF_JOINT, Judging, positive_class, selection_metric_of
@@ -52,7 +52,7 @@ def joint_shelf(
     members = dict[str, tuple[Examples, Predicted]]()
     by_client = {one.client: one for one in predictions}
     union = predictions[0] if len(built.fed.clients) == 1 else None  # the one client where all data is pooled
-    raw = replace(data, scaling="none")
+    raw = unscaled(data)
     for name, part, share in zip(names, partition.parts, shares(raw, partition.parts), strict=True):
         examples = examples_of(share, described)
         one = by_client.get(name, union)
@@ -96,8 +96,8 @@ def score_columns(p: np.ndarray, kind: str) -> np.ndarray:
         return p.astype(np.float32)
     logs, rest = np.log(p.clip(LEAST)), np.log((1 - p).clip(LEAST))
     if kind != CLASS:
-        return (logs - rest).astype(np.float32)
-    return (logs[:, 1:] - logs[:, :1] if p.shape[1] == 2 else logs).astype(np.float32)
+        return np.asarray(logs - rest, np.float32)
+    return np.asarray(logs[:, 1:] - logs[:, :1] if p.shape[1] == 2 else logs, np.float32)
 
 
 def _at(one: Predicted, examples: np.ndarray) -> Predicted:
