@@ -186,7 +186,9 @@ def test_a_model_without_a_last_layer_has_none(tmp_path: Path) -> None:
 def test_those_of_links_are_of_nodes_and_what_the_decoder_multiplies(tmp_path: Path) -> None:
     """σ(h_u · h_v) of the table's rows is the score of each pair that `predict` gives."""
     data = DOCUMENT["data"] | {"task": "links"}
-    run = fedweave.run(DOCUMENT | {"data": data, "model": {"name": "gcn", "hidden": 4}}, out=tmp_path / "run")
+    run = fedweave.run(
+        DOCUMENT | {"data": data, "model": {"name": "gcn", "hidden": 4, "decoder": "dot"}}, out=tmp_path / "run"
+    )
     table = run.embeddings()
     assert table.column_names == ["client", "node", "id", *(f"e_{at}" for at in range(table.num_columns - 3))]
     assert len(table) == 90

@@ -110,7 +110,7 @@ def test_errors_of_numbers_leave_only_with_the_loss(project: Path, tmp_path: Pat
     for site in SITES:
         about, _ = read_site_file(path := project / site / SITE_FILE)
         write_site_file(
-            path, {name: value for name, value in vars(about).items() if value is not None}, measures=measures
+            path, {name: value for name, value in vars(about).items() if value not in (None, ())}, measures=measures
         )
     fed, algorithm, _ = joined(project, config)
     *_, last = train(algorithm, fed, 2)

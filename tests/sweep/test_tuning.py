@@ -79,7 +79,7 @@ def without_time(found: Tuning) -> list[TuningTrial]:
 def test_a_setting_that_does_not_learn_is_left_behind_and_the_result_is_what_a_run_of_it_has(tmp_path: Path) -> None:
     """Planted: a rate with which nothing moves. The value is that of `run` with each seed, in its best round."""
     asleep = small(algorithm={"lr": 1e-9})
-    found = tune(asleep, tmp_path / "tuned", 5, (0, 1))
+    found = tune(asleep, tmp_path / "tuned", 9, (0, 1))
     assert found.trials[0].setting == {}
     assert found.best.value is not None
     assert found.trials[0].value is not None
