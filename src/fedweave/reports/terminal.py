@@ -159,7 +159,7 @@ def show_result(console: Console, summary: Values, directory: Path, verbose: boo
     verdict = verdict_of(summary)
     if verdict is not None:
         style = "green" if verdict.gain > 0 else "yellow"
-        console.print(f"[bold {style}]{plain_text(verdict.sentence)}[/]", highlight=False, soft_wrap=True)
+        console.print(f"[bold {style}]{plain_text(verdict.sentence)}[/]", highlight=False)
     members = members_clause(metrics, summary.get("members", summary.get("clients")))
     for sentence in (members, alerts_clause(metrics, summary.get("classes") or ()), intervals(metrics)):
         if sentence:
