@@ -440,7 +440,8 @@ def test_verdict_over_seeds() -> None:
     values = {"local__auc": 0.9, "shelf__local__auc": 0.7}, {"local__auc": 0.8, "shelf__local__auc": 0.6}
     verdict = verdict_of_seeds([summary_of(**metrics) for metrics in values])
     assert verdict is not None
-    assert (verdict.joint, verdict.alone) == pytest.approx((0.85, {"shelf": 0.65}))
+    assert verdict.joint == pytest.approx(0.85)
+    assert verdict.alone == pytest.approx({"shelf": 0.65})
     assert verdict.tools == {"boosting on own columns": 4}
     assert verdict_of_seeds([summary_of(**values[0]) | {"algorithm": "local"}]) is None
 
