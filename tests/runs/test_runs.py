@@ -84,6 +84,7 @@ def final_numbers(directory: Path) -> tuple[Any, ...]:
     summary = json.loads((directory / "summary.json").read_text())
     for key in ("seconds", "seconds_per_round", "peak_rss_mb"):
         summary.pop(key)
+    summary["shelf"].pop("seconds")
     metrics = pq.read_table(directory / "metrics.parquet").to_pylist()
     ledger = pq.read_table(directory / "ledger.parquet").drop_columns(["seconds", "at"]).to_pylist()
     return summary, metrics, ledger
@@ -137,6 +138,7 @@ def test_summary_has_the_promised_keys_and_the_last_rounds_numbers(whole: Path) 
         "bytes_up",
         "bytes_down",
         "bytes_evaluation",
+        "shelf",
         "metrics",
     ]
     assert [summary[key] for key in ("algorithm", "dataset", "clients", "rounds", "seed")] == [
