@@ -84,7 +84,7 @@ def final_numbers(directory: Path) -> tuple[Any, ...]:
     summary = json.loads((directory / "summary.json").read_text())
     for key in ("seconds", "seconds_per_round", "peak_rss_mb"):
         summary.pop(key)
-    summary["shelf"].pop("seconds")
+    summary.get("shelf", {}).pop("seconds", None)
     metrics = pq.read_table(directory / "metrics.parquet").to_pylist()
     ledger = pq.read_table(directory / "ledger.parquet").drop_columns(["seconds", "at"]).to_pylist()
     return summary, metrics, ledger
