@@ -209,6 +209,11 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
     ("config.scaling", f'{NUMBERS[:-1]}, normalize = "auto"}}\n{NOISE}', ALL),
     ("config.scaling", f"{BANK}\n{NOISE}", ALL),
     ("config.target-scaling", f'{NUMBERS[:-1]}, normalize = "none"}}\n{NOISE}', ALL),
+    (
+        "config.structure",
+        f'{NUMBERS[:-1]}, normalize = "none", target_normalize = "none", structure = ["degree"]}}\n{NOISE}',
+        ALL,
+    ),
     # what clients hold
     (
         "model.width",
