@@ -311,7 +311,23 @@ def test_the_default_decoder_compares_what_models_make_of_features(tmp_path: Pat
     assert decoder() == "cosine"
     assert decoder(features="learned") == decoder(users="user", items="item") == "dot"
     assert decoder({"decoder": "mlp"}) == "mlp"
+    assert decoder({"decoder": "dot"}) == "dot"
     assert resolve({"data": {"name": "cora"}}).decoder == "dot"  # nodes are the examples, and nothing reads it
+
+
+@pytest.mark.parametrize(("decoder", "algorithm", "expected"), [
+    ("cosine", {}, 0.003), ("dot", {}, 0.01), ("mlp", {}, 0.01), ("cosine", {"lr": 0.01}, 0.01),
+    ("cosine", {"optimizer": "sgd"}, 0.01), ("cosine", {"optimizer": "adamw"}, 0.003),
+])  # fmt: skip
+def test_cosines_are_learned_in_smaller_steps(decoder: str, algorithm: Record, expected: float, tmp_path: Path) -> None:
+    """Unless the document names a rate; what a run writes resolves to itself."""
+    tables(tmp_path / "data")
+    given = document(tmp_path / "data") | {
+        "model": {"name": "gcn", "decoder": decoder}, "algorithm": {"name": "fedavg", **algorithm}
+    }  # fmt: skip
+    made = resolve(given)
+    assert made.algorithm.values["lr"] == expected
+    assert resolve(made.plain()) == made
 
 
 REFUSED: dict[str, tuple[Callable[[Record], Record], str]] = {

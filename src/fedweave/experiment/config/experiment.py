@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model that is built only to check its settings
 DECODER, OF_FEATURES = "dot", "cosine"  # how links are scored where [model] does not say, and of nodes with features
+LR, LR_OF_COSINES = 0.01, 0.003  # the default learning rate, and that of links which cosines score
 TUNE = "tune"  # the key of [algorithm] that lists values for `fedweave sweep` to try
 FOR_SWEEPS = "algorithm.tune: values that `fedweave sweep` tries"
 _MAX_NAMES = 9  # plug-ins that a hint names
@@ -187,6 +188,8 @@ def resolve(document: Document) -> Config:
     with faults:
         algorithm = choose_plugin("algorithm", section(document, "algorithm"))
         algorithm = _with_foreign_ends(algorithm, values.get("external", ""))
+        if links is not None and "lr" not in section(document, "algorithm"):
+            algorithm = _with_rate_of(values.get("decoder", DECODER), algorithm)
         values["algorithm"] = with_weight_decay(algorithm, links is not None)
     with faults:
         values["engine"] = choose_plugin("engine", section(document, "engine"))
@@ -371,6 +374,15 @@ def _with_foreign_ends(algorithm: Choice, external: str) -> Choice:
         return algorithm
     parts = (*parts, part_choice(f"algorithm.{PARTS}", FOREIGN_ENDS))
     return dataclasses.replace(algorithm, values={**algorithm.values, PARTS: parts})
+
+
+def _with_rate_of(decoder: str, algorithm: Choice) -> Choice:
+    """The algorithm with the learning rate that links scored by this decoder have by default: cosines are learned in
+    smaller steps of Adam, which turn embeddings of many features too far otherwise."""
+    values = algorithm.values
+    if decoder != OF_FEATURES or values.get("optimizer") not in ("adam", "adamw") or values.get("lr") != LR:
+        return algorithm
+    return dataclasses.replace(algorithm, values={**values, "lr": LR_OF_COSINES})
 
 
 def with_weight_decay(algorithm: Choice, links: bool) -> Choice:
