@@ -133,7 +133,7 @@ def test_no_other_room_knows_a_paper() -> None:
     """Removing a paper's file or folder and the lines of `algorithms` that register it removes it: others of that room
     that build on it, and its tables and figures, aside."""
     family = ["declarations", "deployment", "fedavg", "participation", "parts", "preset"]
-    family += ["score_sums", "scoring", "trials", "vertical"]
+    family += ["local", "score_sums", "scoring", "trials", "vertical"]
     shared = tuple(f"fedweave.algorithms.{name}" for name in family)
     wrong = [
         f"{module} imports {other}"

@@ -18,7 +18,7 @@ from fedweave.core.graph_arrays import dense
 from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.edges import scale_features
 from fedweave.datasets.features import (
-    Numbers,
+    ScalingNumbers,
     amounts,
     apply_scaling,
     by_holder,
@@ -136,8 +136,8 @@ def test_edges_that_an_archive_has_scaled_stay(tmp_path: Path) -> None:
 
 def test_a_typical_client_takes_asinh_where_most_rows_do() -> None:
     """By hand: of 5 rows, 3 with asinh; only these count. In the second column 2 of 5 do, which do not."""
-    one = Numbers(np.array([4.0, 10.0]), np.array([1.0, 3.0]), np.array([True, False]))
-    other = Numbers(np.array([90.0, 2.0]), np.array([50.0, 1.0]), np.array([False, True]))
+    one = ScalingNumbers(np.array([4.0, 10.0]), np.array([1.0, 3.0]), np.array([True, False]))
+    other = ScalingNumbers(np.array([90.0, 2.0]), np.array([50.0, 1.0]), np.array([False, True]))
     both = typical([one, other], [3, 2])
     assert both.asinh.tolist() == [True, False]
     assert both.shift.tolist() == [4, 10]

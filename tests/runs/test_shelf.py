@@ -24,7 +24,7 @@ from fedweave.experiment.runs.run import run
 from fedweave.experiment.shelf import members
 from fedweave.experiment.shelf import runs as shelf_runs
 from fedweave.experiment.shelf.columns import ENDS, GRAPHS, NEIGHBORS, OWN, columns_of
-from fedweave.experiment.shelf.learners import Lesson, Rows, boosting, forest, regression
+from fedweave.experiment.shelf.learners import LabeledRows, Lesson, boosting, forest, regression
 from fedweave.experiment.shelf.members import Effort, Examples, Judge, Tool, fit_shelf
 from fedweave.experiment.shelf.pair_scores import REFERENCES
 from fedweave.experiment.shelf.pairs import Attachment, Frequency
@@ -123,7 +123,7 @@ def lesson(trees: int = 200) -> tuple[Lesson, np.ndarray]:
     draw = np.random.default_rng(0)
     x = draw.normal(size=(500, 4)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64) + (x[:, 1] * x[:, 2] > 0)
-    return Lesson(Rows(x[:300], y[:300]), Rows(x[300:400], y[300:400]), 3, trees), x[400:]
+    return Lesson(LabeledRows(x[:300], y[:300]), LabeledRows(x[300:400], y[300:400]), 3, trees), x[400:]
 
 
 def test_boosting_is_scikit_learns() -> None:
@@ -138,11 +138,11 @@ def test_boosting_is_scikit_learns() -> None:
 @pytest.mark.parametrize("learner", [regression, boosting, forest])
 def test_classes_that_training_lacks_are_never_predicted(learner: Any) -> None:
     asked, x = lesson(trees=10)
-    few = asked._replace(train=Rows(asked.train.x, 2 * (asked.train.y > 0)))  # validation has class 1, too
+    few = asked._replace(train=LabeledRows(asked.train.x, 2 * (asked.train.y > 0)))  # validation has class 1, too
     scores = learner(few)(x)
     assert scores.shape == (len(x), 3)
     assert set(scores.argmax(1)) == {0, 2}
-    one = asked._replace(train=Rows(asked.train.x, np.ones_like(asked.train.y)))
+    one = asked._replace(train=LabeledRows(asked.train.x, np.ones_like(asked.train.y)))
     assert set(learner(one)(x).argmax(1)) == {1}
 
 
@@ -150,7 +150,7 @@ def test_classes_that_training_lacks_are_never_predicted(learner: Any) -> None:
 def test_each_number_or_label_is_learned_of_the_examples_that_have_it(make: Any, learner: Any) -> None:
     data = make("node", targets=2)
     x, train = np.asarray(data.x), np.asarray(data.public)[0]
-    scores = regression(Lesson(Rows(x[train], data.y[train]), Rows(x[:0], data.y[:0]), 2))(x)
+    scores = regression(Lesson(LabeledRows(x[train], data.y[train]), LabeledRows(x[:0], data.y[:0]), 2))(x)
     for at in range(2):
         known = train & ~(np.isnan(data.y[:, at]) | (data.y[:, at] == -1))
         assert known.sum() < train.sum()

@@ -34,8 +34,8 @@ class Columns:
         dates: str = "",
     ) -> None:
         """rows: float32 [m, d], those that are typical. shift, divisor: float64 [d], by which values were scaled, and
-        asinh: bool [d] (`datasets.features.Numbers`), but with a divisor of 0 where all are one number; None where they
-        were not. dates: the column of dates, or ""."""
+        asinh: bool [d] (`datasets.features.ScalingNumbers`), but with a divisor of 0 where all are one number; None
+        where they were not. dates: the column of dates, or ""."""
         self.names, self._dates = names, dates
         self._shift = np.zeros(len(names)) if shift is None else shift
         self._divisor = np.ones(len(names)) if divisor is None else divisor

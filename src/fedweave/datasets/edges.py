@@ -14,7 +14,7 @@ from fedweave.core.graph import TRAIN
 from fedweave.core.graph_arrays import Matrix
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import AUTO, BY_NODES, Numbers, amounts, apply_scaling, scaler_of
+from fedweave.datasets.features import AUTO, BY_NODES, ScalingNumbers, amounts, apply_scaling, scaler_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ def scaling_rows(
     divisor: Sequence[float | None] | np.ndarray,
     asinh: Sequence[bool] | np.ndarray = (),
 ) -> tuple[tuple[float, float, float], ...]:
-    """`EdgeAttributes.scaling` by the fields of `features.Numbers`; no `asinh` is that of no column, and None is a
-    divisor of infinity."""
+    """`EdgeAttributes.scaling` by the fields of `features.ScalingNumbers`; no `asinh` is that of no column, and None is
+    a divisor of infinity."""
     flags = asinh if len(asinh) else [False] * len(shift)
     rows = list[tuple[float, float, float]]()
     for start, by, flag in zip(shift, divisor, flags, strict=True):
@@ -60,10 +60,10 @@ def scaling_rows(
     return tuple(rows)
 
 
-def scaling_numbers(edge_attrs: EdgeAttributes) -> Numbers:
+def scaling_numbers(edge_attrs: EdgeAttributes) -> ScalingNumbers:
     """The numbers by which features of edges were scaled; 0 and 1 where they were not."""
     rows = np.array(edge_attrs.scaling or ((0.0, 1.0, 0.0),) * edge_attrs.width).reshape(-1, 3)
-    return Numbers(rows[:, 0], np.where(rows[:, 1] == 0, np.inf, rows[:, 1]), rows[:, 2] != 0)
+    return ScalingNumbers(rows[:, 0], np.where(rows[:, 1] == 0, np.inf, rows[:, 1]), rows[:, 2] != 0)
 
 
 def edge_scaler(among: Sequence[EdgeAttributes], how: str, where: str | Path, end: float = math.inf) -> EdgeScaler:

@@ -140,7 +140,7 @@ def measurements(x: Matrix) -> np.ndarray:
     return np.asarray(columns[(SOME * (x.shape[0] - nonzeros) < x.shape[0]) | (largest > WORDY)])
 
 
-class Numbers(NamedTuple):
+class ScalingNumbers(NamedTuple):
     """What columns are scaled by: of a column x, (x - shift) / divisor, or (asinh(x) - shift) / divisor.
 
     shift, divisor: float64 [d]; a divisor of infinity makes a column 0. asinh: bool [d].
@@ -154,14 +154,14 @@ class Numbers(NamedTuple):
 class Scaler(NamedTuple):
     """A scaling of features by their values over some nodes.
 
-    numbers: see `Numbers`. apply: of features float32 [m, d], the scaled ones.
+    numbers: see `ScalingNumbers`. apply: of features float32 [m, d], the scaled ones.
     """
 
-    numbers: Numbers
+    numbers: ScalingNumbers
     apply: Callable[[Matrix], Matrix]
 
 
-def scaling(over: Matrix, how: str) -> Numbers:
+def scaling(over: Matrix, how: str) -> ScalingNumbers:
     """The numbers by which `normalize` scales; a constant column it leaves ("scale") or sets to 0. Where all columns
     are constant they stay.
 
@@ -188,7 +188,7 @@ def _kurtosis(values: np.ndarray) -> np.ndarray:
 
 def scaler_of(over: Matrix, how: str) -> Scaler:
     """The `Scaler` of features `over` float32 [n, d], where `how` is one of `BY_NODES`."""
-    numbers = Numbers(np.zeros(over.shape[1]), np.ones(over.shape[1]), np.zeros(over.shape[1], bool))
+    numbers = ScalingNumbers(np.zeros(over.shape[1]), np.ones(over.shape[1]), np.zeros(over.shape[1], bool))
     if how == AUTO:
         columns = measurements(over)
         if len(columns):
@@ -297,7 +297,7 @@ def apply_scaling(
         return normalize(x, how, "")
     if how == AUTO:
         divisors = np.array([math.inf if value is None else value for value in divisor])
-        return _scale_columns(x, Numbers(np.array(shift), divisors, np.array(asinh, bool)))
+        return _scale_columns(x, ScalingNumbers(np.array(shift), divisors, np.array(asinh, bool)))
     factor = np.array([0.0 if value is None else 1 / value for value in divisor])
     if how == "scale" and isinstance(x, sp.csr_matrix):
         return sp.csr_matrix(x.astype(np.float64) @ sp.diags(factor)).astype(np.float32)
@@ -305,7 +305,7 @@ def apply_scaling(
     return np.asarray(((wide - np.array(shift)) * factor).astype(np.float32))
 
 
-def _scale_columns(x: Matrix, numbers: Numbers) -> Matrix:
+def _scale_columns(x: Matrix, numbers: ScalingNumbers) -> Matrix:
     """x with scaled numbers in the columns that `numbers` change; sparse stays sparse."""
     shift, divisor, asinh = numbers
     columns = np.flatnonzero((shift != 0) | (divisor != 1))

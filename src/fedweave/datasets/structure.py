@@ -28,7 +28,7 @@ DENSE_UP_TO = 400  # nodes of a graph whose eigenvectors a dense solver finds
 _ROWS = 4096  # of the product of an adjacency matrix with itself at once
 
 
-class Messages(NamedTuple):
+class MessageEdges(NamedTuple):
     """int64 [m] each, the nodes that messages of training leave and reach; undirected edges are listed both ways.
     directed: whether edges lead only from source to target."""
 
@@ -116,22 +116,22 @@ def _with_columns(x: Matrix, first: int, values: np.ndarray, count: int) -> Matr
     return compact(sp.csr_matrix(sp.hstack(parts, "csr", np.float32)))
 
 
-def _messages(data: Dataset) -> Messages:
+def _messages(data: Dataset) -> MessageEdges:
     """The messages that training sees: none later than its end, and of links those to train on only."""
     attributes = data.edge_attrs
     if attributes is None:
-        return Messages(data.edges[0], data.edges[1], False)
+        return MessageEdges(data.edges[0], data.edges[1], False)
     if data.links is not None and data.public is not None:
         attributes = attributes.select(data.public[TRAIN])
     attributes = attributes.select(is_visible(attributes, TRAIN))
     source, target = attributes.ends
     if attributes.directed:
-        return Messages(source, target, True)
+        return MessageEdges(source, target, True)
     back = source != target  # a loop is one message
-    return Messages(np.append(source, target[back]), np.append(target, source[back]), False)
+    return MessageEdges(np.append(source, target[back]), np.append(target, source[back]), False)
 
 
-def _simple(messages: Messages, nodes: int) -> sp.csr_matrix:
+def _simple(messages: MessageEdges, nodes: int) -> sp.csr_matrix:
     """[n, n] of 0 and 1: which nodes an edge joins, in any direction, without loops."""
     joins = messages.source != messages.target
     source, target = messages.source[joins], messages.target[joins]
@@ -142,13 +142,13 @@ def _simple(messages: Messages, nodes: int) -> sp.csr_matrix:
     return matrix
 
 
-def _log_degrees(messages: Messages, nodes: int) -> list[np.ndarray]:
+def _log_degrees(messages: MessageEdges, nodes: int) -> list[np.ndarray]:
     """log(1 + d): of the messages that reach each node and, of directed edges, of those that leave it."""
     ends = (messages.target, messages.source) if messages.directed else (messages.target,)
     return [np.log1p(np.bincount(end, minlength=nodes)) for end in ends]
 
 
-def _pagerank(messages: Messages, nodes: int) -> np.ndarray:
+def _pagerank(messages: MessageEdges, nodes: int) -> np.ndarray:
     """float64 [n]: the logarithm of n times the PageRank, 0 on the average node. Who leads nowhere stays, so that what
     one component of the graph has depends on no other."""
     degree = np.bincount(messages.source, minlength=nodes)

@@ -19,7 +19,7 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import EdgeScaler, edge_scaler, scaling_numbers
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import AUTO, Numbers, apply_scaling, by_holder, compact, scale_by_holders
+from fedweave.datasets.features import AUTO, ScalingNumbers, apply_scaling, by_holder, compact, scale_by_holders
 from fedweave.datasets.structure import filled
 from fedweave.partition.external import member_data
 
@@ -100,7 +100,7 @@ def numbers_of(attributes: EdgeAttributes, how: str) -> Record:
     return scaling_record(how, scaling_numbers(attributes))
 
 
-def scaling_record(how: str, numbers: Numbers) -> Record:
+def scaling_record(how: str, numbers: ScalingNumbers) -> Record:
     """A scaling by these numbers, without "asinh" where no column needs it."""
     finite = [value if math.isfinite(value) else None for value in numbers.divisor.tolist()]
     asinh = {"asinh": numbers.asinh.tolist()} if numbers.asinh.any() else {}

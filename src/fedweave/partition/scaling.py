@@ -19,22 +19,22 @@ from fedweave.core.target import DIVISOR, LOG, NUMBER, SHIFT, scale_of, where_kn
 from fedweave.core.tree import Tree
 from fedweave.core.types import SETUP
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import OVER_NODES, Numbers, scaling
+from fedweave.datasets.features import OVER_NODES, ScalingNumbers, scaling
 from fedweave.partition.base import Part, Partition
 
 
-def of_part(data: Dataset, part: Part) -> Numbers:
+def of_part(data: Dataset, part: Part) -> ScalingNumbers:
     """The numbers by which one client scales its columns of `data` (`Dataset.scaling`)."""
     return scaling(data.x[part.nodes], data.scaling)
 
 
-def of_typical(data: Dataset, partition: Partition) -> Numbers:
+def of_typical(data: Dataset, partition: Partition) -> ScalingNumbers:
     """The numbers by which a model of all clients scales features of new nodes (`typical`)."""
     numbers = [of_part(data, part) for part in partition.parts]
     return typical(numbers, [len(part.nodes) for part in partition.parts])
 
 
-def typical(numbers: Sequence[Numbers], sizes: Sequence[int]) -> Numbers:
+def typical(numbers: Sequence[ScalingNumbers], sizes: Sequence[int]) -> ScalingNumbers:
     """The numbers of a typical client: the mean over rows of the clients' shifts, and the root of the mean of their
     squared divisors. asinh is taken where the clients with most rows do, and the others do not count in that column;
     neither does a client with a constant column in its divisor.
@@ -53,7 +53,7 @@ def typical(numbers: Sequence[Numbers], sizes: Sequence[int]) -> Numbers:
     total = weights.sum(0)
     squares = (weights * np.where(varies, divisors, 0.0) ** 2).sum(0)
     divisor = np.sqrt(squares / np.where(total > 0, total, 1.0))
-    return Numbers(shift, np.where(total > 0, divisor, np.inf), asinh)
+    return ScalingNumbers(shift, np.where(total > 0, divisor, np.inf), asinh)
 
 
 def target_scale_of(data: Dataset, part: Part) -> np.ndarray | None:

@@ -92,7 +92,8 @@ class RunFacts(NamedTuple):
     def of_summary(cls, summary: Values) -> "RunFacts":
         """Of the run with this summary."""
         test = "the global test set" if summary.get(GLOBAL_TEST) else cls().test
-        return cls(summary.get("rounds") or 0, bool((summary.get("edges") or {}).get("examples")), test)
+        edges = summary.get("edges") or {}  # of links, which are examples too, models read the features of nodes
+        return cls(summary.get("rounds") or 0, bool(edges.get("examples") and edges.get("features")), test)
 
     @property
     def scaling(self) -> str:

@@ -20,7 +20,7 @@ from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import scaling_numbers, scaling_rows
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import BY_NODES, NORMALIZE, Numbers, scaling
+from fedweave.datasets.features import BY_NODES, NORMALIZE, ScalingNumbers, scaling
 from fedweave.experiment.config import Config
 from fedweave.experiment.loading import client_partition, load_data, read_and_cut
 from fedweave.experiment.runs.files import COLUMNS, damage_error, read_table, write_table
@@ -38,12 +38,12 @@ class DataForm:
 
     columns, labels: names of the features and of the classes in order; () where they have none, or where only sites
     know them. example: "node", "graph" or "edge". scaling: of the features, "how", and where that depends on the run's
-    nodes "shift", "divisor" and, if any takes it, "asinh" of every column (`datasets.features.Numbers`); the divisor is
-    None for columns that become 0. edges: their attributes,
-    `Dataset.edge_form` and, where they are known, their features' "columns" and "scaling"; None without edge
-    attributes. targets: of numbers or several labels their "kind", "names" and, of numbers, the "scale" of a model's
-    outputs, three rows (`Dataset.target_scale`); None of classes, and where only sites know it. numbered: the data
-    named no column, so that `columns` follow from what they hold. kinds: nodes have kinds. structure: the fields of
+    nodes "shift", "divisor" and, if any takes it, "asinh" of every column (`datasets.features.ScalingNumbers`); the
+    divisor is None for columns that become 0. edges: their attributes, `Dataset.edge_form` and, where they are known,
+    their features' "columns" and "scaling"; None without edge attributes. targets: of numbers or several labels their
+    "kind", "names" and, of numbers, the "scale" of a model's outputs, three rows (`Dataset.target_scale`); None of
+    classes, and where only sites know it. numbered: the data named no column, so that `columns` follow from what they
+    hold. kinds: nodes have kinds. structure: the fields of
     `Dataset.structure`; None without.
     """
 
@@ -134,7 +134,7 @@ def with_typical_scaling(data: Dataset, parts: Sequence[Part]) -> EdgeAttributes
     these parts, by which a model of all clients scales features of new edges."""
     if data.edge_attrs is None:
         return None
-    numbers, sizes = list[Numbers](), list[int]()
+    numbers, sizes = list[ScalingNumbers](), list[int]()
     for share in shares(data, parts):
         attributes = share.edge_attrs
         if attributes is not None and attributes.total:

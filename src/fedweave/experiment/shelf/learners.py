@@ -26,7 +26,7 @@ LEAST = 1e-12  # probability in a logarithm
 Predict: TypeAlias = Callable[[Matrix], np.ndarray]
 
 
-class Rows(NamedTuple):
+class LabeledRows(NamedTuple):
     """Examples to learn from: columns [m, d] and what is known of each, [m] or [m, t] (`core.target`)."""
 
     x: Matrix
@@ -40,8 +40,8 @@ class Lesson(NamedTuple):
     penalty of a ridge regression.
     """
 
-    train: Rows
-    val: Rows
+    train: LabeledRows
+    val: LabeledRows
     outputs: int
     trees: int = 200
     seed: int = 0
@@ -87,7 +87,8 @@ def _for_each_target(lesson: Lesson, fit: Callable[[Lesson, Kind], Predict]) -> 
             models.append(_zeros)
             continue
         one = lesson._replace(
-            train=Rows(lesson.train.x[train], y[train, at]), val=Rows(lesson.val.x[val], lesson.val.y[val, at])
+            train=LabeledRows(lesson.train.x[train], y[train, at]),
+            val=LabeledRows(lesson.val.x[val], lesson.val.y[val, at]),
         )
         models.append(fit(one, kind) if kind == NUMBER else _logit(fit(one._replace(outputs=2), CLASS)))
     return lambda x: np.stack([predict(x) for predict in models], 1)

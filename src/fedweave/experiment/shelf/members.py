@@ -17,7 +17,7 @@ from fedweave.core.tree import Tree
 from fedweave.core.types import Record
 from fedweave.experiment.shelf import learners
 from fedweave.experiment.shelf.columns import DESCRIPTORS, ENDS, FINGERPRINTS, Columns, join_rows
-from fedweave.experiment.shelf.learners import Lesson, Predict, Rows
+from fedweave.experiment.shelf.learners import LabeledRows, Lesson, Predict
 from fedweave.metrics.kinds import kind_by, pairs_of
 from fedweave.metrics.selection import rank
 
@@ -138,9 +138,9 @@ def fit_shelf(examples: Examples, judge: Judge, seed: int, effort: Effort | None
     with learners.one_thread():
         for tool in tools_for(examples, effort):
             x = examples.columns[tool.columns]
-            rows, val_rows = Rows(_readable(tool, x[train]), examples.y[train]), _readable(tool, x[val])
+            rows, val_rows = LabeledRows(_readable(tool, x[train]), examples.y[train]), _readable(tool, x[val])
             lesson = Lesson(
-                rows, Rows(val_rows, examples.y[val]), judge.outputs, effort.trees, seed % (1 << 32), tool.alpha
+                rows, LabeledRows(val_rows, examples.y[val]), judge.outputs, effort.trees, seed % (1 << 32), tool.alpha
             )
             scores = tool.learner(lesson)
             values = judge.values(scores(val_rows), examples.y[val], np.ones(len(val), bool)) if len(val) else {}
