@@ -214,6 +214,8 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
         f'{NUMBERS[:-1]}, normalize = "none", target_normalize = "none", structure = ["degree"]}}\n{NOISE}',
         ALL,
     ),
+    # columns of whole graphs
+    ("config.graph-columns", GRAPHS.replace('"sum"', '"sum", graph_features = 1'), ("build",)),
     # what clients hold
     (
         "model.width",

@@ -42,6 +42,8 @@ VALUES = {
     "node_labels": ("C", "N"),
     "edge_labels": ("1", "2"),
     "degrees": 8,
+    "graph_features": ("dose",),
+    "fingerprint": "morgan",
     "train_until": "2024-01-01",
     "structure": ("degree",),
 }

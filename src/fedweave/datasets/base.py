@@ -110,7 +110,7 @@ NAMES = {  # names: what a dataset calls them
 OUTSIDE = {"outside_weight": "weight", "outside_attr": "features", "outside_time": "time"}  # array: field, likewise
 OPTIONAL = (
     *(*SPLIT, *ARRAYS, "ids", *NAMES, "directed", *EDGE_ARRAYS, "edge_owner_names", "edge_feature_names"),
-    *("edge_scaling", "split_until", "node_ids", "outside_index", "outside_names", *OUTSIDE),
+    *("edge_scaling", "split_until", "graph_columns", "node_ids", "outside_index", "outside_names", *OUTSIDE),
 )
 
 
@@ -121,7 +121,10 @@ def without_structure(data: "Dataset") -> "Dataset":
     places = np.arange(data.features)
     kept = np.delete(places, places[data.structure.first :][: data.structure.width])
     columns = tuple(data.columns[at] for at in kept.tolist()) if data.columns else ()
-    return replace(data, x=data.x[:, kept], columns=columns, structure=None)
+    of_graphs = data.graph_columns
+    if of_graphs is not None:
+        of_graphs = of_graphs._replace(first=of_graphs.first - data.structure.width)
+    return replace(data, x=data.x[:, kept], columns=columns, structure=None, graph_columns=of_graphs)
 
 
 def write(dataset: "Dataset", path: Path) -> None:
@@ -145,6 +148,8 @@ def write(dataset: "Dataset", path: Path) -> None:
             if values is not None and not (isinstance(values, tuple) and len(values) == 0):
                 arrays[key] = np.asarray(values)
 
+    if dataset.graph_columns is not None:
+        arrays["graph_columns"] = np.array(dataset.graph_columns)
     if dataset.public is not None:
         arrays |= {key: np.flatnonzero(mask) for key, mask in zip(SPLIT, dataset.public, strict=True)}
     add(dataset, {**ARRAYS, "ids": "ids", "node_ids": "node_ids", **NAMES})
@@ -166,6 +171,18 @@ def write(dataset: "Dataset", path: Path) -> None:
         arrays |= {"outside_index": edge_attrs.ends, "outside_names": np.array(names, str)}
     with path.open("wb") as file:  # given a name without ".npz", NumPy would append it
         np.savez_compressed(file, **arrays)
+
+
+class Columns(NamedTuple):
+    """Some columns of `Dataset.x`, side by side: the place of the first, and their number."""
+
+    first: int
+    width: int
+
+    @property
+    def places(self) -> slice:
+        """Where they are."""
+        return slice(self.first, self.first + self.width)
 
 
 class Structure(NamedTuple):
@@ -244,6 +261,8 @@ class Dataset(Shown):
                  "link"; None otherwise.
     smiles:      the molecule that each small graph is, as SMILES; () without, as in an .npz file.
     scaffold:    int64 [e], the number of each small graph's scaffold, or None (`datasets.molecules.scaffolds_of`).
+    graph_columns: the columns of whole small graphs, the last of x: each graph's in the row of its first node, zeros at
+                 its others (`datasets.graph_columns`); None without.
     structure:   the columns that each holder of data fills on its own graph, or None.
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None if unknown, as of a
@@ -282,6 +301,7 @@ class Dataset(Shown):
     smiles: tuple[str, ...] = ()
     scaffold: np.ndarray | None = None
     structure: Structure | None = None
+    graph_columns: Columns | None = None
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def facts(self) -> dict[str, object]:
@@ -366,6 +386,11 @@ class Dataset(Shown):
     def has_label(self) -> np.ndarray:
         """bool [e]: which examples have a label, or one at least of several."""
         return is_labeled(self.y)
+
+    @property
+    def first_nodes(self) -> np.ndarray:
+        """int64 [e]: the first node of each small graph."""
+        return np.flatnonzero(np.diff(self.graph_of, prepend=-1)) if self.graph_of is not None else np.arange(0)
 
     @property
     def nodes(self) -> int:

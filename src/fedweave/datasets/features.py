@@ -336,14 +336,58 @@ def of_party(how: str) -> str:
 def scale_by_holders(data: Dataset, how: str, name: str) -> Dataset:
     """The data with its features scaled as `normalize` does. "auto" leaves the features: each holder of data scales
     them by its own nodes (`by_holder`)."""
-    return replace(data, scaling=AUTO) if how == AUTO else replace(data, x=normalize(data.x, how, name))
+    return replace(data, scaling=AUTO) if how == AUTO else replace(data, x=_normalized(data, how, name))
+
+
+def _normalized(data: Dataset, how: str, name: str) -> Matrix:
+    """The features of `data` as `normalize` scales them; columns of whole graphs over graphs instead of nodes."""
+    if data.graph_columns is None:
+        return normalize(data.x, how, name)
+    first, values = data.graph_columns.first, graph_values(data)
+    if how in BY_NODES:
+        values = normalize(values, how, name)
+    return with_graph_values(data, normalize(data.x[:, :first], how, name), values)
+
+
+def graph_values(data: Dataset) -> Matrix:
+    """float32 [e, g]: the columns of whole graphs."""
+    if data.graph_columns is None:
+        return data.x[data.first_nodes][:, :0]
+    return data.x[data.first_nodes][:, data.graph_columns.places]
+
+
+def with_graph_values(data: Dataset, x: Matrix, values: Matrix) -> Matrix:
+    """float32 [n, d + g]: columns of nodes x [n, d] and, on their right, of whole graphs, `values` [e, g]: in the rows
+    of first nodes."""
+    ones, first = np.ones(len(data.first_nodes), np.float32), data.first_nodes
+    place = sp.csr_matrix((ones, (first, np.arange(len(first)))), shape=(data.nodes, len(first)))
+    whole = sp.csr_matrix(sp.hstack([x, place @ sp.csr_matrix(values)], "csr", np.float32))
+    whole.sort_indices()  # products leave the columns of a row in any order
+    return compact(whole)
+
+
+def numbers_of(data: Dataset, how: str) -> ScalingNumbers:
+    """`scaling` of the features of `data`; those of whole graphs over graphs instead of nodes."""
+    if data.graph_columns is None:
+        return scaling(data.x, how)
+    pairs = zip(scaling(data.x[:, : data.graph_columns.first], how), scaling(graph_values(data), how), strict=True)
+    return ScalingNumbers(*(np.concatenate(pair) for pair in pairs))
+
+
+def scaled_by(data: Dataset, how: str, numbers: ScalingNumbers) -> Matrix:
+    """The features of `data`, scaled by known numbers of all columns."""
+    if data.graph_columns is None:
+        return apply_scaling(data.x, how, *numbers)
+    at, places = slice(0, data.graph_columns.first), data.graph_columns.places
+    x = apply_scaling(data.x[:, at], how, *(part[at] for part in numbers))
+    return with_graph_values(data, x, apply_scaling(graph_values(data), how, *(part[places] for part in numbers)))
 
 
 def by_holder(data: Dataset) -> Dataset:
     """The data of one client, with features scaled by its own nodes where `Dataset.scaling` is "auto"."""
     if data.scaling != AUTO:
         return data
-    scaled = normalize(data.x, AUTO, "")
+    scaled = _normalized(data, AUTO, "")
     return replace(data, x=scaled, scaling="none" if scaled is data.x else LOCAL)
 
 

@@ -11,12 +11,14 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.core.types import Record
-from fedweave.datasets.base import Dataset
-from fedweave.datasets.check import first
+from fedweave.datasets.base import Columns, Dataset
+from fedweave.datasets.check import first, refuse
 from fedweave.datasets.column_names import COLUMNS, EDGES, check_columns
 from fedweave.datasets.columns import ids_of
 from fedweave.datasets.edge_tables import ALL
 from fedweave.datasets.features import one_hot
+from fedweave.datasets.fingerprints import NONE, fingerprint
+from fedweave.datasets.fingerprints import names as fingerprint_names
 from fedweave.datasets.labels import labels_in, refuse_numerals, refuse_several
 from fedweave.datasets.lookup import TABLES, require_folder, unread
 from fedweave.datasets.molecules import BONDS, ELEMENTS, holds_molecules, tables_of
@@ -83,8 +85,10 @@ class GraphFolder(GraphSettings, Tabular):
         required = ("id",)  # a graph to be predicted needs no more
         if labelled:
             required = ("id", *self.target_columns, *owner_columns)
-        hint = "" if owner_columns else "data.owner names the column with each graph's owner"
-        columns = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns)
+        hint = "data.graph_features lists columns that are features of graphs"
+        hint += "" if owner_columns else ", and data.owner names the one with each graph's owner"
+        required += self.graph_features
+        columns = (*COLUMNS["graph"]["graphs"], *(self.targets or ()), *owner_columns, *self.graph_features)
         check_columns(self.examples(tables), required, columns, closed=True, hint=hint)
         check_columns(tables.nodes, required=("id", "graph"), known=self.special_columns)
         super().check_form(tables, labelled)
@@ -119,7 +123,36 @@ class GraphFolder(GraphSettings, Tabular):
         if "edge_labels" in record:
             record["edge_labels"] = _edge_labels(tables.edges, record)
         fields = super().dataset_fields(tables, record) | {"ids": tuple(ids_of(self.examples(tables)).to_pylist())}
-        return fields | self._features(tables.nodes, fields)
+        fields |= self._features(tables.nodes, fields)
+        return fields | self._of_graphs(self.examples(tables), fields)
+
+    def _of_graphs(self, graphs: Table, fields: Record) -> Record:
+        """The columns of whole graphs, on the right of those of nodes: x, what they are called, and where they are."""
+        blocks, names = list[sp.csr_matrix](), list[str]()
+        if self.graph_features:
+            gaps = "Give every graph a number, or remove the row."
+            columns = [graphs.numbers(name, gaps=gaps) for name in self.graph_features]
+            blocks.append(sp.csr_matrix(np.stack(columns, 1)))
+            names += [f"graph {name}" for name in self.graph_features]
+        if self.fingerprint != NONE:
+            if "smiles" not in graphs.columns:
+                what = (
+                    f"data.fingerprint = {self.fingerprint!r} needs a column smiles; it has {', '.join(graphs.columns)}"
+                )
+                refuse(graphs.path, what, 'Name it: [data] columns = {smiles = "…"}.', "column-missing")
+            texts = graphs.texts("smiles").fill_null("").to_pylist()
+            blocks.append(fingerprint(texts, self.fingerprint))
+            names += fingerprint_names(self.fingerprint)
+        if not blocks:
+            return {}
+        first, graph_of = fields["x"].shape[1], fields["graph_of"]
+        values = sp.csr_matrix(sp.hstack(blocks, "csr", np.float32))  # [e, g]
+        is_first = np.diff(graph_of, prepend=-1) > 0
+        place = sp.csr_matrix((is_first.astype(np.float32), (np.arange(len(graph_of)), graph_of)))
+        x = sp.csr_matrix(sp.hstack([fields["x"], place @ values], "csr", np.float32))
+        x.sort_indices()  # products leave the columns of a row in any order
+        columns = (*fields["columns"], *names) if fields["columns"] else ()
+        return {"x": x, "columns": columns, "graph_columns": Columns(first, values.shape[1])}
 
     def _features(self, nodes: Table, fields: Record) -> Record:
         """One-hot node labels, then the feature columns; without either, one-hot degrees: x and what they are called,

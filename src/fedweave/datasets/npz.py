@@ -48,6 +48,7 @@ from fedweave.datasets.base import (
     OUTSIDE,
     REQUIRED,
     SPLIT,
+    Columns,
     Dataset,
     note_loops,
     to_undirected,
@@ -112,6 +113,7 @@ def read(
         public=_masks(arrays, len(y), of_edges, path),
         sensitive=arrays.get("sens"),
         graph_of=arrays.get("graph_of"),
+        graph_columns=_graph_columns(arrays, x.shape[1], path),
         node_labels=arrays.get("node_labels"),
         edge_labels=arrays.get("edge_labels"),
         owner=arrays.get("owner"),
@@ -206,6 +208,18 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
     if "y" in arrays:
         return one_direction(attributes, path)
     return attributes._replace(examples=True, y=None, split=None)
+
+
+def _graph_columns(arrays: dict[str, np.ndarray], features: int, path: Path) -> Columns | None:
+    """The columns of whole graphs of a file, which come last; None without."""
+    if "graph_columns" not in arrays:
+        return None
+    check_array(arrays["graph_columns"], "graph_columns", np.int64, (2,), path)
+    first, count = arrays["graph_columns"].tolist()
+    if first < 1 or count < 1 or first + count != features:
+        what = f"graph_columns are {count} from {first} on, of {features} columns"
+        refuse(path, what, "Give the place of the first, and how many; they come last.")
+    return Columns(first, count)
 
 
 def _scaling_of(arrays: dict[str, np.ndarray]) -> tuple[tuple[float, float, float], ...]:

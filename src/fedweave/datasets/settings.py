@@ -139,8 +139,13 @@ class GraphSettings:
     degrees:     number of columns of one-hot degrees, the features of nodes that have neither labels nor features;
                  None is the largest degree + 1. Sites that train together must all give the same `degrees`, labels and
                  categories.
+    graph_features: columns of the table of graphs that are numbers of whole graphs and join the readout (gin, gine).
+    fingerprint: what RDKit makes of each molecule's SMILES as further such columns: "morgan", log(1 + count) of 2,048
+                 Morgan bits of radius 2; "descriptors"; "both".
     """
 
+    graph_features: tuple[str, ...] = ()
+    fingerprint: Literal["none", "morgan", "descriptors", "both"] = "none"
     node_labels: tuple[str, ...] | None = None
     edge_labels: tuple[str, ...] | None = None
     degrees: Count | None = None

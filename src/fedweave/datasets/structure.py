@@ -81,11 +81,15 @@ def with_places(data: Dataset, kinds: tuple[str, ...], seed: int = 0) -> Dataset
     if not kinds:
         return data
     names = names_of(kinds, data.edge_attrs is not None and data.edge_attrs.directed)
+    of_graphs, first = data.graph_columns, data.features
+    if of_graphs is not None:  # these stay the last
+        first, of_graphs = of_graphs.first, of_graphs._replace(first=of_graphs.first + len(names))
     return replace(
         data,
-        x=_with_columns(data.x, data.features, np.zeros((data.nodes, len(names)), np.float32), 0),
-        columns=(*data.columns, *names) if data.columns else (),
-        structure=Structure(kinds, data.features, len(names), seed),
+        x=_with_columns(data.x, first, np.zeros((data.nodes, len(names)), np.float32), 0),
+        columns=(*data.columns[:first], *names, *data.columns[first:]) if data.columns else (),
+        structure=Structure(kinds, first, len(names), seed),
+        graph_columns=of_graphs,
     )
 
 

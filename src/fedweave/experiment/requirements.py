@@ -460,6 +460,14 @@ def algorithm_and_data(f: Assembled) -> Unmet:
                 f'is of one {scaled[0]}, would not hold. Set "none" or "row", and scale the features by public numbers '
                 "before.",
             )
+    of_graphs = 0 if data.graph_columns is None else data.graph_columns.width
+    expected = of_graphs if f.config is None else f.config.model.values.get("graph_features", 0)
+    if expected != of_graphs:
+        yield (
+            "config.graph-columns",
+            f"model.graph_features = {expected}: the data has {of_graphs} columns of whole graphs. Take gin or gine "
+            f"with {of_graphs}.",
+        )
     if protected and data.structure is not None:
         yield (
             "config.structure",

@@ -260,6 +260,11 @@ def _form(form: DataForm) -> list[str]:
         f"scaling: {_SCALED[form.scaling['how']]}",
         _outputs(form),
     ]
+    if form.graph_columns is not None:
+        count = counted(form.graph_columns["width"], "column")
+        lines.append(
+            f"the last {count} are of whole graphs: in the row of each graph's first node, 0 at its other nodes"
+        )
     edges = form.edges
     if not edges:
         return [*lines, "edges: undirected, each in both directions, without self loops and weights"]

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from fedweave.core.bounds import WidthOrNone
 from fedweave.core.edge_list import EdgeList, register_matrix
 from fedweave.core.edges import Edges
 from fedweave.core.graph import Graph
@@ -24,6 +25,7 @@ from fedweave.core.plugins import remember_maker
 from fedweave.core.sizes import padded_rows
 from fedweave.core.tree import Tree
 from fedweave.models import blocks
+from fedweave.models.graph_columns import node_features, with_graph_columns
 from fedweave.models.norms import ConvolutionStack
 from fedweave.ops.linear import affine
 
@@ -99,23 +101,28 @@ class GIN(ConvolutionStack):
     layers:  number of convolutions.
     pool:    pooling of a small graph's nodes, "sum" or "mean"; "none" if nodes are the examples. In
              an experiment on small graphs the default is "sum".
+    graph_features: number of columns of small graphs, which join the pooled nodes; an experiment takes it from the
+             data (`data.graph_features`, `data.fingerprint`).
     """
 
     layers: int = 3
     pool: Literal["none", "sum", "mean"] = "none"
+    graph_features: WidthOrNone = 0
     graph_pool: ClassVar[str] = "sum"
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
         blocks.check_shape(features, classes)
+        nodes = node_features(features, self.graph_features)
         # with nothing between, the convolution's last product takes ReLU with it
         plain = self.norm == "none" and not self.residual and not self.input_layer
         first = partial(convolution, relu=plain, opens=not self.input_layer)
         makers = [first, *[partial(convolution, relu=plain)] * (self.layers - 1)]
-        start = () if self.input_layer else (blocks.affine(features, self.hidden),)
-        fan_in = features if self.input_layer else self.hidden
+        start = () if self.input_layer else (blocks.affine(nodes, self.hidden),)
+        fan_in = nodes if self.input_layer else self.hidden
         layers, width = blocks.hidden_layers(self, makers, fan_in, self.hidden, None if plain else torch.relu)
-        return (*start, *layers, *blocks.head(width, self.hidden, classes, self.dropout, self.pool))
+        model = (*start, *layers, *blocks.head(width, self.hidden, classes, self.dropout, self.pool))
+        return with_graph_columns(model, features, self.graph_features, width, self.hidden, self.dropout)
 
 
 def convolution(fan_in: int, fan_out: int, relu: bool = False, opens: bool = False) -> Layer:

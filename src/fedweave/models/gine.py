@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core import random
-from fedweave.core.bounds import EdgeFeatures
+from fedweave.core.bounds import EdgeFeatures, WidthOrNone
 from fedweave.core.edge_attributes import operator_name
 from fedweave.core.graph import Graph
 from fedweave.core.model import Hidden, Layer, Model
@@ -21,6 +21,7 @@ from fedweave.core.tree import Tree, map_leaves
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, directions
 from fedweave.models.edge_settings import edge_width
+from fedweave.models.graph_columns import node_features, with_graph_columns
 from fedweave.models.norms import ConvolutionStack
 from fedweave.ops.linear import affine
 from fedweave.ops.sparse import dense
@@ -72,6 +73,8 @@ class GINE(ConvolutionStack):
     directed:      use of edge directions: "none", messages go both ways with the same weights; "forward", from sources
                    to targets; "both", each way has separate weights.
     edge_features: number of edge features that the model reads; None reads all of the data's.
+    graph_features: number of columns of small graphs, which join the pooled nodes; an experiment takes it from the
+                   data (`data.graph_features`, `data.fingerprint`).
     ports:         whether to add two edge features: an edge's ports among the member's edges (Egressy et al. 2024).
     ego_ids:       whether to add a node feature that is 1 at the center of a sampled neighborhood (Egressy et al.
                    2024). It needs sampled training, and the model is evaluated on sampled neighborhoods too.
@@ -82,30 +85,38 @@ class GINE(ConvolutionStack):
     edge_features: EdgeFeatures | None = None
     ports: bool = False
     ego_ids: bool = False
+    graph_features: WidthOrNone = 0
     graph_pool: ClassVar[str] = "mean"
 
     @remember_maker
     def build(self, features: int, classes: int) -> Model:
         make_layer = partial(convolution, edge_features=edge_width(self), along=self.directed)
-        return build_with_head(make_layer, features, classes, self, self.pool, self.ego_ids)
+        return build_with_head(make_layer, features, classes, self, self.pool, self.ego_ids, self.graph_features)
 
 
 def build_with_head(
-    make_layer: "partial[Layer]", features: int, classes: int, stack: ConvolutionStack, pool: str, ego_ids: bool
+    make_layer: "partial[Layer]",
+    features: int,
+    classes: int,
+    stack: ConvolutionStack,
+    pool: str,
+    ego_ids: bool,
+    graph_features: int = 0,
 ) -> Model:
     """A linear layer, `stack.layers` convolutions `make_layer(hidden, hidden)` with a norm, ReLU and dropout, and
-    `blocks.head`. With `ego_ids`, `marks` comes before them.
+    `blocks.head`. With `ego_ids`, `marks` comes before them. graph_features: see `with_graph_columns`.
 
     Raises:
         ConfigError: there are no features or no classes.
     """
     blocks.check_shape(features, classes)
-    start, fan_in = [marks()] if ego_ids else [], features + ego_ids
+    start, fan_in = [marks()] if ego_ids else [], node_features(features, graph_features) + ego_ids
     if not stack.input_layer:
         start.append(blocks.affine(fan_in, stack.hidden))
         fan_in = stack.hidden
     layers, width = blocks.hidden_layers(stack, [make_layer] * stack.layers, fan_in, stack.hidden)
-    return (*start, *layers, *blocks.head(width, stack.hidden, classes, stack.dropout, pool))
+    model = (*start, *layers, *blocks.head(width, stack.hidden, classes, stack.dropout, pool))
+    return with_graph_columns(model, features, graph_features, width, stack.hidden, stack.dropout)
 
 
 def convolution(fan_in: int, fan_out: int, edge_features: int, along: str = "none") -> Layer:

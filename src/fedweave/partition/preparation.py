@@ -19,7 +19,7 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import EdgeScaler, edge_scaler, scaling_numbers
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import AUTO, ScalingNumbers, apply_scaling, by_holder, compact, scale_by_holders
+from fedweave.datasets.features import AUTO, ScalingNumbers, by_holder, compact, scale_by_holders, scaled_by
 from fedweave.datasets.structure import filled
 from fedweave.partition.external import member_data
 
@@ -89,7 +89,7 @@ def with_scaled_nodes(data: Dataset, scaling: Record) -> Dataset:
     """The data of one holder with scaled features of nodes, and the columns of its graph's structure."""
     data = replace(data, scaling="none")
     if "shift" in scaling:
-        return filled(replace(data, x=compact(apply_scaling(data.x, **scaling))))
+        return filled(replace(data, x=compact(scaled_by(data, scaling["how"], numbers_in(scaling)))))
     return filled(by_holder(scale_by_holders(data, scaling["how"], data.name)))
 
 
@@ -98,6 +98,13 @@ def numbers_of(attributes: EdgeAttributes, how: str) -> Record:
     if not attributes.scaling:
         return {"how": how}
     return scaling_record(how, scaling_numbers(attributes))
+
+
+def numbers_in(scaling: Record) -> ScalingNumbers:
+    """The numbers of a scaling with numbers."""
+    divisor = np.array([math.inf if value is None else value for value in scaling["divisor"]])
+    shift = np.array(scaling["shift"], np.float64)
+    return ScalingNumbers(shift, divisor, np.array(scaling.get("asinh", [False] * len(shift)), bool))
 
 
 def scaling_record(how: str, numbers: ScalingNumbers) -> Record:

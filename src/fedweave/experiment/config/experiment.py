@@ -183,7 +183,8 @@ def resolve(document: Document) -> Config:
         is_of_links = section(document, "data").get("task") == "links"
         is_of_graphs = _has_small_graphs(values.get("data"), values.get("folder"))
         decoder = _default_decoder(values) if is_of_links else None
-        values |= _resolve_model(section(document, "model"), decoder, is_of_graphs)
+        of_graphs = _columns_of_graphs(values.get("data")) if is_of_graphs else 0
+        values |= _resolve_model(section(document, "model"), decoder, is_of_graphs, of_graphs)
     links = values.get("links")
     with faults:
         algorithm = choose_plugin("algorithm", section(document, "algorithm"))
@@ -304,10 +305,10 @@ def _default_decoder(values: Record) -> str:
     return DECODER if recommends or values.get("learned") else OF_FEATURES
 
 
-def _resolve_model(table: Document, default_decoder: str | None, is_of_graphs: bool) -> Record:
+def _resolve_model(table: Document, default_decoder: str | None, is_of_graphs: bool, of_graphs: int) -> Record:
     """The values of `Config` that [model] sets: the decoder if links are the examples, so that there is a default one,
     the model, and those in `each` and `members`. A table in these without a name is [model] with other values. Where
-    [model] has no other keys, the first of `each` is its model.
+    [model] has no other keys, the first of `each` is its model. of_graphs: the number of columns of small graphs.
 
     Raises:
         ConfigError: a key or a value is not valid.
@@ -340,21 +341,46 @@ def _resolve_model(table: Document, default_decoder: str | None, is_of_graphs: b
     choices, faults = dict[str, Choice](), Faults(ConfigError)
     for path, entry in entries.items():
         with faults:
-            choices[path] = _choose_model(entry if "name" in entry else {**base, **entry}, path, is_of_graphs)
+            choices[path] = _choose_model(
+                {**base, **entry} if "name" not in entry else entry, path, is_of_graphs, of_graphs
+            )
     faults.refuse()
     each_model = tuple(choices[f"model.{EACH}[{i}]"] for i in range(len(each)))
     by_member = {name: choices[f"model.{MEMBERS}.{name}"] for name in members}
-    model = _choose_model(base, "model", is_of_graphs)
+    model = _choose_model(base, "model", is_of_graphs, of_graphs)
     return {"model": model, "member_models": MemberModels(each_model, by_member), "decoder": decoder}
 
 
-def _choose_model(table: Document, path: str, is_of_graphs: bool) -> Choice:
-    """The model that a table chooses; for small graphs it pools as its class declares, unless its table says how."""
+def _choose_model(table: Document, path: str, is_of_graphs: bool, of_graphs: int) -> Choice:
+    """The model that a table chooses; for small graphs it pools as its class declares, unless its table says how, and
+    reads the columns of whole graphs.
+
+    Raises:
+        ConfigError: see `choose_plugin`; or there are such columns, and the model takes none.
+    """
     choice = choose_plugin("model", table, path)
+    changes: Record = {}
     default_pool = getattr(choice.kind, "graph_pool", None)
-    if not is_of_graphs or default_pool is None or "pool" in table:
-        return choice
-    return dataclasses.replace(choice, values={**choice.values, "pool": default_pool})
+    if is_of_graphs and default_pool is not None and "pool" not in table:
+        changes["pool"] = default_pool
+    if of_graphs:
+        if not hasattr(choice.kind, "graph_features"):
+            raise ConfigError(
+                f"{path}.name = {choice.name!r}: takes no columns of whole graphs, which data.graph_features and "
+                "data.fingerprint make. Choose gine or gin, or leave these out.",
+                code="config.graph-columns",
+            )
+        changes["graph_features"] = of_graphs
+    return dataclasses.replace(choice, values={**choice.values, **changes}) if changes else choice
+
+
+def _columns_of_graphs(data: Choice | None) -> int:
+    """How many columns of whole graphs the settings of data make."""
+    from fedweave.datasets.fingerprints import width
+
+    if data is None:
+        return 0
+    return len(data.values.get("graph_features") or ()) + width(data.values.get("fingerprint", "none"))
 
 
 def _has_small_graphs(data: Choice | None, folder: str | None) -> bool:

@@ -20,7 +20,8 @@ from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import scaling_numbers, scaling_rows
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import BY_NODES, NORMALIZE, ScalingNumbers, scaling
+from fedweave.datasets.features import BY_NODES, NORMALIZE, ScalingNumbers
+from fedweave.datasets.features import numbers_of as numbers_of_features
 from fedweave.experiment.config import Config
 from fedweave.experiment.loading import client_partition, load_data, read_and_cut
 from fedweave.experiment.runs.files import COLUMNS, damage_error, read_table, write_table
@@ -44,7 +45,7 @@ class DataForm:
     "kind", "names" and, of numbers, the "scale" of a model's outputs, three rows (`Dataset.target_scale`); None of
     classes, and where only sites know it. numbered: the data named no column, so that `columns` follow from what they
     hold. kinds: nodes have kinds. structure: the fields of
-    `Dataset.structure`; None without.
+    `Dataset.structure`; None without. graph_columns: likewise.
     """
 
     features: int
@@ -58,6 +59,7 @@ class DataForm:
     numbered: bool = False
     kinds: bool = False
     structure: Record | None = None
+    graph_columns: Record | None = None
 
     @property
     def outputs(self) -> int:
@@ -103,11 +105,14 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
         columns=() if all(map(contents.is_default_name, names)) else names,
         labels=data.labels,
         example=data.example,
-        scaling=scaling_record(how, scaling(raw, how)) if how in BY_NODES else {"how": how},
+        scaling=scaling_record(how, numbers_of_features(replace(data, x=raw), how))
+        if how in BY_NODES
+        else {"how": how},
         edges=edge_form,
         targets=targets_form(data),
         numbered=not data.columns,
         kinds=data.node_labels is not None,
+        graph_columns=None if data.graph_columns is None else data.graph_columns._asdict(),
         structure=None if data.structure is None else {**data.structure._asdict(), "kinds": list(data.structure.kinds)},
     )
 
@@ -173,7 +178,7 @@ def write_form(directory: Path, form: DataForm) -> None:
     )
     about = {"classes": form.classes, "labels": list(form.labels), "example": form.example, "how": form.scaling["how"]}
     optional = {"edges": form.edges, "targets": form.targets, "numbered": form.numbered, "kinds": form.kinds}
-    optional["structure"] = form.structure
+    optional |= {"structure": form.structure, "graph_columns": form.graph_columns}
     about |= {key: value for key, value in optional.items() if value not in (None, False)}
     write_table(directory / COLUMNS, table.replace_schema_metadata({_ABOUT: json.dumps(about)}))
 
@@ -211,6 +216,7 @@ def read_form(directory: Path) -> DataForm | None:
             numbered=about.get("numbered") is True,
             kinds=about.get("kinds") is True,
             structure=about.get("structure"),
+            graph_columns=about.get("graph_columns"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise damage_error(path, f"{type(error).__name__} {error}") from error

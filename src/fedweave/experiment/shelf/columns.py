@@ -15,7 +15,7 @@ from fedweave.core.graph import SPLITS, TEST
 from fedweave.core.graph_arrays import Matrix
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.features import compact, one_hot
-from fedweave.experiment.shelf.molecules import descriptors, morgan_counts
+from fedweave.datasets.fingerprints import descriptors, morgan_counts
 
 Columns: TypeAlias = dict[str, Matrix]  # {name of a set of columns: float32 [e, d]}
 OWN = "own columns"
