@@ -24,6 +24,7 @@ MODEL, ALGORITHM = "model.name", "algorithm.name"
 LINK_PART = "link_prediction"  # keys "link_prediction.loss" are of this part of the algorithm
 _ADAPTIVE = ("adam", "adamw", "rmsprop", "adagrad")  # optimizers whose steps have the length of lr
 _WITH_HEADS = ("gat", "gatv2", "transformer")  # whose `hidden` is the width of one head
+_WITH_FINGERPRINTS = ("gin", "gine")  # whose readout takes columns of graphs
 _DECODERS_OF_RELATIONS = ("distmult", "complex", "transe", "rotate")
 
 
@@ -231,8 +232,6 @@ def _shared(config: Config, task: str) -> Iterator[tuple[str, Choices]]:
         yield f"{LINK_PART}.negatives", (1, 4, 8)
     if "structure" in data:
         yield "data.structure", ([], ["degree"], ["degree", "pagerank"])
-    if "fingerprint" in data:
-        yield "data.fingerprint", ("none", "morgan", "descriptors", "both")
 
 
 def _model_names(config: Config, task: str) -> Sequence[str]:
@@ -258,6 +257,8 @@ def _of_model(config: Config, task: str, name: str) -> Iterator[tuple[str, Choic
     for key, values in choices.items():
         if key in fields:
             yield f"model.{key}", values
+    if name in _WITH_FINGERPRINTS and config.data.values.get("fingerprint", "none") != "none":  # graphs have SMILES
+        yield "data.fingerprint", ("none", "morgan", "descriptors", "both")
     if task == "links":
         yield "model.decoder", ("dot", "cosine", "mlp")
     elif task == "entities":
