@@ -82,7 +82,7 @@ class GraphFolder(GraphSettings, Tabular):
 
     def check_form(self, tables: Tables, labelled: bool) -> None:
         owner_columns = () if self.owner is None else (self.owner,)
-        required = ("id",)  # a graph to be predicted needs no more
+        required: tuple[str, ...] = ("id",)  # a graph to be predicted needs no more
         if labelled:
             required = ("id", *self.target_columns, *owner_columns)
         hint = "data.graph_features lists columns that are features of graphs"
@@ -151,8 +151,8 @@ class GraphFolder(GraphSettings, Tabular):
         place = sp.csr_matrix((is_first.astype(np.float32), (np.arange(len(graph_of)), graph_of)))
         x = sp.csr_matrix(sp.hstack([fields["x"], place @ values], "csr", np.float32))
         x.sort_indices()  # products leave the columns of a row in any order
-        columns = (*fields["columns"], *names) if fields["columns"] else ()
-        return {"x": x, "columns": columns, "graph_columns": Columns(first, values.shape[1])}
+        titles = (*fields["columns"], *names) if fields["columns"] else ()
+        return {"x": x, "columns": titles, "graph_columns": Columns(first, values.shape[1])}
 
     def _features(self, nodes: Table, fields: Record) -> Record:
         """One-hot node labels, then the feature columns; without either, one-hot degrees: x and what they are called,
