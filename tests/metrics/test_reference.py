@@ -102,11 +102,13 @@ def test_scores_that_tie_need_no_advice(difference: float) -> None:
 
 
 def test_advice_names_the_setting_of_the_examples() -> None:
-    of_nodes, of_edges = (RunFacts.of_summary({"rounds": 5, "edges": {"examples": own}}) for own in (False, True))
-    advice = (notes(BELOW, of_nodes)["shelf"], notes(BELOW, of_edges)["shelf"],
+    """Links are examples, too, and have no features: their models read those of nodes."""
+    forms = ({"examples": False, "features": 2}, {"examples": True, "features": 2}, {"examples": True, "features": 0})
+    of_nodes, of_edges, of_links = (RunFacts.of_summary({"rounds": 5, "edges": form}) for form in forms)
+    advice = (notes(BELOW, of_nodes)["shelf"], notes(BELOW, of_edges)["shelf"], notes(BELOW, of_links)["shelf"],
               notes({"scores/diverged": 1e6}, of_edges)["diverged"])  # fmt: skip
     assert [re.findall(r"data\.\w*normalize", said)[0] for said in advice] == [
-        "data.normalize", "data.edge_normalize", "data.edge_normalize"]  # fmt: skip
+        "data.normalize", "data.edge_normalize", "data.normalize", "data.edge_normalize"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
