@@ -173,7 +173,7 @@ def write(dataset: "Dataset", path: Path) -> None:
         np.savez_compressed(file, **arrays)
 
 
-class Columns(NamedTuple):
+class ColumnRange(NamedTuple):
     """Some columns of `Dataset.x`, side by side: the place of the first, and their number."""
 
     first: int
@@ -301,7 +301,7 @@ class Dataset(Shown):
     smiles: tuple[str, ...] = ()
     scaffold: np.ndarray | None = None
     structure: Structure | None = None
-    graph_columns: Columns | None = None
+    graph_columns: ColumnRange | None = None
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def facts(self) -> dict[str, object]:

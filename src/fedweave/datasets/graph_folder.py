@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import scipy.sparse as sp
 
 from fedweave.core.types import Record
-from fedweave.datasets.base import Columns, Dataset
+from fedweave.datasets.base import ColumnRange, Dataset
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.column_names import COLUMNS, EDGES, check_columns
 from fedweave.datasets.columns import ids_of
@@ -152,7 +152,7 @@ class GraphFolder(GraphSettings, Tabular):
         x = sp.csr_matrix(sp.hstack([fields["x"], place @ values], "csr", np.float32))
         x.sort_indices()  # products leave the columns of a row in any order
         titles = (*fields["columns"], *names) if fields["columns"] else ()
-        return {"x": x, "columns": titles, "graph_columns": Columns(first, values.shape[1])}
+        return {"x": x, "columns": titles, "graph_columns": ColumnRange(first, values.shape[1])}
 
     def _features(self, nodes: Table, fields: Record) -> Record:
         """One-hot node labels, then the feature columns; without either, one-hot degrees: x and what they are called,

@@ -48,7 +48,7 @@ from fedweave.datasets.base import (
     OUTSIDE,
     REQUIRED,
     SPLIT,
-    Columns,
+    ColumnRange,
     Dataset,
     note_loops,
     to_undirected,
@@ -210,7 +210,7 @@ def _edge_attributes(arrays: dict[str, np.ndarray], nodes: int, loops: str, path
     return attributes._replace(examples=True, y=None, split=None)
 
 
-def _graph_columns(arrays: dict[str, np.ndarray], features: int, path: Path) -> Columns | None:
+def _graph_columns(arrays: dict[str, np.ndarray], features: int, path: Path) -> ColumnRange | None:
     """The columns of whole graphs of a file, which come last; None without."""
     if "graph_columns" not in arrays:
         return None
@@ -219,7 +219,7 @@ def _graph_columns(arrays: dict[str, np.ndarray], features: int, path: Path) -> 
     if first < 1 or count < 1 or first + count != features:
         what = f"graph_columns are {count} from {first} on, of {features} columns"
         refuse(path, what, "Give the place of the first, and how many; they come last.")
-    return Columns(first, count)
+    return ColumnRange(first, count)
 
 
 def _scaling_of(arrays: dict[str, np.ndarray]) -> tuple[tuple[float, float, float], ...]:

@@ -12,7 +12,7 @@ from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.target import LABELS, LOG
 from fedweave.core.types import Record, Values
 from fedweave.datasets import contents, npz, tu_files
-from fedweave.datasets.base import EDGE_ARRAYS, Columns, Dataset, Structure
+from fedweave.datasets.base import EDGE_ARRAYS, ColumnRange, Dataset, Structure
 from fedweave.datasets.check import first, refuse
 from fedweave.datasets.column_names import OF_EDGES
 from fedweave.datasets.columns import AUTO, TrainingValues
@@ -174,7 +174,7 @@ def load_new_data(run: InputFormat, path: Path, lenient: bool = False) -> ModelD
             target_scale=form.target_scale,
             columns=tuple(run.columns),
             structure=structure,
-            graph_columns=None if form.graph_columns is None else Columns(**form.graph_columns),
+            graph_columns=None if form.graph_columns is None else ColumnRange(**form.graph_columns),
             public=np.zeros((3, data.examples), bool),
         )
 
