@@ -108,7 +108,7 @@ def test_scores_as_columns() -> None:
 
 def test_a_run_measures_it(tmp_path: Any) -> None:
     """Rows of members whose mean is in the summary; the same numbers twice; a finished run stays as it is."""
-    document = DOCUMENT | {"evaluation": {"metric": "auc", "joint_columns": 2}}
+    document = DOCUMENT | {"evaluation": {"metric": "auc", "joint_columns": 2, "shelf": True}}
     run = fedweave.run(document, out=tmp_path / "run")
     name = "shelf_joint/local/auc"
     value = run.summary["metrics"][name]
@@ -123,7 +123,7 @@ def test_a_run_measures_it(tmp_path: Any) -> None:
 
 
 def test_a_run_that_was_killed_in_the_further_runs_goes_on(tmp_path: Any) -> None:
-    document = DOCUMENT | {"evaluation": {"metric": "auc", "joint_columns": 2}}
+    document = DOCUMENT | {"evaluation": {"metric": "auc", "joint_columns": 2, "shelf": True}}
     run = fedweave.run(document, out=tmp_path / "run")
     for name in ("summary.json", "folds/2-of-2/summary.json"):
         (tmp_path / "run" / name).unlink()
