@@ -357,13 +357,18 @@ def graph_values(data: Dataset) -> Matrix:
 
 
 def with_graph_values(data: Dataset, x: Matrix, values: Matrix) -> Matrix:
+    """`beside_nodes`, dense where that is small."""
+    return compact(beside_nodes(x, values, data.first_nodes))
+
+
+def beside_nodes(x: Matrix, values: Matrix, first_nodes: np.ndarray) -> sp.csr_matrix:
     """float32 [n, d + g]: columns of nodes x [n, d] and, on their right, of whole graphs, `values` [e, g]: in the rows
-    of first nodes."""
-    ones, first = np.ones(len(data.first_nodes), np.float32), data.first_nodes
-    place = sp.csr_matrix((ones, (first, np.arange(len(first)))), shape=(data.nodes, len(first)))
+    of first nodes int64 [e]."""
+    ones, graphs = np.ones(len(first_nodes), np.float32), np.arange(len(first_nodes))
+    place = sp.csr_matrix((ones, (first_nodes, graphs)), shape=(x.shape[0], len(graphs)))
     whole = sp.csr_matrix(sp.hstack([x, place @ sp.csr_matrix(values)], "csr", np.float32))
     whole.sort_indices()  # products leave the columns of a row in any order
-    return compact(whole)
+    return whole
 
 
 def numbers_of(data: Dataset, how: str) -> ScalingNumbers:

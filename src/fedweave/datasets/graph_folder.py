@@ -16,7 +16,7 @@ from fedweave.datasets.check import first, refuse
 from fedweave.datasets.column_names import COLUMNS, EDGES, check_columns
 from fedweave.datasets.columns import ids_of
 from fedweave.datasets.edge_tables import ALL
-from fedweave.datasets.features import one_hot
+from fedweave.datasets.features import beside_nodes, one_hot
 from fedweave.datasets.fingerprints import NONE, fingerprint
 from fedweave.datasets.fingerprints import names as fingerprint_names
 from fedweave.datasets.labels import labels_in, refuse_numerals, refuse_several
@@ -145,14 +145,14 @@ class GraphFolder(GraphSettings, Tabular):
             names += fingerprint_names(self.fingerprint)
         if not blocks:
             return {}
-        first, graph_of = fields["x"].shape[1], fields["graph_of"]
         values = sp.csr_matrix(sp.hstack(blocks, "csr", np.float32))  # [e, g]
-        is_first = np.diff(graph_of, prepend=-1) > 0
-        place = sp.csr_matrix((is_first.astype(np.float32), (np.arange(len(graph_of)), graph_of)))
-        x = sp.csr_matrix(sp.hstack([fields["x"], place @ values], "csr", np.float32))
-        x.sort_indices()  # products leave the columns of a row in any order
+        first_nodes = np.flatnonzero(np.diff(fields["graph_of"], prepend=-1) > 0)
         titles = (*fields["columns"], *names) if fields["columns"] else ()
-        return {"x": x, "columns": titles, "graph_columns": ColumnRange(first, values.shape[1])}
+        return {
+            "x": beside_nodes(fields["x"], values, first_nodes),
+            "columns": titles,
+            "graph_columns": ColumnRange(fields["x"].shape[1], values.shape[1]),
+        }
 
     def _features(self, nodes: Table, fields: Record) -> Record:
         """One-hot node labels, then the feature columns; without either, one-hot degrees: x and what they are called,
