@@ -35,7 +35,7 @@ class Embedded(NamedTuple):
 _AT_SITES = "On a site's machine: `fedweave embed SITE --data TABLES`."
 
 
-def embeddings_at(
+def embeddings(
     place: Path,
     data: Path | None = None,
     model: str | None = None,
@@ -44,40 +44,9 @@ def embeddings_at(
     folds: int = 0,
     watch: Callable[[Config], runs.RunObserver] = lambda experiment: runs.Quiet(),
 ) -> Embedded:
-    """`embeddings_of_run` of a run's folder; elsewhere by the model there (`apply.scorer.scorer_at`), which embeds the
-    examples at `data`.
-
-    Raises:
-        UserError: see `embeddings_of_run` and `scorer_at`; a model is given no data, or is to train.
-    """
-    if (place / CONFIG).is_file():
-        return embeddings_of_run(place, data, model, client, when, folds, watch)
-    if folds:
-        raise UserError(
-            f"--folds {folds}: {place} holds a model, which is not trained again. Give the folder of a simulation's "
-            "run.",
-            code="user.folds",
-        )
-    scorer = scorer_at(place, model, client, when)
-    if data is None:
-        raise UserError(
-            f"{place} holds a model and no examples. Give tables with --data, such as the folder of a site's own data.",
-            code="user.no-data",
-        )
-    return Embedded(scorer.embed(data))
-
-
-def embeddings_of_run(
-    directory: Path,
-    data: Path | None = None,
-    model: str | None = None,
-    client: str | None = None,
-    when: When = "chosen",
-    folds: int = 0,
-    watch: Callable[[Config], runs.RunObserver] = lambda experiment: runs.Quiet(),
-) -> Embedded:
-    """The table of `fedweave predict` for the run's own examples, or for new ones at `data`, and behind it "e_0",
-    "e_1", …, float32: what the models' last layers read of each example. Of links: see `node_vectors`.
+    """The table of `fedweave predict` for the examples of the run at `place`, or for new ones at `data`, and behind it
+    "e_0", "e_1", …, float32: what the models' last layers read of each example. Of links: see `node_vectors`. Where
+    `place` is a model or a site (`apply.scorer.scorer_at`), only for new examples.
 
     model: which model of each client, by default the one that it uses; for new examples, the global one if there is
     one. client: only with this client's model. folds: above 0, training examples are predicted by this number of
@@ -86,10 +55,28 @@ def embeddings_of_run(
 
     Raises:
         UserError: the run is not finished, is of parties, or was made between sites; there is no such model or client,
-            or it has no such vectors; its labels cannot be withheld. DataError: the data is refused, or of another form
-            than the run's.
+            or it has no such vectors; its labels cannot be withheld; a model is given no data, or is to train.
+            DataError: the data is refused, or of another form than the run's.
     """
-    config = finished_config(directory)
+    # 1. A model without a run.
+    if not (place / CONFIG).is_file():
+        if folds:
+            raise UserError(
+                f"--folds {folds}: {place} holds a model, which is not trained again. Give the folder of a "
+                "simulation's run.",
+                code="user.folds",
+            )
+        scorer = scorer_at(place, model, client, when)
+        if data is None:
+            raise UserError(
+                f"{place} holds a model and no examples. Give tables with --data, such as the folder of a site's own "
+                "data.",
+                code="user.no-data",
+            )
+        return Embedded(scorer.embed(data))
+
+    # 2. What such a run cannot give.
+    config = finished_config(place)
     if capabilities(config.algorithm.kind).predicts:
         raise UserError(
             "the parties of a vertical run predict jointly, and no model has all of an example.",
@@ -97,19 +84,20 @@ def embeddings_of_run(
         )
     if folds and data is not None:
         raise UserError("--folds is for the run's own training examples; leave out --data.", code="user.folds")
-    run = load_trained(directory, config, _AT_SITES, when, model)
     if folds and config.links is not None:
         raise UserError(
             "--folds: the run predicts links, and a node has no label that could be withheld. Leave it out.",
             code="user.folds",
         )
+    if data is not None and config.links is not None:
+        raise UserError(
+            "--data: the run predicts links of the nodes that it knows, and has vectors of these only. Leave it out.",
+            code="user.no-embeddings",
+        )
+
+    # 3. The vectors of nodes, of new examples, or of the run's.
+    run = load_trained(place, config, _AT_SITES, when, model)
     if config.links is not None:
-        if data is not None:
-            raise UserError(
-                "--data: the run predicts links of the nodes that it knows, and has vectors of these only. Leave it "
-                "out.",
-                code="user.no-embeddings",
-            )
         return Embedded(node_vectors(run, model, client))
     if data is not None:
         return Embedded(predict_new(run, data, model, client, with_vectors=True))
@@ -122,8 +110,8 @@ def embeddings_of_run(
     result = out_of_fold(run, folds, train, model, client)
     table = examples_table(run, result.predictions, model, client)
     numbers = np.concatenate(result.folds)
-    place = table.column_names.index("split") + 1
-    return Embedded(table.add_column(place, "fold", pa.array(numbers, mask=numbers == 0)), result.agreement)
+    after_split = table.column_names.index("split") + 1
+    return Embedded(table.add_column(after_split, "fold", pa.array(numbers, mask=numbers == 0)), result.agreement)
 
 
 def node_vectors(run: Trained, model: str | None = None, client: str | None = None) -> pa.Table:

@@ -6,8 +6,16 @@ from typing import Annotated
 import typer
 
 from fedweave.accounts.document import print_line
-from fedweave.cli.options import Chosen, Client, ModelRound, RunOrModel, When, write_table_file
-from fedweave.errors import UserError
+from fedweave.cli.options import (
+    Chosen,
+    Client,
+    ModelRound,
+    RunOrModel,
+    Spreadsheet,
+    When,
+    check_table_file,
+    write_table_file,
+)
 
 POOR = 0.5  # R² below which vectors of different runs are not one column
 
@@ -39,13 +47,7 @@ def embed(
     client: Client = None,
     when: When = ModelRound.chosen,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Do not show the rounds of --folds.")] = False,
-    spreadsheet: Annotated[
-        bool,
-        typer.Option(
-            "--spreadsheet",
-            help="Protect a .csv file for spreadsheets: put an apostrophe before text that they would compute.",
-        ),
-    ] = False,
+    spreadsheet: Spreadsheet = False,
 ) -> None:
     """Write what a trained model gives as columns for other models: each example's scores, and the vector that the
     model's last layer reads.
@@ -56,7 +58,7 @@ def embed(
     A model knows the labels of its training examples. If another model is to learn from these rows, take --folds 5: it
     trains five times more, and finished further runs in RUN/folds are used again.
     """
-    from fedweave.apply.embeddings import embeddings_at
+    from fedweave.apply.embeddings import embeddings
     from fedweave.experiment.config import Config
     from fedweave.experiment.runs import files
     from fedweave.reports.terminal import Terminal, screen
@@ -65,12 +67,7 @@ def embed(
     if out is None:
         folder = place if place.is_dir() else place.parent
         out = folder / (files.EMBEDDINGS if data is None else files.NEW_EMBEDDINGS)
-    if out.exists():
-        raise UserError(f"{out} exists; name another file with --out, or remove it.", code="user.out")
-    if out.suffix not in (".parquet", ".csv"):
-        raise UserError(f"--out {out}: name a file that ends in .parquet or .csv.", code="user.out")
-    if spreadsheet and out.suffix != ".csv":
-        raise UserError(f"--spreadsheet is for a .csv file, and {out} is none; name one with --out.", code="user.out")
+    check_table_file(out, spreadsheet, "user.out")
 
     # 2. The file.
     console = screen(quiet)
@@ -81,7 +78,7 @@ def embed(
             print_line(console, f"without the labels of fold {experiment.fold.number} of {experiment.fold.of}:")
         return Terminal(console)
 
-    result = embeddings_at(place, data, which, client, when.value, folds, observe)
+    result = embeddings(place, data, which, client, when.value, folds, observe)
     write_table_file(out, result.table, spreadsheet)
     width = sum(name.startswith("e_") for name in result.table.column_names)
     console = screen()

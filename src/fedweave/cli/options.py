@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedweave.accounts.document import plain_text
 from fedweave.core.types import Record
+from fedweave.errors import UserError
 
 if TYPE_CHECKING:  # slow to import
     import pyarrow as pa
@@ -139,6 +140,29 @@ def write_result_file(out: Path, page: Callable[[], str], record: Record) -> Non
     else:
         text = json.dumps(record, indent=1, allow_nan=False) + "\n"
         write(out, lambda file: file.write(text.encode()))
+
+
+Spreadsheet = Annotated[
+    bool,
+    typer.Option(
+        "--spreadsheet",
+        help="Protect a .csv file for spreadsheets: put an apostrophe before text that they would compute.",
+    ),
+]
+
+
+def check_table_file(path: Path, spreadsheet: bool, code: str = "user") -> None:
+    """Refuse a file that exists, or that `write_table_file` cannot write.
+
+    Raises:
+        UserError: with this code.
+    """
+    if path.exists():
+        raise UserError(f"{path} exists; name another file with --out, or remove it.", code=code)
+    if path.suffix not in (".parquet", ".csv"):
+        raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.", code=code)
+    if spreadsheet and path.suffix != ".csv":
+        raise UserError(f"--spreadsheet is for a .csv file, and {path} is none; name one with --out.", code=code)
 
 
 def write_table_file(path: Path, table: "pa.Table", spreadsheet: bool) -> None:

@@ -6,7 +6,16 @@ from typing import Annotated
 import typer
 
 from fedweave.accounts.document import print_line
-from fedweave.cli.options import Chosen, Client, ModelName, ModelRound, When, write_table_file
+from fedweave.cli.options import (
+    Chosen,
+    Client,
+    ModelName,
+    ModelRound,
+    Spreadsheet,
+    When,
+    check_table_file,
+    write_table_file,
+)
 from fedweave.core.text import counted
 from fedweave.errors import UserError, listed
 
@@ -50,13 +59,7 @@ def predict(
         list[str] | None,
         typer.Option(metavar="FILE.py:NAME", help="Also print your own metric, on test examples; repeatable."),
     ] = None,
-    spreadsheet: Annotated[
-        bool,
-        typer.Option(
-            "--spreadsheet",
-            help="Protect a .csv file for spreadsheets: put an apostrophe before text that they would compute.",
-        ),
-    ] = False,
+    spreadsheet: Spreadsheet = False,
 ) -> None:
     """Predict classes, numbers or labels with the models of a finished run.
 
@@ -84,12 +87,7 @@ def predict(
     elif node is not None:
         default = files.TOP_PAIRS
     path = out or directory / default
-    if path.exists():
-        raise UserError(f"{path} exists; name another file with --out, or remove it.")
-    if path.suffix not in (".parquet", ".csv"):
-        raise UserError(f"--out {path}: name a file that ends in .parquet or .csv.")
-    if spreadsheet and path.suffix != ".csv":
-        raise UserError(f"--spreadsheet is for a .csv file, and {path} is none; name one with --out.")
+    check_table_file(path, spreadsheet)
     if metric and data is not None:  # new examples have no split
         raise UserError("--metric is for the run's own test examples; leave out --data.")
 

@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from fedweave.accounts.document import print_line
-from fedweave.cli.options import Chosen, ModelRound, Tables, When, write_table_file
+from fedweave.cli.options import Chosen, ModelRound, Spreadsheet, Tables, When, check_table_file, write_table_file
 from fedweave.core.text import counted
-from fedweave.errors import UserError
 
 SCORES = Path("scores.parquet")
 Scoring = Annotated[
@@ -31,13 +30,7 @@ def score(
     client: Whose = None,
     model: Chosen = None,
     when: When = ModelRound.chosen,
-    spreadsheet: Annotated[
-        bool,
-        typer.Option(
-            "--spreadsheet",
-            help="For a .csv file that a spreadsheet opens: put an apostrophe before text that it would compute.",
-        ),
-    ] = False,
+    spreadsheet: Spreadsheet = False,
 ) -> None:
     """Score new tables with one model, alone, where the data is.
 
@@ -50,12 +43,7 @@ def score(
     from fedweave.apply.scorer import scorer_at
     from fedweave.reports.terminal import screen
 
-    if out.exists():
-        raise UserError(f"{out} exists. Name another file with --out, or remove it.", code="score.out")
-    if out.suffix not in (".parquet", ".csv"):
-        raise UserError(f"--out {out}: name a file that ends in .parquet or .csv.", code="score.out")
-    if spreadsheet and out.suffix != ".csv":
-        raise UserError(f"--spreadsheet is for a .csv file, and {out} is none. Name one with --out.", code="score.out")
+    check_table_file(out, spreadsheet, "score.out")
     scorer = scorer_at(place, None if model is None else str(model), client, when.value)
     table = scorer.score(tables)
     write_table_file(out, table, spreadsheet)

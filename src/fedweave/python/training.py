@@ -129,10 +129,10 @@ class SavedRun(Shown):
             UserError: the run is not finished, was made between sites or of parties, or has no such model or client, or
                 the model has no embeddings. DataError: the data is refused, or of another form than the run's.
         """
-        from fedweave.apply.embeddings import embeddings_of_run
+        from fedweave.apply.embeddings import embeddings
 
         where = None if data is None else Path(data).expanduser()
-        return embeddings_of_run(self.directory, where, model, client, round, folds).table
+        return embeddings(self.directory, where, model, client, round, folds).table
 
     def explain(
         self,
@@ -221,24 +221,12 @@ def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
     return SavedRun(folder, config or read_saved(folder / CONFIG), summary, *tables)
 
 
-class Silent:
+class Silent(runs.Quiet):
     """Watches a run and prints only what a user must know (see `experiment.runs.run.RunObserver`)."""
-
-    def begin(self, config: Config, built: object, directory: Path, done: int) -> None:
-        pass
-
-    def step(self, reached: object) -> None:
-        pass
-
-    def alone(self, done: int, rounds: int) -> None:
-        pass
 
     def stopping(self, number: int) -> None:
         """Explain what a first Ctrl-C does."""
         _LOG.warning("finishing this round and saving; once more to stop at once")
-
-    def end(self) -> None:
-        pass
 
 
 def run(

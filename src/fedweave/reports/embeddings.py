@@ -38,9 +38,9 @@ def picture(run: Run, way: str) -> Figure | None:
     if (run.directory / EMBEDDINGS).is_file():
         table = read_table(run.directory, EMBEDDINGS)
     else:
-        from fedweave.apply.embeddings import embeddings_of_run  # with models, which other pages do without
+        from fedweave.apply.embeddings import embeddings  # with models, which other pages do without
 
-        table = embeddings_of_run(run.directory).table
+        table = embeddings(run.directory).table
     of_examples = "split" in table.column_names  # otherwise a row is a node
     if of_examples:
         tested = table.filter(pc.field("split") == "test")
