@@ -20,9 +20,10 @@ from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.runs import alone
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.experiment.runs.files import CHECKPOINT, SHARED_ALONE
+from fedweave.experiment.runs.files import CHECKPOINT, SHARED
 from fedweave.experiment.runs.reading import group_runs, read_run
 from fedweave.experiment.runs.resuming import Interrupted
+from fedweave.experiment.runs.shared import measure_once
 from fedweave.metrics.measured import METRICS_SCHEMA
 from fedweave.metrics.stopping import Stopping
 from fedweave.python.training import Silent
@@ -293,7 +294,7 @@ def test_all_kinds_of_examples_have_it(tmp_path: Path, kind: str) -> None:
 
 
 def test_runs_of_a_sweep_with_the_same_settings_train_it_once(whole: Path, tmp_path: Path) -> None:
-    (tmp_path / SHARED_ALONE).mkdir()
+    (tmp_path / SHARED).mkdir()
     begun = list[str]()
 
     def go(name: str, **changes: Any) -> dict[str, float]:
@@ -313,11 +314,17 @@ def test_runs_of_a_sweep_with_the_same_settings_train_it_once(whole: Path, tmp_p
 
 
 def test_a_file_that_is_not_whole_is_trained_again(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"members": {"a"')
-    assert alone.read_shared(tmp_path / "a.json") is None
+    path, begun = tmp_path / "a.json", list[int]()
+    path.write_text('{"members": {"a"')
     result = alone.AloneResult({"a": alone.MemberResult(2, 0.1 + 0.2, {"auc": 1 / 3}, {}, True)}, 2.5)
-    alone.write_shared(tmp_path / "a.json", result)
-    assert alone.read_shared(tmp_path / "a.json") == result
+
+    def measure() -> alone.AloneResult:
+        begun.append(len(begun))
+        return result
+
+    for _ in range(2):  # the second time it is in the file
+        assert measure_once(path, measure, alone.AloneResult.of_record, lambda: False) == result
+    assert begun == [0]
 
 
 def test_the_terminal_has_its_row_and_its_cost(whole: Path) -> None:

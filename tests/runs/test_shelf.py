@@ -19,7 +19,7 @@ from fedweave.core.graph import SOURCE, TARGET
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.config import resolve
-from fedweave.experiment.runs.files import SHARED_ALONE
+from fedweave.experiment.runs.files import SHARED
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.shelf import members
 from fedweave.experiment.shelf import runs as shelf_runs
@@ -349,7 +349,7 @@ def test_runs_of_a_sweep_share_a_shelf(tmp_path: Path) -> None:
     """Another algorithm takes the shelf of the first run from the folder beside it; another seed has its own."""
     document = {"data": {"name": "digits"}, "partition": CUT, "model": {"name": "gcn", "hidden": 8}, "rounds": 1}
     document |= {"algorithm": {"name": "fedavg"}, "evaluation": {"shelf": True}}
-    folder = tmp_path / SHARED_ALONE
+    folder = tmp_path / SHARED
     folder.mkdir()
     first = run(resolve(document), tmp_path / "a", Silent())
     [shared] = folder.glob("shelf-*.json")

@@ -21,7 +21,7 @@ from fedweave.errors import FedweaveError, ReplyRefused, UserError, diverged_mes
 from fedweave.experiment.requirements import check_rounds
 from fedweave.metrics.best_rounds import best_validated, fairest
 from fedweave.metrics.kinds import selection_of
-from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA, OF, SAMPLED, measure, of_splits
+from fedweave.metrics.measured import GLOBAL, OF, SAMPLED, MetricRow, measure, of_splits, table_of
 from fedweave.metrics.pooled import Alarm, pooled_examples, pooled_sums
 from fedweave.metrics.selection import (
     BEST,
@@ -252,12 +252,12 @@ def is_evaluated(number: int, rounds: int, eval_every: int) -> bool:
 
 def server_rows(round: int, algorithm: Algorithm, state: Tree, fed: Engine) -> pa.Table | None:
     """Rows of what the server knows of each client after a round; None if there is nothing."""
-    rows = []
+    rows = list[MetricRow]()
     for name, values in (algorithm.measures(state, fed) or {}).items():  # [clients] by name
         for client, value in zip(fed.clients, values.tolist(), strict=True):
             if not math.isnan(value):
                 rows.append((round, client, SERVER, name, value))
-    return pa.table([pa.array(column) for column in zip(*rows, strict=True)], METRICS_SCHEMA) if rows else None
+    return table_of(rows) if rows else None
 
 
 def _check_state(algorithm: Algorithm, method: str, state: object) -> Tree:

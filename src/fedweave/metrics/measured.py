@@ -1,9 +1,9 @@
 """The result of an evaluation, as rows of metrics.parquet and as the summary of a round."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ METRICS_SCHEMA = pa.schema(
         ("value", pa.float64()),
     ]
 )
+MetricRow: TypeAlias = tuple[int, str, str, str, float]  # round, client, split, metric, value
 GLOBAL = "global"  # stands for a client: all examples together
 UNCOUNTED = "scores/uncounted"
 ROUNDED_SCORES = "scores/coarse"  # number of clients that sent only hits, or no losses where others did
@@ -249,13 +250,22 @@ def _rows(
 
 def of_splits(round: int, metrics: Mapping[str, np.ndarray]) -> pa.Table:
     """Rows of metrics of all examples together: {metric: float64 [3]}, for every split where it is defined."""
-    rows = []
+    rows = list[MetricRow]()
     for name, values in metrics.items():
         for split, value in zip(SPLITS, values, strict=True):
             if not math.isnan(value):
-                row = {"round": round, "client": GLOBAL, "split": split, "metric": name, "value": float(value)}
-                rows.append(row)
-    return pa.Table.from_pylist(rows, METRICS_SCHEMA)
+                rows.append((round, GLOBAL, split, name, float(value)))
+    return table_of(rows)
+
+
+def of_tests(round: int, metrics: Mapping[str, float]) -> pa.Table:
+    """Rows of metrics of all examples together, on test examples, where they are defined."""
+    return of_splits(round, {name: np.array([math.nan, math.nan, value]) for name, value in metrics.items()})
+
+
+def table_of(rows: Iterable[MetricRow]) -> pa.Table:
+    """A table of `METRICS_SCHEMA`."""
+    return pa.Table.from_pylist([dict(zip(METRICS_SCHEMA.names, row, strict=True)) for row in rows], METRICS_SCHEMA)
 
 
 @lru_cache(maxsize=2)

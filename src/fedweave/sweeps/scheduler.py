@@ -23,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedweave.core.text import counted
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import dumps
-from fedweave.experiment.runs.files import SHARED_ALONE, plain_errors, write
+from fedweave.experiment.runs.files import SHARED, plain_errors, write
 from fedweave.experiment.runs.resuming import Stop
 from fedweave.sweeps.runs import PlannedRun
 
@@ -110,7 +110,7 @@ def _start(run: PlannedRun, jobs: int) -> _Worker:
     document = run.directory.with_name(f"{run.name}.toml")
     log = run.directory.with_name(f"{run.name}.log")
     with plain_errors(document):
-        (document.parent / SHARED_ALONE).mkdir(parents=True, exist_ok=True)
+        (document.parent / SHARED).mkdir(parents=True, exist_ok=True)
     write(document, lambda file: file.write(dumps(run.config.plain()).encode()))
     write(log, lambda file: None)  # a folder that cannot be written to fails here, not in the process
     context = multiprocessing.get_context("forkserver")

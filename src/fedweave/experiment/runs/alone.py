@@ -5,15 +5,9 @@ splits and seed. Each member stops where its own validation examples say so, and
 round that was best on them. The run's clients have their states back afterwards, and nothing of it is in the ledger.
 """
 
-import fcntl
-import hashlib
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
-from importlib.metadata import version
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import pyarrow as pa
@@ -29,14 +23,13 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.build import Built
 from fedweave.experiment.config import Config
 from fedweave.experiment.rounds import RoundResult, train
-from fedweave.experiment.runs.files import SHARED_ALONE, write
-from fedweave.metrics.measured import GLOBAL, METRICS_SCHEMA
+from fedweave.metrics.measured import GLOBAL, MetricRow, table_of
 from fedweave.metrics.selection import ALONE, METRICS, RMSE_OF_MEAN, VERDICT, Judging, rank, selection_metric_of
 from fedweave.metrics.stopping import Stopping
 
 MAX_CLIENTS = 100  # up to which "auto" trains it
 SECONDS = f"{ALONE}/seconds"  # in the summary of a checkpoint
-# What runs may differ in that share it; of some of these sections `shared_file` adds what matters.
+# What runs may differ in that share it; of some of these sections `sharing_settings` adds what matters.
 _NOT_SHARED = (
     "algorithm",
     "engine",
@@ -48,7 +41,6 @@ _NOT_SHARED = (
     "purpose",
     "requester",
 )
-_POLL_SECONDS = 0.1
 _MEASURED = tuple(name for name in METRICS if name != RMSE_OF_MEAN)
 
 
@@ -81,6 +73,12 @@ class AloneResult:
     members: Mapping[str, MemberResult]
     seconds: float
 
+    @classmethod
+    def of_record(cls, record: Record) -> "AloneResult":
+        """From its fields as JSON has them."""
+        members = {client: MemberResult(**entry) for client, entry in record["members"].items()}
+        return cls(members, float(record["seconds"]))
+
     @property
     def means(self) -> dict[str, float]:
         """{"alone/local/<metric>": mean over the members that have it, on test examples}, and the seconds."""
@@ -94,7 +92,7 @@ class AloneResult:
     def rows(self, round: int, metric: str) -> pa.Table:
         """Rows of metrics.parquet of the run's last round: the means, of each member the test results, the round that
         they are of, and the selection metric on its validation examples."""
-        rows = []
+        rows = list[MetricRow]()
         for client, member in self.members.items():
             if member.score is not None:
                 rows.append((round, client, "val", f"{ALONE}/{metric}", member.score))
@@ -105,7 +103,7 @@ class AloneResult:
         for name, value in self.means.items():
             if name != SECONDS:
                 rows.append((round, GLOBAL, "test", name, value))
-        return pa.Table.from_pylist([dict(zip(METRICS_SCHEMA.names, row, strict=True)) for row in rows], METRICS_SCHEMA)
+        return table_of(rows)
 
 
 def local_of(algorithm: Algorithm) -> Local | None:
@@ -222,54 +220,11 @@ def _add_round(
             member.stopped = stopping.stops(step.round, member.stopping)
 
 
-# What the runs of a sweep share: a file for each data, cut, seed, model and learning settings.
-
-
-def shared_file(config: Config, built: Built, directory: Path, source: Mapping[str, str]) -> Path | None:
-    """The file for the result of runs with the same data, partition, seed, model and learning settings, in the folder
-    that a sweep made beside its runs; None where there is none."""
-    folder = directory.parent / SHARED_ALONE
-    if not folder.is_dir():
-        return None
+def sharing_settings(config: Config, built: Built) -> list[object]:
+    """What decides on the result besides data and version: runs in which it is the same share it (`shared_file`)."""
     local, document = local_of(built.algorithm), config.plain()
     evaluation = {name: document["evaluation"].get(name) for name in ("metric", "positive", "patience", "min_delta")}
     engine = {name: config.engine.values.get(name) for name in ("dtype", "device", "mode")}
     learning = {one.name: repr(getattr(local, one.name)) for one in fields(Local) if one.name != "model"}
     experiment = {name: value for name, value in document.items() if name not in _NOT_SHARED}
-    circumstances = {"clients": built.fed.evaluated_clients, "version": version("fedweave"), "source": dict(source)}
-    settings = [experiment, evaluation, engine, learning, circumstances]
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
-    return folder / f"{digest[:16]}.json"
-
-
-@contextmanager
-def one_at_a_time(path: Path | None, stops: Callable[[], bool]) -> Iterator[None]:
-    """Inside, other runs of the sweep that need the same result wait for it. stops: whether to wait no longer."""
-    if path is None:
-        yield
-        return
-    with open(path.with_suffix(".lock"), "ab") as file:
-        while not stops():
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                time.sleep(_POLL_SECONDS)
-        yield
-
-
-def read_shared(path: Path) -> AloneResult | None:
-    """The result in a file; None if there is none, or it is not whole."""
-    try:
-        record = json.loads(path.read_text())
-        members = {client: MemberResult(**entry) for client, entry in record["members"].items()}
-        return AloneResult(members, float(record["seconds"]))
-    except (OSError, ValueError, TypeError, LookupError):
-        return None
-
-
-def write_shared(path: Path, result: AloneResult) -> None:
-    """Write the result, for the sweep's other runs."""
-    members = {client: asdict(member) for client, member in result.members.items()}
-    record: Record = {"members": members, "seconds": result.seconds}
-    write(path, lambda file: file.write(json.dumps(record).encode()))
+    return [experiment, evaluation, engine, learning]

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,15 +30,9 @@ from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, to_toml
 from fedweave.experiment.requirements import check_training_examples
 from fedweave.experiment.rounds import RoundResult, train
+from fedweave.experiment.runs import alone
 from fedweave.experiment.runs.alone import SECONDS as ALONE_SECONDS
-from fedweave.experiment.runs.alone import (
-    is_wanted,
-    one_at_a_time,
-    read_shared,
-    shared_file,
-    train_alone,
-    write_shared,
-)
+from fedweave.experiment.runs.alone import AloneResult, is_wanted, train_alone
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.data_form import form_of_config, write_form
 from fedweave.experiment.runs.files import (
@@ -74,13 +67,14 @@ from fedweave.experiment.runs.resuming import (
     replacing,
 )
 from fedweave.experiment.runs.saving import LAST_ONLY, Growing, Ready, RunFiles, Sites, rows_to_keep
+from fedweave.experiment.runs.shared import measure_once, shared_file
 from fedweave.experiment.runs.trained import load_trained, partition_columns
 from fedweave.experiment.runs.warm import WarmStart, begin, earlier_ledgers
+from fedweave.experiment.shelf import runs as shelves
 from fedweave.experiment.shelf.joint import joint_shelf
 from fedweave.experiment.shelf.pair_scores import link_references
 from fedweave.experiment.shelf.runs import ShelfResult, shelf_of_run
-from fedweave.experiment.shelf.shared import read_shelf, shelf_file, write_shelf
-from fedweave.metrics.measured import METRICS_SCHEMA, of_splits
+from fedweave.metrics.measured import METRICS_SCHEMA, of_tests
 from fedweave.metrics.selection import ALONE, SHELF_JOINT, TARGET_SPREAD, Judging, selection_metric_of
 from fedweave.partition.scaling import distance_of_targets
 from fedweave.privacy.accountant import bounds
@@ -228,7 +222,7 @@ def running(
                 yield from _train(config, judging, built, files, start, stop, watch, here)
                 peak_memory = _peak_memory()
                 if wants_alone:
-                    _add_alone(config, judging, built, files, stop, watch, source)
+                    _add_alone(config, judging, built, files, stop, watch)
                 if config.evaluation.joint_columns and isinstance(built, Built):
                     _add_joint_columns(config, judging, built, files, directory)
             except KeyboardInterrupt as error:
@@ -345,8 +339,7 @@ def _train(
                 distance = distance_of_targets(built.data, built.partition)
             if distance is not None:
                 references[TARGET_SPREAD] = distance
-            of_test = {name: np.array([np.nan, np.nan, value]) for name, value in references.items()}
-            files.add(pa.concat_tables([of_splits(step.round, of_test), shelf.rows(step.round)]), step.last)
+            files.add(pa.concat_tables([of_tests(step.round, references), shelf.rows(step.round)]), step.last)
             files.shelf = shelf.facts()
             summary = summary | references
         files.reach(Checkpoint(step.round, seconds, summary=summary, state=step.state))
@@ -373,44 +366,37 @@ def _measure_shelf(
     """What members reach alone with the tools on their shelf; of a sweep, as an earlier run with the same data, split
     and seed has measured it."""
     enabled, seed = config.evaluation.shelf, config.general.seed
-    shared = None
-    if enabled is not False:
-        shared = shelf_file(config, built, judging, summary, files.directory, files.source)
-    with one_at_a_time(shared, lambda: stop.signal is not None):
-        result = None if shared is None else read_shelf(shared)
-        if result is None:
-            result = shelf_of_run(built, judging, enabled, summary, seed)
-            if shared is not None:
-                write_shelf(shared, result)
-    return result
+    if enabled is False:
+        return ShelfResult()
+    settings = shelves.sharing_settings(config, judging, summary)
+    path = shared_file(files.directory, "shelf", built, files.source, settings)
+
+    def measure() -> ShelfResult:
+        return shelf_of_run(built, judging, enabled, summary, seed)
+
+    result = measure_once(path, measure, lambda record: ShelfResult(**record), lambda: stop.signal is not None)
+    return result or ShelfResult()
 
 
-def _add_alone(
-    config: Config,
-    judging: Judging,
-    built: Built,
-    files: RunFiles,
-    stop: Stop,
-    watch: RunObserver,
-    source: dict[str, str],
-) -> None:
+def _add_alone(config: Config, judging: Judging, built: Built, files: RunFiles, stop: Stop, watch: RunObserver) -> None:
     """Add what each member has without the others to the run's metrics, unless they have it: only a run that was killed
     later is here again."""
     reached = files.reached
     if ALONE_SECONDS in reached.summary:
         return
-    shared = shared_file(config, built, files.directory, source)
-    with one_at_a_time(shared, lambda: stop.signal is not None):
-        result = None if shared is None else read_shared(shared)
-        if result is None and stop.signal is None:
-            try:
-                show, stops = watch.alone, lambda: stop.signal is not None
-                result = train_alone(config, built, judging, reached.summary, show, stops)
-            except FedweaveError as error:
-                _LOG.warning("note: the same model could not be trained at each member alone: %s", error)
-                return
-            if result is not None and shared is not None:
-                write_shared(shared, result)
+    path = shared_file(files.directory, "alone", built, files.source, alone.sharing_settings(config, built))
+
+    def stops() -> bool:
+        return stop.signal is not None
+
+    def measure() -> AloneResult | None:
+        return None if stops() else train_alone(config, built, judging, reached.summary, watch.alone, stops)
+
+    try:
+        result = measure_once(path, measure, AloneResult.of_record, stops)
+    except FedweaveError as error:
+        _LOG.warning("note: the same model could not be trained at each member alone: %s", error)
+        return
     if result is None:
         raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds)
     files.add(result.rows(reached.round, selection_metric_of(reached.summary)), last=True)
@@ -422,8 +408,7 @@ def _add_joint_columns(config: Config, judging: Judging, built: Built, files: Ru
     """Add what members reach that read the joint model's columns with their tools, after further runs."""
     count, reached = config.evaluation.joint_columns, files.reached
     _LOG.warning("note: evaluation.joint_columns = %d: training %d further runs in %s", count, count, directory / FOLDS)
-    has_choice = config.evaluation.stopping.patience and files.best_round is not None
-    trained = load_trained(directory, config, "", "best" if has_choice else "last")  # the run's result
+    trained = load_trained(directory, config, "", "last" if _chosen_round(config, files) is None else "best")
     with_vectors = has_vectors(trained)
 
     def train_fold(experiment: Config, folder: Path) -> None:
@@ -438,11 +423,15 @@ def _add_joint_columns(config: Config, judging: Judging, built: Built, files: Ru
         return
     enabled, seed = config.evaluation.shelf or "auto", config.general.seed
     shelf = joint_shelf(built, predictions, judging, enabled, reached.summary, seed)
-    of_test = {name: np.array([np.nan, np.nan, value]) for name, value in shelf.metrics.items()}
-    files.add(pa.concat_tables([of_splits(reached.round, of_test), shelf.rows(reached.round)]), last=True)
+    files.add(pa.concat_tables([of_tests(reached.round, shelf.metrics), shelf.rows(reached.round)]), last=True)
     files.shelf_joint = shelf.facts()
     files.reached = replace(reached, summary=reached.summary | shelf.metrics)
     files.save()
+
+
+def _chosen_round(config: Config, files: RunFiles) -> int | None:
+    """The round that validation chose as the run's result; None where the last round is it."""
+    return files.best_round if config.evaluation.stopping.patience else None
 
 
 def _peak_memory() -> float:
@@ -479,7 +468,7 @@ def _summary(
         "members": len(fed.members) or None,  # of the one client
         "devices": list(fed.computes_on) or None,  # sites know their own
         "rounds": last.round,
-        "chosen_round": files.best_round if stopping.patience else None,
+        "chosen_round": _chosen_round(config, files),
         "stopped": (stopping.sentence(last.round, last.summary) if stopped_early else "") or None,
         "missed": files.missed or None,  # rounds, by client
         "seed": config.general.seed,

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from fedweave.core.edge_attributes import is_visible
 from fedweave.core.graph import SPLITS, TEST
 from fedweave.core.graph_arrays import Matrix
-from fedweave.datasets.base import Dataset
+from fedweave.datasets.base import Dataset, split_numbers
 from fedweave.datasets.features import compact, one_hot
 from fedweave.datasets.fingerprints import descriptors, morgan_counts
 
@@ -91,8 +91,9 @@ def _by_split(data: Dataset, columns_by: Callable[[np.ndarray | None], Matrix]) 
     if attributes is None or attributes.split_times is None or attributes.time is None:
         return columns_by(None)
     result = columns_by(None)  # of tests, and of what is in no split
-    masks, parts = np.asarray(data.public), []
-    split_of = np.where(masks.any(0), masks.argmax(0), TEST)  # [e]
+    parts = list[Matrix]()
+    split_of = split_numbers(np.asarray(data.public))  # [e]
+    split_of = np.where(split_of < 0, TEST, split_of)
     for split in range(len(SPLITS)):
         columns = result if split == TEST else columns_by(is_visible(attributes, split))
         parts.append(sp.diags((split_of == split).astype(np.float32)) @ columns)

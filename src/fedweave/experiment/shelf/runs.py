@@ -17,10 +17,11 @@ from fedweave.core.target import is_labeled
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.build import Built
+from fedweave.experiment.config import Config
 from fedweave.experiment.shelf.columns import columns_of
 from fedweave.experiment.shelf.members import Effort, Examples, Judge, Shelf, fit_shelf, seconds_of, tested
 from fedweave.experiment.shelf.pairs import PairExamples, fit_pair_shelf, pair_examples
-from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.metrics.measured import MetricRow, table_of
 from fedweave.metrics.selection import OF_RANKS, SHELF, Judging, metrics_of, positive_class, selection_metric_of
 from fedweave.partition.base import client_ids
 from fedweave.partition.client_data import global_test_part, pool_clients, shares
@@ -29,6 +30,8 @@ LOCAL, POOLED = "local", "pooled"
 AUTO_SECONDS = 10.0  # of one core, about, that "auto" spends on the members' shelves and on the pooled one
 AUTO_ENTRIES = 1e8  # numbers in all members' columns up to which "auto" makes them
 AUTO_MOLECULES = 1_600  # whose descriptors "auto" computes
+# Sections of an experiment that decide on data, split and what is drawn; of [evaluation] `sharing_settings` adds more.
+_SHARED = ("data", "partition", "noise", "forget", "fold", "seed")
 # From the most to the least that a shelf computes; "auto" takes the first that fits into `AUTO_SECONDS`.
 EFFORTS = (
     *(Effort(rows=rows) for rows in (100_000, 30_000, 10_000, 3_000)),
@@ -55,12 +58,11 @@ class ShelfResult:
 
     def rows(self, round: int) -> pa.Table:
         """The members' values as rows of metrics.parquet, "shelf/auc" of each member."""
-        rows = list[Record]()
+        rows = list[MetricRow]()
         for name, values in self.members.items():
             for member, value in values.items():
-                about = {"round": round, "client": member, "split": "test", "metric": f"{self.place}/{name}"}
-                rows.append(about | {"value": value})
-        return pa.Table.from_pylist(rows, METRICS_SCHEMA)
+                rows.append((round, member, "test", f"{self.place}/{name}", value))
+        return table_of(rows)
 
     def facts(self) -> Record:
         """The entry "shelf" of summary.json; {} without a shelf."""
@@ -68,6 +70,14 @@ class ShelfResult:
             return {"drawn": self.drawn} if self.drawn else {}
         drawn = {"drawn": self.drawn} if self.drawn else {}
         return {**self.tools, **drawn, "seconds": self.seconds}
+
+
+def sharing_settings(config: Config, judging: Judging, metrics: Record) -> list[object]:
+    """What decides on a run's shelf besides data and version, which the model and the algorithm do not: runs in which
+    it is the same share it (`experiment.runs.shared.shared_file`). metrics: of the run's summary."""
+    document = config.plain()
+    experiment = {name: document.get(name) for name in _SHARED}
+    return [experiment, selection_metric_of(metrics), positive_class(judging, metrics), config.evaluation.shelf]
 
 
 class ShelfValues(NamedTuple):
