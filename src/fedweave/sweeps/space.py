@@ -111,19 +111,19 @@ class Space:
     """What is tried for one experiment.
 
     document: the experiment, in the words of its file. shared: {key: choices} of settings outside the model.
-    models: {model: {key: choices}}. own: {key: value} of the experiment. first: settings to try first, after `own`.
+    models: {model: {key: choices}}. current: {key: value} of the experiment. first: settings to try first, after these.
     """
 
     document: Document
     shared: Mapping[str, Choices]
     models: Mapping[str, Mapping[str, Choices]]
-    own: Values
+    current: Values
     first: tuple[Values, ...]
 
     def propose(self, trial: "BaseTrial") -> Record:
         """The {key: value} of a trial, numbers of ranges with three digits."""
         setting = {key: _suggest(trial, key, key, choices) for key, choices in self.shared.items()}
-        model = str(setting.get(MODEL, self.own[MODEL]))
+        model = str(setting.get(MODEL, self.current[MODEL]))
         for key, choices in self.models.get(model, {}).items():
             setting[key] = _suggest(trial, self.parameter(model, key), key, choices)
         return setting
@@ -137,8 +137,8 @@ class Space:
     def starts(self) -> list[Record]:
         """{parameter: value} of the settings to try first, beginning with the experiment's own."""
         starts = []
-        for values in (self.own, *({**self.own, **first} for first in self.first)):
-            model = str(values.get(MODEL, self.own[MODEL]))
+        for values in (self.current, *({**self.current, **first} for first in self.first)):
+            model = str(values.get(MODEL, self.current[MODEL]))
             offered = dict(self.shared)
             names = {key: key for key in self.shared}
             for key, choices in self.models.get(model, {}).items():
@@ -157,7 +157,7 @@ class Space:
 
     def changes(self, setting: Values) -> Record:
         """The values of a setting that are not the experiment's own."""
-        return {key: value for key, value in setting.items() if not _same(self.own.get(key), value)}
+        return {key: value for key, value in setting.items() if not _same(self.current.get(key), value)}
 
     def plain(self) -> Record:
         """What the space holds, as JSON has it, to recognize it."""
@@ -174,10 +174,10 @@ def space_of(document: Document) -> Space:
     """
     config = resolve(document)
     task = task_of(config)
-    own = _own_values(config)
+    current = _current_values(config)
     shared = dict[str, Choices]()
     for key, choices in _shared(config, task):
-        shared[key] = _offered(document, {}, key, choices, own.get(key))
+        shared[key] = _offered(document, {}, key, choices, current.get(key))
     names = [config.model.name, *(name for name in _model_names(config, task) if name != config.model.name)]
     models = dict[str, Mapping[str, Choices]]()
     for name in names:
@@ -185,23 +185,23 @@ def space_of(document: Document) -> Space:
             continue
         of_model = dict[str, Choices]()
         for key, choices in _of_model(config, task, name):
-            default = own.get(key) if name == config.model.name else None
+            default = current.get(key) if name == config.model.name else None
             of_model[key] = _offered(document, {MODEL: name}, key, choices, default)
         models[name] = _without_single(of_model)
     shared[MODEL] = tuple(models)
-    return Space(document, _without_single(shared), models, own, _FIRST[task])
+    return Space(document, _without_single(shared), models, current, _FIRST[task])
 
 
-def _own_values(config: Config) -> Record:
+def _current_values(config: Config) -> Record:
     """{key: value} of everything that may be tried, as the experiment has it."""
-    own: Record = {key: value for key, value in flat(config.plain()).items() if not isinstance(value, dict)}
+    current: Record = {key: value for key, value in flat(config.plain()).items() if not isinstance(value, dict)}
     for part in config.algorithm.values.get(PARTS, ()):
         if part.name == LINK_PART:
-            own |= {f"{LINK_PART}.{key}": value for key, value in part.values.items()}
-    if config.links is not None and f"{LINK_PART}.loss" not in own:
+            current |= {f"{LINK_PART}.{key}": value for key, value in part.values.items()}
+    if config.links is not None and f"{LINK_PART}.loss" not in current:
         kind = lookup(f"algorithm.{PARTS}", "part", LINK_PART)[1]
-        own |= {f"{LINK_PART}.{key}": field.default for key, field in parameters("part", kind).items()}
-    return own
+        current |= {f"{LINK_PART}.{key}": field.default for key, field in parameters("part", kind).items()}
+    return current
 
 
 def _shared(config: Config, task: str) -> Iterator[tuple[str, Choices]]:
@@ -265,13 +265,13 @@ def _of_model(config: Config, task: str, name: str) -> Iterator[tuple[str, Choic
         yield "model.decoder", _DECODERS_OF_RELATIONS
 
 
-def _offered(document: Document, base: Values, key: str, choices: Choices, own: object) -> Choices:
+def _offered(document: Document, base: Values, key: str, choices: Choices, current: object) -> Choices:
     """The choices with which the document, changed by `base`, is valid; with its own value, unless that is None."""
     if isinstance(choices, Range):
         return choices
     offered = [value for value in choices if _is_valid(document, {**base, key: value})]
-    if own is not None and not _has(tuple(offered), own):
-        offered.append(own)
+    if current is not None and not _has(tuple(offered), current):
+        offered.append(current)
     return tuple(offered)
 
 

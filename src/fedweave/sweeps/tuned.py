@@ -136,8 +136,8 @@ def show(console: Console, tuned: Tuned) -> None:
 
 def describe(tuning: Tuning) -> list[str]:
     """Sentences on what was found and what it cost."""
-    best, own, title = tuning.best, tuning.trials[0], title_of(tuning.metric)
-    before = "diverged" if own.value is None else number(own.value)
+    best, unchanged, title = tuning.best, tuning.trials[0], title_of(tuning.metric)
+    before = "diverged" if unchanged.value is None else number(unchanged.value)
     found = f"No setting is better on validation examples than {AS_IT_IS}: {title} {before}."
     if best.number and best.value is not None:
         values = f"{number(best.value)} ({AS_IT_IS}: {before})"
@@ -176,7 +176,7 @@ def trial_rows(tuning: Tuning) -> pa.Table:
         row: Record = {"trial": trial.number, f"validation {tuning.metric}": trial.value, "rounds": trial.rounds}
         row |= {"seconds": trial.seconds, "outcome": trial.outcome, "reason": trial.reason}
         for key in keys:
-            value = trial.setting.get(key, tuning.space.own.get(key))
+            value = trial.setting.get(key, tuning.space.current.get(key))
             row[key] = None if value is None else str(value)
         rows.append(row)
     return pa.Table.from_pylist(rows)

@@ -87,23 +87,23 @@ def out_of_fold(
         folder.parent.mkdir(exist_ok=True)
         train(experiment, folder)
         without = load_trained(folder, finished_config(folder), "", run.when)
-        others = {one.client: one for one in example_predictions(without, model, client, with_vectors)}
+        by_client = {one.client: one for one in example_predictions(without, model, client, with_vectors)}
         for at, one in enumerate(predictions):
-            other, rows = others.get(one.client), torch.from_numpy(np.flatnonzero(folds[at] == number))
+            other, rows = by_client.get(one.client), torch.from_numpy(np.flatnonzero(folds[at] == number))
             if other is None:
                 raise UserError(
                     f"--folds: {one.client} never trained in {folder}. Take --model personal.", code="user.folds"
                 )
             results[at].probability[rows] = other.probability[rows]
-            kept = vectors[at]
-            if kept is None or one.vectors is None or other.vectors is None:
+            result_vectors = vectors[at]
+            if result_vectors is None or one.vectors is None or other.vectors is None:
                 continue
             reference = torch.from_numpy(np.flatnonzero(folds[at] == 0))
-            source, wanted = _numbers(other.vectors[reference]), _numbers(one.vectors[reference])  # [m, d]
-            rotated = rotation(source, wanted).apply(_numbers(other.vectors[rows]))
-            kept[rows] = torch.from_numpy(rotated).to(kept.dtype)
+            source, goal = _numbers(other.vectors[reference]), _numbers(one.vectors[reference])  # [m, d]
+            rotated = rotation(source, goal).apply(_numbers(other.vectors[rows]))
+            result_vectors[rows] = torch.from_numpy(rotated).to(result_vectors.dtype)
             if len(source) >= MIN_EXAMPLES:
-                agreements.append(agreement(source, wanted))
+                agreements.append(agreement(source, goal))
     finished = [replace(one, vectors=rows) for one, rows in zip(results, vectors, strict=True)]
     mean = tuple(np.mean(agreements, 0).tolist()) if agreements else None
     return OutOfFold(finished, folds, mean)
@@ -122,8 +122,8 @@ class Rotation(NamedTuple):
         return result
 
 
-def rotation(rows: np.ndarray, wanted: np.ndarray) -> Rotation:
-    """The rotation (or reflection) that brings rows [m, d] closest to the `wanted` ones in squares: orthogonal
+def rotation(rows: np.ndarray, goal: np.ndarray) -> Rotation:
+    """The rotation (or reflection) that brings rows [m, d] closest to those of `goal` in squares: orthogonal
     Procrustes (Schönemann 1966) of both around their means.
 
     Both runs begin with the same weights, so that where examples do not decide, as with fewer of them than d, nothing
@@ -133,19 +133,19 @@ def rotation(rows: np.ndarray, wanted: np.ndarray) -> Rotation:
     width = rows.shape[1]
     if not len(rows):
         return Rotation(np.zeros(width), np.eye(width), np.zeros(width))
-    center, target = rows.mean(0), wanted.mean(0)
-    a, b = rows - center, wanted - target
+    center, target = rows.mean(0), goal.mean(0)
+    a, b = rows - center, goal - target
     weight = PRIOR * np.linalg.norm(a) * np.linalg.norm(b) / width
     prior = np.sqrt(max(weight, np.finfo(float).tiny)) * np.eye(width)
     turn, _ = orthogonal_procrustes(np.concatenate([a, prior]), np.concatenate([b, prior]))
     return Rotation(center, turn, target)
 
 
-def agreement(rows: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
-    """R² of rows [m, d] as the `wanted` ones, before and after a rotation: on every second of them, rotated by the
+def agreement(rows: np.ndarray, goal: np.ndarray) -> tuple[float, float]:
+    """R² of rows [m, d] as those of `goal`, before and after a rotation: on every second of them, rotated by the
     others."""
-    rotated = rotation(rows[::2], wanted[::2]).apply(rows[1::2])
-    rest = wanted[1::2]
+    rotated = rotation(rows[::2], goal[::2]).apply(rows[1::2])
+    rest = goal[1::2]
     total = max(float(np.square(rest - rest.mean(0)).sum()), np.finfo(float).tiny)
     before, after = np.square(rows[1::2] - rest).sum(), np.square(rotated - rest).sum()
     return 1 - float(before) / total, 1 - float(after) / total

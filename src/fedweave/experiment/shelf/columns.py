@@ -42,11 +42,11 @@ def columns_of(data: Dataset, with_descriptors: bool = True) -> Columns:
         return {FINGERPRINTS: fingerprints, DESCRIPTORS: beside(fingerprints, descriptors(data.smiles))}
     if data.example == "graph":
         return {GRAPHS: _columns_of_graphs(data)}
-    own = own_columns(data)
+    x = example_columns(data)
     if data.example == "edge" and _names_nodes(data.x):
-        return {ENDS: own}  # a regression on them has a bias for each node; neighbors' names would say little more
-    result = {OWN: own} if own.shape[1] else {}
-    return result | {NEIGHBORS: _by_split(data, lambda edges: _with_neighbors(data, own, edges))}
+        return {ENDS: x}  # a regression on them has a bias for each node; neighbors' names would say little more
+    result = {OWN: x} if x.shape[1] else {}
+    return result | {NEIGHBORS: _by_split(data, lambda edges: _with_neighbors(data, x, edges))}
 
 
 def _names_nodes(x: Matrix) -> bool:
@@ -56,7 +56,7 @@ def _names_nodes(x: Matrix) -> bool:
     return bool((x.data == 1).all() and len(np.unique(x.indices)) == x.nnz)
 
 
-def own_columns(data: Dataset) -> Matrix:
+def example_columns(data: Dataset) -> Matrix:
     """The columns [e, d] of a node; or of an edge, with those of its source and its target."""
     if data.edge_attrs is None or not data.edge_attrs.examples:
         return data.x
@@ -101,13 +101,13 @@ def _by_split(data: Dataset, columns_by: Callable[[np.ndarray | None], Matrix]) 
     return sp.csr_matrix(total) if sp.issparse(total) else np.asarray(total, np.float32)
 
 
-def _with_neighbors(data: Dataset, own: Matrix, visible: np.ndarray | None) -> Matrix:
-    """`own` [e, d], and beside it what `_neighbor_columns` says of the node, or of both ends of the edge."""
+def _with_neighbors(data: Dataset, x: Matrix, visible: np.ndarray | None) -> Matrix:
+    """`x` [e, d], and beside it what `_neighbor_columns` says of the node, or of both ends of the edge."""
     of_nodes = _neighbor_columns(data, visible)
     if data.example != "edge" or data.edge_attrs is None:
-        return beside(own, of_nodes)
+        return beside(x, of_nodes)
     source, target = data.edge_attrs.ends
-    return beside(own, of_nodes[source], of_nodes[target])
+    return beside(x, of_nodes[source], of_nodes[target])
 
 
 def _neighbor_columns(data: Dataset, visible: np.ndarray | None) -> Matrix:

@@ -79,13 +79,13 @@ def joint_columns(examples: Examples, predicted: Predicted) -> Columns:
     by itself; and beside both the vectors that the model's last layer reads."""
     scores = score_columns(predicted.probability.double().cpu().numpy(), kind_of(examples.y))  # [e, s]
     result = {JOINT: scores}
-    own = [name for name in examples.columns if name != DESCRIPTORS]
-    if own:
-        widest = examples.columns[own[-1]]
-        result[f"{own[-1]}, {JOINT}"] = beside(widest, scores)
+    names = [name for name in examples.columns if name != DESCRIPTORS]
+    if names:
+        widest = examples.columns[names[-1]]
+        result[f"{names[-1]}, {JOINT}"] = beside(widest, scores)
         if predicted.vectors is not None:
             vectors = predicted.vectors.float().cpu().numpy()  # [e, d]
-            result[f"{own[-1]}, {JOINT} and vectors"] = beside(widest, scores, vectors)
+            result[f"{names[-1]}, {JOINT} and vectors"] = beside(widest, scores, vectors)
     return result
 
 

@@ -217,10 +217,11 @@ def _of_examples(
 
 def _entries(data: Dataset) -> float:
     """About how many numbers the columns of all examples have that are not 0."""
-    own = data.x.nnz if isinstance(data.x, sp.csr_matrix) else data.x.size
-    edges = data.edges.shape[1] if data.edge_attrs is None else 2 * data.edge_attrs.total
-    neighbors = own * max(1.0, edges / max(1, data.nodes)) if isinstance(data.x, sp.csr_matrix) else own
-    of_nodes = float(own + neighbors)
+    if isinstance(data.x, sp.csr_matrix):  # means over neighbors have more of them
+        edges = data.edges.shape[1] if data.edge_attrs is None else 2 * data.edge_attrs.total
+        of_nodes = float(data.x.nnz + data.x.nnz * max(1.0, edges / max(1, data.nodes)))
+    else:
+        of_nodes = 2.0 * data.x.size
     return of_nodes * 2 * data.examples / max(1, data.nodes) if data.example == "edge" else of_nodes
 
 
