@@ -12,6 +12,7 @@ import torch
 
 from fedweave import datasets
 from fedweave.apply.run_predictions import predictions
+from fedweave.apply.scorer import scorer_at
 from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.graph import TRAIN, Graph, make_graph
@@ -26,6 +27,7 @@ from fedweave.partition import Random
 from fedweave.partition.client_data import shares
 from fedweave.partition.scaling import of_typical
 from fedweave.sampling.graphs import GraphBatches, ways_of
+from tests import commands
 from tests.refusals import refusal
 from tests.runs.test_predictions import made
 
@@ -180,3 +182,6 @@ def test_new_molecules_get_the_columns_of_training(tmp_path: Path, how: str) -> 
     new = {row["id"]: row["p_1"] for row in predictions(out, where).to_pylist()}
     assert new == pytest.approx(old, abs=1e-5)
     assert np.std([*old.values()]) > 1e-3
+    commands.run("export", out, "--out", tmp_path / "export")
+    alone = {row["id"]: row["p_1"] for row in scorer_at(tmp_path / "export").score(where).to_pylist()}
+    assert alone == pytest.approx(old, abs=1e-5)

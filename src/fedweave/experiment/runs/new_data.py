@@ -41,10 +41,10 @@ def _settings_of(kind: type) -> set[str]:
 # Settings that do not affect how new tables are read, because the form of the run's data has what they ask for.
 _IN_FORM = {"edge_normalize", "structure", "classes", "labels", "favorable", "sens_feature", "external"}
 _IN_FORM |= _settings_of(CommonSettings) | _settings_of(GraphSettings)
+_IN_FORM -= {"graph_features", "fingerprint"}  # new tables make these columns again
 # Settings that a model keeps: how tables are read, and what new tables are compared by.
 _MODEL_SETTINGS = _settings_of(DataSettings) | {"owner", "edge_owner", "unreadable"}
 _MODEL_SETTINGS -= _IN_FORM - {"edge_normalize", "targets", "labels"}
-_IN_FORM -= {"graph_features", "fingerprint"}
 _ENCODED = ("label", "degree")  # kinds of columns that are made from the structure of small graphs
 
 
