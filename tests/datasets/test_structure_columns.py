@@ -19,6 +19,7 @@ from fedweave.partition.base import Part
 from fedweave.partition.client_data import shares
 from fedweave.sites.flare.site_data import read_graph
 from fedweave.sites.flare.sitefile import SiteData
+from tests.datasets.test_public import real
 from tests.runs.test_predictions import made
 
 ALL = ("degree", "pagerank", "clustering", "laplacian 2")
@@ -160,3 +161,11 @@ def test_new_tables_get_the_columns_of_training(tmp_path: Path, how: str) -> Non
     new = {row["id"]: row["p_1"] for row in predictions(out, where).to_pylist()}
     assert new == pytest.approx(old, abs=1e-5)
     assert np.std([*old.values()]) > 0.01
+
+
+def test_published_graphs_have_them_too() -> None:
+    folder = real("minesweeper")
+    plain, data = (datasets.load("minesweeper", folder, structure=kinds) for kinds in ((), ("degree",)))
+    assert data.features == plain.features + 1
+    degrees = np.bincount(data.edges[0], minlength=data.nodes)
+    np.testing.assert_allclose(sp.csr_matrix(filled(data).x)[:, [-1]].toarray()[:, 0], np.log1p(degrees), rtol=1e-6)

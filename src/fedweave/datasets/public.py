@@ -14,13 +14,14 @@ from fedweave.datasets.check import check_counts, refuse
 from fedweave.datasets.download import fetch
 from fedweave.datasets.features import compact, scale_by_holders
 from fedweave.datasets.lookup import Facts, Published, cache, find_place, kinds_of, shared
-from fedweave.datasets.settings import Normalize
+from fedweave.datasets.settings import Normalize, StructureSettings
+from fedweave.datasets.structure import with_places
 
 _WHOLE = 'Take the published graph, whole; one of your own is read with [data] name = "npz" and its path.'
 
 
 @dataclass(frozen=True)
-class Public(Published):
+class Public(StructureSettings, Published):
     """Base of the published graphs in one file.
 
     The file `<name>.npz` is looked for in `root` (`<root>/<name>/<name>.npz`, `<root>/<name>.npz`, or `root` is the
@@ -58,7 +59,8 @@ class Public(Published):
                 refuse(path, what, remedy, "sens-repeated")
             names = tuple(name for at, name in enumerate(dataset.columns) if at != column)
             dataset = replace(dataset, x=x[:, np.arange(x.shape[1]) != column], columns=names)
-        return scale_by_holders(replace(dataset, x=compact(dataset.x)), self.normalize, self.name)
+        dataset = scale_by_holders(replace(dataset, x=compact(dataset.x)), self.normalize, self.name)
+        return with_places(dataset, self.structure)
 
     def _places(self, root: Path | None) -> Iterator[Path]:
         base = root or shared()

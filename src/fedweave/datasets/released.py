@@ -18,12 +18,14 @@ from fedweave.datasets.base import Dataset, to_undirected
 from fedweave.datasets.check import check, check_counts, refuse
 from fedweave.datasets.features import compact, scale_by_holders
 from fedweave.datasets.lookup import Facts, PublishedFile
+from fedweave.datasets.settings import StructureSettings
+from fedweave.datasets.structure import with_places
 
 _DAMAGED = (pa.ArrowException, ValueError, KeyError, OSError, EOFError)
 
 
 @dataclass(frozen=True)
-class Released(PublishedFile):
+class Released(StructureSettings, PublishedFile):
     """Base of graphs in one form each."""
 
     counted: ClassVar[tuple[str, ...]] = ("nodes", "features", "classes")
@@ -37,7 +39,8 @@ class Released(PublishedFile):
             what = f"a file of {', '.join(self.files)} is damaged ({type(error).__name__}: {error})"
             refuse(folder, what, "Take the file as it is released.", "damaged")
         check_counts(data, self.facts, folder, self.counted)
-        return check(scale_by_holders(replace(data, x=compact(data.x)), self.normalize, self.name), folder)
+        data = scale_by_holders(replace(data, x=compact(data.x)), self.normalize, self.name)
+        return with_places(check(data, folder), self.structure)
 
     def read(self, folder: Path) -> Dataset:
         """The graph in `folder`, which has all files."""

@@ -80,16 +80,24 @@ class TableSettings(ArraySettings):
 
 
 @dataclass(frozen=True)
-class InputSettings:
-    """Settings of what models read beside the features of nodes.
+class StructureSettings:
+    """Settings of columns that are made from a graph's edges.
 
-    edge_normalize: how features of edges are scaled, with the values of `normalize`: auto, by each client's own edges.
     structure:      columns that each client computes on its own graph: "degree", log(1 + d), in each direction of
                     directed edges; "pagerank"; "clustering"; "laplacian 8", that number of eigenvectors.
     """
 
-    edge_normalize: Normalize = "auto"
     structure: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class InputSettings(StructureSettings):
+    """Settings of what models read beside the features of nodes.
+
+    edge_normalize: how features of edges are scaled, with the values of `normalize`: auto, by each client's own edges.
+    """
+
+    edge_normalize: Normalize = "auto"
 
 
 @dataclass(frozen=True)
