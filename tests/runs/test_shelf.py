@@ -33,6 +33,7 @@ from fedweave.partition import Random
 from fedweave.python.training import Silent
 from fedweave.reports.notes import notes
 from fedweave.reports.verdict import verdict_of, verdict_of_seeds
+from tests.links.test_knowledge_graphs import document, triples
 from tests.runs.test_predictions import made
 from tests.runs.test_target_files import nodes_folder, of_numbers
 from tests.targets import numbers, several_labels
@@ -270,6 +271,14 @@ def test_frequencies_of_entities_by_hand() -> None:
     pair = np.array([0]), np.array([2]), np.array([0])
     np.testing.assert_array_equal(tails.of_pairs(*pair), [2])
     np.testing.assert_array_equal(tails.of_training(*pair, np.array([1])), [1])
+
+
+def test_ranks_of_entities_in_a_run(tmp_path: Path) -> None:
+    """Every tool ranks all entities, and the best by validation is what a member reaches alone."""
+    config = {**document(triples(tmp_path), {"name": "fedavg"}), "rounds": 1, "evaluation": {"shelf": True}}
+    found = run(resolve(config), tmp_path / "run", Silent())["metrics"]
+    assert 0 < found["shelf/local/mrr"] < 1
+    assert 0 < found["shelf/pooled/mrr"] < 1
 
 
 def test_local_and_pooled_of_a_run(tmp_path: Path, data_root: Path) -> None:

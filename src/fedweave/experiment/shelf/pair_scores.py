@@ -215,6 +215,8 @@ def _behind(links: LinkExamples, nodes: int, scores: PairScores, split: int) -> 
 
     def of_queries(at: torch.Tensor, pool: torch.Tensor) -> torch.Tensor:
         replaced = int(asked[1, at[0]])  # one call is of queries that replace the same end
-        return torch.from_numpy(scores.of_all(stays[at].numpy(), pool.numpy(), relation[at].numpy(), replaced))
+        # scipy indexes by arrays that own their memory.
+        of_query, candidates, relations = (part.numpy().copy() for part in (stays[at], pool, relation[at]))
+        return torch.from_numpy(scores.of_all(of_query, candidates, relations, replaced))
 
     return behind(all_queries, of_queries, nodes)
