@@ -41,6 +41,8 @@ class Set(NamedTuple):
     changes: Mapping[str, Any]
 
 
+SHARES = {"train", "val", "test"}
+OF_PUBLISHED = {"structure", "task", "features", "users", "items", "relation", "ratios", "rank_negatives"}
 LOUVAIN = {"name": "louvain", "clients": MEMBERS}
 SCAFFOLDS = {"name": "scaffold", "clients": MEMBERS}
 ASSAYS = (
@@ -49,9 +51,15 @@ ASSAYS = (
 )
 
 
-def nodes(metric: str, template: str = "nodes", **data: Any) -> Set:
+def nodes(metric: str, **data: Any) -> Set:
     """A set whose examples are nodes, cut into communities."""
-    return Set(template, metric, {"data": data, "partition": LOUVAIN})
+    return Set("nodes", metric, {"data": data, "partition": LOUVAIN})
+
+
+def frauds(**data: Any) -> Set:
+    """Nodes of which a rare class is looked for, whose edges have neither features nor a direction."""
+    changes = {"model": {"name": "sage", "directed": None}, "evaluation": {"positive": "1"}}
+    return Set("fraud", "average_precision", {**changes, "data": {"preset": None, **data}, "partition": LOUVAIN})
 
 
 def links(**data: Any) -> Set:
@@ -73,8 +81,8 @@ SETS = {
     "credit": nodes("auc", name="credit"),
     "bail": nodes("auc", name="bail"),
     "german": nodes("auc", name="german"),
-    "yelpchi-reviews": nodes("average_precision", "fraud", name="folder", path="yelpchi-reviews"),
-    "reddit-anomaly": nodes("average_precision", "fraud", name="npz", path="reddit-anomaly/reddit-anomaly.npz"),
+    "yelpchi-reviews": frauds(name="folder", path="yelpchi-reviews", ignore=["edges.label", "edges.prior"]),
+    "reddit-anomaly": frauds(name="npz", path="reddit-anomaly/reddit-anomaly.npz"),
     "minesweeper": nodes("auc", name="minesweeper"),
     "chameleon-filtered": nodes("accuracy", name="chameleon-filtered"),
     "pubmed": nodes("accuracy", name="pubmed"),
@@ -103,28 +111,32 @@ def document(name: str, seed: int, scratch: Path) -> dict[str, Any]:
     """The template's settings, for this set. scratch: a folder for tables that are made here."""
     kind = SETS[name]
     settings = tomllib.loads((EXPERIMENTS / f"{kind.template}.toml").read_text())
-    data = dict(kind.changes["data"])
+    data, partition = dict(kind.changes["data"]), dict(kind.changes["partition"])
     if "path" in data:
-        folder = Path(os.environ["FEDWEAVE_DATA"]) / data["path"]
-        data["path"] = str(_laundering(scratch) if name == "amlsim-20k" else folder)
-    published = "path" not in data and "name" in data  # read by name: the template's columns and path are of tables
-    of_template = {} if published else {key: settings["data"][key] for key in settings["data"].keys() - {"owner"}}
-    kept = ("structure", "task", "features", "users", "items", "relation", "ratios", "rank_negatives")
-    if published:
-        of_template = {key: settings["data"][key] for key in kept if key in settings["data"]}
-    settings["data"] = {**of_template, **data}
-    partition = kind.changes["partition"]
-    shares = {key: settings["partition"][key] for key in ("train", "val", "test") if key in settings["partition"]}
-    settings["partition"] = {**(shares if "name" in partition else settings["partition"]), **partition}
-    if settings["partition"]["name"] == "graphs_iid":
-        settings["partition"]["clients"] = MEMBERS
-    evaluation = {**settings.get("evaluation", {}), "shelf": True, "alone": True}
-    return {**settings, "seed": seed, "evaluation": evaluation, "engine": {"threads": 1}}
+        data["path"] = str(_laundering(scratch) if name == "amlsim-20k" else _folder() / data["path"])
+    else:  # a published set, which is read by its name
+        for key in settings["data"].keys() - OF_PUBLISHED:
+            del settings["data"][key]
+    if "name" in partition:
+        settings["partition"] = {key: settings["partition"][key] for key in SHARES & settings["partition"].keys()}
+    if settings["partition"].get("name") == "graphs_iid" or "clients" not in partition:
+        partition["clients"] = MEMBERS
+    settings["data"].pop("owner", None)
+    given = {"data": data, "partition": partition, "evaluation": {"shelf": True, "alone": True}}
+    for changes in (kind.changes, given):
+        for section, values in changes.items():
+            kept = {**settings.get(section, {}), **values}
+            settings[section] = {key: value for key, value in kept.items() if value is not None}
+    return {**settings, "seed": seed, "engine": {"threads": 1}}
+
+
+def _folder() -> Path:
+    return Path(os.environ["FEDWEAVE_DATA"])
 
 
 def _laundering(scratch: Path) -> Path:
     """The transfers of amlsim-20k as examples: 1 where both accounts are marked."""
-    folder, source = scratch / "amlsim-edges", Path(os.environ["FEDWEAVE_DATA"]) / "amlsim-20k"
+    folder, source = scratch / "amlsim-edges", _folder() / "amlsim-20k"
     if not folder.exists():
         folder.mkdir()
         accounts = pq.read_table(source / "nodes.parquet")

@@ -42,7 +42,8 @@ from fedweave.sites.operation.project import Project, administer, read_project
 from fedweave.sites.operation.running import run
 from tests.contract.federations import distance
 
-SITES = ("bank-a", "bank-b", "bank-c")
+NAMES = ("bank-a", "bank-b", "bank-c", "bank-d", "bank-e")
+SITES = NAMES[:3]
 HERE = Path(__file__).parent
 VERTICAL = [name for name, kind in ALGORITHMS.items() if capabilities(kind).vertical]
 NORMS = {"fedbn": {"norm": "batch"}}
@@ -221,7 +222,7 @@ def seed_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def renamed(tree: Any, sim: Any) -> Any:
     """What an algorithm keeps of clients in the simulation, under the sites' names."""
-    names = dict(zip(sim.clients, SITES, strict=True))
+    names = dict(zip(sim.clients, NAMES[: len(sim.clients)], strict=True))
     return {names.get(key, key): renamed(of, sim) if isinstance(of, dict) else of for key, of in tree.items()}
 
 

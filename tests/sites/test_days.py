@@ -33,11 +33,10 @@ from fedweave.sites.operation.processes import SiteProcess, descendants, wait_un
 from fedweave.sites.operation.project import administer, greet, read_project
 from fedweave.sites.operation.running import number_of, run, sites_of
 from tests.refusals import refusal
-from tests.sites.projects import check_equal, experiment, make_project, processes, until
+from tests.sites.projects import NAMES, check_equal, experiment, make_project, processes, until
 from tests.sites.test_sites import Watcher, kill, noted
 
 pytestmark = pytest.mark.slow
-NAMES = ("bank-a", "bank-b", "bank-c", "bank-d", "bank-e")
 
 
 @pytest.fixture(scope="module", params=[3, 5])
