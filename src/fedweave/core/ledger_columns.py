@@ -1,7 +1,8 @@
 """The columns of the ledger, in one table: the file's schema, its rows and its readers follow from `COLUMNS`.
 
 A new column is an entry of `COLUMNS`, and a field with a default where its value comes from: of `Line` if it differs
-between the leaves of a message, else of `Entry`. Journals store these fields by themselves. Nothing here needs torch.
+between the leaves of a message, else of `Entry`. `core.ledger` sets it (`record`, `add_now`), and journals store these
+fields by themselves. Nothing here needs torch.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,8 @@
-"""Normalization between a convolution and its activation, in the forms of PyTorch Geometric: of each node's row (Ba,
-Kiros and Hinton 2016, "Layer normalization"), over the nodes of a graph (Cai et al. 2021, "GraphNorm: a principled
-approach to accelerating graph neural network training") and over the nodes of a batch (Ioffe and Szegedy 2015, "Batch
-normalization").
+"""The settings that several models share, and normalization between a convolution and its activation.
+
+Norms have the forms of PyTorch Geometric: of each node's row (Ba, Kiros and Hinton 2016, "Layer normalization"), over
+the nodes of a graph (Cai et al. 2021, "GraphNorm: a principled approach to accelerating graph neural network training")
+and over the nodes of a batch (Ioffe and Szegedy 2015, "Batch normalization").
 
 Batch norm's running statistics are weights by name (`core.tree.is_statistic`) without a gradient from the loss. In a
 training step `RunningStatistic` sends the difference to r ← (1 − m) r + m b instead of a gradient, and training applies
