@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +19,6 @@ from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, flat
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.experiment.runs.run import RunObserver
 from fedweave.experiment.runs.saving import Ready
 from fedweave.privacy.accountant import bounds
 
@@ -97,33 +96,6 @@ def _tracker_errors() -> Iterator[None]:
             "or continue without --track.",
             code="tracker.failed",
         ) from error
-
-
-class Observers:
-    """Several observers of a run as one (see `experiment.runs.run.RunObserver`)."""
-
-    def __init__(self, observers: Iterable[RunObserver]) -> None:
-        self._observers = tuple(observers)
-
-    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
-        for observer in self._observers:
-            observer.begin(config, built, directory, done)
-
-    def step(self, reached: Checkpoint) -> None:
-        for observer in self._observers:
-            observer.step(reached)
-
-    def alone(self, done: int, rounds: int) -> None:
-        for observer in self._observers:
-            observer.alone(done, rounds)
-
-    def stopping(self, number: int) -> None:
-        for observer in self._observers:
-            observer.stopping(number)
-
-    def end(self) -> None:
-        for observer in self._observers:
-            observer.end()
 
 
 class TensorBoard:
