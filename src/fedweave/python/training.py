@@ -78,7 +78,8 @@ class SavedRun(Shown):
         """The weights of the global model, or of the `client`'s "personal" or "trained" model, as trees of tensors.
 
         Raises:
-            UserError: the run is not finished, or has no such model; a run between sites has only the global model.
+            UserError: the run is not finished, has no such model, or its data has changed; a run between sites has only
+                the global model. DataError: its data is not there any more.
         """
         from fedweave.experiment.runs.trained import MODELS, finished_config, load_global_model, load_trained
 

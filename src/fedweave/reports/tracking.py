@@ -39,8 +39,8 @@ class Tracker(Protocol):
 
 
 class Tracking:
-    """The observer that sends a run's numbers to trackers: after each round its metrics, and the seconds and bytes by
-    direction up to then; at the end ε.
+    """The observer that sends a run's numbers to trackers: after each round its metrics, and the seconds and bytes up
+    to then, by direction and for evaluation; at the end ε.
 
     makers: each makes a tracker from the run's directory, its settings and the number of rounds completed before.
     """
@@ -59,7 +59,7 @@ class Tracking:
 
     def step(self, reached: Checkpoint) -> None:
         self._round = reached.round
-        sizes = {f"bytes/{direction}": float(size) for direction, size in self._ledger.sizes().items()}
+        sizes = {f"bytes/{kind}": float(size) for kind, size in self._ledger.sizes().items()}
         self._send(sizes | {"seconds": reached.seconds} | reached.summary)
 
     def alone(self, done: int, rounds: int) -> None:
