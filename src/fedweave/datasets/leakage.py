@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 from fedweave.core.graph_arrays import Matrix
 from fedweave.datasets.base import Dataset
@@ -50,7 +49,7 @@ def _bounds(x: Matrix, groups: Sequence[np.ndarray]) -> tuple[np.ndarray, np.nda
 
 def _row(values: Matrix) -> np.ndarray:
     """A row [1, d] or [d] of either type of matrix as an array [d]."""
-    return values.toarray()[0] if sp.issparse(values) else values
+    return values if isinstance(values, np.ndarray) else values.toarray()[0]
 
 
 def refuse_group_columns(x: Matrix, sensitive: np.ndarray | None, names: Sequence[str], where: str | Path) -> None:
