@@ -25,7 +25,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.nn import GINConv, global_add_pool
 
 from benchmarks.common import MANY_ROUNDS
-from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
+from fedweave.algorithms.fairgraphfl.vocabulary import INCIDENCE, MOTIFS
 from fedweave.core.graph import TEST, TRAIN, Graph
 from fedweave.core.graph_arrays import graph_arrays
 from fedweave.engines.simulation import Simulation
@@ -75,7 +75,8 @@ class Agent:
 
     def __init__(self, graph: Graph, classes: int) -> None:
         self.data, chosen = batch(graph, TRAIN)
-        numbers, having = graph.precomputed(MOTIFS).numpy(), graph.whole_edges.members[0].extra.matrices[HAVING].copy()
+        numbers = graph.precomputed(MOTIFS).numpy()
+        having = graph.whole_edges.members[0].extra.matrices[INCIDENCE].copy()
         having.resize(len(numbers), len(graph.y))
         real = numbers >= 0
         has = torch.from_numpy(having.toarray()[real][:, chosen]).float()  # [motifs, graphs]

@@ -10,7 +10,7 @@ import torch
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairgfl import OverlapWeights, overlaps
-from fedweave.algorithms.fairgfl.encoder import Encoder, features, node_codes
+from fedweave.algorithms.fairgfl.encoder import Encoder, node_codes, sample_features
 from fedweave.algorithms.parts import Context, Uniform
 from fedweave.core import random
 from fedweave.core.federation import Client
@@ -232,15 +232,15 @@ def test_rates_on_the_public_sample_are_those_of_the_noise() -> None:
 def test_codes_depend_on_the_public_sample_alone(code: Any) -> None:
     sample = public(torch.float64)
     encoder = Encoder("autoencoder", code, 12, 5).build(sample, random.key(0))
-    own = node_codes(encoder, features(sample))
+    own = node_codes(encoder, sample_features(sample))
     assert float(own.min()) == 0
     assert float(own.max()) == 1
     if code == "binary":
         assert own.mean(0).numpy() == pytest.approx(0.5, abs=0.05)
-    beyond = node_codes(encoder, 100 * features(sample))
+    beyond = node_codes(encoder, 100 * sample_features(sample))
     assert float(beyond.max()) <= 1
     assert float(beyond.min()) >= 0
-    again = node_codes(encoder, features(sample)[:3])
+    again = node_codes(encoder, sample_features(sample)[:3])
     assert torch.equal(again, own[:3])
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedweave.algorithms import ALGORITHMS
 from fedweave.algorithms.fairgraphfl import AgentValue, MotifPrototypes, Payoff, ValueReward, pooling_depth
-from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIFS
+from fedweave.algorithms.fairgraphfl.vocabulary import INCIDENCE, MOTIFS
 from fedweave.algorithms.parts import Composition, Normalised, Round
 from fedweave.core import model as models
 from fedweave.core.algorithm import is_recorded
@@ -38,7 +38,8 @@ class Agent:
 
     def __init__(self, graph: Graph, net: Any, like: Tree, lam: float, distance: str) -> None:
         self.graph, self.net, self.like, self.lam, self.distance = graph, net, like, lam, distance
-        numbers, having = graph.precomputed(MOTIFS).numpy(), graph.whole_edges.members[0].extra.matrices[HAVING].copy()
+        numbers = graph.precomputed(MOTIFS).numpy()
+        having = graph.whole_edges.members[0].extra.matrices[INCIDENCE].copy()
         having.resize(len(numbers), len(graph.y))
         real = numbers >= 0
         self.motifs: list[int] = numbers[real].tolist()

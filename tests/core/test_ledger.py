@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from fedweave.core.federation import Sends, StepInfo
 from fedweave.core.ledger import Counts, Ledger
-from fedweave.core.ledger_columns import COLUMNS, SCHEMA, WORD, Entry, LedgerColumn, Line, schema, table_of, with_absent
+from fedweave.core.ledger_columns import (
+    COLUMNS,
+    SCHEMA,
+    WORD,
+    Entry,
+    LedgerColumn,
+    Line,
+    add_absent_columns,
+    schema,
+    table_of,
+)
 from fedweave.core.mechanism import Clipped, Gaussian, read_applied
 from fedweave.core.tree import Tree, encode
 from fedweave.core.types import EVALUATION, FRAMING
@@ -204,7 +214,7 @@ def test_a_new_column_is_an_entry_of_the_table() -> None:
     assert table.schema == schema(columns)
     assert table["region"].to_pylist() == ["[2] float32"] * 2 + [""] * 2
     assert table.select(SCHEMA.names) == table_of([entry])
-    assert with_absent(table_of([entry]), columns).select(table.column_names).schema == table.schema
+    assert add_absent_columns(table_of([entry]), columns).select(table.column_names).schema == table.schema
 
 
 def test_a_file_without_optional_columns_is_read_and_continued(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
-from fedweave.algorithms.fairgraphfl.vocabulary import vocabulary
+from fedweave.algorithms.fairgraphfl.vocabulary import top_motifs
 from fedweave.errors import DataError
 from fedweave.incentives.agent_values import diversity
 from tests.refusals import refusal
@@ -187,7 +187,7 @@ def test_agents_on_proteins_share_most_of_their_motifs(tu_graphs: Callable[[str]
     assert motifs.counts.shape == (1113, 152)
     assert motifs.counts.sum() == 39482
     order = np.random.default_rng(0).permutation(1113)[:1000]
-    kept = [vocabulary(motifs.counts[graphs]) for graphs in np.array_split(order, 10)]
+    kept = [top_motifs(motifs.counts[graphs]) for graphs in np.array_split(order, 10)]
     for i, own in enumerate(kept):
         for other in kept[:i]:
             assert len(np.intersect1d(own, other)) > 0.5 * min(len(own), len(other))

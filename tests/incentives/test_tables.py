@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract
-from fedweave.algorithms.fairgraphfl.vocabulary import HAVING, MOTIF_MEAN, MOTIFS, Vocabulary, numbers
+from fedweave.algorithms.fairgraphfl.vocabulary import INCIDENCE, MOTIF_MEAN, MOTIFS, Vocabulary, motif_hashes
 from fedweave.core.graph import TRAIN
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
@@ -52,23 +52,23 @@ def motifs_of(data: Dataset) -> Motifs:
 
 def test_who_has_which_motif_by_hand() -> None:
     data = drawn([0, 1, 2])
-    made = ALL.table(motifs_of(data), np.arange(3), np.array([True, True, True]))
-    has = dict(zip(made.arrays[MOTIFS].tolist(), made.matrices[HAVING].toarray().tolist(), strict=True))
-    three = numbers([TRIANGLE, SQUARE, BOND])
+    made = ALL.of_client(motifs_of(data), np.arange(3), np.array([True, True, True]))
+    has = dict(zip(made.arrays[MOTIFS].tolist(), made.matrices[INCIDENCE].toarray().tolist(), strict=True))
+    three = motif_hashes([TRIANGLE, SQUARE, BOND])
     assert [has[number] for number in three.tolist()] == [[1, 0, 0], [0, 1, 0], [1, 0, 1]]
 
 
 def test_graphs_that_are_not_trained_on_are_not_looked_at() -> None:
     data = drawn([0, 1, 2])
-    made = ALL.table(motifs_of(data), np.arange(3), np.array([False, True, True]))
-    assert set(made.arrays[MOTIFS]) == set(numbers([SQUARE, BOND]))
-    assert not made.matrices[HAVING].toarray()[:, 0].any()
+    made = ALL.of_client(motifs_of(data), np.arange(3), np.array([False, True, True]))
+    assert set(made.arrays[MOTIFS]) == set(motif_hashes([SQUARE, BOND]))
+    assert not made.matrices[INCIDENCE].toarray()[:, 0].any()
 
 
 def test_a_motif_has_one_number_whoever_finds_it() -> None:
     one, other = (motifs_of(drawn(order)) for order in ([0, 2], [1, 0]))
-    shared = set(numbers(one.keys)) & set(numbers(other.keys))
-    assert shared == set(numbers([TRIANGLE, BOND]))
+    shared = set(motif_hashes(one.keys)) & set(motif_hashes(other.keys))
+    assert shared == set(motif_hashes([TRIANGLE, BOND]))
 
 
 def test_the_mean_over_graphs_that_have_a_motif() -> None:
@@ -78,7 +78,7 @@ def test_the_mean_over_graphs_that_have_a_motif() -> None:
     (graph,) = client_graphs(data, partition, finders=[ALL]).values()
     operator = graph.edges.operator(MOTIF_MEAN)
     assert operator.shape == (32, 32)
-    at = graph.precomputed(MOTIFS).tolist().index(numbers([BOND])[0])
+    at = graph.precomputed(MOTIFS).tolist().index(motif_hashes([BOND])[0])
     embedded = torch.arange(32.0)[:, None]
     assert (operator @ embedded)[at] == 1  # graphs 0 and 2
     assert (operator @ embedded)[3:].abs().max() == 0
@@ -129,5 +129,5 @@ def test_whole_and_own_extraction_agree(proteins: Dataset) -> None:
     for a, own in zip(whole, shares(proteins, cut.parts), strict=True):
         b = Vocabulary().alone(own).pad(sizes)
         assert np.array_equal(a.arrays[MOTIFS], b.arrays[MOTIFS])
-        assert sp.csr_matrix(a.matrices[HAVING] != b.matrices[HAVING]).nnz == 0
+        assert sp.csr_matrix(a.matrices[INCIDENCE] != b.matrices[INCIDENCE]).nnz == 0
     assert cut.parts[0].masks[TRAIN].sum() > 200

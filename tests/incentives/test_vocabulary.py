@@ -10,7 +10,7 @@ import torch
 
 from fedweave.algorithms.fairgraphfl import motifs as motif_cache
 from fedweave.algorithms.fairgraphfl.motifs import Motif, Motifs, extract, extract_once
-from fedweave.algorithms.fairgraphfl.vocabulary import tf_idf, vocabulary
+from fedweave.algorithms.fairgraphfl.vocabulary import tf_idf, top_motifs
 from fedweave.incentives.agent_values import diversity
 from tests.refusals import refusal
 
@@ -31,12 +31,12 @@ def test_a_motif_in_every_graph_scores_its_mean_count() -> None:
 
 def test_the_vocabulary_drops_the_lowest_tenth_of_what_is_there() -> None:
     row = np.array([3, 0, 1, 5, 4, 2, 9, 8, 7, 6, 11, 10])  # 11 motifs: floor(9.9) = 9 stay
-    assert vocabulary(counts(row.tolist())).tolist() == [0, 3, 4, 6, 7, 8, 9, 10, 11]
-    assert vocabulary(counts(row.tolist()), keep=1).tolist() == [0, *range(2, 12)]
+    assert top_motifs(counts(row.tolist())).tolist() == [0, 3, 4, 6, 7, 8, 9, 10, 11]
+    assert top_motifs(counts(row.tolist()), keep=1).tolist() == [0, *range(2, 12)]
 
 
 def test_of_equal_scores_the_lower_column_stays() -> None:
-    assert vocabulary(counts([1] * 10)).tolist() == list(range(9))
+    assert top_motifs(counts([1] * 10)).tolist() == list(range(9))
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_of_equal_scores_the_lower_column_stays() -> None:
     ],
 )
 def test_how_many_motifs_stay(values: sp.csr_array, keep: float, size: int) -> None:
-    assert vocabulary(values, keep).tolist() == list(range(size))
+    assert top_motifs(values, keep).tolist() == list(range(size))
 
 
 def test_diversity_by_hand() -> None:
@@ -60,7 +60,7 @@ def test_diversity_by_hand() -> None:
 def test_wrong_arguments_are_refused() -> None:
     for keep in (0, -0.1, 1.1, float("nan")):
         with refusal("user.keep"):
-            vocabulary(counts([1]), keep=keep)
+            top_motifs(counts([1]), keep=keep)
 
 
 EDGES, GRAPH_OF = np.array([[0, 1, 2, 2], [1, 2, 0, 3]]), np.zeros(4, np.int64)

@@ -79,7 +79,7 @@ def test_ranks_are_those_of_single_pairs(kind: str, decoder: str) -> None:
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
     net = OnPairs(models.SAGE(hidden=4, layers=1, dropout=0.0), decoder, relations).build(data.features)
     w = model.init(net, random.key(3))
-    above = model.behind(net, w, graph)
+    above = model.count_above(net, w, graph)
     queries, members, known = (graph.extra[name] for name in graph.extra if name in OF_QUERIES)
     chosen = torch.nonzero(queries[0] >= 0)[:, 0]
     assert (above.sum(1) > 0).sum() > len(chosen) // 8
@@ -97,9 +97,9 @@ def test_clients_together_are_clients_one_by_one(decoder: str) -> None:
     graphs = list(client_graphs(data, EdgeGroups(clients=2, by="random").cut(data, 0)).values())
     net = OnPairs(models.MLP(hidden=4, dropout=0.0), decoder, 3).build(data.features)
     w, stacked = model.init(net, random.key(1)), stack(graphs)
-    together = vmap(lambda graph: model.behind(net, w, graph), in_dims=(dims_of(stacked),))(stacked)
+    together = vmap(lambda graph: model.count_above(net, w, graph), in_dims=(dims_of(stacked),))(stacked)
     for at, graph in enumerate(graphs):
-        assert torch.equal(together[at], model.behind(net, w, graph))
+        assert torch.equal(together[at], model.count_above(net, w, graph))
 
 
 def test_few_scores_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +107,9 @@ def test_few_scores_at_once_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
     net = OnPairs(models.MLP(hidden=4, dropout=0.0)).build(data.features)
     w = model.init(net, random.key(1))
-    whole = model.behind(net, w, graph)
+    whole = model.count_above(net, w, graph)
     monkeypatch.setattr("fedweave.core.candidates.AT_ONCE", 1)
-    assert torch.equal(model.behind(net, w, graph), whole)
+    assert torch.equal(model.count_above(net, w, graph), whole)
 
 
 def test_a_union_has_the_ranks_of_its_members() -> None:
@@ -119,8 +119,8 @@ def test_a_union_has_the_ranks_of_its_members() -> None:
     net = OnPairs(models.MLP(hidden=4, dropout=0.0), "distmult", 3).build(data.features)
     w = model.init(net, random.key(1))
     [union] = client_graphs(data, pool_clients(cut, data)).values()
-    alone = [model.behind(net, w, graph) for graph in client_graphs(data, cut).values()]
-    together = model.behind(net, w, union)
+    alone = [model.count_above(net, w, graph) for graph in client_graphs(data, cut).values()]
+    together = model.count_above(net, w, union)
     for part, above in zip(cut.parts, alone, strict=True):
         assert torch.equal(together[part.examples], above[: len(part.examples)])
         assert above.any()

@@ -272,12 +272,12 @@ def test_douban_validates_and_has_ratings_as_numbers(data_root, monkeypatch):
 
 
 def test_directions_of_triples_are_used(tmp_path):
-    from fedweave.models.edge_settings import unused_attributes
+    from fedweave.models.edge_settings import unused_attribute_warnings
 
     data = build(resolve(document(triples(tmp_path), {"name": "fede"}))).data
     assert data.edge_attrs.directed
     for name, several in (("embedding", 0), ("rgcn", 0), ("lightgcn", 1)):
-        assert len(unused_attributes(MODELS[name](), data.edge_attrs)) == several
+        assert len(unused_attribute_warnings(MODELS[name](), data.edge_attrs)) == several
 
 
 def test_triples_of_an_entity_with_itself_stay(tmp_path):

@@ -19,7 +19,7 @@ from fedweave.algorithms import ALGORITHMS, FedAvg, Local, parts
 from fedweave.algorithms.parts.links import LinkPrediction
 from fedweave.core import model, random
 from fedweave.core.algorithm import capabilities
-from fedweave.core.candidates import Queries, behind
+from fedweave.core.candidates import Queries, count_above
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import ITEMS, KNOWN, QUERY, QUERY_COUNT, SEVERAL, TEST, TRAIN, VAL, Graph, make_graph, stack
 from fedweave.core.graph_arrays import graph_tree, tree_graph
@@ -31,7 +31,7 @@ from fedweave.datasets.links import as_links
 from fedweave.errors import FedweaveError
 from fedweave.experiment.build import federation
 from fedweave.experiment.graphs import client_graphs
-from fedweave.metrics import links as ranking
+from fedweave.metrics import link_ranks
 from fedweave.models.edges import OnEdges
 from fedweave.models.links import WIDTH, OnPairs, cosine
 from fedweave.partition import Louvain, Random
@@ -180,7 +180,7 @@ def test_all_candidates_are_all_nodes_that_are_no_links() -> None:
         def scores(at: Tensor, nodes: Tensor, one: int = one) -> Tensor:
             return (nodes == one).float().repeat(len(at), 1)
 
-        above = behind(asked, scores, graph.nodes)
+        above = count_above(asked, scores, graph.nodes)
         for at, link in enumerate(asked.queries[0].tolist()):
             if link < 0:
                 continue
@@ -265,10 +265,10 @@ def test_ranks_of_ties_by_hand() -> None:
     """Link 0 (score 2) among 3, 2, 1 and 2: rank 1 + 1 + ½ + ½ = 3. Link 1 (score 5) among nothing better: 1."""
     score = torch.tensor([2.0, 5.0, 3.0, 2.0, 1.0, 2.0, 4.0])
     ranks = torch.tensor([[-1, -1, 0, 0, 0, 0, 2], [1, 1, 0, 0, 0, 0, 0]])
-    rank, asked = ranking.ranks_of(score, ranks)
+    rank, asked = link_ranks.ranks_of(score, ranks)
     assert rank[asked].tolist() == [3.0, 1.0]
     masks = torch.tensor([[False] * 7, [True] + [False] * 6, [True, True] + [False] * 5])
-    pairs = ranking.sum_links(ranking.per_link(score, ranks), masks)
+    pairs = link_ranks.sum_links(link_ranks.per_link(score, ranks), masks)
     assert torch.allclose(pairs["mrr"], torch.tensor([[0.0, 0.0], [1 / 3, 1.0], [4 / 3, 2.0]], dtype=torch.float64))
     assert pairs["hits_at_1"].tolist() == [[0, 0], [0, 1], [1, 2]]
     assert pairs["hits_at_3"].tolist() == [[0, 0], [1, 1], [2, 2]]
@@ -283,7 +283,7 @@ def test_mrr_is_that_of_pytorch_geometric() -> None:
     link, others = score[:queries], score[queries:].view(queries, each)
     order = torch.cat([link[:, None], others], 1).argsort(1, descending=True)  # column 0 is the link
     labels = torch.stack([torch.arange(queries), torch.zeros(queries, dtype=torch.long)])
-    pairs = ranking.sum_links(ranking.per_link(score, ranks), torch.ones(1, len(score), dtype=torch.bool))
+    pairs = link_ranks.sum_links(link_ranks.per_link(score, ranks), torch.ones(1, len(score), dtype=torch.bool))
     theirs = metrics.LinkPredMRR(k=1 + each)
     theirs.update(order, labels)
     assert float(pairs["mrr"][0, 0] / pairs["mrr"][0, 1]) == pytest.approx(float(theirs.compute()), abs=1e-6)
@@ -311,8 +311,9 @@ def test_lists_of_users_are_those_of_pytorch_geometric() -> None:
     assert (pairs_of_user[1] >= users).all()
     scores = table[graph.pairs[0], graph.pairs[1]]
     asked = Queries.of(graph)
-    above = behind(asked, lambda at, nodes: table[asked.ends[0][at]][:, nodes], graph.nodes)
-    each = ranking.sum_links(ranking.of_graph(torch.stack([0 * scores, scores], 1), graph, above), graph.masks)
+    above = count_above(asked, lambda at, nodes: table[asked.ends[0][at]][:, nodes], graph.nodes)
+    metrics_of_links = link_ranks.rank_metrics(torch.stack([0 * scores, scores], 1), graph, above)
+    each = link_ranks.sum_links(metrics_of_links, graph.masks)
     link, lists = graph.y == 1, table[:users, users:].clone()
     train = graph.pairs[:, link & graph.masks[TRAIN]]
     lists[train[0], train[1] - users] = -torch.inf

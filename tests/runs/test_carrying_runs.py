@@ -15,7 +15,7 @@ from fedweave.experiment.build import build, federation
 from fedweave.experiment.config import resolve
 from fedweave.export.source import source
 from fedweave.models import GINE
-from fedweave.models.edge_settings import fit_to_edges, unused_attributes
+from fedweave.models.edge_settings import fit_to_edges, unused_attribute_warnings
 from fedweave.partition import Random
 from fedweave.python.training import train
 from tests.contract.federations import distance, state_after
@@ -114,14 +114,14 @@ def test_models_of_edges_are_not_exported_without_them(tmp_path: Path, model: di
 def test_what_a_model_does_not_use_is_said(tmp_path: Path) -> None:
     config = resolve(document(bank(tmp_path / "data"), name="sage"))
     edge_attrs = build(config).data.edge_attrs
-    assert [note.split(";")[0].split()[-1] for note in unused_attributes(config.model.make(), edge_attrs)] == [
+    assert [note.split(";")[0].split()[-1] for note in unused_attribute_warnings(config.model.make(), edge_attrs)] == [
         "directions",
         "weights",
         "features",
     ]
     gcn = resolve(document(tmp_path / "data", name="gcn", directed="both")).model.make()
-    assert len(unused_attributes(fit_to_edges(gcn, edge_attrs), edge_attrs)) == 1
-    assert not unused_attributes(gcn, None)
+    assert len(unused_attribute_warnings(fit_to_edges(gcn, edge_attrs), edge_attrs)) == 1
+    assert not unused_attribute_warnings(gcn, None)
 
 
 def test_algorithms_that_add_edges_and_samples_refuse_models_of_edges(tmp_path: Path) -> None:

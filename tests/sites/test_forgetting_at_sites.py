@@ -27,6 +27,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SCORER
 from fedweave.models.edges import model_of_form
 from fedweave.partition.forgetting import Forget
+from fedweave.partition.forgetting import names_of
 from fedweave.sites.flare.admission import check_forget
 from fedweave.sites.flare.agreement import common_form, server_graphs
 from fedweave.sites.flare.alignment import max_features
@@ -42,12 +43,14 @@ from fedweave.sites.flare.site_data import training_graph
 from fedweave.sites.flare.sitefile import SITE_FILE, SiteData, write_site_file
 from fedweave.sites.operation import forgetting as sites_forget
 from fedweave.sites.operation.checking import examine
+from fedweave.sites.operation.experiments import hand_out, split
 from fedweave.sites.operation.project import read_project
 from fedweave.sites.operation.running import number_of, sites_of
 from tests import commands
 from tests.contract.federations import distance
 from tests.refusals import check_facts, refusal
 from tests.sites.projects import SITES, InProcess, experiment, simulated
+from tests.sites.test_carrying_at_sites import bank, experiment_with
 
 SITE = "bank-b"
 ROUNDS = 2
@@ -157,6 +160,23 @@ def test_a_site_reports_what_its_models_still_show(project: Path) -> None:
     (folder / "forgetting-signed.json").write_text(text)
     with refusal("user", SITE):
         read_report(folder / "forgetting-signed.json", project / SITE / "startup")
+
+
+def test_a_report_on_models_that_read_ports(project: Path, tmp_path: Path) -> None:
+    config = experiment_with(bank(tmp_path / "data"), name="gine", directed="both", ports=True)
+    hand_out(*split(config, SITES), project, SITES)
+    rounds(project, config)
+    whole, before = state_of(project, "r1")
+    forget(project, [str(name) for name in np.array(names_of(whole))[whole.public[0]][:20]])
+    rounds(project, config, "r2")
+    rest, exact = state_of(project, "r2")
+    record = record_of(project)
+    ported = replace(rest, edge_attrs=rest.edge_attrs._replace(ports=True))
+    p, q = (model.predict(ported).select(["p_0", "p_1"]).to_pandas().to_numpy() for model in (before, exact))
+    at = np.asarray(rest.public)[2]
+    expected = np.abs(p - q)[at].sum(1).mean() / 2
+    assert expected > 0
+    assert record["models"]["before"]["predictions"] == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_report_takes_no_run_with_another_list(project: Path) -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("nvflare", reason="needs the extra flare")
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs import run as runs
 from fedweave.python.training import Silent
-from fedweave.reports.tracking import Observers, Tracking
+from fedweave.reports.tracking import Tracking
 from fedweave.sites.flare.server import RECENT, Progress
 from fedweave.sites.operation.experiments import Observed
 from tests.reproduce.tiny import document
@@ -60,7 +60,7 @@ def test_trackers_of_a_run_of_sites_are_told_of_every_round(tmp_path: Path) -> N
     progress, config = Progress(), resolve(DOCUMENT)
     observed = Observed(second, config, tmp_path / "run")
     asking = Asking(progress, observed)
-    runs.run(config, tmp_path / "run", Observers([first, progress, asking]))
+    runs.run(config, tmp_path / "run", runs.Observers([first, progress, asking]))
     progress.status = "done"
     asking.ask()
     asking.ask()

@@ -22,10 +22,10 @@ from fedweave.core.tree import Tree, squared_distance
 class Proximal(Part):
     """FedProx's term μ/2 ‖w − w_t‖² (Li et al. 2020, eq. 2).
 
-    mu:       strength of the pull.
-    adaptive: μ moves over {.001, .01, .1, 1}: up by ten when the mean training loss rose since the last round, down by
-        ten when it fell. FedEgo (section 5.2) names the grid and "the fluctuation of the loss"; the last round's loss
-        as threshold is our reading.
+    mu:       μ, strength of the pull to the received weights.
+    adaptive: `mu` is only the first μ: it is multiplied by ten when the mean training loss rose since the last round,
+        divided by ten when it fell, and kept within [.001, 1]. FedEgo (section 5.2) names the grid {.001, .01, .1, 1}
+        and "the fluctuation of the loss"; the last round's loss as threshold is our reading.
     """
 
     mu: NonNegative = 0.01
@@ -34,11 +34,11 @@ class Proximal(Part):
 
     @property
     def recorded(self) -> bool:
-        return not self.adaptive
+        return not self.adaptive  # `update` branches on the loss, which a recorded round cannot
 
     @property
     def needs(self) -> Needs:
-        """A second step, for the term to act."""
+        """Several local steps: at the received weights, where the first begins, the term has no gradient."""
         return Needs(steps=LocalSteps(several="the penalty has a gradient; this is FedAvg's training", pull=self.mu))
 
     @property
@@ -46,7 +46,7 @@ class Proximal(Part):
         return {"loss": Sends("mean training loss before the last local step", within=Real())} if self.adaptive else {}
 
     def init(self, fed: Federation, w: Tree) -> Tree:
-        """μ as a tensor, for a number that changes would be a new computation to record."""
+        """μ as a tensor, because each new Python number would be a new computation to record."""
         return {"mu": torch.tensor(self.mu, dtype=torch.float64, device=fed.device)}
 
     def download(self, state: Tree, at: Tensor) -> tuple[Tree, Tree]:
@@ -61,7 +61,7 @@ class Proximal(Part):
         return {"loss": ctx.last_loss} if self.adaptive else {}
 
     def update(self, state: Tree, round: Round) -> Tree:
-        """μ for the next round; unchanged after the first."""
+        """Adaptive: μ for the next round, and the loss to compare its loss with; μ is unchanged after the first."""
         if not self.adaptive:
             return state
         loss, last = round.mean("loss"), state.get("loss", math.nan)

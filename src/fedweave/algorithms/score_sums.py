@@ -17,7 +17,7 @@ from fedweave.core.model import Model
 from fedweave.core.replies import Replies
 from fedweave.core.target import CLASS, NUMBER
 from fedweave.core.tree import Tree, leaves, map_leaves, nest
-from fedweave.metrics import intervals, links
+from fedweave.metrics import intervals, link_ranks
 from fedweave.metrics.kinds import means
 from fedweave.metrics.score_histograms import MARGINS, histograms
 from fedweave.metrics.selection import OF_RANKS, OF_SCORES
@@ -72,7 +72,8 @@ def sum_score(model: Model, w: Tree, graph: Graph) -> Tree:
     ("mean"), and histograms of its scores ("histogram")."""
     logits = models.infer(model, w, graph)
     pairs = pairs_of(logits, graph.y, graph.masks, graph.sensitive, scale=graph.scale)
-    pairs |= links.sum_links(links.of_graph(logits, graph, models.behind(model, w, graph)), graph.masks)
+    ranked = link_ranks.rank_metrics(logits, graph, models.count_above(model, w, graph))
+    pairs |= link_ranks.sum_links(ranked, graph.masks)
     values: Tree = {**pairs, MEAN: means(pairs)}
     if graph.target == CLASS:
         values[HISTOGRAM] = histograms(logits, graph.y, graph.masks)

@@ -14,7 +14,7 @@ from fedweave.core.ranges import ANY, Pairs, Whole
 from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.core.tree import Tree, map_leaves
 from fedweave.learn import compute_on_server, keep_trained
-from fedweave.metrics import groups, labels, links, numbers
+from fedweave.metrics import groups, labels, link_ranks, numbers
 from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import always
 from fedweave.metrics.selection import OF_RANKS
@@ -84,17 +84,17 @@ def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tu
              examples.
     """
     logits = models.infer(model, w, graph)
-    ranked = links.of_graph(logits, graph, models.behind(model, w, graph)) if whole else {}
+    ranked = link_ranks.rank_metrics(logits, graph, models.count_above(model, w, graph)) if whole else {}
     if not members:
         pairs = pairs_of(logits, graph.y, graph.masks, graph.sensitive, whole, graph.scale)
-        return pairs | links.sum_links(ranked, graph.masks)
+        return pairs | link_ranks.sum_links(ranked, graph.masks)
 
     def of_rows(rows: Tensor) -> Tree:
         at = rows.clamp(min=0)
         masks = graph.masks[:, at] & (rows >= 0)
         sensitive = None if graph.sensitive is None else graph.sensitive[at]
         pairs = pairs_of(logits[at], graph.y[at], masks, sensitive, whole, graph.scale)
-        return pairs | links.sum_links({name: pair[at] for name, pair in ranked.items()}, masks)
+        return pairs | link_ranks.sum_links({name: pair[at] for name, pair in ranked.items()}, masks)
 
     return map_leaves(lambda *each: torch.cat(each), *(vmap(of_rows)(rows) for rows in members))
 

@@ -31,7 +31,7 @@ from fedweave.core import model as models
 from fedweave.core import plugins, random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.graph_arrays import DTYPES
-from fedweave.core.model import Model
+from fedweave.core.model import Architecture, Model
 from fedweave.core.tree import Tree, decode, encode, has_its_digest, leaves, with_digest
 from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
@@ -93,6 +93,11 @@ class Scorer:
     def name(self) -> str:
         """12 hexadecimal digits of a SHA-256 of weights, recipe and threshold: two models with the same score alike."""
         return sha256(self._encoded).hexdigest()[:12]
+
+    @cached_property
+    def architecture(self) -> Architecture:
+        """What makes the layers."""
+        return _choice(self.model).make()
 
     @cached_property
     def net(self) -> Model:

@@ -47,7 +47,7 @@ def run(
     from fedweave.experiment.runs.files import is_used
     from fedweave.experiment.runs.resuming import Interrupted, examine, recover
     from fedweave.reports.terminal import Terminal, screen, show_result
-    from fedweave.reports.tracking import Observers, open_trackers
+    from fedweave.reports.tracking import open_trackers
 
     if resume and overwrite:
         raise UserError("--resume continues a run and --overwrite replaces it; choose one of them.")
@@ -68,7 +68,7 @@ def run(
     if resume and not is_used(directory):
         console.print(f"note: {directory} holds nothing to continue; starting again", highlight=False, markup=False)
 
-    observers = Observers([Terminal(console), *([open_trackers(track)] if track else [])])
+    observers = runs.Observers([Terminal(console), *([open_trackers(track)] if track else [])])
     logger, handler = logging.getLogger("fedweave"), logging.StreamHandler()
     level = logger.level
     if verbose:  # what fedweave's log says of how it computes

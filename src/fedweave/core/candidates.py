@@ -47,7 +47,7 @@ class Queries(NamedTuple):
         return torch.where(last, source, target), torch.where(last, target, source), relation.clamp(min=0)
 
 
-def behind(queries: Queries, scores: Scores, nodes: int) -> Tensor:
+def count_above(queries: Queries, scores: Scores, nodes: int) -> Tensor:
     """#{s⁻ > s⁺} + ½ #{s⁻ = s⁺} in both queries of each link, float64 [e, 2]. s⁺ is the link's score, and s⁻ are those
     of the member's candidates, without those that are filtered.
 
@@ -82,8 +82,9 @@ def behind(queries: Queries, scores: Scores, nodes: int) -> Tensor:
 
 
 def counting(compare: Compare) -> Callable[..., Tensor]:
-    """`behind` with the scores of `compare`. The function takes the four tensors of `Queries`, the vectors that queries
-    look for [q, k], rows of nodes [n, k], and weights. It returns float64 [e, 2] and works under `torch.func.vmap`."""
+    """`count_above` with the scores of `compare`. The function takes the four tensors of `Queries`, the vectors that
+    queries look for [q, k], rows of nodes [n, k], and weights. It returns float64 [e, 2] and works under
+    `torch.func.vmap`."""
 
     def count(*tensors: Tensor) -> Tensor:
         if tensors[0].dim() > 2:  # one client after another, since their lists differ in length
@@ -93,6 +94,6 @@ def counting(compare: Compare) -> Callable[..., Tensor]:
         def scores(at: Tensor, nodes: Tensor) -> Tensor:
             return compare(vectors[at], rows.index_select(0, nodes), *weights)
 
-        return behind(Queries(*tensors[:4]), scores, len(rows))
+        return count_above(Queries(*tensors[:4]), scores, len(rows))
 
     return vectorize(count)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedweave.core.federation import UNDECLARED, StepInfo
-from fedweave.core.ledger_columns import SCHEMA, Entry, Line, table_of, with_absent
+from fedweave.core.ledger_columns import SCHEMA, Entry, Line, add_absent_columns, table_of
 from fedweave.core.mechanism import Applied
 from fedweave.core.replies import ReplyBatch
 from fedweave.core.shown import Shown
@@ -286,7 +286,7 @@ class Ledger(Shown):
         """Continue after the rows of `table`."""
         self._rows_in_files, self._tables_in_files = 0, tuple
         self._entries, self._open = [], False
-        self._written = [with_absent(table).select(SCHEMA.names).cast(SCHEMA)]
+        self._written = [add_absent_columns(table).select(SCHEMA.names).cast(SCHEMA)]
         self._bytes = dict.fromkeys(WAYS, 0)
         for row in table.group_by(["direction", "purpose"]).aggregate([("bytes", "sum")]).to_pylist():
             self._count(row["direction"], row["purpose"], row["bytes_sum"])

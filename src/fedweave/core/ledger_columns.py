@@ -1,8 +1,8 @@
 """The columns of the ledger, in one table: the file's schema, its rows and its readers follow from `COLUMNS`.
 
 A new column is an entry of `COLUMNS`, and a field with a default where its value comes from: of `Line` if it differs
-between the leaves of a message, else of `Entry`. `core.ledger` sets it (`record`, `add_now`), and journals store these
-fields by themselves. Nothing here needs torch.
+between the leaves of a message, else of `Entry`. `core.ledger` sets it (`record`, `add_now`). Journals store an `Entry`
+by the names of its fields and a `Line` by their order, so neither may change. Nothing here needs torch.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,9 +15,9 @@ from fedweave.core.types import FRAMING
 
 
 class Line(NamedTuple):
-    """The columns for one leaf of a message.
+    """What the ledger has of one leaf of a message.
 
-    mechanism: in words. applied: its form for programs (`Applied.text`); None where there is none.
+    mechanism: in words. applied: the mechanism as JSON (`core.mechanism.Applied.text`); None without one.
     """
 
     key: str
@@ -37,16 +37,19 @@ class Entry:
     step: str
     clients: tuple[str, ...]
     direction: str  # "up" from the client, "down" to it, "peer" from it to another
-    keys: tuple[Line, ...]
+    keys: tuple[Line, ...]  # one for each leaf
     size: int  # bytes of the whole message as serialized
-    seconds: float  # per client; 0 except on the way up
+    seconds: float  # that each client computed its reply for; 0 except on the way up
     to: tuple[str, ...] = ()  # the peer to which each of `clients` sent; () where the server is the other end
     at: float = 0.0  # seconds since 1970
-    purpose: str = ""  # one of `PURPOSES`; "" if the caller set none
+    purpose: str = ""  # one of `core.types.PURPOSES`; "" if the caller set none
 
 
 class LedgerRow(NamedTuple):
-    """What the columns of one row are read from, for each of the entry's clients. first: of the message's rows."""
+    """What columns read their values from: one leaf of the messages of an entry, which has a row for each client.
+
+    first: whether the line is the first of its message.
+    """
 
     entry: Entry
     line: Line
@@ -56,8 +59,10 @@ class LedgerRow(NamedTuple):
 class LedgerColumn(NamedTuple):
     """A column of the ledger.
 
-    meaning: in words, for the documentation. value: what a row has there; with `per_client`, a sequence with a value
-    for each of the entry's clients. optional: it may be empty, and a file without it reads as if it were.
+    meaning:    in words, for the documentation.
+    value:      its value, equal for all clients of the entry; with `per_client`, a sequence with a value for each.
+    per_client: see `value`.
+    optional:   whether cells may be empty; files of earlier versions may lack the column, and then read as if all were.
     """
 
     name: str
@@ -152,8 +157,8 @@ def table_of(entries: Iterable[Entry], columns: Sequence[LedgerColumn] = COLUMNS
     return pa.table({column.name: pa.array(values[column.name], column.type) for column in columns}, schema(columns))
 
 
-def with_absent(table: pa.Table, columns: Sequence[LedgerColumn] = COLUMNS) -> pa.Table:
-    """The table, with an empty column for each optional one that it lacks."""
+def add_absent_columns(table: pa.Table, columns: Sequence[LedgerColumn] = COLUMNS) -> pa.Table:
+    """The table of a ledger, with an empty column for each optional one that it lacks."""
     for column in columns:
         if column.optional and column.name not in table.column_names:
             table = table.append_column(column.name, pa.nulls(len(table), column.type))

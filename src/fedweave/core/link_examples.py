@@ -24,7 +24,7 @@ from fedweave.core.graph import (
     TRAINED,
     VAL,
 )
-from fedweave.core.link_hashes import hashes_of, pair_hashes, words
+from fedweave.core.link_hashes import draws, hashes_of, pair_hashes
 from fedweave.core.links import Links
 
 TRIES = 32  # to find a pair that is not a link
@@ -206,7 +206,7 @@ def _messages(
     low, high = np.minimum(*attributes.ends), np.maximum(*attributes.ends)
     pair = (relation_of(attributes) * nodes + low) * nodes + high
     tested, validated = pair[masks[TEST]], pair[masks[VAL]]
-    reserved = masks[TRAIN] & (words(keys, 1) < links.disjoint * 2.0**63)
+    reserved = masks[TRAIN] & (draws(keys, 1) < links.disjoint * 2.0**63)
     supervised = reserved if links.disjoint > 0 else masks[TRAIN]
     train = masks[TRAIN] & ~np.isin(pair, np.concatenate([tested, validated]))
     validation = np.zeros_like(train)  # the validation links that carry messages, too
@@ -244,10 +244,10 @@ class _NegativePairs(NamedTuple):
         """A pair for each of the `chosen` links, in its split. Both ends are new; with relations or items, only one."""
         keys, relation = self.keys[chosen], relation_of(self.attributes)[chosen]
         source, target = (end[chosen].copy() for end in self.attributes.ends)
-        head = (words(keys, 2) & 1 > 0) & self.replaces_heads
+        head = (draws(keys, 2) & 1 > 0) & self.replaces_heads
         remaining = np.arange(len(chosen)) if len(self.pool) else np.arange(0)
         for attempt in range(TRIES):
-            first, second = (words(keys[remaining], 8 + 2 * attempt + end) for end in (0, 1))
+            first, second = (draws(keys[remaining], 8 + 2 * attempt + end) for end in (0, 1))
             if not self.of_items:
                 new_source = head[remaining] if self.replaces_heads else np.ones(len(remaining), bool)
                 source[remaining] = np.where(new_source, self.members[first % len(self.members)], source[remaining])
@@ -304,7 +304,7 @@ class _NegativePairs(NamedTuple):
 
     def _reverses(self, chosen: np.ndarray) -> np.ndarray:
         """bool: whether a link's source is replaced instead of its target, by its hash."""
-        result: np.ndarray = words(self.keys[chosen], 3) & 1 > 0
+        result: np.ndarray = draws(self.keys[chosen], 3) & 1 > 0
         return result
 
     def _replace_end(self, chosen: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray]:
@@ -329,10 +329,10 @@ class _NegativePairs(NamedTuple):
                 nodes = np.broadcast_to(pool, end.shape).copy()
                 bad = self._is_known(end, nodes, of, side)
             else:
-                each = words(keys[some], 5 + side)[:, None] + np.arange(count) * 0x632BE59BD9B4E019 % (1 << 62)
+                each = draws(keys[some], 5 + side)[:, None] + np.arange(count) * 0x632BE59BD9B4E019 % (1 << 62)
                 nodes, bad = np.empty_like(end), np.ones(end.shape, bool)
                 for attempt in range(TRIES):
-                    nodes[bad] = pool[words(each[bad], attempt) % len(pool)]
+                    nodes[bad] = pool[draws(each[bad], attempt) % len(pool)]
                     bad[bad] = self._is_known(end[bad], nodes[bad], of[bad], side)
                     if not bad.any():
                         break

@@ -59,8 +59,8 @@ class Layer(NamedTuple):
     infer:       (model, weights, graph) -> logits [e, c], for a model that no pass over a whole graph can evaluate.
     trial:       (form) -> notes, for a user's module: runs it on tiny graphs of that form, and raises ConfigError if it
                  cannot be trained on them.
-    behind:      (weights, graph, h) -> float64 [e, 2] of a decoder, the candidates that are above each link
-                 (`core.candidates.behind`).
+    count_above: (weights, graph, h) -> float64 [e, 2] of a decoder, the number of candidates above each link
+                 (`core.candidates.count_above`).
     bounded:     whether a decoder's scores do not grow with the lengths of the rows that it reads.
     """
 
@@ -77,7 +77,7 @@ class Layer(NamedTuple):
     by_relation: tuple[str, ...] = ()
     norms: tuple[str, ...] = ()
     compares: bool = False
-    behind: "Callable[[Tree, Graph, Tensor], Tensor] | None" = None
+    count_above: "Callable[[Tree, Graph, Tensor], Tensor] | None" = None
     trial: Callable[[TrialForm], list[str]] | None = None
     bounded: bool = False
 
@@ -145,20 +145,20 @@ def infer_split(model: Model, w: Tree, graph: Graph) -> Tensor:
     return rows_of(infer_all(model, w, graph))
 
 
-def behind(model: Model, w: Tree, graph: Graph) -> Tensor | None:
+def count_above(model: Model, w: Tree, graph: Graph) -> Tensor | None:
     """The number of candidates above each link in its queries, float64 [e, 2], where all nodes are candidates; None
     where candidates are pairs of the graph, or the data has no queries."""
-    count = model[-1].behind
+    count = model[-1].count_above
     if QUERIES not in graph.extra or count is None:
         return None
 
-    def count_above(graph: Graph) -> Tensor:
+    def count_in(graph: Graph) -> Tensor:
         h = apply_piecewise(model[:-1], w, graph) if is_large(graph) else apply(model[:-1], w, graph)
         return count(w.get(str(len(model) - 1), {}), graph, rows_of(h))
 
     if not graph.depends_on_split:
-        return count_above(graph)
-    return torch.where(graph.masks[VAL][:, None], count_above(graph.at(VAL)), count_above(graph.at(TEST)))
+        return count_in(graph)
+    return torch.where(graph.masks[VAL][:, None], count_in(graph.at(VAL)), count_in(graph.at(TEST)))
 
 
 def embeddings(model: Model, w: Tree, graph: Graph, key: Tensor | None = None) -> tuple[Hidden, ...]:

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from fedweave.core.bounds import BelowOne
 from fedweave.core.edge_attributes import EdgeAttributes
 from fedweave.core.graph import TRAIN
-from fedweave.core.link_hashes import hashes_of, pair_hashes, places
+from fedweave.core.link_hashes import hashes_of, pair_hashes, uniform
 from fedweave.core.settings import Settings
 from fedweave.core.target import LABELS
 from fedweave.datasets.base import Dataset, to_undirected
@@ -296,6 +296,6 @@ class Douban(Targeted, PublishedFile):
         if counts != self.split:
             refuse(folder, f"the ratings of train and test are {counts}, not {self.split}", _WHOLE, "counts")
         hashes = hashes_of(data.node_ids)
-        chosen = train & (places(pair_hashes(hashes[ends[0]], hashes[ends[1]], None, 0)) < self.validation)
+        chosen = train & (uniform(pair_hashes(hashes[ends[0]], hashes[ends[1]], None, 0)) < self.validation)
         data = replace(data, public=np.stack([train & ~chosen, chosen, ~train]))
         return check(replace(data, **self.fields(rating[:, None].astype(np.float64), ("rating",))), folder)

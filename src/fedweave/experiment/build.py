@@ -42,7 +42,7 @@ from fedweave.experiment.requirements import (
     name_and_capabilities,
 )
 from fedweave.experiment.stages import Configured, Enrolled, Loaded
-from fedweave.models.edge_settings import add_ports, check_edge_width, fit_to_edges
+from fedweave.models.edge_settings import add_ports, check_edge_features, fit_to_edges
 from fedweave.models.edges import on_examples
 from fedweave.ops.recording import When
 from fedweave.partition import notes_on_unused, repeats
@@ -189,7 +189,7 @@ def fitted_model(config: Config, data: Dataset) -> Architecture:
     vertical = capabilities(config.algorithm.kind).vertical
     attributes = None if vertical else data.edge_attrs  # vertical models read no edge attributes
     model: Architecture = fit_to_edges(config.model.make(), attributes)
-    check_edge_width(model, data.edge_attrs)
+    check_edge_features(model, data.edge_attrs)
     return model
 
 

@@ -4,11 +4,13 @@ import dataclasses
 from typing import Any
 
 from fedweave.core.edge_attributes import EdgeAttributes
+from fedweave.core.model import Architecture
 from fedweave.datasets.base import Dataset
 from fedweave.errors import ConfigError
 from fedweave.models.module import OwnModule
 
-WITHOUT_ATTRIBUTES = {"edge_features": 0, "weighted": False}  # settings that are None, for edges without attributes
+# What None, "as the data has it", means in these settings for edges without attributes.
+WITHOUT_ATTRIBUTES = {"edge_features": 0, "weighted": False}
 _REMEDIES = {
     "directions": 'gcn, gat, gine and pna take them, with model.directed = "both"; rgcn always does',
     "weights": "gcn takes them; others take them as features (data.edge_features)",
@@ -16,21 +18,24 @@ _REMEDIES = {
 }
 
 
-def edge_width(model: object) -> int:
-    """Number of edge features that a plug-in's model reads, ports included."""
+def edge_width(model: Architecture) -> int:
+    """Number of edge features that the plug-in's model reads, ports included."""
     return (getattr(model, "edge_features", None) or 0) + 2 * has_ports(model)
 
 
-def has_ports(model: object) -> bool:
-    """Whether a plug-in's model reads edges' ports."""
+def has_ports(model: Architecture) -> bool:
+    """Whether the plug-in's model reads ports of edges. model: a plug-in, not its layers."""
     return bool(getattr(model, "ports", False))
 
 
-def add_ports(data: Dataset, model: object) -> Dataset:
-    """The data with ports on its edges, if the plug-in reads ports.
+def add_ports(data: Dataset, model: Architecture) -> Dataset:
+    """The data with ports as two further features of its edges, if the plug-in's model reads ports.
+
+    model: a plug-in after `fit_to_edges`.
 
     Raises:
-        ConfigError: the edges have no direction, or the model leaves out their features.
+        ConfigError: the edges have no direction; or they have features that the model leaves out, when it cannot read
+            the ports beside them.
     """
     if not has_ports(model):
         return data
@@ -53,8 +58,9 @@ def fit_to_edges(model: Any, edge_attrs: EdgeAttributes | None) -> Any:
     return dataclasses.replace(model, **changes) if changes else model
 
 
-def unused_attributes(model: object, edge_attrs: EdgeAttributes | None) -> list[str]:
-    """Warnings about edge attributes that a model after `fit_to_edges` does not use."""
+def unused_attribute_warnings(model: object, edge_attrs: EdgeAttributes | None) -> list[str]:
+    """A warning for each kind of edge attributes that the data has and the plug-in's model does not use. model: after
+    `fit_to_edges`."""
     if edge_attrs is None:
         return []
     inputs = model.inputs if isinstance(model, OwnModule) else ()
@@ -68,11 +74,11 @@ def unused_attributes(model: object, edge_attrs: EdgeAttributes | None) -> list[
     return [f"this model does not use the edges' {what}; {_REMEDIES[what]}" for what in unused]
 
 
-def check_edge_width(model: object, edge_attrs: EdgeAttributes | None) -> None:
-    """Raise an error if the model reads another number of features than the edges have.
+def check_edge_features(model: object, edge_attrs: EdgeAttributes | None) -> None:
+    """Check that the model reads all features of the edges, or none; ports do not count.
 
     Raises:
-        ConfigError: names both numbers.
+        ConfigError: it reads another number; the message names both.
     """
     width, available = getattr(model, "edge_features", None), 0 if edge_attrs is None else edge_attrs.width
     if width is not None and width not in (0, available):

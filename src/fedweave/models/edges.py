@@ -17,7 +17,7 @@ from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks
 from fedweave.models.directions import sum_of_products
-from fedweave.models.edge_settings import check_edge_width, fit_to_edges, has_ports
+from fedweave.models.edge_settings import check_edge_features, fit_to_edges, has_ports
 from fedweave.models.links import head_settings, on_links
 from fedweave.ops.linear import linear
 
@@ -75,7 +75,7 @@ def model_for(
         ConfigError: the model reads another number of edge features.
     """
     kind = fit_to_edges(model, attributes)
-    check_edge_width(kind, attributes)
+    check_edge_features(kind, attributes)
     return on_examples(kind, attributes, links, decoder).build(features, classes)
 
 

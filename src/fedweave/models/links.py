@@ -112,7 +112,7 @@ def decoding(
 
     count = counting(compare)
 
-    def behind(w: Tree, graph: Graph, h: Tensor) -> Tensor:
+    def count_above(w: Tree, graph: Graph, h: Tensor) -> Tensor:
         queries = Queries.of(graph)
         if queries is None:
             raise ValueError("this graph asks for no ranks among all nodes")
@@ -120,7 +120,7 @@ def decoding(
         points = lead(w, gather_rows(h, stays), relation, (graph.extra[QUERIES][1] == TARGET)[:, None])
         return count(*queries, points, h, *(w[name] for name in weights))
 
-    return Layer(init, apply, operator=PAIRS, behind=behind)
+    return Layer(init, apply, operator=PAIRS, count_above=count_above)
 
 
 def dot(width: int, kinds: int) -> Layer:

@@ -25,7 +25,7 @@ from fedweave.core.graph import (
     TRAIN,
 )
 from fedweave.core.link_examples import relation_of
-from fedweave.core.link_hashes import hashes_of, pair_hashes, split_of, words
+from fedweave.core.link_hashes import draws, hashes_of, pair_hashes, split_of
 from fedweave.core.links import Links
 from fedweave.core.operators import NODES, Precomputed
 from fedweave.datasets.base import Dataset, split_numbers
@@ -195,8 +195,8 @@ class _Member:
             if not len(at):
                 break
             if not self._links.relations:
-                rows[at, 0] = words(keys[at], 8 + 2 * attempt) % len(self._nodes)
-            rows[at, 1] = ends[start[at] + words(keys[at], 9 + 2 * attempt) % size[at]]
+                rows[at, 0] = draws(keys[at], 8 + 2 * attempt) % len(self._nodes)
+            rows[at, 1] = ends[start[at] + draws(keys[at], 9 + 2 * attempt) % size[at]]
             code = (rows[at, 2] * len(self._nodes) + rows[at, 0]) * len(self.far_nodes) + rows[at, 1]
             at = at[np.isin(code, codes)]
         return np.delete(rows, at, 0)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from fedweave.core.link_hashes import words
+from fedweave.core.link_hashes import draws
 from fedweave.errors import FedweaveError
 from fedweave.ops.hashing import finalize
 
@@ -82,7 +82,7 @@ def _keys(elements: np.ndarray) -> np.ndarray:
 
 
 def _checksum(elements: np.ndarray) -> np.ndarray:
-    result: np.ndarray = words(_keys(elements), PLACES) & _MASK
+    result: np.ndarray = draws(_keys(elements), PLACES) & _MASK
     return result
 
 
@@ -91,4 +91,4 @@ def _add(cells: np.ndarray, elements: np.ndarray, times: np.ndarray) -> None:
     keys, size = _keys(elements), len(cells) // PLACES
     row = np.column_stack([np.ones_like(keys), elements, _checksum(elements)]) * times[:, None]
     for number in range(PLACES):
-        np.add.at(cells, number * size + words(keys, number) % size, row)
+        np.add.at(cells, number * size + draws(keys, number) % size, row)

@@ -1,5 +1,5 @@
-"""Runs from Python: a run's directory with its tables and models, and training, of rounds one by one or of a whole
-experiment."""
+"""Runs from Python: the saved run with its tables and models (`SavedRun`), a whole experiment (`run`), and training
+round by round (`train`)."""
 
 import logging
 import sys
@@ -19,7 +19,7 @@ from fedweave.experiment.build import Built, origin_of, precomputed_features
 from fedweave.experiment.config import Config, Document, EvaluationSettings, General, read, read_saved, resolve
 from fedweave.experiment.config.plugins import CODE
 from fedweave.experiment.rounds import RoundResult
-from fedweave.experiment.rounds import train as in_memory
+from fedweave.experiment.rounds import train as train_in_memory
 from fedweave.experiment.runs import run as runs
 from fedweave.experiment.runs.files import CONFIG, LEDGER, METRICS, PARTITION, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.from_objects import check_described, describe
@@ -44,9 +44,11 @@ _LOG = logging.getLogger(__name__)
 class SavedRun(Shown):
     """The files that `fedweave run` wrote into `directory`. Tables are Arrow's: `run.metrics.to_pandas()` with pandas.
 
-    config:    resolved configuration. summary: content of summary.json, {} if the run is not finished.
+    config:    resolved configuration.
+    summary:   content of summary.json, {} if the run is not finished.
     metrics:   columns round, client ("global" for all), split, metric, value; a row per number.
-    ledger:    a row for everything that crossed a boundary. partition: a row per client.
+    ledger:    a row for each part of a message and each client that sent or received it.
+    partition: a row per client.
     """
 
     directory: Path
@@ -76,7 +78,8 @@ class SavedRun(Shown):
         """The weights of the global model, or of the `client`'s "personal" or "trained" model, as trees of tensors.
 
         Raises:
-            UserError: the run is not finished, or has no such model; a run between sites has only the global model.
+            UserError: the run is not finished, has no such model, or its data has changed; a run between sites has only
+                the global model. DataError: its data is not there any more.
         """
         from fedweave.experiment.runs.trained import MODELS, finished_config, load_global_model, load_trained
 
@@ -131,8 +134,8 @@ class SavedRun(Shown):
         """
         from fedweave.apply.embeddings import embeddings
 
-        where = None if data is None else Path(data).expanduser()
-        return embeddings(self.directory, where, model, client, round, folds).table
+        folder = None if data is None else Path(data).expanduser()
+        return embeddings(self.directory, folder, model, client, round, folds).table
 
     def explain(
         self,
@@ -156,9 +159,9 @@ class SavedRun(Shown):
         """
         from fedweave.apply.reasons import explain
 
-        where = None if tables is None else Path(tables).expanduser()
+        folder = None if tables is None else Path(tables).expanduser()
         example = str(name) if isinstance(name, str | int) else tuple(map(str, name))
-        return explain(self.directory, example, client, where, model, target, method)
+        return explain(self.directory, example, client, folder, model, target, method)
 
     def forget(
         self,
@@ -182,8 +185,8 @@ class SavedRun(Shown):
         from fedweave.apply.forgetting import forget
 
         clients = (client,) if isinstance(client, str) else tuple(client)
-        where = None if out is None else Path(out).expanduser()
-        return forget(self.directory, clients, tuple(map(str, ids)), rounds, where)
+        folder = None if out is None else Path(out).expanduser()
+        return forget(self.directory, clients, tuple(map(str, ids)), rounds, folder)
 
     def module(self, model: str | None = None, client: str | None = None) -> "nn.Module":
         """A model as a plain `torch.nn.Module`, ready to predict: `module(x, edge_index)` gives logits.
@@ -197,8 +200,8 @@ class SavedRun(Shown):
         from fedweave.models.exported import ExportedModel, build
 
         trained = source(self.directory, model, client)
-        about = trained.description()
-        return ExportedModel(build(about), trained.weights, about).eval()
+        description = trained.description()
+        return ExportedModel(build(description), trained.weights, description).eval()
 
 
 def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
@@ -216,9 +219,10 @@ def load_run(directory: str | Path, config: Config | None = None) -> SavedRun:
             f"{folder} is not the directory of a run: it has no {CONFIG}. Give the --out of `fedweave run`.",
             code="user.no-run",
         )
-    tables = (read_table(folder, name) for name in (METRICS, LEDGER, PARTITION))
     summary = read_summary(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
-    return SavedRun(folder, config or read_saved(folder / CONFIG), summary, *tables)
+    config = config or read_saved(folder / CONFIG)
+    metrics, ledger, partition = (read_table(folder, name) for name in (METRICS, LEDGER, PARTITION))
+    return SavedRun(folder, config, summary, metrics, ledger, partition)
 
 
 class Silent(runs.Quiet):
@@ -248,17 +252,17 @@ def run(
         UserError: the experiment is not valid, or `out` holds something else.
     """
     if isinstance(experiment, Config):
-        config, stem = experiment, experiment.data.label
+        config, title = experiment, experiment.data.label
     elif isinstance(experiment, Mapping):
         config = resolve(dict(experiment))
-        stem = config.data.label
+        title = config.data.label
     else:
-        config, stem = read(Path(experiment).expanduser())[0], Path(experiment).stem
-    name = f"{stem}-{config.algorithm.label}-s{config.general.seed}"
+        config, title = read(Path(experiment).expanduser())[0], Path(experiment).stem
+    name = f"{title}-{config.algorithm.label}-s{config.general.seed}"
     directory = Path("runs") / name if out is None else Path(out).expanduser()
-    if progress is None:  # a person is likely to see printed lines
-        shell = sys.modules.get("IPython")  # a notebook's, or loaded by a library
-        progress = sys.stdout.isatty() or (shell is not None and shell.get_ipython() is not None)
+    if progress is None:  # show it where a person is likely to see printed lines
+        ipython = sys.modules.get("IPython")  # a library may have imported it outside a notebook, too
+        progress = sys.stdout.isatty() or (ipython is not None and ipython.get_ipython() is not None)
     observer = Terminal(screen()) if progress else Silent()
     runs.run(config, directory, observer, resume, overwrite=overwrite)
     return load_run(directory, config)
@@ -282,14 +286,18 @@ def train(
 ) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
-    out: a directory for the run, as `fedweave run --out` writes it, so that report, compare, predict, sweep and
-    `load_run` accept it. If you stop early, finished rounds are saved. Data without a name is saved in the same
-    directory; a warning names everything that its config.toml cannot name. resume: with `out`, whether to continue the
-    run there, on a new federation; without, (rounds done, server state) of a checkpoint; the engine must have been
-    restored too. overwrite: replace the run that `out` holds. summary: the checkpoint's, for its best rounds.
-    fair_margin: `metrics.best_rounds.fairest`. judging: the selection metric, with the number of the positive class.
-    patience, min_delta: early stopping (`metrics.stopping.Stopping`). init_from: the directory of an earlier run, whose
-    weights training begins from; optimizers begin from scratch.
+    resume:      with `out`, whether to continue the run there, on a new federation. Without `out`, (rounds done, server
+                 state) of a checkpoint; the engine must have been restored too, and True or False has no effect.
+    summary:     without `out`, the checkpoint's, for its best rounds.
+    fair_margin: see `metrics.best_rounds.fairest`.
+    judging:     the selection metric, with the number of the positive class.
+    patience, min_delta: early stopping (`metrics.stopping.Stopping`).
+    out:         a directory for the run, as `fedweave run --out` writes it, so that report, compare, predict, sweep and
+                 `load_run` accept it. If you stop early, finished rounds are saved. Data without a name is saved in the
+                 same directory; a warning names everything that its config.toml cannot name.
+    overwrite:   with `out`, replace the run that it holds.
+    init_from:   the directory of an earlier run, from whose weights training begins; optimizers begin from scratch. A
+                 resumed run continues from its own weights.
 
     Raises:
         ConfigError: members have their own models, with another algorithm or other settings.
@@ -315,7 +323,7 @@ def train(
             for note in begin(fed, algorithm, origin.data, folder, origin.member_algorithms).notes:
                 _LOG.warning("note: %s", note)
         stopping = Stopping(patience, min_delta)
-        return in_memory(algorithm, fed, rounds, eval_every, start, summary, fair_margin, judging, stopping)
+        return train_in_memory(algorithm, fed, rounds, eval_every, start, summary, fair_margin, judging, stopping)
     if resume is not None and not isinstance(resume, bool):
         raise UserError(
             "with out, resume is True or False: the directory has the state from which the run continues.",
@@ -334,5 +342,5 @@ def train(
     features, algorithms = precomputed_features(fed), origin.member_algorithms  # type: ignore[arg-type]
     built = Built(data, origin.partition, algorithm, fed, features, member_algorithms=algorithms)  # type: ignore[arg-type]
     check_described(config, built)
-    here = runs.RunBackend(build=lambda _: built)
-    return runs.running(config, directory, Silent(), bool(resume), here, overwrite)
+    backend = runs.RunBackend(build=lambda _: built)
+    return runs.running(config, directory, Silent(), bool(resume), backend, overwrite)

@@ -22,7 +22,7 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.config.choices import model_names
 from fedweave.experiment.requirements import warn_untested
 from fedweave.experiment.runs.saving import Ready
-from fedweave.models.edge_settings import unused_attributes
+from fedweave.models.edge_settings import unused_attribute_warnings
 from fedweave.partition import notes_on_unused, repeats
 from fedweave.partition.base import client_ids
 from fedweave.partition.statistics import mean_cells, statistics, target_cells, totals
@@ -85,7 +85,7 @@ def header(console: Console, config: Config, built: Ready) -> None:
     nodes = {name: part.nodes for name, part in zip(names, partition.parts, strict=True)}
     without_test = warn_untested(columns["test"], built.fed.test is not None)
     of_cut = (*notes_on_unused(config.partition.make(), data, partition), *repeats(data, partition))
-    of_edges = unused_attributes(fitted_model(config, data), data.edge_attrs)
+    of_edges = unused_attribute_warnings(fitted_model(config, data), data.edge_attrs)
     of_data = (*single_class_notes(data), *name_notes(data), *feature_notes(data))
     of_times = time_notes(data, partition.parts[0].split_times, nodes)
     notes = (without_test, *of_cut, *built.algorithm.notes, small_steps_note(config), *of_edges, *of_data, *of_times)

@@ -1,4 +1,4 @@
-"""Trackers of experiments, as optional extras, behind one observer of a run.
+"""Experiment trackers (TensorBoard, MLflow, Weights & Biases; optional extras), which one observer of a run feeds.
 
 A tracker receives a run's settings once, numbers by round, and the end. It writes into the run's directory, unless its
 own setting (`MLFLOW_TRACKING_URI`) names another place.
@@ -9,7 +9,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,11 +19,13 @@ from fedweave.core.ledger import Ledger
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment.config import Config, Document, flat
 from fedweave.experiment.runs.checkpoint import Checkpoint
-from fedweave.experiment.runs.run import RunObserver
 from fedweave.experiment.runs.saving import Ready
 from fedweave.privacy.accountant import bounds
 
-EVENTS, MLFLOW_RUN, WANDB_RUN = "tensorboard", "mlflow.json", "wandb.json"  # in a run's directory
+# In a run's directory: the folder of TensorBoard's events, and files that identify the run at a tracker.
+EVENTS = "tensorboard"
+MLFLOW_RUN = "mlflow.json"
+WANDB_RUN = "wandb.json"
 
 
 class Tracker(Protocol):
@@ -33,29 +35,32 @@ class Tracker(Protocol):
         """Store the numbers of a round, by name."""
 
     def close(self, finished: bool) -> None:
-        """Close it when training is over; finished: whether the last round was reached."""
+        """Close it when training is over or has failed; finished: whether the last round was reached."""
 
 
 class Tracking:
-    """Passes to trackers what a run's observers receive: metrics, seconds, bytes by direction and, at the end, ε.
+    """The observer that sends a run's numbers to trackers: after each round its metrics, and the seconds and bytes up
+    to then, by direction and for evaluation; at the end ε.
 
-    make: makes each tracker from the run's directory, its settings and the number of rounds completed before.
+    makers: each makes a tracker from the run's directory, its settings and the number of rounds completed before.
     """
 
-    def __init__(self, make: Sequence[Callable[[Path, Document, int], Tracker]]) -> None:
-        self._make, self._trackers = make, list[Tracker]()
+    def __init__(self, makers: Sequence[Callable[[Path, Document, int], Tracker]]) -> None:
+        self._makers = makers
+        self._trackers = list[Tracker]()
         self._ledger = Ledger()
-        self._round, self._rounds = 0, 0
+        self._round = 0  # the last completed one
+        self._rounds = 0  # of the whole run
 
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         self._ledger, self._round, self._rounds = built.fed.ledger, done, config.general.rounds
         with _tracker_errors():
-            self._trackers = [make(directory, config.plain(), done) for make in self._make]
+            self._trackers = [make(directory, config.plain(), done) for make in self._makers]
 
     def step(self, reached: Checkpoint) -> None:
         self._round = reached.round
-        values = {f"bytes/{way}": float(size) for way, size in self._ledger.sizes().items()}
-        self._tell(values | {"seconds": reached.seconds} | reached.summary)
+        sizes = {f"bytes/{kind}": float(size) for kind, size in self._ledger.sizes().items()}
+        self._send(sizes | {"seconds": reached.seconds} | reached.summary)
 
     def alone(self, done: int, rounds: int) -> None:
         pass
@@ -66,12 +71,12 @@ class Tracking:
     def end(self) -> None:
         if self._round:
             spent = bounds(self._ledger.table())
-            self._tell({f"epsilon/per {bound.per}": bound.epsilon for bound in spent})
+            self._send({f"epsilon/per {bound.per}": bound.epsilon for bound in spent})
         with _tracker_errors():
             for tracker in self._trackers:
                 tracker.close(self._round == self._rounds)
 
-    def _tell(self, values: Mapping[str, float]) -> None:
+    def _send(self, values: Mapping[str, float]) -> None:
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         if finite:
             with _tracker_errors():
@@ -81,7 +86,7 @@ class Tracking:
 
 @contextmanager
 def _tracker_errors() -> Iterator[None]:
-    """Report an error of a tracker as such."""
+    """Raise any error of a tracker as a FedweaveError that says so."""
     try:
         yield
     except Exception as error:  # each tracker has errors of its own
@@ -91,33 +96,6 @@ def _tracker_errors() -> Iterator[None]:
             "or continue without --track.",
             code="tracker.failed",
         ) from error
-
-
-class Observers:
-    """Several observers of a run as one (see `experiment.runs.run.RunObserver`)."""
-
-    def __init__(self, observers: Iterable[RunObserver]) -> None:
-        self._observers = tuple(observers)
-
-    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
-        for observer in self._observers:
-            observer.begin(config, built, directory, done)
-
-    def step(self, reached: Checkpoint) -> None:
-        for observer in self._observers:
-            observer.step(reached)
-
-    def alone(self, done: int, rounds: int) -> None:
-        for observer in self._observers:
-            observer.alone(done, rounds)
-
-    def stopping(self, number: int) -> None:
-        for observer in self._observers:
-            observer.stopping(number)
-
-    def end(self) -> None:
-        for observer in self._observers:
-            observer.end()
 
 
 class TensorBoard:
@@ -149,28 +127,29 @@ class MLflow:
         from mlflow.entities import Param
         from mlflow.tracking import MlflowClient
 
-        where = os.environ.get("MLFLOW_TRACKING_URI", "")
-        if not where:  # a folder needs no database; MLflow asks for an explicit permission
+        uri = os.environ.get("MLFLOW_TRACKING_URI", "")
+        if not uri:  # a folder needs no database; MLflow asks for an explicit permission
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-            where = (directory / "mlruns").resolve().as_uri()
-        self._client, file = MlflowClient(where), directory / MLFLOW_RUN
+            uri = (directory / "mlruns").resolve().as_uri()
+        self._client = MlflowClient(uri)
+        file = directory / MLFLOW_RUN
         earlier = json.loads(file.read_text()) if done and file.exists() else {}
-        if earlier.get("uri") == where:
+        if earlier.get("uri") == uri:
             self._run = str(earlier["run"])
             self._client.update_run(self._run, "RUNNING")
             return
         experiment = self._client.get_experiment_by_name("fedweave")
-        number = experiment.experiment_id if experiment else self._client.create_experiment("fedweave")
-        self._run = self._client.create_run(number, run_name=directory.name).info.run_id
-        file.write_text(json.dumps({"uri": where, "run": self._run}))
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment("fedweave")
+        self._run = self._client.create_run(experiment_id, run_name=directory.name).info.run_id
+        file.write_text(json.dumps({"uri": uri, "run": self._run}))
         params = [Param(name, str(value)[:500]) for name, value in flat(settings).items()]
         self._client.log_batch(self._run, params=params)
 
     def numbers(self, round: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
-        at = int(1000 * time.time())
-        self._client.log_batch(self._run, metrics=[Metric(name, value, at, round) for name, value in values.items()])
+        now = int(1000 * time.time())  # milliseconds
+        self._client.log_batch(self._run, metrics=[Metric(name, value, now, round) for name, value in values.items()])
 
     def close(self, finished: bool) -> None:
         self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
@@ -184,14 +163,14 @@ class WandB:
     """
 
     def __init__(self, directory: Path, settings: Document, done: int) -> None:
-        os.environ["WANDB_ERROR_REPORTING"] = "false"  # no reports of errors, which it would send
+        os.environ["WANDB_ERROR_REPORTING"] = "false"  # wandb would send reports of errors, even offline
         import wandb
 
         file = directory / WANDB_RUN
         if not done:
             shutil.rmtree(directory / "wandb", ignore_errors=True)
         earlier = json.loads(file.read_text()) if done and file.exists() else {}
-        about = wandb.Settings(
+        wandb_settings = wandb.Settings(
             console="off",
             disable_code=True,
             disable_git=True,
@@ -208,7 +187,7 @@ class WandB:
             config=flat(settings),
             mode="offline",
             reinit="create_new",
-            settings=about,
+            settings=wandb_settings,
         )
         file.write_text(json.dumps({"run": self._run.id}))
 
@@ -219,7 +198,7 @@ class WandB:
         self._run.finish(exit_code=0 if finished else 1)
 
 
-# {name, also of the package: the tracker}
+# {name of the tracker, which is also that of its package and of fedweave's extra: what makes it}
 TRACKERS: dict[str, Callable[[Path, Document, int], Tracker]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
@@ -228,7 +207,11 @@ TRACKERS: dict[str, Callable[[Path, Document, int], Tracker]] = {
 
 
 def open_trackers(names: Sequence[str]) -> Tracking:
-    """The observer that stores the run's numbers with the trackers of these names."""
+    """The observer that sends a run's numbers to the trackers of these names, which open when the run begins.
+
+    Raises:
+        UserError: there is no tracker of a name, or its package is not installed.
+    """
     for name in names:
         if name not in TRACKERS:
             raise UserError(

@@ -30,7 +30,14 @@ from pydantic import Field
 from torch import Tensor
 
 from fedweave.algorithms.fairgfl.attacks import client_features, code_attack, link_attacks
-from fedweave.algorithms.fairgfl.encoder import CodeName, Encoder, EncoderName, check_form, features, node_codes
+from fedweave.algorithms.fairgfl.encoder import (
+    CodeName,
+    Encoder,
+    EncoderName,
+    check_encoder,
+    node_codes,
+    sample_features,
+)
 from fedweave.algorithms.fairgfl.overlaps import (
     Rates,
     accumulate,
@@ -173,7 +180,7 @@ class OverlapWeights(Part):
     def draw_noise(self, ctx: Context) -> Tree:
         """The draws that are made only once: 𝓜_N of every node's code, and the RNG key of 𝓜_E."""
         secret, x = ctx.client.secret, ctx.client.graph.x
-        check_form(ctx.downloaded["encoder"], x.shape[1], self.code_size, self.code)
+        check_encoder(ctx.downloaded["encoder"], x.shape[1], self.code_size, self.code)
         codes = self.add_noise(node_codes(ctx.downloaded["encoder"], x), secret)
         memory = {"codes": codes, "links": random.fold(secret, "links")}
         if self.renew:
@@ -215,7 +222,7 @@ class OverlapWeights(Part):
             )
         public, key = fed.held["public"], fed.key("encoder")
         encoder = Encoder(self.encoder, self.code, self.code_size, self.encoder_rounds).build(public, key)
-        code = node_codes(encoder, features(public)).expand(2, _NOISY_COPIES, -1, -1)
+        code = node_codes(encoder, sample_features(public)).expand(2, _NOISY_COPIES, -1, -1)
         first, second = self.add_noise(code, key)
         error_rates = rates(first, second, self.steps, self.threshold, _PAIR_ODDS)
         return {"encoder": encoder, "rates": vars(error_rates)}

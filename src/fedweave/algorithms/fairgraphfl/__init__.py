@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedweave.algorithms.cgsv import OwedReward, add_reward
-from fedweave.algorithms.fairgraphfl.vocabulary import MOTIF_MEAN, MOTIFS, Ring, Vocabulary
+from fedweave.algorithms.fairgraphfl.vocabulary import MOTIF_MEAN, MOTIFS, RingSize, Vocabulary
 from fedweave.algorithms.parts import Context, Needs, Normalised, Outputs, Part, Round, Training
 from fedweave.algorithms.parts.weights import EXAMPLES, by_size
 from fedweave.algorithms.preset import part_of, preset_of
@@ -72,7 +72,7 @@ class MotifPrototypes(Part):
 
     lam: NonNegative = 0.1
     distance: Distance = "relative"
-    max_ring: Ring = 7
+    max_ring: RingSize = 7
     keep: Share = 0.9
     sends: ClassVar = LISTED | {"prototype": "of each of its motifs, the mean embedding of its graphs that have it"}
     recorded = True
@@ -186,7 +186,7 @@ class AgentValue(Part):
     alignment: bool = True
     weights: Literal["value", "size"] = "value"
     one_norm: bool = True
-    max_ring: Ring = 7
+    max_ring: RingSize = 7
     keep: Share = 0.9
     recorded = True
 

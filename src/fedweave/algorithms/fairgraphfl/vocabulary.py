@@ -1,5 +1,5 @@
-"""The motifs that each client keeps of its training graphs, precomputed: those of highest TF-IDF (FairGraphFL, appendix
-A.2)."""
+"""The vocabulary of each client, precomputed: the motifs with the highest TF-IDF in its training graphs (FairGraphFL,
+appendix A.2)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,17 @@ from fedweave.errors import ConfigError, UserError
 from fedweave.partition.base import Partition
 from fedweave.partition.client_data import shares
 
-MOTIFS, HAVING = "motifs", "motifs of graphs"  # int64 [K], the same for the same motif at every client; CSR [K, e]
-MOTIF_MEAN = "motif_mean"
-MAX_SHOWN = 8  # motifs of each agent, for readers
-Ring: TypeAlias = Annotated[int, Field(ge=3, le=100)]  # vertices of the longest ring that is looked for
+# What is precomputed for the K motifs of a client with e graphs:
+MOTIFS = "motifs"  # int64 [K]: a hash of each motif, the same at every client
+INCIDENCE = "motifs of graphs"  # CSR [K, e]: 1 where a training graph has the motif
+MOTIF_MEAN = "motif_mean"  # the registered matrix [K, e]
+MAX_SHOWN = 8  # motifs of each client in the table for people
+RingSize: TypeAlias = Annotated[int, Field(ge=3, le=100)]  # vertices of the longest ring that is looked for
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The motifs of a client: the bonds and rings of highest TF-IDF (FairGraphFL, appendix A.2).
+    """Which motifs a client keeps: the bonds and rings with the highest TF-IDF (`partition.precompute.Precompute`).
 
     max_ring: number of vertices of the longest ring.
     keep:     share of its motifs that a client keeps, by highest TF-IDF.
@@ -49,22 +51,22 @@ class Vocabulary:
         if any(part.edges is not None for part in partition.parts):
             return [self.alone(share) for share in shares(data, partition.parts)]
         motifs = self.search(data)
-        tables = []
+        results = []
         for part in partition.parts:
             train = (part.masks & data.has_label[part.examples])[TRAIN]
-            tables.append(self.table(motifs, part.examples, train))
-        return tables
+            results.append(self.of_client(motifs, part.examples, train))
+        return results
 
     def alone(self, data: Dataset, folder: Path | None = None) -> Precomputed:
         """The motifs of a client's training graphs, from only these graphs."""
-        return self.table(self.search(data, folder), np.arange(data.examples), np.asarray(data.public)[TRAIN])
+        return self.of_client(self.search(data, folder), np.arange(data.examples), np.asarray(data.public)[TRAIN])
 
     def tables(self, precomputed: Mapping[str, Precomputed]) -> dict[str, pa.Table]:
-        """The most frequent motifs of each client's training graphs: client, motif, graphs."""
+        """The motifs of each client that most of its training graphs have: client, motif, graphs (their number)."""
         clients, motifs, graphs = [], [], []
         for client, entry in precomputed.items():
             names = entry.words[MOTIFS]
-            counts = np.diff(entry.matrices[HAVING].indptr)[: len(names)]
+            counts = np.diff(entry.matrices[INCIDENCE].indptr)[: len(names)]  # without rows of padding
             for k in np.argsort(-counts, kind="stable")[:MAX_SHOWN]:
                 clients.append(client)
                 motifs.append(names[k])
@@ -83,56 +85,62 @@ class Vocabulary:
         path = None if folder is None else folder / MOTIFS
         return extract_once(data.edges, data.graph_of, data.node_labels, data.edge_labels, self.max_ring, path)
 
-    def table(self, motifs: Motifs, graphs: np.ndarray, train: np.ndarray) -> Precomputed:
+    def of_client(self, motifs: Motifs, graphs: np.ndarray, train: np.ndarray) -> Precomputed:
         """The motifs that one client keeps, counted over only its training graphs.
 
         graphs: int64 [e], the rows of its examples in `motifs.counts`. train: bool [e].
         """
         counts = sp.csr_array(motifs.counts[graphs[train]])
-        index = vocabulary(counts, self.keep)
-        rows, columns = sp.coo_array(counts[:, index].T > 0).coords
+        index = top_motifs(counts, self.keep)  # [K]
+        rows, columns = sp.coo_array(counts[:, index].T > 0).coords  # motif, place among the training graphs
         entries = (np.ones(len(rows), np.float32), (rows, np.flatnonzero(train)[columns]))
-        having = sp.csr_matrix(entries, shape=(len(index), len(graphs)))
+        incidence = sp.csr_matrix(entries, shape=(len(index), len(graphs)))
         keys = [motifs.keys[k] for k in index]
-        along, words = {MOTIFS: MOTIFS, HAVING: MOTIFS}, {MOTIFS: tuple(map(str, keys))}
-        return Precomputed({MOTIFS: numbers(keys)}, {HAVING: having}, along, words)
+        return Precomputed(
+            arrays={MOTIFS: motif_hashes(keys)},
+            matrices={INCIDENCE: incidence},
+            along={MOTIFS: MOTIFS, INCIDENCE: MOTIFS},
+            words={MOTIFS: tuple(map(str, keys))},
+        )
 
 
 @register_matrix(MOTIF_MEAN)
 def motif_mean(edges: EdgeList) -> sp.csr_matrix:
-    """[K, e]: the mean over the examples that have each motif, 0 where none does."""
-    having = lookup_precomputed(edges.extra.matrices, HAVING).astype(
-        np.float32 if edges.weight is None else edges.weight.dtype
-    )
-    return mean(sp.csr_matrix((having.data, having.indices, having.indptr), shape=(having.shape[0], edges.examples)))
+    """[K, e]: the mean over the training graphs that have each motif, 0 where none does."""
+    dtype = np.float32 if edges.weight is None else edges.weight.dtype
+    incidence = lookup_precomputed(edges.extra.matrices, INCIDENCE).astype(dtype)
+    shape = (incidence.shape[0], edges.examples)  # with columns for graphs of padding
+    return mean(sp.csr_matrix((incidence.data, incidence.indices, incidence.indptr), shape=shape))
 
 
-def numbers(keys: Sequence[Motif]) -> np.ndarray:
+def motif_hashes(keys: Sequence[Motif]) -> np.ndarray:
     """int64 [k]: a hash of each motif, the same at every client."""
     return np.array([random.word(str(key)) for key in keys], np.int64)
 
 
 def tf_idf(counts: sp.csr_array) -> np.ndarray:
-    """float64 [V]: T_k = C_k (log((1 + n) / (1 + n_k)) + 1) of an agent's n graphs; 0 for motifs that none has.
+    """float64 [V]: T_k = C_k (log((1 + n) / (1 + n_k)) + 1) of a client's n graphs; 0 for motifs that none has.
 
     counts: int64 [n, V], how often each graph has each motif. n_k is how many graphs have motif k, and C_k the mean
     of the counts over these (Eqs. 16 and 17). Eq. 16 as printed has the 1 outside the product, which only adds 1 - C_k.
     """
     graphs = counts.shape[0]
-    having = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])
-    mean = counts.sum(axis=0) / np.maximum(having, 1)
-    result: np.ndarray = mean * (np.log((1 + graphs) / (1 + having)) + 1)
+    graphs_with_motif = np.bincount(counts.indices[counts.data > 0], minlength=counts.shape[1])  # n_k
+    mean_count = counts.sum(axis=0) / np.maximum(graphs_with_motif, 1)  # C_k
+    result: np.ndarray = mean_count * (np.log((1 + graphs) / (1 + graphs_with_motif)) + 1)
     return result
 
 
-def vocabulary(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
-    """int64, ascending: the floor(keep V) columns of highest `tf_idf` of the V that the agent's graphs have at all.
+def top_motifs(counts: sp.csr_array, keep: float = 0.9) -> np.ndarray:
+    """int64, ascending: of the M columns that any of the client's graphs has, the floor(keep M) with the highest
+    `tf_idf`. Among equal values the lower column comes first.
 
-    Among equal values the lower column comes first.
+    Raises:
+        UserError: `keep` is not in (0, 1].
     """
     if not 0 < keep <= 1:
         raise UserError(f"keep is {keep}; it is the share of motifs to keep, above 0 and at most 1.", code="user.keep")
     scores = tf_idf(counts)
-    have = np.flatnonzero(scores)
-    size = math.floor(Fraction(str(keep)) * len(have))  # as written: .29 of 100 is 29, though the float is below
-    return np.sort(have[np.argsort(-scores[have], kind="stable")[:size]])
+    present = np.flatnonzero(scores)
+    size = math.floor(Fraction(str(keep)) * len(present))  # as written: .29 of 100 is 29, though the float is below
+    return np.sort(present[np.argsort(-scores[present], kind="stable")[:size]])

@@ -261,7 +261,7 @@ def row_groups(file: Path | pa.OSFile, name: str) -> Iterator[pa.Table]:
     try:
         for table in parquet_groups(source, source.size()):  # type: ignore[union-attr]
             if name in (LEDGER, EARLIER_LEDGER):
-                table = ledger_columns.with_absent(table)
+                table = ledger_columns.add_absent_columns(table)
             check_columns(table, name)
             yield table
     except (*TABLE_FAULTS, DecompressionBomb, Nested, ValueError) as error:

@@ -11,7 +11,7 @@ import math
 import resource
 import signal
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -119,6 +119,33 @@ class Quiet:
 
     def end(self) -> None:
         pass
+
+
+class Observers:
+    """Several observers of a run as one (`RunObserver`)."""
+
+    def __init__(self, observers: Iterable[RunObserver]) -> None:
+        self._observers = tuple(observers)
+
+    def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
+        for observer in self._observers:
+            observer.begin(config, built, directory, done)
+
+    def step(self, reached: Checkpoint) -> None:
+        for observer in self._observers:
+            observer.step(reached)
+
+    def alone(self, done: int, rounds: int) -> None:
+        for observer in self._observers:
+            observer.alone(done, rounds)
+
+    def stopping(self, number: int) -> None:
+        for observer in self._observers:
+            observer.stopping(number)
+
+    def end(self) -> None:
+        for observer in self._observers:
+            observer.end()
 
 
 def build_simulation(config: Config) -> Built:

@@ -9,12 +9,12 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from fedweave.core.candidates import Queries, behind
+from fedweave.core.candidates import Queries, count_above
 from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, QUERY, QUERY_COUNT, TEST, VAL
 from fedweave.core.link_examples import LinkExamples
 from fedweave.experiment.build import Built
 from fedweave.experiment.graphs import links_of
-from fedweave.metrics import links as ranking
+from fedweave.metrics import link_ranks
 from fedweave.metrics.classification import counts, merge, values
 from fedweave.metrics.selection import CROSSING, OF_RANKS, REFERENCE
 from fedweave.partition.base import client_ids
@@ -189,13 +189,13 @@ def link_metrics(
     masks, y = torch.from_numpy(links.masks[split][None]), torch.from_numpy(links.y)
     pairs = counts(logits, y, masks)
     if ranked:
-        behind_each = None if links.queries is None else _behind(links, nodes, scores, split)
+        above = None if links.queries is None else _count_above(links, nodes, scores, split)
         ranks, score = torch.from_numpy(links.ranks), logits[:, 1]
-        of_links = ranking.per_link(score, ranks, behind_each)
+        of_links = link_ranks.per_link(score, ranks, above)
         if has_lists(links):
             ends, marks = torch.from_numpy(links.pairs), torch.from_numpy(links.masks)
-            of_links |= ranking.per_user_of(score, ends, y, marks, ranks, nodes, behind_each)
-        pairs |= ranking.sum_links(of_links, masks)
+            of_links |= link_ranks.per_user(score, ends, y, marks, ranks, nodes, above)
+        pairs |= link_ranks.sum_links(of_links, masks)
     return {name: pair[0] for name, pair in pairs.items()}
 
 
@@ -204,7 +204,7 @@ def has_lists(links: LinkExamples) -> bool:
     return links.queries is not None and links.items is not None
 
 
-def _behind(links: LinkExamples, nodes: int, scores: PairScores, split: int) -> torch.Tensor:
+def _count_above(links: LinkExamples, nodes: int, scores: PairScores, split: int) -> torch.Tensor:
     """How many candidates score above each link of the split in its queries, a tie as half: float64 [e, 2]."""
     if links.queries is None:
         raise ValueError("these links are ranked among pairs")
@@ -219,4 +219,4 @@ def _behind(links: LinkExamples, nodes: int, scores: PairScores, split: int) -> 
         of_query, candidates, relations = (part.numpy().copy() for part in (stays[at], pool, relation[at]))
         return torch.from_numpy(scores.of_all(of_query, candidates, relations, replaced))
 
-    return behind(all_queries, of_queries, nodes)
+    return count_above(all_queries, of_queries, nodes)

@@ -24,7 +24,7 @@ from fedweave.experiment.graphs import graph_of
 from fedweave.experiment.runs.files import SCORER
 from fedweave.experiment.runs.outputs import outputs_of
 from fedweave.metrics.selection import AUTO, PLAIN, RARE_OF_TWO
-from fedweave.models.edge_settings import add_ports, has_ports
+from fedweave.models.edge_settings import add_ports, fit_to_edges, has_ports
 from fedweave.partition.forgetting import names_of
 from fedweave.privacy.attacks import Separation
 from fedweave.sites.flare.accounts import DATA, Accounts, Exclusion
@@ -109,7 +109,7 @@ def report(folder: Path, before: str = "", exact: str = "", fast: str = "") -> F
         notes.append("None of them was a training example of this site, so that there is nothing to infer.")
     notes.extend(chosen.notes)
     scorer = chosen.models[EXACT]
-    test = common_test(about, folder, rest.features, DTYPES[scorer.dtype], has_ports(scorer.net))
+    test = common_test(about, folder, rest.features, DTYPES[scorer.dtype], has_ports(scorer.architecture))
     outcomes = dict[str, Outcome]()
     for name, model in chosen.models.items():
         attack = _attack(model, whole, forgotten_training, remaining_rows, test)
@@ -191,7 +191,7 @@ def _choose_models(folder: Path, here: Sequence[RunHere], marks: frozenset[str],
 
 
 def _graph(model: Scorer, data: Dataset) -> Graph:
-    data = add_ports(data, has_ports(model.net))
+    data = add_ports(data, fit_to_edges(model.architecture, data.edge_attrs))
     return graph_of(data, data.features, DTYPES[model.dtype])
 
 

@@ -19,7 +19,7 @@ from fedweave.datasets import npz
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.external import EXCHANGE, REFUSE
 from fedweave.datasets.features import by_holder
-from fedweave.datasets.leakage import has_sens
+from fedweave.datasets.leakage import has_sensitive_feature
 from fedweave.datasets.links import TASK as LINKS
 from fedweave.datasets.links import by_relation
 from fedweave.datasets.structure import filled
@@ -148,7 +148,7 @@ def hand_out(
         about: Record = {"path": DATA, **called, "random_id": client, **across, **edge_scaling}
         about |= {} if data.edge_attrs is None else {"loops": "keep"}
         about |= {} if data.structure is None else {"structure": list(data.structure.kinds)}
-        if any(map(has_sens, (share, *tests))):  # the configuration has allowed this for the whole
+        if any(map(has_sensitive_feature, (share, *tests))):  # the configuration has allowed this for the whole
             about["sens_feature"] = True
         more: Record = {} if partition.test is None else {"test": TEST}
         write_site_file(project / site / SITE_FILE, about | more, **policy)
