@@ -26,8 +26,7 @@ from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, SCORER
 from fedweave.models.edges import model_of_form
-from fedweave.partition.forgetting import Forget
-from fedweave.partition.forgetting import names_of
+from fedweave.partition.forgetting import Forget, names_of
 from fedweave.sites.flare.admission import check_forget
 from fedweave.sites.flare.agreement import common_form, server_graphs
 from fedweave.sites.flare.alignment import max_features
