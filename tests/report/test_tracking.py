@@ -56,6 +56,27 @@ def test_every_round_is_told_with_what_was_measured_in_it(tmp_path: Path) -> Non
     assert last["bytes/evaluation"] == summary["bytes_evaluation"]
 
 
+def test_a_run_that_patience_ends_is_finished(tmp_path: Path) -> None:
+    made: list[Kept] = []
+    document = DOCUMENT | {"rounds": 200, "evaluation": {"patience": 1, "min_delta": 0.5}}
+    watch = Tracking([lambda *about: made.append(Kept(*about)) or made[-1]])
+    summary = runs.run(resolve(document), tmp_path / "run", watch)
+    assert summary["rounds"] < 200
+    assert made[0].finished is True
+
+
+def test_one_tracker_that_fails_leaves_none_open(tmp_path: Path) -> None:
+    class Failing(Kept):
+        def close(self, finished: bool) -> None:
+            raise RuntimeError("no server")
+
+    made: list[Kept] = []
+    kept = lambda *about: made.append(Kept(*about)) or made[-1]  # noqa: E731
+    with refusal("tracker.failed", "(RuntimeError:"):
+        run(tmp_path / "run", Tracking([kept, Failing, kept]))
+    assert [tracker.finished for tracker in made] == [True, True]
+
+
 def test_a_tracker_that_fails_is_named(tmp_path: Path) -> None:
     def fails(*about: Any) -> Kept:
         raise RuntimeError("no server\nat all")

@@ -227,6 +227,9 @@ def test_what_a_run_in_python_cannot_be_is_refused_before_it_trains(tmp_path: Pa
         fedweave.train(algorithm, bare, 1, out=tmp_path / "run")
     with refusal("user.value", "True or False"):
         fedweave.train(algorithm, bare, 1, resume=(1, {}), out=tmp_path / "run")
+    for argument in ("resume", "overwrite"):
+        with refusal("user.value", argument):
+            fedweave.train(algorithm, bare, 1, **{argument: True})
     assert not (tmp_path / "run").exists()
 
 

@@ -287,7 +287,7 @@ def train(
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
     resume:      with `out`, whether to continue the run there, on a new federation. Without `out`, (rounds done, server
-                 state) of a checkpoint; the engine must have been restored too, and True or False has no effect.
+                 state) of a checkpoint; the engine must have been restored too.
     summary:     without `out`, the checkpoint's, for its best rounds.
     fair_margin: see `metrics.best_rounds.fairest`.
     judging:     the selection metric, with the number of the positive class.
@@ -315,10 +315,18 @@ def train(
                 code=CODE,
             )
     if out is None:
+        if resume is True or overwrite:
+            name = "overwrite" if overwrite else "resume"
+            raise UserError(
+                f"{name} = True needs out, the directory of a run; without out nothing is saved.", code="user.value"
+            )
         start = None if isinstance(resume, bool) else resume
         if init_from is not None and start is None:
             if origin is None:
-                raise UserError("init_from needs a federation made by fedweave.federation, which knows its data.")
+                raise UserError(
+                    "init_from needs a federation made by fedweave.federation, which knows its data.",
+                    code="user.value",
+                )
             folder = Path(init_from).expanduser()
             for note in begin(fed, algorithm, origin.data, folder, origin.member_algorithms).notes:
                 _LOG.warning("note: %s", note)

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
@@ -35,7 +35,8 @@ class Tracker(Protocol):
         """Store the numbers of a round, by name."""
 
     def close(self, finished: bool) -> None:
-        """Close it when training is over or has failed; finished: whether the last round was reached."""
+        """Close it when training is over or has failed; finished: whether it ended by itself, after the last round or
+        without a better round (`patience`)."""
 
 
 class Tracking:
@@ -50,15 +51,18 @@ class Tracking:
         self._trackers = list[Tracker]()
         self._ledger = Ledger()
         self._round = 0  # the last completed one
-        self._rounds = 0  # of the whole run
+        self._finished = False
 
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
-        self._ledger, self._round, self._rounds = built.fed.ledger, done, config.general.rounds
+        self._config, self._ledger, self._round = config, built.fed.ledger, done
+        self._finished = done == config.general.rounds
         with _tracker_errors():
             self._trackers = [make(directory, config.plain(), done) for make in self._makers]
 
     def step(self, reached: Checkpoint) -> None:
         self._round = reached.round
+        is_last, stopping = reached.round == self._config.general.rounds, self._config.evaluation.stopping
+        self._finished = is_last or stopping.stops(reached.round, reached.summary)
         sizes = {f"bytes/{kind}": float(size) for kind, size in self._ledger.sizes().items()}
         self._send(sizes | {"seconds": reached.seconds} | reached.summary)
 
@@ -72,9 +76,9 @@ class Tracking:
         if self._round:
             spent = bounds(self._ledger.table())
             self._send({f"epsilon/per {bound.per}": bound.epsilon for bound in spent})
-        with _tracker_errors():
+        with _tracker_errors(), ExitStack() as closing:  # closes all, even if one fails
             for tracker in self._trackers:
-                tracker.close(self._round == self._rounds)
+                closing.callback(tracker.close, self._finished)
 
     def _send(self, values: Mapping[str, float]) -> None:
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
