@@ -97,7 +97,8 @@ class Scorer:
     @cached_property
     def architecture(self) -> Architecture:
         """What makes the layers."""
-        return _choice(self.model).make()
+        made: Architecture = _choice(self.model).make()
+        return made
 
     @cached_property
     def net(self) -> Model:
