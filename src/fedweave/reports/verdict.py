@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
     metric: the selection metric. joint: of the joint model, in the round that validation chose if there is one. alone:
     {how: value} of members that do not join. tools: {tool: members whose shelf it is}. pooled: of a shelf on all
     members' examples together, which nobody has; None if it is not known. round: that of `joint`, where the result of
-    the run is of another one.
+    the run is of another one. of: what the values are, a mean over members or those of one.
     """
 
     metric: str
@@ -36,6 +36,7 @@ class Verdict(NamedTuple):
     tools: dict[str, int]
     pooled: float | None = None
     round: float | None = None
+    of: str = "mean over members"
 
     @property
     def strongest(self) -> tuple[str, float]:
@@ -69,7 +70,7 @@ class Verdict(NamedTuple):
             result = f"Joining pays: {short(self.gain)} {side} {best}"
         else:
             result = f"Joining does not pay yet: {short(-self.gain)} {side} {best}"
-        return f"{title_of(self.metric)}, mean over members: {', '.join(clauses)}. {result}."
+        return f"{title_of(self.metric)}, {self.of}: {', '.join(clauses)}. {result}."
 
 
 _WORDS = {SHELF: "on the shelf", ALONE: WITH_MODEL}
