@@ -26,8 +26,10 @@ from fedweave.sites.flare.own_results import read_baselines, verdict_at_site
 from fedweave.sites.flare.policy import Spent
 from fedweave.sites.flare.server import Progress, Server, backend
 from fedweave.sites.flare.sitefile import FINE
+from fedweave.sites.operation.experiments import hand_out, split
 from tests.refusals import check_facts, refusal
 from tests.sites.projects import SITES, InProcess, cut_again, experiment, set_policy
+from tests.sites.test_carrying_at_sites import on_transfers, transfers
 from tests.sites.test_graphs_at_sites import of_graphs
 from tests.sites.test_graphs_at_sites import whole as whole
 from tests.sites.test_links_at_sites import of_links, tables
@@ -81,7 +83,7 @@ def sent(project: Path, site: str) -> list[str]:
     return keys
 
 
-def cases(tmp_path: Path, whole: Path, case: str) -> Config:
+def cases(tmp_path: Path, whole: Path, case: str) -> Any:
     evaluation = {"evaluation": BOTH}
     if case == "nodes":
         settings = {"shelf": True, "metric": "average_precision", "positive": 1, "patience": 2}
@@ -90,20 +92,22 @@ def cases(tmp_path: Path, whole: Path, case: str) -> Config:
         return experiment("fedavg", rounds=2, **evaluation)
     if case == "links":
         return of_links(tables(tmp_path / "d"), **evaluation)
+    if case in ("edges", "exchange"):
+        external = {"external": "exchange"} if case == "exchange" else {}
+        return on_transfers(transfers(tmp_path / "d"), "sage", "auto", **external, **evaluation)
     if case == "graphs":
         return resolve(of_graphs("fedavg", whole).plain() | evaluation)
     return resolve(of_numbers(tmp_path).plain() | evaluation)
 
 
 @pytest.mark.often("nodes", "links")
-@pytest.mark.parametrize("case", ["nodes", "global test", "links", "graphs", "numbers"])
+@pytest.mark.parametrize("case", ["nodes", "global test", "links", "edges", "exchange", "graphs", "numbers"])
 def test_sites_reach_alone_what_members_of_the_simulation_do(
     project: Path, whole: Path, tmp_path: Path, case: str
 ) -> None:
     config = cases(tmp_path, whole, case)
-    cut_again(project, config)
-    for site in SITES:
-        set_policy(project, ALL, site)
+    (project / "server/test.npz").unlink(missing_ok=True)
+    hand_out(*split(config, SITES), project, SITES, config)  # with policies that measure all
     at_sites(project, tmp_path / "out", config)
     summary, expected = read_summary(tmp_path / "out" / SUMMARY), simulation(config, tmp_path / "sim")
     found, told = alone(expected), alone(summary)

@@ -5,10 +5,10 @@
 import json
 from pathlib import Path
 
+from fedweave.accounts.verdict import Verdict
 from fedweave.core.types import Record
 from fedweave.errors import listed
 from fedweave.metrics.selection import ALONE, SHELF
-from fedweave.reports.verdict import Verdict
 from fedweave.sites.flare.folder import RUNS
 
 BASELINES = "alone.json"  # in the run's folder at a site
