@@ -69,7 +69,7 @@ VERTICAL_CUT = {"name": "vertical", "clients": 3, "widths": (1.0, 2.0, 1.0)}
 
 
 def experiment(algorithm: str = "fedavg", **settings: object) -> Config:
-    """A small experiment on the embedded digits, cut for three sites."""
+    """A small experiment on the embedded digits, cut for three sites; without what members reach alone, by default."""
     cut = VERTICAL_CUT if algorithm in VERTICAL else CUTS.get(algorithm, HORIZONTAL_CUT)
     given = settings.pop("partition", {})
     model = {"name": MODELS.get(algorithm, "gcn"), "hidden": 16} | NORMS.get(algorithm, {})
@@ -80,6 +80,7 @@ def experiment(algorithm: str = "fedavg", **settings: object) -> Config:
         "partition": given if "name" in given else cut | given,
         "data": DATA.get(algorithm, {"name": "digits"}) | settings.pop("data", {}),
         "model": model | settings.pop("model", {}),
+        "evaluation": settings.pop("evaluation", {"shelf": False, "alone": False}),
         "algorithm": {"name": algorithm} | SETTINGS.get(algorithm, {}) | settings.pop("algorithm_settings", {}),
         "engine": engine | settings,
     }

@@ -34,9 +34,9 @@ from fedweave.sites.flare.audit import audit, describe_requests
 from fedweave.sites.flare.compliance import read_report
 from fedweave.sites.flare.data_marks import data_digest
 from fedweave.sites.flare.federation import Flare
+from fedweave.sites.flare.folder import RUNS
 from fedweave.sites.flare.forgetting import report
 from fedweave.sites.flare.holdings import Forgotten
-from fedweave.sites.flare.participation import RUNS
 from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.site_data import training_graph
 from fedweave.sites.flare.sitefile import SITE_FILE, SiteData, write_site_file

@@ -15,7 +15,7 @@ from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import CHECKPOINT, RUN, read_summary
 from fedweave.experiment.runs.resuming import Stop
 from fedweave.experiment.runs.run import run
-from fedweave.sites.flare.participation import RUNS
+from fedweave.sites.flare.folder import RUNS
 from fedweave.sites.flare.server import Progress, Server, backend
 from fedweave.sites.operation.experiments import with_start_run
 from tests.refusals import refusal

@@ -25,7 +25,8 @@ def audit(
         ),
     ] = None,
 ) -> None:
-    """Show a site's owner all requests, what left for whom, what it cost in ε, and what was rejected.
+    """Show a site's owner all requests, what left for whom, what it cost in ε, what was rejected, and what joining
+    brought the site on its own test examples.
 
     With --against, only compare the site's own journal with a run: what left the site, and the configuration; exit
     code 1 if they differ.
@@ -35,6 +36,8 @@ def audit(
     from fedweave.reports.pages import check_page, write_document
     from fedweave.reports.terminal import screen
     from fedweave.sites.flare import audit as journals
+    from fedweave.sites.flare.folder import RUNS
+    from fedweave.sites.flare.own_results import own_results
 
     if against is not None:
         if out is not None:
@@ -53,7 +56,8 @@ def audit(
     if out is not None:
         sections = []
         for run in account.runs:
-            text = (*journals.describe_requests(run), *([] if run.flows else ["Nothing has left."]))
+            results = own_results(directory / RUNS / run.name)
+            text = (*journals.describe_requests(run), *([] if run.flows else ["Nothing has left."]), *results)
             table = grid([row(flow, delta) for flow in run.flows], _WORDS)
             sections.append(Section(run.heading, text, tuple(journals.refusal_lines(run)), table))
         foot = "From the site's own journals, which hold what left it, not what reached it."
@@ -72,6 +76,8 @@ def audit(
             console.print(f"[red]{plain_text(line)}[/]", highlight=False, soft_wrap=True)
         if run.flows:
             console.print(flow_table(run.flows, 1, delta))
+        for line in own_results(directory / RUNS / run.name):
+            print_line(console, line)
     for line in totals:
         print_line(console, line)
     console.print("added up over runs, or as CSV: fedweave ledger, with the same folder", highlight=False)

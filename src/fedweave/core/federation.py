@@ -118,6 +118,7 @@ class StepInfo:
     apart: bool = False
     columns: int = 0
     addressed: bool = False
+    optional: bool = False  # whether a site may leave out any of the keys
 
     @cached_property
     def message(self) -> "StepInfo":

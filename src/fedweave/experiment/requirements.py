@@ -76,18 +76,6 @@ def settings_alone(f: Configured) -> Unmet:
                 f"evaluation.clients = {config.evaluation.clients}: it is of simulations. Between sites set it to 0, "
                 "which is all.",
             )
-        if config.evaluation.alone is True:
-            yield (
-                "config.alone",
-                "evaluation.alone = true: it is of simulations. Leave it out; each site can run algorithm.name = "
-                "'local' on its own data.",
-            )
-        if config.evaluation.shelf is True:
-            yield (
-                "config.shelf",
-                "evaluation.shelf = true: it is of simulations. Leave it out; each site can compare its own tools on "
-                "its own data.",
-            )
         if config.noise is not None:
             yield (
                 "config.sites",

@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from fedweave.accounts.verdict import TIE, short
 from fedweave.core.text import counted
 from fedweave.core.types import Values
 from fedweave.metrics.selection import (
@@ -32,7 +33,7 @@ from fedweave.metrics.selection import (
     selection_metric_of,
     title_of,
 )
-from fedweave.reports.verdict import TIE, joint_value, short
+from fedweave.reports.verdict import joint_value
 
 Metrics = Mapping[str, float | None]  # of a summary
 

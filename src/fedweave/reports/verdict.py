@@ -1,79 +1,21 @@
 """Does joining pay? The joint model's result beside the best that members reach alone, in one sentence."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
-from typing import NamedTuple
 
+from fedweave.accounts.verdict import Verdict
 from fedweave.core.types import Values
-from fedweave.metrics.selection import ALONE, BEST, SHELF, SHELF_JOINT, lower, rank, selection_metric_of, title_of
+from fedweave.metrics.selection import ALONE, BEST, SHELF, SHELF_JOINT, selection_metric_of
 
 Metrics = Mapping[str, float | None]  # of a summary
 TRAIN_ALONE = ("local", "standalone")  # algorithms; the second for parties with columns of the same nodes
-TIE = 5e-4  # relative difference of two values that a reader sees as the same number
 # {place of a result: what a reader calls it}
 SHELVES = {
     f"{SHELF}/local": "alone, on the shelf",
     f"{SHELF_JOINT}/local": "on the shelf, with joint columns",
     f"{SHELF}/pooled": "on the shelf, all data pooled",
 }
-WITH_MODEL = "with this model"  # alone: the model of the run, which each member trains by itself
-
-
-class Verdict(NamedTuple):
-    """The values that say whether joining pays, each a mean over members on the same test examples.
-
-    metric: the selection metric. joint: of the joint model, in the round that validation chose if there is one. alone:
-    {how: value} of members that do not join. tools: {tool: members whose shelf it is}. pooled: of a shelf on all
-    members' examples together, which nobody has; None if it is not known. round: that of `joint`, where the result of
-    the run is of another one.
-    """
-
-    metric: str
-    joint: float
-    alone: dict[str, float]
-    tools: dict[str, int]
-    pooled: float | None = None
-    round: float | None = None
-
-    @property
-    def strongest(self) -> tuple[str, float]:
-        """How members reach most alone, and that value."""
-        how = max(self.alone, key=lambda how: rank(self.metric, self.alone[how]))
-        return how, self.alone[how]
-
-    @property
-    def gain(self) -> float:
-        """What joining adds to the strongest alone, positive where it is better; 0 for a difference that nobody
-        sees."""
-        _, value = self.strongest
-        if math.isclose(self.joint, value, rel_tol=TIE):
-            return 0.0
-        return rank(self.metric, self.joint) - rank(self.metric, value)
-
-    @property
-    def sentence(self) -> str:
-        """ "AUC, mean over members: joint 0.886, alone 0.861 on the shelf (boosting on own columns), alone 0.822 with
-        this model. Joining pays: 0.025 above the best alone, the shelf." """
-        clauses = [f"joint {short(self.joint)}" + ("" if self.round is None else f" in round {self.round:g}")]
-        for how, value in self.alone.items():
-            detail = f" ({tools_text(self.tools)})" if how == SHELF and self.tools else ""
-            clauses.append(f"alone {short(value)} {_WORDS[how]}{detail}")
-        how, _ = self.strongest
-        best = f"the best alone, {_NOUNS[how]}"
-        side = "below" if (self.gain > 0) == lower(self.metric) else "above"
-        if self.gain == 0:
-            result = f"Joining changes nothing: the same as {best}"
-        elif self.gain > 0:
-            result = f"Joining pays: {short(self.gain)} {side} {best}"
-        else:
-            result = f"Joining does not pay yet: {short(-self.gain)} {side} {best}"
-        return f"{title_of(self.metric)}, mean over members: {', '.join(clauses)}. {result}."
-
-
-_WORDS = {SHELF: "on the shelf", ALONE: WITH_MODEL}
-_NOUNS = {SHELF: "the shelf", ALONE: "this model"}
 
 
 def verdict_of(summary: Values) -> Verdict | None:
@@ -130,23 +72,9 @@ def shelf_tools(summary: Values, which: str = "local") -> dict[str, int]:
     return {str(tool): count for tool, count in tools.items() if isinstance(count, int)}
 
 
-def tools_text(tools: Mapping[str, int]) -> str:
-    """ "boosting on own columns", or "boosting on own columns at 4 of 6, 2 other tools"; "" without tools."""
-    if len(tools) < 2:
-        return "".join(tools)
-    first = max(tools, key=lambda tool: tools[tool])
-    others = f"{len(tools) - 1} other tool{'s' if len(tools) > 2 else ''}"
-    return f"{first} at {tools[first]} of {sum(tools.values())} members, else {others}"
-
-
 def shelf_sentences(summary: Values) -> list[str]:
     """What to know about a run's shelf: what was left out to save time."""
     drawn = (summary.get(SHELF) or {}).get("drawn")
     if not isinstance(drawn, str):
         return []
     return [f"the shelf is smaller than it could be, to save time ({drawn}); set evaluation.shelf = true for all of it"]
-
-
-def short(value: float) -> str:
-    """A value with three decimals; a large one with four digits."""
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.4g}"

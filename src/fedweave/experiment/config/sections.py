@@ -90,13 +90,15 @@ class EvaluationSettings(Judging):
     shelf:    whether to measure what members reach alone with the tools on their shelf, such as gradient boosting
               ("shelf/…" in the summary), and, for all members' examples together, what a pool would: true with up to
               200 trees and 100,000 training examples; "auto" with what takes about ten seconds of one core each, so
-              that fewer examples may be drawn, which the result says. Only for simulations.
-    alone: whether the same model is also trained at each member alone, after the last round, which shows what joining
-              brings ("alone/…" in the summary; `experiment.runs.alone`): with the run's data, splits, seed and learning
-              settings, and early stopping for each member. "auto": in simulations of 2 to 100 members with an algorithm
-              of FedAvg's family (not local, centralized, nor those whose model reads what others sent) whose members
-              have the same model, all data of their own (not external = "exchange") and fresh weights (no init_from).
-              No number of the run changes; its cost is shown separately.
+              that fewer examples may be drawn, which the result says. Between sites there is no pool; each site
+              measures its own at home, and sends what its policy.measures lets leave.
+    alone: whether the same model is also trained at each member alone, after the last round, which shows what
+              joining brings ("alone/…" in the summary; `experiment.runs.alone`): with the run's data, splits, seed
+              and learning settings, and early stopping for each member. "auto": in runs of 2 to 100 members with an
+              algorithm of FedAvg's family (not local, centralized, nor those whose model reads what others sent)
+              whose members have the same model, all data of their own (not external = "exchange") and fresh weights
+              (no init_from). No number of the run changes; its cost is shown separately. Between sites each site
+              trains it at home, which takes about as long as its training in the run, and sends as for `shelf`.
     joint_columns: number of folds, 2 or more, for what members reach that add the joint model's columns to their shelf
               ("shelf_joint/…" in the summary): the run trains so many further runs, each without the labels of one fold
               of the training examples; 0 trains none. Only for simulations.

@@ -3,10 +3,11 @@
 After the last round the algorithm `local` trains on the run's clients, with the run's model, learning settings, data,
 splits and seed. Each member stops where its own validation examples say so, and its result is its test result in the
 round that was best on them. The run's clients have their states back afterwards, and nothing of it is in the ledger.
+A site does the same with its own data (`sites.flare.baselines`), and the ledger has what it sends of the result.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -23,6 +24,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.build import Built
 from fedweave.experiment.config import Config
 from fedweave.experiment.rounds import RoundResult, train
+from fedweave.experiment.runs.saving import Ready
 from fedweave.metrics.measured import GLOBAL, MetricRow, table_of
 from fedweave.metrics.selection import ALONE, METRICS, RMSE_OF_MEAN, VERDICT, Judging, rank, selection_metric_of
 from fedweave.metrics.stopping import Stopping
@@ -48,9 +50,10 @@ _MEASURED = tuple(name for name in METRICS if name != RMSE_OF_MEAN)
 class MemberResult:
     """The round that is best for one member, and its result there.
 
-    round: the round; the last one without validation examples. score: the selection metric on validation examples; None
-    without any. test: {metric: value} on test examples. stopping: `Stopping.update` of these scores. stopped: whether
-    early stopping has ended the member's training.
+    round: the round; the last one without validation examples, 0 where a site keeps it to itself. score: the
+    selection metric on validation examples; None without any, or where a site keeps it. test: {metric: value} on
+    test examples. stopping: `Stopping.update` of these scores. stopped: whether early stopping has ended the
+    member's training.
     """
 
     round: int = 0
@@ -96,7 +99,7 @@ class AloneResult:
         for client, member in self.members.items():
             if member.score is not None:
                 rows.append((round, client, "val", f"{ALONE}/{metric}", member.score))
-            if member.test:
+            if member.test and member.round:
                 rows.append((round, client, "test", f"{ALONE}/round", float(member.round)))
             for name, value in member.test.items():
                 rows.append((round, client, "test", f"{ALONE}/{name}", value))
@@ -118,7 +121,7 @@ def local_of(algorithm: Algorithm) -> Local | None:
     return Local(**settings, parts=parts)
 
 
-def is_wanted(config: Config, built: object) -> bool:
+def is_wanted(config: Config, built: Ready) -> bool:
     """Whether a run trains it (`EvaluationSettings.alone`).
 
     Raises:
@@ -127,26 +130,26 @@ def is_wanted(config: Config, built: object) -> bool:
     setting = config.evaluation.alone
     if setting is False:
         return False
-    obstacle = _obstacle(built)
+    obstacle = _obstacle(config, built)
     if setting is True and obstacle:
         raise ConfigError(
             f"evaluation.alone = true: {obstacle}. Leave it out, and run algorithm.name = 'local' beside this run.",
             code="config.alone",
         )
-    if obstacle or not isinstance(built, Built):
+    if obstacle:
         return False
     receives_columns = config.external == "exchange"
     few = len(built.fed.clients) <= MAX_CLIENTS
     return setting is True or (few and not receives_columns and config.general.init_from is None)
 
 
-def _obstacle(built: object) -> str:
+def _obstacle(config: Config, built: Ready) -> str:
     """Why the same model cannot be trained at each member of a run; "" if it can."""
-    if not isinstance(built, Built) or not isinstance(built.fed.executor, Loop):
+    if isinstance(built, Built) and not isinstance(built.fed.executor, Loop):
         return "the clients are not in this process"
     if len(built.fed.clients) < 2:
         return "there is one client"
-    if built.member_algorithms:
+    if built.member_algorithms if isinstance(built, Built) else config.member_models:
         return "members have models of their own"
     if local_of(built.algorithm) is None:
         return "it is for algorithms of FedAvg's family whose model reads only a client's own data"
@@ -173,7 +176,6 @@ def train_alone(
     if local is None or not isinstance(executor, Loop):
         raise TypeError("this run cannot train it: see `is_wanted`")
     verdict = {name: value for name, value in summary.items() if name.startswith(f"{VERDICT}/")}
-    metric, stopping = selection_metric_of(summary), config.evaluation.stopping
     members = dict[str, MemberResult]()
     began = time.monotonic()
     show(0, general.rounds)
@@ -181,15 +183,34 @@ def train_alone(
         test, dtype = built.fed.test, built.fed.dtype
         fed = LocalEngine(executor, classes=built.fed.classes, dtype=dtype, test=test, seed=general.seed)
         fed.evaluated_clients = built.fed.evaluated_clients
-        rounds = train(local, fed, general.rounds, general.eval_every, summary=verdict, judging=judging)
-        for step in rounds:
-            _add_round(members, step, metric, verdict, stopping)
-            show(step.round, general.rounds)
+        metric = selection_metric_of(summary)
+        for round in rounds_alone(members, local, fed, config, judging, metric, verdict):
+            show(round, general.rounds)
             if stops():
                 return None
-            if members and all(member.stopped for member in members.values()):
-                break
     return AloneResult(members, time.monotonic() - began)
+
+
+def rounds_alone(
+    members: dict[str, MemberResult],
+    local: Local,
+    fed: LocalEngine,
+    config: Config,
+    judging: Judging,
+    metric: str,
+    verdict: Mapping[str, float],
+) -> Iterator[int]:
+    """Train `local` on a federation until all members have stopped; yields the number of each round, once the members'
+    results so far are in `members`.
+
+    metric: the run's selection metric. verdict: the entry of the run's summary that names it, if there is one.
+    """
+    general, stopping = config.general, config.evaluation.stopping
+    for step in train(local, fed, general.rounds, general.eval_every, summary=verdict, judging=judging):
+        _add_round(members, step, metric, verdict, stopping)
+        yield step.round
+        if members and all(member.stopped for member in members.values()):
+            return
 
 
 def _add_round(

@@ -11,7 +11,7 @@ import math
 import resource
 import signal
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -32,7 +32,7 @@ from fedweave.experiment.requirements import check_training_examples
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.experiment.runs import alone
 from fedweave.experiment.runs.alone import SECONDS as ALONE_SECONDS
-from fedweave.experiment.runs.alone import AloneResult, is_wanted, train_alone
+from fedweave.experiment.runs.alone import AloneResult, MemberResult, is_wanted, train_alone
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.data_form import form_of_config, write_form
 from fedweave.experiment.runs.files import (
@@ -73,9 +73,17 @@ from fedweave.experiment.runs.warm import WarmStart, begin, earlier_ledgers
 from fedweave.experiment.shelf import runs as shelves
 from fedweave.experiment.shelf.joint import joint_shelf
 from fedweave.experiment.shelf.pair_scores import link_references
-from fedweave.experiment.shelf.runs import ShelfResult, shelf_of_run
+from fedweave.experiment.shelf.runs import LOCAL, ShelfResult, ShelfValues, shelf_of_run
 from fedweave.metrics.measured import METRICS_SCHEMA, of_tests
-from fedweave.metrics.selection import ALONE, SHELF_JOINT, TARGET_SPREAD, Judging, selection_metric_of
+from fedweave.metrics.selection import (
+    ALONE,
+    SHELF,
+    SHELF_JOINT,
+    TARGET_SPREAD,
+    Judging,
+    positive_of,
+    selection_metric_of,
+)
 from fedweave.partition.scaling import distance_of_targets
 from fedweave.privacy.accountant import bounds
 
@@ -168,6 +176,9 @@ class RunBackend:
 
     build: everything that the run needs. columns: of partition.parquet. extra_metrics: (federation, round) -> further
     rows of metrics.parquet, or None. stop: who may ask it to stop. source: digests that identify its data later.
+    ask_alone: (federation, "shelf" or "alone", last round, selection metric, its class or -1, whether to stop) ->
+    {member: {metric: value}}, where members measure at home what they reach alone (`sites.flare.baselines`); None if it
+    is to stop.
     before: federation -> the clients' states and data after the last whole round, None if they cannot go back to it;
     saved where a round fails. earlier: the directory of the run that `init_from` names.
     """
@@ -179,6 +190,7 @@ class RunBackend:
     source: Callable[[Any], dict[str, str]] = lambda built: digests(built.data)
     before: Callable[[Any], Sites | None] = lambda fed: None
     earlier: Callable[[str], Path] = Path
+    ask_alone: Callable[[Any, str, int, str, int, Callable[[], bool]], Mapping[str, Record] | None] | None = None
 
 
 def run(
@@ -248,8 +260,10 @@ def running(
             try:
                 yield from _train(config, judging, built, files, start, stop, watch, here)
                 peak_memory = _peak_memory()
+                if here.ask_alone is not None:
+                    _add_shelves_at_home(config, built, files, here)
                 if wants_alone:
-                    _add_alone(config, judging, built, files, stop, watch)
+                    _add_alone(config, judging, built, files, stop, watch, here)
                 if config.evaluation.joint_columns and isinstance(built, Built):
                     _add_joint_columns(config, judging, built, files, directory)
             except KeyboardInterrupt as error:
@@ -405,22 +419,65 @@ def _measure_shelf(
     return result or ShelfResult()
 
 
-def _add_alone(config: Config, judging: Judging, built: Built, files: RunFiles, stop: Stop, watch: RunObserver) -> None:
+def _ask_members(
+    kind: str, built: Ready, reached: Checkpoint, here: RunBackend, stops: Callable[[], bool]
+) -> Mapping[str, Record] | None:
+    """What members tell of what they reach alone (`RunBackend.ask_alone`)."""
+    if here.ask_alone is None:
+        return {}
+    metric, positive = selection_metric_of(reached.summary), positive_of(reached.summary)
+    return here.ask_alone(built.fed, kind, reached.round, metric, -1 if positive is None else positive, stops)
+
+
+def _add_shelves_at_home(config: Config, built: Ready, files: RunFiles, here: RunBackend) -> None:
+    """Add what members tell of their shelves to the run's metrics, unless it has that."""
+    reached = files.reached
+    known = any(name.startswith(f"{SHELF}/") for name in reached.summary)
+    if config.evaluation.shelf is False or known:
+        return
+    values = _ask_members(SHELF, built, reached, here, lambda: False) or {}
+    shelf = shelves.result_of(ShelfValues({LOCAL: dict(values)}, {}), SHELF, built.data, 0.0)
+    if shelf.metrics:
+        files.add(pa.concat_tables([of_tests(reached.round, shelf.metrics), shelf.rows(reached.round)]), last=True)
+        files.reach(replace(reached, summary=reached.summary | shelf.metrics))
+        files.save()
+
+
+def _add_alone(
+    config: Config,
+    judging: Judging,
+    built: Ready,
+    files: RunFiles,
+    stop: Stop,
+    watch: RunObserver,
+    here: RunBackend,
+) -> None:
     """Add what each member has without the others to the run's metrics, unless they have it: only a run that was killed
     later is here again."""
     reached = files.reached
     if ALONE_SECONDS in reached.summary:
         return
-    path = shared_file(files.directory, "alone", built, files.source, alone.sharing_settings(config, built))
 
     def stops() -> bool:
         return stop.signal is not None
 
     def measure() -> AloneResult | None:
-        return None if stops() else train_alone(config, built, judging, reached.summary, watch.alone, stops)
+        if stops():
+            return None
+        if isinstance(built, Built):
+            return train_alone(config, built, judging, reached.summary, watch.alone, stops)
+        began, values = time.monotonic(), _ask_members(ALONE, built, reached, here, stops)
+        if values is None:
+            return None
+        members = {client: MemberResult(test=dict(metrics)) for client, metrics in values.items()}
+        return AloneResult(members, time.monotonic() - began)
 
     try:
-        result = measure_once(path, measure, AloneResult.of_record, stops)
+        if isinstance(built, Built):
+            path = shared_file(files.directory, "alone", built, files.source, alone.sharing_settings(config, built))
+            result = measure_once(path, measure, AloneResult.of_record, stops)
+        else:
+            result = measure()
     except FedweaveError as error:
         _LOG.warning("note: the same model could not be trained at each member alone: %s", error)
         return

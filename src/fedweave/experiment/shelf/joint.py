@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedweave.core import random
 from fedweave.core.graph import TRAIN
 from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.core.types import Record
@@ -21,6 +20,7 @@ from fedweave.experiment.shelf.runs import (
     ShelfValues,
     choose_effort,
     examples_of,
+    member_seed,
     result_of,
     savings,
     unscaled,
@@ -65,7 +65,7 @@ def joint_shelf(
         for name, (examples, predicted) in members.items():
             columns = examples.columns | joint_columns(examples, predicted)
             shelf_examples = examples._replace(columns=columns)
-            shelf = fit_shelf(shelf_examples, judge, random.fold_bits(random.root(seed), "shelf", name), effort)
+            shelf = fit_shelf(shelf_examples, judge, member_seed(seed, name), effort)
             if shelf is not None:
                 titles.append(shelf.title)
                 values[name] = values_on_tests(shelf, shelf_examples, judge)

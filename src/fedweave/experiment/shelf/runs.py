@@ -1,4 +1,4 @@
-"""The shelf in a simulated run: each member's own, and the same on all members' examples together."""
+"""The shelf in a run: each member's own and, in a simulation, the same on all members' examples together."""
 
 import math
 import time
@@ -18,18 +18,20 @@ from fedweave.core.types import Record
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.build import Built
 from fedweave.experiment.config import Config
+from fedweave.experiment.runs.saving import Described
 from fedweave.experiment.shelf.columns import columns_of
 from fedweave.experiment.shelf.members import Effort, Examples, Judge, Shelf, fit_shelf, seconds_of, tested
-from fedweave.experiment.shelf.pairs import PairExamples, fit_pair_shelf, pair_examples
+from fedweave.experiment.shelf.pairs import PairExamples, PairShelf, fit_pair_shelf, pair_examples
 from fedweave.metrics.measured import MetricRow, table_of
 from fedweave.metrics.selection import OF_RANKS, SHELF, Judging, metrics_of, positive_class, selection_metric_of
-from fedweave.partition.base import client_ids
+from fedweave.partition.base import Part, client_ids
 from fedweave.partition.client_data import global_test_part, pool_clients, shares
 
 LOCAL, POOLED = "local", "pooled"
 AUTO_SECONDS = 10.0  # of one core, about, that "auto" spends on the members' shelves and on the pooled one
 AUTO_ENTRIES = 1e8  # numbers in all members' columns up to which "auto" makes them
 AUTO_MOLECULES = 1_600  # whose descriptors "auto" computes
+_TOO_LARGE = "left out, because its columns would not fit into memory easily"
 # Sections of an experiment that decide on data, split and what is drawn; of [evaluation] `sharing_settings` adds more.
 _SHARED = ("data", "partition", "noise", "forget", "fold", "seed")
 # From the most to the least that a shelf computes; "auto" takes the first that fits into `AUTO_SECONDS`.
@@ -104,14 +106,14 @@ def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: R
     names = client_ids(len(partition.parts), partition.names)
     evaluated = built.fed.evaluated_clients or names
     judge = Judge(selection_metric_of(metrics), positive_class(judging, metrics), data.outputs)
-    seeds = {name: random.fold_bits(random.root(seed), "shelf", name) for name in (POOLED, *names)}
+    seeds = {name: member_seed(seed, name) for name in (POOLED, *names)}
     raw = unscaled(data)
     parts = zip(names, shares(raw, partition.parts), strict=True)
     if data.links is not None:
         links = {name: pair_examples(share) for name, share in parts}
         result = _of_links(links, evaluated, judge, seeds)
     elif enabled == "auto" and _entries(data) > AUTO_ENTRIES:
-        result = ShelfValues({}, {}, "left out, because its columns would not fit into memory easily")
+        result = ShelfValues({}, {}, _TOO_LARGE)
     else:
         described = enabled is True or data.examples <= AUTO_MOLECULES
         examples = {name: examples_of(share, described) for name, share in parts}
@@ -119,7 +121,60 @@ def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: R
     return result_of(result, SHELF, data, time.process_time() - start)
 
 
-def result_of(result: ShelfValues, place: str, data: Dataset, seconds: float) -> ShelfResult:
+class MemberShelf(NamedTuple):
+    """What one member reaches: the metrics on its test examples, {} for none, and the tool that validation chose.
+    drawn: see `ShelfResult`."""
+
+    values: Record
+    tool: str = ""
+    drawn: str = ""
+
+
+def shelf_of_member(data: Dataset, test: Dataset | None, judge: Judge, seed: int, enabled: bool | str) -> MemberShelf:
+    """The shelf of a member that holds `data`, with `public` as its split, as `shelf_of_run` has it of each member.
+
+    test: the global test set, for a member without test examples of its own. seed: see `member_seed`. enabled: see
+    `shelf_of_run`; "auto" takes about `AUTO_SECONDS` for this member.
+    """
+    if enabled == "auto" and AUTO_SECONDS <= 0:
+        return MemberShelf({})
+    share = _whole(data, np.asarray(data.public))
+    if data.links is not None:
+        member = pair_examples(share)
+        pair_shelf = fit_pair_shelf([member], judge, seed, Effort())
+        values = _pair_values(pair_shelf, member, judge)
+        return MemberShelf(values, "" if pair_shelf is None else pair_shelf.title)
+    if enabled == "auto" and _entries(data) > AUTO_ENTRIES:
+        return MemberShelf({}, drawn=_TOO_LARGE)
+    described = enabled is True or data.examples <= AUTO_MOLECULES
+    examples = examples_of(share, described)
+    tests = examples
+    if not tested(examples) and test is not None:
+        masks = np.zeros((3, test.examples), bool)
+        masks[TEST] = test.has_label if test.public is None else np.asarray(test.public)[TEST]
+        tests = examples_of(_whole(test, masks), described)
+    if not examples.masks[TRAIN].any():
+        return MemberShelf({})
+    effort = choose_effort([examples], judge.outputs, enabled)
+    shelf = None if effort is None else fit_shelf(examples, judge, seed, effort)
+    drawn = savings([examples], effort)
+    if shelf is None:
+        return MemberShelf({}, drawn=drawn)
+    return MemberShelf(values_on_tests(shelf, tests, judge), shelf.title, drawn)
+
+
+def member_seed(seed: int, name: str) -> int:
+    """The seed of a member's shelf. seed: of the run. name: of the member, or `POOLED`."""
+    return random.fold_bits(random.root(seed), "shelf", name)
+
+
+def _whole(data: Dataset, masks: np.ndarray) -> Dataset:
+    """All of a holder's data in the form of a share (`partition.client_data.shares`). masks: bool [3, e], its split."""
+    [share] = shares(unscaled(data), [Part.of(data, np.arange(data.examples), masks)])
+    return share
+
+
+def result_of(result: ShelfValues, place: str, data: Described, seconds: float) -> ShelfResult:
     """The means over members of what shelves reach, for a summary. place: "shelf" or "shelf_joint"."""
     summary, members = dict[str, float](), dict[str, dict[str, float]]()
     for which, of_members in result.values.items():
@@ -157,11 +212,17 @@ def _of_links(
             shelf = pooled
             if which == LOCAL:
                 shelf = fit_pair_shelf([members[name]], judge, seeds[name], Effort())
-            pairs = {} if shelf is None else shelf.values(members[name], judge, TEST)
-            if shelf is not None and pairs:
-                values[which][name] = judge.values_of(pairs)
+            member_values = _pair_values(shelf, members[name], judge)
+            if shelf is not None and member_values:
+                values[which][name] = member_values
                 titles[which].append(shelf.title)
     return ShelfValues(values, {LOCAL: titles[LOCAL], POOLED: titles[POOLED][:1]})
+
+
+def _pair_values(shelf: PairShelf | None, member: PairExamples, judge: Judge) -> Record:
+    """All metrics of a shelf on a member's test links; {} without either."""
+    pairs = {} if shelf is None else shelf.values(member, judge, TEST)
+    return judge.values_of(pairs) if pairs else {}
 
 
 def _of_examples(

@@ -192,6 +192,7 @@ class PartyData:
             common = self.meeting.rows(message["common"].tolist())
             rows = np.array(sorted(common, key=lambda row: self.data.ids[row]), np.int64)
             data = restrict(data, rows)
+        tables = data
         data = replace(data, x=normalize(compact(data.x), self.scaling, self.path.name))
         graph, version = graph_of(data, message["width"], dtype), LabelVersion.of(self.data, rows)
         # The same masks at every party, also where a party has labels for only some of the nodes.
@@ -199,7 +200,7 @@ class PartyData:
         masks[:, : data.nodes] = torch.from_numpy(np.asarray(data.public, bool))
         graph = graph._replace(masks=masks)
         unaligned = self.data.nodes - len(rows)
-        return Holdings(graph, None, replace(data, columns=()), version=version, unaligned=unaligned)
+        return Holdings(graph, None, replace(data, columns=()), version=version, tables=tables, unaligned=unaligned)
 
     def marks(self, common: Dataset) -> Record:
         """`holdings.marks` of the common nodes; also these, if features are scaled over them."""

@@ -1,7 +1,7 @@
 """A `Federation` whose clients are sites at the other end of a link."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import torch
@@ -12,8 +12,8 @@ from fedweave.core.graph import Graph
 from fedweave.core.ledger import Ledger, line
 from fedweave.core.ledger_columns import Entry
 from fedweave.core.replies import Replies
-from fedweave.core.tree import Tree
-from fedweave.core.types import PREDICTION, SETUP, Record
+from fedweave.core.tree import Tree, leaves
+from fedweave.core.types import EVALUATION, PREDICTION, SETUP, Record
 from fedweave.datasets.external import EXCHANGE
 from fedweave.engines.calls import Keys, check_quorum, sources
 from fedweave.engines.engine import ServerEngine
@@ -21,10 +21,10 @@ from fedweave.engines.messages import Messages
 from fedweave.engines.resend import LastSent
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
-from fedweave.metrics.selection import Flagging
+from fedweave.metrics.selection import METRICS, Flagging
 from fedweave.partition.external import ADD, SUMS, TOTALS
 from fedweave.privacy import union
-from fedweave.sites.flare import entities, exchange
+from fedweave.sites.flare import baselines, entities, exchange
 from fedweave.sites.flare.agreement import invalid_counts, unusual_forms
 from fedweave.sites.flare.alignment import BLINDING, MEETING, meet
 from fedweave.sites.flare.chain import Heads, behind, heads_in
@@ -34,6 +34,7 @@ from fedweave.sites.flare.inspection import Inspector, SiteFaults
 from fedweave.sites.flare.joining import FLAGS, JOINING, max_lengths, without
 from fedweave.sites.flare.peers import (
     REPEATED,
+    UNFINISHED,
     WRITTEN,
     DataVersions,
     Receipt,
@@ -42,6 +43,7 @@ from fedweave.sites.flare.peers import (
     read_note,
     resend_info,
 )
+from fedweave.sites.flare.policy import SCORES
 from fedweave.sites.flare.requests import PROTOCOL, Link, encode_messages, pin, versions
 from fedweave.sites.flare.scores import as_arrived, read_scoring
 from fedweave.sites.flare.sums import NO_KEYS, Sums
@@ -180,6 +182,40 @@ class Flare(ServerEngine):
             replies = self._exclude(replies, invalid_counts(replies))
         check_quorum(name.strip("()"), self._quorum, len(self.clients), replies.missing, self._fixed)
         return replies
+
+    def ask_alone(
+        self, kind: str, round: int, metric: str, positive: int, stops: Callable[[], bool] = lambda: False
+    ) -> dict[str, dict[str, float]] | None:
+        """{site: {metric: value}} of what sites reach alone and let leave (`baselines`), "shelf" or "alone"; None if it
+        is to stop before all have answered. Sites that train longer than a request takes are asked again.
+
+        round: the run's last one. metric, positive: the run's selection metric, and the number of the class that it
+        describes, -1 for none. stops: asked after each request.
+        """
+        if self.round != round:  # of a run that an earlier job has trained
+            self.begin(round)
+        self.ledger.purpose = EVALUATION
+        request = {"kind": kind, "pin": self._pin, "round": round, "metric": metric, "positive": positive}
+        results, waiting = dict[str, dict[str, float]](), self._reachable(self.clients)
+        for _ in range(self.rounds + 1):  # a site that is asked again has trained a round or more
+            if not waiting:
+                break
+            sent: dict[str, Tree] = {site: {} for site in waiting}
+            blobs = encode_messages(sent)
+            replies, notes = self._call(f"({kind})", baselines.INFO[kind], request, blobs, sent, waiting)
+            waiting = []
+            for site in replies.clients:
+                if read_note(notes[site]).get(UNFINISHED) is True:
+                    waiting.append(site)
+                    continue
+                results[site] = {}
+                for path, value in leaves(replies[site]):
+                    name = path.removeprefix(f"{SCORES}/{kind}/")
+                    if name in METRICS and isinstance(value, float):
+                        results[site][name] = value
+            if waiting and stops():
+                return None
+        return {site: metrics for site, metrics in results.items() if metrics}
 
     def _early_sum(
         self, step: str, info: StepInfo, key: str, message: Tree, sites: Sequence[str], more: Record

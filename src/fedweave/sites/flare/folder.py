@@ -19,6 +19,7 @@ from fedweave.errors import ConfigError
 
 SITE_FILE = "site.toml"  # in a site's folder
 SERVER_FILE = "server.toml"  # in the server's, if its owner has written one
+RUNS = "runs"  # in both: a folder for each run
 LOG = "fedweave.log"  # in either
 LOG_FORMAT = "FEDWEAVE_LOG_FORMAT"  # the variable of the environment: "text" or "json"
 SITE_LOGGER = "fedweave.site."  # what the name of a site's logger begins with

@@ -28,10 +28,9 @@ from fedweave.models.edge_settings import add_ports, fit_to_edges, has_ports
 from fedweave.partition.forgetting import names_of
 from fedweave.privacy.attacks import Separation
 from fedweave.sites.flare.accounts import DATA, Accounts, Exclusion
-from fedweave.sites.flare.folder import SITE_FILE, private_folder
+from fedweave.sites.flare.folder import RUNS, SITE_FILE, private_folder
 from fedweave.sites.flare.holdings import Forgotten, exclusion_of
 from fedweave.sites.flare.journal import journals, read_journal
-from fedweave.sites.flare.participation import RUNS
 from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.site_data import common_test, training_graph
 

@@ -69,8 +69,9 @@ class Holdings:
     kinds: names of node labels, edge labels and categories (`kinds_of`). version: the version of its labels, if noise
     may be drawn on them. whole: the data with features not scaled, if an exchange will add columns
     (`exchange.Exchange`). form: of the training data; None of a party's.
-    unaligned: number of a party's nodes that not all parties have, and that the graph leaves out. forgotten: what
-    `site.toml` lists to leave out, of what the data has. pairs: the file of pairs of nodes to predict, for links.
+    tables: the data before the site scales any of it. unaligned: number of a party's nodes that not all parties have,
+    and that the graph leaves out. forgotten: what `site.toml` lists to leave out, of what the data has. pairs: the
+    file of pairs of nodes to predict, for links.
     """
 
     graph: Graph
@@ -80,6 +81,7 @@ class Holdings:
     version: LabelVersion | None = None
     whole: Dataset | None = None
     form: DataForm | None = None
+    tables: Dataset | None = None
     unaligned: int = 0
     pairs: Path | None = None
     forgotten: "Forgotten | None" = None
@@ -145,16 +147,17 @@ def hold(site: SiteData, folder: Path, config: Config, training_form: DataForm |
     """
     dtype, model = DTYPES[config.engine.values["dtype"]], config.model.make()
     links = None if config.links is None else replace(config.links, seed=config.general.seed)
-    data, unscaled = site_graph(site, folder, training_form, links)
+    data, unscaled, tables = site_graph(site, folder, training_form, links)
     if config.learned:
-        data, unscaled = with_node_columns(data), with_node_columns(unscaled)
+        data, unscaled, tables = (with_node_columns(one) for one in (data, unscaled, tables))
     form, whole = training_form or form_at(site, unscaled), unscaled if site.external == EXCHANGE else None
     data = add_ports(data, fit_to_edges(model, data.edge_attrs))
     test = common_test(site, folder, data.features, dtype, has_ports(model))
     pairs = None if site.pairs is None else folder / site.pairs
     graph, forgotten = graph_of(data, data.features, dtype), Forgotten.of(site, folder)
     version = LabelVersion.of(data, np.arange(data.examples)) if forgotten is None else forgotten.version
-    return Holdings(graph, test, data, kinds_of(site), version, whole, form, pairs=pairs, forgotten=forgotten)
+    kinds = kinds_of(site)
+    return Holdings(graph, test, data, kinds, version, whole, form, tables, pairs=pairs, forgotten=forgotten)
 
 
 def marks(data: Dataset, scaling: str) -> Record:

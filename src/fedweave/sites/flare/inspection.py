@@ -150,6 +150,8 @@ def _largest(tree: Tree, info: StepInfo) -> dict[str, float]:
 
 
 def _structure(tree: Tree, info: StepInfo) -> Structure:
+    if info.optional:  # each site decides what it leaves out
+        return ()
     nodes = {path for path, _ in leaves(tree) if path.split("/")[0] in info.per_node}
     return tuple((path, _form(leaf, info.ragged, path in nodes)) for path, leaf in leaves(tree))
 

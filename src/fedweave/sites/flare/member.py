@@ -16,7 +16,7 @@ from fedweave.core import random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.federation import Declaration, Sends, StepInfo, step_info
 from fedweave.core.tree import Tree, decode, encode, leaves, to
-from fedweave.core.types import PREDICTION, SETUP, TRAINING
+from fedweave.core.types import EVALUATION, PREDICTION, SETUP, TRAINING
 from fedweave.engines.calls import check_declared, check_way, of_client
 from fedweave.engines.devices import CPU, choose_device
 from fedweave.engines.steps import carry_out, find_step
@@ -27,6 +27,8 @@ from fedweave.partition.external import columns_to_send
 from fedweave.sites.flare.accounts import CallLog
 from fedweave.sites.flare.admission import admit, check_exchange, check_forget, check_sites, check_task
 from fedweave.sites.flare.alignment import MEETING, PartyData, read_party_data
+from fedweave.sites.flare.baselines import INFO as INFO_ALONE
+from fedweave.sites.flare.baselines import Baselines
 from fedweave.sites.flare.chain import report_heads
 from fedweave.sites.flare.entities import COUNTING, ENTITIES, NUMBERED, Entities
 from fedweave.sites.flare.entities import INFO as UNITING
@@ -38,8 +40,8 @@ from fedweave.sites.flare.holdings import Holdings, exclusion_of, hold, marks
 from fedweave.sites.flare.joining import FORM, JOINING, describe, private_fields, site_lengths, withhold
 from fedweave.sites.flare.machine import read_about
 from fedweave.sites.flare.participation import EARLY_SUMS, Participation
-from fedweave.sites.flare.peers import REPEATED, SUM_OF, WRITTEN, Post, Receipt, resend_info
-from fedweave.sites.flare.policy import PolicyViolation, check_calls, check_reply, min_exchange_nodes
+from fedweave.sites.flare.peers import REPEATED, SUM_OF, UNFINISHED, WRITTEN, Post, Receipt, resend_info
+from fedweave.sites.flare.policy import SCORES, PolicyViolation, check_calls, check_reply, min_exchange_nodes
 from fedweave.sites.flare.policy_changes import PolicyFile
 from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.predicted import (
@@ -58,6 +60,7 @@ from fedweave.sites.flare.requests import (
     Agree,
     Answer,
     Join,
+    Measure,
     Open,
     Request,
     StepRequest,
@@ -89,8 +92,10 @@ class Member:
         self._post, self._lock = post, threading.Lock()
         self._job: Participation | None = None
         self._joined, self._stopped = False, ""
+        self._measured = set[str]()
         self._states: StateFile | None = None
         self._flags = read_flags({})
+        self._baselines: Baselines | None = None
         self._calls = CallLog(name, submitter)
         self._log = self._calls.log
 
@@ -168,6 +173,8 @@ class Member:
             return self._prepare(self._job, request, message), ""
         if isinstance(request, Add):
             return self._add(self._job, request, message)
+        if isinstance(request, Measure):
+            return self._measure(self._job, request)
         if not isinstance(request, StepRequest):
             return self._report(request.round, *prepare(self._job, request, message, self._log)), ""
         return self._step(request, message)
@@ -213,6 +220,7 @@ class Member:
             self._log.warning(text, ledger, lines, extra=more)
         self._flags = read_flags(decode(blob, job.limit)) if request.predict and blob else None
         job.go_back()
+        self._baselines = Baselines(job, self._log)
         if isinstance(holdings, PartyData):  # it finds the common nodes before it describes its data
             return self._report(request.round, JOIN, withhold(holdings.greeting(), private_fields(rules)), MEETING)
         return self._join_with_data(job, request, data, holdings)
@@ -273,6 +281,27 @@ class Member:
         reply = job.masking.mask_reply(request, info, digest, reply)
         return self._send(request.round, f"({request.step})", reply, info), json.dumps({SUM_OF: digest})
 
+    def _measure(self, job: Participation, request: Measure) -> tuple[bytes, str]:
+        """Measure what the site reaches alone, and send what the policy lets leave of it."""
+        if self._baselines is None or not job.ready or job.request.predict or request.kind in self._measured:
+            raise CallRefused(f"{request.kind} is measured once, in a job that trains")
+        job.ledger.purpose = EVALUATION
+        metrics, unfinished = self._baselines.measure(request)
+        if unfinished:
+            return encode({}), json.dumps({UNFINISHED: True})
+        self._measured.add(request.kind)
+        if not metrics:
+            return encode({}), ""
+        try:
+            reply: Tree = {SCORES: {request.kind: metrics}}
+            blob = self._send(request.round, f"({request.kind})", reply, INFO_ALONE[request.kind])
+        except PolicyViolation as error:  # the run goes on without it
+            more = fields("kept-back", run=job.run, what=request.kind)
+            self._log.info("what the site reaches alone (%s) does not leave: %s", request.kind, error, extra=more)
+            return encode({}), ""
+        self._baselines.note_sent(request.kind, metrics)
+        return blob, ""
+
     def _report(self, round: int, name: str, reply: Tree, sends: Declaration) -> bytes:
         """Send a report about the site's data, from which the caller has removed what the policy denies."""
         if self._job is None:
@@ -290,8 +319,8 @@ class Member:
     def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:
         """Run a step; returns the reply to the server and the note with it."""
         # 1. May the site answer this request now?
-        job = self._job
-        if job is None or not job.ready or not isinstance(job.holdings, Holdings):
+        job, baselines = self._job, self._baselines
+        if job is None or baselines is None or not job.ready or not isinstance(job.holdings, Holdings):
             raise CallRefused(f"{describe_request(request)} was asked for before the site had joined the job")
         step = find_step(job.algorithm, request.step)
         info = step_info(step)
@@ -328,6 +357,7 @@ class Member:
             job.noised.keep(name, reply, client.state)
         if job.request.predict and reply and not capabilities(job.config.algorithm.kind).predicts:
             raise CallRefused(f"{describe_request(request)}: where a finished run's models predict, nothing is sent")
+        plain = reply if scoring.epsilon is None and not info.sums else None
         # 4. The form in which the reply may leave, and what is noted with it.
         reply, info, facts = scoring.prepare(reply, info, job.classes)
         info = with_fingerprints(request.step, info, reply, client.state | draws)
@@ -354,7 +384,8 @@ class Member:
             facts[WRITTEN] = True
         if local_client is not None:  # the same step once more, for the site alone: nothing of it is sent
             score_alone = partial(run, local_client, to(message | received | {KEEP: 1}, job.device))
-            keep_model(job, self._name, score_alone, local_client, self._log)
+            w = keep_model(job, self._name, score_alone, local_client, self._log)
+            baselines.note_joint(plain, w)
         job.memory.keep(client.state, digest, info)
         return sent, note or json.dumps(facts)
 

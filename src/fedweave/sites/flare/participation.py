@@ -35,7 +35,7 @@ from fedweave.sites.flare.entities import INFO as UNITING
 from fedweave.sites.flare.entities import UNITE, Entities
 from fedweave.sites.flare.exchange import INFO as SHARING
 from fedweave.sites.flare.exchange import Exchange
-from fedweave.sites.flare.folder import private_folder
+from fedweave.sites.flare.folder import RUNS, private_folder
 from fedweave.sites.flare.foresight import (
     check_declared,
     conditions,
@@ -57,7 +57,7 @@ from fedweave.sites.flare.requests import Agree, Join, Open, StepRequest, pin, r
 from fedweave.sites.flare.scores import AS_THEY_ARE, Scoring, scoring_of, scoring_steps
 from fedweave.sites.flare.sitefile import Rules
 
-RUNS, MARKS = "runs", "marks.json"
+MARKS = "marks.json"
 EARLY_SUMS = {ADD: SHARING, UNITE: UNITING}  # the secure aggregations before the first step
 # The limit in bytes of a message with its sparse leaves filled in, even if the server's `engine.reply_mb` is larger.
 MAX_FILLED = 1 << 30
@@ -378,6 +378,14 @@ class Participation:
     def scoring_of(self, step: Step) -> Scoring:
         """How the scores of a step leave the site; unchanged for a step without scores."""
         return self._scoring if step.__name__ in self._scores else AS_THEY_ARE
+
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The measures that may leave with scores of this site only; () if its scores leave in sums, rounded, or of
+        drawn labels."""
+        if self._calls is None or any(step_info(step).sums for step in scoring_steps(self._calls)):
+            return ()
+        return self._scoring.measures_for(sums=False)
 
     def ends_with(self, step: Step) -> bool:
         """Whether `step`, the last admitted one, evaluates a model with which the run may end."""

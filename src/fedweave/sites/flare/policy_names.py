@@ -13,6 +13,7 @@ from fedweave.core.federation import step_name
 from fedweave.errors import ConfigError
 from fedweave.experiment.config import registry
 from fedweave.experiment.config.toml import check_name, nearest
+from fedweave.metrics.selection import ALONE, SHELF
 from fedweave.partition.external import ADDING
 from fedweave.sites.flare.alignment import MEETING
 from fedweave.sites.flare.entities import COUNTING, UNITING
@@ -98,7 +99,7 @@ def _unknown(key: str) -> str:
         heads = sorted({sent.split("/")[0] for sent in reply_fields()})
         return f"no algorithm sends {key!r}; they send {', '.join(heads)}.{nearest(key, heads)}"
     head, below, name = key.partition("/")
-    if below and head in COUNTED and name.split("/")[0] not in BELOW_SCORES:
+    if below and head in COUNTED and name.split("/")[0] not in (*BELOW_SCORES, SHELF, ALONE):
         known_names = ", ".join(BELOW_SCORES)
         return f"no algorithm sends {key!r}; below {head} there are {known_names}.{nearest(name, BELOW_SCORES)}"
     return ""
@@ -107,9 +108,9 @@ def _unknown(key: str) -> str:
 @cache
 def step_names() -> tuple[str, ...]:
     """The names that `policy.calls` may have: every step, with and without the name of its algorithm or part, and the
-    requests before the first step."""
+    requests before the first step and after the last."""
     steps = set(map(step_name, all_steps()))
-    jobs = ("join", "blind", "align", "pad", "match", "exchange", "take", "unite")
+    jobs = ("join", "blind", "align", "pad", "match", "exchange", "take", "unite", SHELF, ALONE)
     return (*jobs, *sorted({*steps, *(name.rpartition(".")[2] for name in steps)}))
 
 

@@ -32,10 +32,10 @@ from fedweave.experiment.runs.new_data import InputFormat
 from fedweave.experiment.runs.outputs import Predicted, probabilities
 from fedweave.metrics.ranking import by_validation
 from fedweave.metrics.selection import OF_POSITIVE, Flagging, Judging
-from fedweave.sites.flare.folder import fields
+from fedweave.sites.flare.folder import RUNS, fields
 from fedweave.sites.flare.holdings import Holdings
 from fedweave.sites.flare.joining import FLAGS
-from fedweave.sites.flare.participation import RUNS, Participation
+from fedweave.sites.flare.participation import Participation
 from fedweave.sites.flare.policy_names import read_checked
 from fedweave.sites.flare.requests import Join, mendable
 from fedweave.sites.flare.site_data import form_at, load_tables, load_unscaled
@@ -120,21 +120,23 @@ def write_predictions(
     return True
 
 
-def keep_model(job: Participation, site: str, score: Callable[[], object], client: Client, log: logging.Logger) -> None:
+def keep_model(
+    job: Participation, site: str, score: Callable[[], object], client: Client, log: logging.Logger
+) -> Tree | None:
     """Write a scorer with the model of a run's last evaluation for the owner, so that the site can score on its own.
     `score` leaves the model in the state of `client`. The threshold is from the site's own validation examples. If no
-    scorer can be written, the log states why and the run continues."""
+    scorer can be written, the log states why and the run continues. Returns the model; None without one."""
     data = job.holdings.data
-    if data.links is not None:
-        return
+    w: Tree | None = None
     try:
         score()
         w = to(client.state, CPU).get("model")
-        if w is not None:
+        if w is not None and data.links is None:
             p = probabilities(deployable(job.algorithm).net, w, job.graph)
             _keep_scorer(job, site, w, local_flagging(job.config.evaluation, data, p), log)
     except FedweaveError as error:
         log.info("no %s is written: %s", SCORER, error, extra=fields("no-scorer", run=job.run, code=error.code))
+    return w
 
 
 def _keep_scorer(job: Participation, site: str, w: Tree, flags: Flagging | None, log: logging.Logger) -> None:

@@ -53,7 +53,9 @@ def prepare(
         note_form(job.request, job.folder, form_at(exchange.site, raw))
         dataset = with_scaled_nodes(raw, exchange.scaling)
         job.exchange = None
-        job.take_up(replace(holdings, graph=graph_of(dataset, dataset.features, job.dtype), data=dataset, whole=None))
+        graph = graph_of(dataset, dataset.features, job.dtype)
+        tables = None if holdings.tables is None else replace(holdings.tables, x=raw.x)
+        job.take_up(replace(holdings, graph=graph, data=dataset, whole=None, tables=tables))
     return f"({request.kind})", {}, {}
 
 

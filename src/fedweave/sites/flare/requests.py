@@ -63,7 +63,7 @@ def encode_messages(sent: Mapping[str, Tree]) -> dict[str, bytes]:
 
 # The number of the protocol between a server and its sites. A release has the number of an earlier one only if
 # requests, answers, settings with their defaults, and what every step does and sends are the same.
-PROTOCOL = 1
+PROTOCOL = 2
 
 ADMIN, SERVER, AUTHORITY = "admin", "server", "authority"
 RESERVED = RESERVED_CLIENTS | {
@@ -206,7 +206,21 @@ class Add:
     predict: bool = False
 
 
-Request: TypeAlias = Join | Blind | Settle | Add | StepRequest | Agree | Open
+@dataclass(frozen=True)
+class Measure:
+    """Measure, after the last round, what the site reaches alone: with the tools on its shelf, or with the run's model.
+
+    metric, positive: the run's selection metric, and the number of the class that it describes, -1 for none.
+    """
+
+    kind: Literal["shelf", "alone"]
+    pin: str
+    round: _Count
+    metric: _Name
+    positive: _Mark
+
+
+Request: TypeAlias = Join | Blind | Settle | Add | StepRequest | Agree | Open | Measure
 _REQUEST: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 
 

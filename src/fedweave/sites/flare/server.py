@@ -49,10 +49,9 @@ from fedweave.sites.flare.agreement import (
 from fedweave.sites.flare.alignment import max_features
 from fedweave.sites.flare.chain import HEADS, Heads
 from fedweave.sites.flare.federation import Flare
-from fedweave.sites.flare.folder import LOG, fields, log_to
+from fedweave.sites.flare.folder import LOG, RUNS, fields, log_to
 from fedweave.sites.flare.journal import Journal, journal_path
 from fedweave.sites.flare.link import CollabLink
-from fedweave.sites.flare.participation import RUNS
 from fedweave.sites.flare.predicted import check_written, note_unscored, predicting_sites
 from fedweave.sites.flare.requests import Link, mendable
 from fedweave.sites.flare.states import State, StateFile
@@ -110,7 +109,7 @@ class Progress:
         self.recent = [*self.recent, entry][-RECENT:]
 
     def alone(self, done: int, rounds: int) -> None:
-        """Do nothing: sites train it themselves."""
+        """Do nothing: after a run's last round its job is still running."""
 
     def stopping(self, number: int) -> None:
         """Do nothing: the job finishes its round."""
@@ -310,6 +309,7 @@ def backend(build: Callable[[Config], Joined], stop: Stop, root: Path = Path()) 
         source=lambda built: {},
         before=Flare.before_round,
         earlier=earlier,
+        ask_alone=Flare.ask_alone,
     )
 
 

@@ -42,10 +42,12 @@ Source = TypeVar("Source", bound=CommonSettings | Triples)
 
 
 class SiteGraph(NamedTuple):
-    """A site's data as models read it, and `unscaled`, without the scaling of nodes' features."""
+    """A site's data as models read it; `unscaled`, without the scaling of nodes' features; and `tables`, also without
+    the site's own scaling of edges' features ("auto")."""
 
     data: Dataset
     unscaled: Dataset
+    tables: Dataset
 
 
 def training_graph(site: SiteData, folder: Path, links: Links | None = None) -> Dataset:
@@ -56,7 +58,7 @@ def training_graph(site: SiteData, folder: Path, links: Links | None = None) -> 
 def site_graph(
     site: SiteData, folder: Path, training_form: DataForm | None = None, links: Links | None = None
 ) -> SiteGraph:
-    """The graph, or the small graphs, that a site trains on, before and after the scaling of nodes' features.
+    """The graph, or the small graphs, that a site trains on, before and after its scaling.
 
     training_form: see `hold`. links: the experiment's settings of link prediction, if links are predicted.
     """
@@ -67,9 +69,9 @@ def site_graph(
             f"data.split = {HASH!r}: only parties of vertical runs and link prediction support it. Give a column "
             "split, or set train_until and val_until."
         )
-    data, unscaled = _graph(path, site, folder, links, training_form)
-    check_split(path, data)
-    return SiteGraph(with_local_units(path, data), with_local_units(path, unscaled))
+    graph = _graph(path, site, folder, links, training_form)
+    check_split(path, graph.data)
+    return SiteGraph(*(with_local_units(path, data) for data in graph))
 
 
 def load_unscaled(site: SiteData, folder: Path) -> Dataset:
@@ -185,10 +187,10 @@ def _graph(
         check_inside(data)
     if not data.node_names and site.external == EXCHANGE:
         refuse(path, "its nodes have no ids, by which other sites could know them", "Give ids, or take tables.")
-    unscaled = with_external_columns(data, site.external)
+    unscaled = tables = with_external_columns(data, site.external)
     if late:
-        unscaled = with_scaled_edges(unscaled, edges, training_end(unscaled))
-    return SiteGraph(with_scaled_nodes(unscaled, nodes_scaling(site, training_form)), unscaled)
+        unscaled = with_scaled_edges(tables, edges, training_end(tables))
+    return SiteGraph(with_scaled_nodes(unscaled, nodes_scaling(site, training_form)), unscaled, tables)
 
 
 def nodes_scaling(site: SiteData, training_form: DataForm | None) -> Record:
@@ -280,14 +282,19 @@ def global_test(path: Path, site: SiteData, dtype: torch.dtype, use: int = TEST,
     use: the mask of every labeled example if the data has no split. ports: whether models read ports of its edges.
     If the sites compute columns from edges between sites, the test data must have these columns already, scaled.
     """
-    site = replace(site, train_until=None, val_until=None, forget=None)
-    data = read_graph(path, site if site.external == REFUSE else replace(site, external="refuse", normalize="none"))
+    data = global_test_data(path, site).data
     masks = np.zeros((3, data.examples), bool)
     masks[use] = data.has_label
     masks = masks if data.public is None else data.public
     attributes = None if data.edge_attrs is None else data.edge_attrs._replace(ports=ports)
     more = data.sensitive, dtype, None, data.graph_of
     return make_graph(data.x, data.edges, data.y, masks, *more, edge_attrs=attributes, scale=data.target_scale)
+
+
+def global_test_data(path: Path, site: SiteData) -> SiteGraph:
+    """The global test data at `path`, without a split by time; nothing of it is forgotten."""
+    site = replace(site, train_until=None, val_until=None, forget=None)
+    return _graph(path, site if site.external == REFUSE else replace(site, external="refuse", normalize="none"))
 
 
 def common_test(site: SiteData, folder: Path, features: int, dtype: torch.dtype, ports: bool = False) -> Graph | None:

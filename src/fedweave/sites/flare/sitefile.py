@@ -213,7 +213,8 @@ class Rules:
                 class or group, and the number of examples of each class when the site joins; "ranks" are MRR, hits and
                 lists of items of links; all others are losses and measures of the order of examples. From one of these,
                 a server that chooses the scored models can read dozens of labels. In a secure aggregation, counts leave
-                in any case; "histogram", the number of examples with each score, leaves only there.
+                in any case; "histogram", the number of examples with each score, leaves only there. After the last
+                round the same measures leave of what the site reaches alone (`baselines`), none if this is empty.
     score_epsilon: ε of a randomized response that draws the labels for scores once for good; only hits leave then,
                 corrected for the bias of the draw, and none of models that the client has trained on other labels.
     true_labels: whether scores may use the true labels if the algorithm itself trains only on drawn ones.

@@ -36,9 +36,8 @@ from fedweave.experiment.runs.files import (
 from fedweave.experiment.runs.resuming import check_replaceable, examine, recover, replacing
 from fedweave.experiment.runs.trained import finished_config, load_checkpoint, saved_round
 from fedweave.sites.flare.admin import ABORTED, Admin, ServerAway
-from fedweave.sites.flare.folder import LOG
+from fedweave.sites.flare.folder import LOG, RUNS
 from fedweave.sites.flare.link import ABSENT
-from fedweave.sites.flare.participation import RUNS
 from fedweave.sites.flare.predicted import predicting_sites
 from fedweave.sites.flare.provision import is_name
 from fedweave.sites.flare.requests import ADMIN, SERVER

@@ -13,6 +13,7 @@ from fedweave.core.text import counted, printable
 from fedweave.core.types import Record
 from fedweave.errors import FedweaveError, UserError
 from fedweave.metrics.selection import headline
+from fedweave.sites.flare.own_results import last_verdict
 from fedweave.sites.flare.requests import ADMIN, SERVER
 from fedweave.sites.operation.certificates import lasts
 from fedweave.sites.operation.processes import local_processes
@@ -173,8 +174,10 @@ def standing(directory: Path, project: Project, seconds: float = SECONDS) -> Sta
     for site in project.sites:
         light, words = lights.of(site)
         missing = f"not in the run: {printable(str(lost[site]))}" if site in lost else ""
+        verdict = last_verdict(directory / site) if site in here else None
+        results = "" if verdict is None else f"its last run: {verdict.sentence.rstrip('.')}"
         barrier = rejection(directory / site, project) if light == AWAY and site in here else ""
-        members[site] = of(site, light, words, missing, barrier)
+        members[site] = of(site, light, words, missing, barrier, results)
     return Status(members, now, lights.mistake)
 
 
