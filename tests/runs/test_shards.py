@@ -10,18 +10,23 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from torch import float32
 
 from fedweave.contract.subject import distance, everything
 from fedweave.core.edge_attributes import ROWS, EdgeAttributes
-from fedweave.datasets import Dataset, shards
+from fedweave.core.model import init
+from fedweave.core.random import key
+from fedweave.datasets import Dataset, load, shards
 from fedweave.datasets.contents import digests
 from fedweave.datasets.shards import MANIFEST, VERSION, ShardFolder
-from fedweave.experiment.build import build
+from fedweave.engines.sharded import pack
+from fedweave.experiment.build import build, worker
 from fedweave.experiment.config import resolve
 from fedweave.experiment.loading import load_data
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.sharding import write_shards
+from fedweave.partition import ShardClients
 from fedweave.partition.client_data import shares
 from fedweave.python.training import Silent
 from tests import commands
@@ -168,11 +173,9 @@ def test_the_files_of_a_run_from_shards_are_those_of_its_source(tmp_path: Path) 
     for file in ("metrics.parquet", "columns.parquet", "partition.parquet"):
         one, other = (pq.read_table(tmp_path / name / file) for name in ("source", "again"))
         assert one.equals(other), file
-    for key in ("metrics", "dataset", "classes", "features", "clients"):
-        one, other = (
-            json.loads((tmp_path / name / "summary.json").read_text()).get(key) for name in ("source", "again")
-        )
-        assert one.get(key) == other.get(key), key
+    for entry in ("metrics", "dataset", "classes", "features", "clients"):
+        one, other = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("source", "again"))
+        assert one.get(entry) == other.get(entry), entry
 
 
 def test_settings_of_the_source_are_the_defaults_and_may_differ(tmp_path: Path) -> None:
@@ -182,6 +185,17 @@ def test_settings_of_the_source_are_the_defaults_and_may_differ(tmp_path: Path) 
     other = document | {"data": document["data"] | {"normalize": "minmax"}}
     found, _ = results(sharded(document, tmp_path / "shards", normalize="minmax"))
     assert distance(found, results(other)[0]) == 0
+
+
+def test_python_reads_shards_as_their_source_was_read(tmp_path: Path) -> None:
+    document = source(CASES["communities, scaled over all"], tmp_path)
+    write_shards(resolve(document), tmp_path / "shards")
+    data = load("shards", str(tmp_path / "shards"))
+    expected, partition, _ = load_data(resolve(document))
+    assert digests(data) == digests(expected)
+    for part, other in zip(ShardClients().cut(data, 0).parts, partition.parts, strict=True):
+        np.testing.assert_array_equal(part.nodes, other.nodes)
+        np.testing.assert_array_equal(part.masks, other.masks)
 
 
 def test_arrays_are_mapped_into_memory_and_small(tmp_path: Path) -> None:
@@ -212,6 +226,21 @@ def test_some_clients_are_read_without_the_files_of_others(tmp_path: Path) -> No
     for one, other in zip(shares(some, [cut.parts[at] for at in places]), expected, strict=True):
         assert digests(one) == digests(other)
         assert one.ids == other.ids
+
+
+def test_a_worker_of_a_cluster_opens_the_shards_of_its_clients_only(tmp_path: Path) -> None:
+    write_shards(resolve(SMALL), tmp_path / "shards")
+    of_cluster = {"engine": {"name": "ray"}}
+    whole = worker(resolve(SMALL | of_cluster).plain(), ["client-0", "client-2"])
+    for other in ("clients/1", "server"):
+        for file in (tmp_path / "shards" / other).iterdir():
+            file.unlink()
+    config = resolve(sharded(SMALL, tmp_path / "shards") | of_cluster)
+    own = worker(config.plain(), ["client-0", "client-2"])
+    model = resolve(SMALL).model.make().build(6, build(resolve(SMALL)).data.outputs)
+    w = init(model, key(3), float32)
+    question = pack({"w": w, "clients": json.dumps(["client-0", "client-2"])})
+    assert own.answer("example_outputs", question) == whole.answer("example_outputs", question)
 
 
 def test_every_field_of_a_data_set_is_described() -> None:
@@ -287,7 +316,7 @@ def test_damaged_and_foreign_folders_are_refused(tmp_path: Path, case: str) -> N
 
 
 def test_a_folder_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    saved, save = [], np.save
+    saved, save = list[str](), np.save
 
     def fail(file: Any, array: np.ndarray, **more: Any) -> None:
         saved.append(file.name)

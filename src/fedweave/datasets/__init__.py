@@ -21,7 +21,7 @@ from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.released import RELEASED
 from fedweave.datasets.settings import NodeSettings
-from fedweave.datasets.shards import Shards
+from fedweave.datasets.shards import Shards, recorded
 from fedweave.datasets.social import HERITAGE, POKEC, Twitch
 from fedweave.datasets.synthetic import Digits, Synthetic
 from fedweave.datasets.transfers import Transfers
@@ -94,6 +94,8 @@ def _note(data: Dataset, name: str, path: str | None, seed: int, params: Values)
 
 def _read(name: str, path: str | None, seed: int, params: Values) -> Dataset:
     kind = _kind(name)
+    if kind is Shards:  # settings are the source's where the caller does not say
+        params = {**recorded(path).get("settings", {}), **params}
     check_settings(name, params, {field.name: default_of(field) for field in fields(kind)}, hints_of(kind))
     try:
         root = None if path is None else in_shared(Path(path).expanduser())

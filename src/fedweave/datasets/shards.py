@@ -45,6 +45,7 @@ OF_ATTRIBUTES = ("directed", "examples", "ports", "dates", "auto")  # scalar fie
 UNSUPPORTED = ("parties", "outside", "links", "structure")
 ATTRIBUTE = "attribute_"  # prefix of arrays with a row for each edge with attributes
 _REMEDY = "Write the folder again with `fedweave shard`."
+_SEAL = "sha256"  # entry of the manifest
 _CHUNK = 1 << 20  # bytes that are hashed at once
 Arrays = Mapping[str, np.ndarray]
 
@@ -142,6 +143,11 @@ def write_arrays(folder: Path, arrays: Arrays) -> dict[str, str]:
     return digests
 
 
+def _seal(manifest: Record) -> str:
+    """SHA-256 of the content of `shards.json`."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
 def _digest(path: Path) -> str:
     """The file's SHA-256, read in pieces that do not stay in this process's memory."""
     hasher = hashlib.sha256()
@@ -155,7 +161,7 @@ def _digest(path: Path) -> str:
 class ShardFolder:
     """A folder of shards whose manifest has been read.
 
-    path: the folder. manifest: the content of `shards.json`.
+    path: the folder. manifest: the content of `shards.json`, without its digest.
     """
 
     path: Path
@@ -187,11 +193,16 @@ class ShardFolder:
                 _REMEDY,
                 "shards-version",
             )
-        kinds = {"data": dict, "settings": dict, "clients": list, "server": dict, "partition": dict}
-        wrong = [key for key, kind in kinds.items() if not isinstance(manifest.get(key), kind)]
-        if wrong:
-            refuse(file, f"it lacks {', '.join(wrong)}", _REMEDY, "shards-damaged")
+        if manifest.pop(_SEAL, None) != _seal(manifest):
+            refuse(file, "it is not what was written", _REMEDY, "shards-damaged")
         return cls(path, manifest)
+
+    def write_manifest(self) -> None:
+        """Write `shards.json`, with a digest of itself."""
+        with (self.path / MANIFEST).open("w", encoding="utf-8") as file:
+            json.dump({**self.manifest, _SEAL: _seal(self.manifest)}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -224,8 +235,8 @@ class ShardFolder:
     def read(self, clients: Sequence[int] | None = None) -> tuple[Dataset, np.ndarray, np.ndarray]:
         """The data as it was before scaling, with the global numbers of its nodes and examples.
 
-        clients: places of clients, of which only the data comes, renumbered as `partition.client_data.restrict` does;
-        None is all, with what no client holds, in the order of the source.
+        clients: places of clients, of whom the nodes, examples and edges come, renumbered from 0 in their order; None
+        is all, with what no client holds, as the source has it.
 
         Raises:
             DataError: the folder is damaged.
@@ -324,7 +335,7 @@ def _labels(edges: np.ndarray, ends: np.ndarray, labels: np.ndarray, nodes: int)
     """int64 [E]: the labels of edges in the form of `Dataset`, by those of edges `ends` int64 [2, m], which may be
     listed in either direction."""
     codes, first = np.unique(ends.min(0) * nodes + ends.max(0), return_index=True)
-    return labels[first[np.searchsorted(codes, edges.min(0) * nodes + edges.max(0))]]
+    return np.asarray(labels[first[np.searchsorted(codes, edges.min(0) * nodes + edges.max(0))]])
 
 
 def _attributes(facts: Record, holdings: Sequence[Holding], server: Arrays) -> EdgeAttributes:
@@ -335,7 +346,9 @@ def _attributes(facts: Record, holdings: Sequence[Holding], server: Arrays) -> E
         of_holder = arrays[f"{ATTRIBUTE}ends"]
         ends.append(of_holder.astype(np.int64) if arrays is server else places[of_holder])  # the server's are global
     first = np.unique(np.concatenate(rows), return_index=True)[1]
-    values: Record = {}
+    values: Record = {name: facts[name] for name in OF_ATTRIBUTES}
+    values["scaling"] = tuple(map(tuple, facts["scaling"]))
+    values["split_times"] = split_times_of(facts)
     for name in ROWS:
         parts = [arrays[ATTRIBUTE + name] for arrays, _, _ in holdings if ATTRIBUTE + name in arrays]
         values[name] = np.concatenate(parts)[first] if parts else None
@@ -343,11 +356,16 @@ def _attributes(facts: Record, holdings: Sequence[Holding], server: Arrays) -> E
         np.ascontiguousarray(np.concatenate(ends, 1)[:, first]),
         columns=tuple(facts["columns"]),
         owners=tuple(facts["owners"]),
-        scaling=tuple(map(tuple, facts["scaling"])),
-        split_times=None if facts["split_times"] is None else tuple(facts["split_times"]),
-        **{name: facts[name] for name in OF_ATTRIBUTES},
         **values,
     )
+
+
+def split_times_of(record: Record) -> tuple[float, float] | None:
+    """The last times of training and of validation, as JSON has them."""
+    if record["split_times"] is None:
+        return None
+    first, second = record["split_times"]
+    return float(first), float(second)
 
 
 def recorded(path: str | None) -> Record:
@@ -386,4 +404,4 @@ class Shards(InputSettings):
         """Data as `ShardFolder.read` returns it, with the columns that models read."""
         attributes = None if data.edge_attrs is None else scale_features(data.edge_attrs, self.edge_normalize, root)
         data = scale_by_holders(replace(data, edge_attrs=attributes), self.normalize, data.name)
-        return with_places(data, self.structure)
+        return with_places(data, tuple(self.structure))

@@ -1,6 +1,5 @@
 """The data and the cut of a configuration, written once as a folder of shards (`datasets.shards`)."""
 
-import json
 import os
 import shutil
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from fedweave.core.types import SHARDS, Record
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.contents import digests
 from fedweave.datasets.features import AUTO
-from fedweave.datasets.shards import MANIFEST, Shards
+from fedweave.datasets.shards import ShardFolder, Shards
 from fedweave.errors import ConfigError, UserError
 from fedweave.experiment.config import Choice, Config
 from fedweave.experiment.loading import read_and_cut
@@ -59,6 +58,7 @@ def write_shards(config: Config, folder: Path) -> Record:
     # The numbers of the tables, where the configuration scales them.
     if any(values.get(name, plain) not in (plain, AUTO) for name, plain in _UNSCALED.items()):
         raw = {name: _UNSCALED.get(name, value) for name, value in values.items()}
+        del data
         data = datasets.read(config.data.name, path=config.folder, seed=config.general.seed, **raw)
     data = replace(unscaled(data), structure=None)
 
@@ -67,10 +67,7 @@ def write_shards(config: Config, folder: Path) -> Record:
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
             manifest = {**manifest, **shard_files(data, partition, temporary)}
-            with (temporary / MANIFEST).open("w", encoding="utf-8") as file:
-                json.dump(manifest, file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
+            ShardFolder(temporary, manifest).write_manifest()
             del data
             _check_same(config, temporary, settings, expected, partition)
             temporary.rename(folder)

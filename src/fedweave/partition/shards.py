@@ -28,6 +28,7 @@ from fedweave.datasets.shards import (
     attribute_arrays,
     facts_of,
     of_csr,
+    split_times_of,
     to_csr,
     write_arrays,
 )
@@ -156,7 +157,7 @@ def _part_arrays(prefix: str, part: Part) -> dict[str, np.ndarray]:
 
 def _server_part(prefix: str, arrays: Arrays) -> Part:
     """The inverse of `_part_arrays`."""
-    numbers = {name: arrays.get(f"{prefix}_{name}") for name in ("graphs", "edge_rows")}
+    numbers: Record = {name: arrays.get(f"{prefix}_{name}") for name in ("graphs", "edge_rows")}
     return Part(arrays[f"{prefix}_nodes"], arrays[f"{prefix}_masks"], **numbers)
 
 
@@ -174,7 +175,7 @@ def client_part(folder: ShardFolder, at: int) -> Part:
         edges=nodes[of_csr(arrays)] if entry["edge_list"] else None,
         graphs=arrays["examples"] if example == "graph" else None,
         edge_rows=arrays["examples"] if example == "edge" else None,
-        split_times=None if entry["split_times"] is None else tuple(entry["split_times"]),
+        split_times=split_times_of(entry),
     )
 
 
@@ -189,7 +190,7 @@ def is_local(path: Path) -> bool:
     facts, files = manifest["data"], manifest["server"]
     of_server = manifest["partition"]["held"] or "test" in files or f"{_OTHER_PARTS}_nodes" in files
     in_one_scale = facts["target_scale"] is not None and facts["target_scaling"] != "none"
-    return not of_server and not in_one_scale and facts["largest_group"] <= 1
+    return not of_server and not in_one_scale and bool(facts["largest_group"] <= 1)
 
 
 def read_clients(path: Path, names: Collection[str], kind: Shards) -> tuple[Dataset, Partition]:
@@ -211,7 +212,7 @@ def read_clients(path: Path, names: Collection[str], kind: Shards) -> tuple[Data
             parts.append(_absent_part(entry, data.example))
             continue
         part = client_part(folder, at)
-        numbers = {"nodes": np.searchsorted(nodes, part.nodes)}
+        numbers: Record = {"nodes": np.searchsorted(nodes, part.nodes)}
         for name, among in (("edges", nodes), ("graphs", examples), ("edge_rows", examples)):
             values = getattr(part, name)
             if values is not None:
@@ -229,7 +230,7 @@ def _absent_part(entry: Record, example: str) -> Part:
         np.broadcast_to(np.False_, (3, entry["examples"])),
         graphs=examples if example == "graph" else None,
         edge_rows=examples if example == "edge" else None,
-        split_times=None if entry["split_times"] is None else tuple(entry["split_times"]),
+        split_times=split_times_of(entry),
     )
 
 

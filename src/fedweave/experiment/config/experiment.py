@@ -385,7 +385,7 @@ def _columns_of_graphs(data: Choice | None, folder: str | None) -> int:
     if data is None:
         return 0
     if data.name == SHARDS:
-        return _recorded(folder).get("graph_columns", 0)
+        return int(_recorded(folder).get("graph_columns", 0))
     return len(data.values.get("graph_features") or ()) + width(data.values.get("fingerprint", "none"))
 
 
@@ -396,7 +396,7 @@ def _has_small_graphs(data: Choice | None, folder: str | None) -> bool:
 
         return holds_graphs(Path(folder or ""))
     if data is not None and data.name == SHARDS:
-        return _recorded(folder).get("example") == "graph"
+        return bool(_recorded(folder).get("example") == "graph")
     return data is not None and getattr(data.kind, "example", "") == "graph"
 
 
