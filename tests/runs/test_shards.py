@@ -301,7 +301,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, tuple[str, ...]]] = {
     "other files named": (
         lambda at: change(at, server={"../../nodes": "0"}),
         "data.shards-damaged",
-        ("nodes",),
+        (MANIFEST,),
     ),
 }
 

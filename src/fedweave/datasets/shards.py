@@ -301,12 +301,17 @@ def _assemble(facts: Record, holdings: Sequence[Holding], server: Arrays, nodes:
         fields["graph_of"] = np.unique(fields["graph_of"], return_inverse=True)[1]
     fields["x"] = _features(holdings, scatter, nodes, facts["features"])
     # 2. Edges.
-    codes = [holding.nodes[of_csr(holding.arrays)] for holding in holdings if "edges_starts" in holding.arrays]
-    labels = [holding.arrays["edge_labels"] for holding in holdings if "edge_labels" in holding.arrays]
-    if "crossing" in server:
-        codes.append(server["crossing"].astype(np.int64))
-        labels += [server["crossing_labels"]] if "crossing_labels" in server else []
-    ends = np.concatenate(codes, 1)
+    each, labels = list[np.ndarray](), list[np.ndarray]()
+    for arrays, places, _ in holdings:
+        if arrays is server:  # whose numbers are global
+            each.append(arrays["crossing"].astype(np.int64))
+            labels += [arrays["crossing_labels"]] if "crossing_labels" in arrays else []
+            continue
+        edges = of_csr(arrays)
+        once = edges[0] < edges[1]
+        each.append(places[edges[:, once]])
+        labels += [arrays["edge_labels"][once]] if "edge_labels" in arrays else []
+    ends = np.concatenate(each, 1)
     fields["edges"] = to_undirected(ends, nodes)
     if labels:
         fields["edge_labels"] = _labels(fields["edges"], ends, np.concatenate(labels), nodes)
@@ -332,9 +337,9 @@ def _features(holdings: Sequence[Holding], scatter: Any, nodes: int, features: i
 
 
 def _labels(edges: np.ndarray, ends: np.ndarray, labels: np.ndarray, nodes: int) -> np.ndarray:
-    """int64 [E]: the labels of edges in the form of `Dataset`, by those of edges `ends` int64 [2, m], which may be
-    listed in either direction."""
-    codes, first = np.unique(ends.min(0) * nodes + ends.max(0), return_index=True)
+    """int64 [E]: the labels of edges in the form of `Dataset`, by those of edges `ends` int64 [2, m], the smaller
+    number first; an edge that several clients have is listed several times."""
+    codes, first = np.unique(ends[0] * nodes + ends[1], return_index=True)
     return np.asarray(labels[first[np.searchsorted(codes, edges.min(0) * nodes + edges.max(0))]])
 
 

@@ -27,6 +27,7 @@ from fedweave.datasets.shards import (
     arrays_of,
     attribute_arrays,
     facts_of,
+    narrow,
     of_csr,
     split_times_of,
     to_csr,
@@ -37,7 +38,7 @@ from fedweave.partition.base import Part, Partition, client_ids
 from fedweave.partition.ego_networks import edges_among, edges_within, labels_of
 
 _CODE = "config.not-sharded"
-_OTHER_PARTS = "evaluation_part"  # and roles of `Partition.held`: parts of the server, written like clients' masks
+_EVALUATION = "evaluation_part"  # of the server's arrays
 
 
 def check_supported(data: Dataset, partition: Partition) -> None:
@@ -75,6 +76,7 @@ def shard_files(data: Dataset, partition: Partition, folder: Path) -> Record:
     by_node = data.example == "node"
     covered = np.zeros(data.edges.shape[1], bool)  # edges that some client has
     codes = data.edges[0] * data.nodes + data.edges[1]
+    degree = np.bincount(data.edges[0], minlength=data.nodes)
     covered_rows = np.zeros(0 if attributes is None else attributes.total, bool)
     clients = list[Record]()
     for at, (part, induced) in enumerate(zip(partition.parts, edges_within(data, groups), strict=True)):
@@ -91,7 +93,7 @@ def shard_files(data: Dataset, partition: Partition, folder: Path) -> Record:
                 "experiment from its own data.",
                 code=_CODE,
             )
-        covered[places[: edges.shape[1]]] = True
+        covered[places] = True
         labels = labels_of(data, whole_edges)
         if labels is not None:
             arrays["edge_labels"] = labels
@@ -101,7 +103,9 @@ def shard_files(data: Dataset, partition: Partition, folder: Path) -> Record:
             arrays |= attribute_arrays(attributes, rows, np.searchsorted(part.nodes, attributes.ends[:, rows]))
             covered_rows[rows] = True
         entry: Record = {"name": names[at], "nodes": len(part.nodes), "examples": len(part.examples)}
-        entry |= {"edges": edges.shape[1] // 2, "edge_list": part.edges is not None, "split_times": part.split_times}
+        crossing = int(degree[part.nodes].sum()) - edges.shape[1]  # edges to nodes that it does not have
+        entry |= {"edges": edges.shape[1] // 2, "crossing": crossing}
+        entry |= {"edge_list": part.edges is not None, "split_times": part.split_times}
         entry["files"] = write_arrays(folder / CLIENTS / str(at), arrays)
         clients.append(entry)
     # 4. What no client holds, and what the partition has beside its clients.
@@ -110,7 +114,7 @@ def shard_files(data: Dataset, partition: Partition, folder: Path) -> Record:
         data, nodes, nodes if by_node else _others([part.examples for part in partition.parts], data.examples)
     )
     rest = ~covered & (data.edges[0] < data.edges[1])
-    server["crossing"] = data.edges[:, rest]
+    server["crossing"] = narrow(data.edges[:, rest])
     if data.edge_labels is not None:
         server["crossing_labels"] = data.edge_labels[rest]
     if attributes is not None:
@@ -123,7 +127,7 @@ def shard_files(data: Dataset, partition: Partition, folder: Path) -> Record:
         server[f"pairs_{index}"] = matrix
     server_parts = {f"held_{index}": part for index, part in enumerate(partition.held.values())}
     if partition.evaluation_part is not None:
-        server_parts[_OTHER_PARTS] = partition.evaluation_part
+        server_parts[_EVALUATION] = partition.evaluation_part
     for name, part in server_parts.items():
         server |= _part_arrays(name, part)
     return {
@@ -188,7 +192,7 @@ def is_local(path: Path) -> bool:
     """
     manifest = ShardFolder.open(path).manifest
     facts, files = manifest["data"], manifest["server"]
-    of_server = manifest["partition"]["held"] or "test" in files or f"{_OTHER_PARTS}_nodes" in files
+    of_server = manifest["partition"]["held"] or "test" in files or f"{_EVALUATION}_nodes" in files
     in_one_scale = facts["target_scale"] is not None and facts["target_scaling"] != "none"
     return not of_server and not in_one_scale and bool(facts["largest_group"] <= 1)
 
@@ -254,7 +258,7 @@ class ShardClients(Settings):
             tuple(client_part(folder, at) for at in range(len(folder.names))),
             arrays.get("test"),
             names=folder.names if facts["named"] else None,
-            evaluation_part=_server_part(_OTHER_PARTS, arrays) if f"{_OTHER_PARTS}_nodes" in arrays else None,
+            evaluation_part=_server_part(_EVALUATION, arrays) if f"{_EVALUATION}_nodes" in arrays else None,
             held={role: _server_part(f"held_{index}", arrays) for index, role in enumerate(facts["held"])},
             pairs={name: np.array(arrays[f"pairs_{index}"]) for index, name in enumerate(facts["pairs"])},
         )
