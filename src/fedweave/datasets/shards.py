@@ -286,8 +286,25 @@ def _assemble(facts: Record, holdings: Sequence[Holding], server: Arrays, nodes:
             result[(slice(None),) * axis + (at,)] = values
         return result
 
+    # 1. Edges, whose lists are the peak of memory.
+    each, labels = list[np.ndarray](), list[np.ndarray]()
+    for arrays, places, _ in holdings:
+        if arrays is server:  # whose numbers are global
+            each.append(arrays["crossing"].astype(np.int64))
+            labels += [arrays["crossing_labels"]] if "crossing_labels" in arrays else []
+            continue
+        edges = of_csr(arrays)
+        once = edges[0] < edges[1]
+        each.append(places[edges[:, once]])
+        labels += [arrays["edge_labels"][once]] if "edge_labels" in arrays else []
+    ends = np.concatenate(each, 1)
+    each.clear()
+    fields["edges"] = to_undirected(ends, nodes)
+    if labels:
+        fields["edge_labels"] = _labels(fields["edges"], ends, np.concatenate(labels), nodes)
+    del ends
     of_nodes, of_examples = (lambda holding: holding.nodes), (lambda holding: holding.examples)
-    # 1. Nodes and examples.
+    # 2. Nodes and examples.
     for name in OF_NODES:
         fields[name] = scatter(name, of_nodes, nodes)
     for name in OF_EXAMPLES:
@@ -300,21 +317,6 @@ def _assemble(facts: Record, holdings: Sequence[Holding], server: Arrays, nodes:
     if fields["graph_of"] is not None and examples != facts["examples"]:  # of some graphs, numbered from 0
         fields["graph_of"] = np.unique(fields["graph_of"], return_inverse=True)[1]
     fields["x"] = _features(holdings, scatter, nodes, facts["features"])
-    # 2. Edges.
-    each, labels = list[np.ndarray](), list[np.ndarray]()
-    for arrays, places, _ in holdings:
-        if arrays is server:  # whose numbers are global
-            each.append(arrays["crossing"].astype(np.int64))
-            labels += [arrays["crossing_labels"]] if "crossing_labels" in arrays else []
-            continue
-        edges = of_csr(arrays)
-        once = edges[0] < edges[1]
-        each.append(places[edges[:, once]])
-        labels += [arrays["edge_labels"][once]] if "edge_labels" in arrays else []
-    ends = np.concatenate(each, 1)
-    fields["edges"] = to_undirected(ends, nodes)
-    if labels:
-        fields["edge_labels"] = _labels(fields["edges"], ends, np.concatenate(labels), nodes)
     # 3. What edges have.
     if "attributes" in facts:
         fields["edge_attrs"] = _attributes(facts["attributes"], holdings, server)

@@ -103,7 +103,7 @@ def settings_alone(f: Configured) -> Unmet:
         yield (
             "config.shards",
             f'partition.name = "{config.partition.name}": the clients of shards are those that were cut, and no other '
-            f'data has them. Set it to "{SHARDS}" with data.name = "{SHARDS}", and only then.',
+            f'data has them (data.name = "{config.data.name}"). Set both to "{SHARDS}", or neither.',
         )
     if config.noise is not None and config.noise.labels and config.links is not None:
         yield (
