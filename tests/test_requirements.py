@@ -91,6 +91,7 @@ CASES: list[tuple[str, str, tuple[Door, ...]]] = [
     ("config.metric", f'{LINKS[:-1]}, rank_negatives = 0}}\nevaluation = {{metric = "hits_at_10"}}', ("resolve",)),
     ("config.metric", f'{LINKS}\nevaluation = {{metric = "recall_at_20"}}', ("resolve",)),
     ("config.external", 'data = {name = "synthetic", external = "predict"}', ("resolve",)),
+    ("config.shards", 'partition = {name = "shards"}', ("resolve",)),
     ("config.external", f'{PREDICT}\nalgorithm = {{name = "local"}}', ("resolve",)),
     ("config.external", f'{PREDICT}\nalgorithm = {{name = "centralized"}}', ("resolve",)),
     ("config.external", f'{LINKS}\nalgorithm = {{name = "fedavg", parts = ["foreign_ends"]}}', ("resolve",)),

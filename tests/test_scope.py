@@ -107,7 +107,8 @@ def test_what_is_there_is_not_listed_as_absent() -> None:
 
 def test_the_number_of_public_data_sets_is_theirs() -> None:
     """All but those that are generated or read from the user's own files."""
-    of_users = {"digits", "synthetic", "transfers", "folder", "graphs", "tu", "parties", "members", "domains", "npz"}
+    of_users = {"digits", "synthetic", "transfers", "folder", "graphs", "tu", "parties", "members", "domains"}
+    of_users |= {"npz", "shards"}
     public = set(config.registry("data")) - of_users - {"triples"}
     features = (ROOT / "docs/features.md").read_text(encoding="utf-8")
     assert f"{len(public)} public graphs" in features

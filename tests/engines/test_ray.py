@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fedweave.errors import ConfigError
 from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.rounds import train
+from fedweave.experiment.sharding import write_shards
 from tests.refusals import refusal
 
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
@@ -90,6 +92,16 @@ def test_a_worker_that_is_killed_costs_no_number() -> None:
 
     config = experiment()
     assert distance(run(config, kill), run(config.in_process())) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_workers_that_open_their_clients_shards_give_the_numbers_of_the_source(tmp_path: Path) -> None:
+    config = experiment()
+    write_shards(config, tmp_path / "shards")
+    document = {name: value for name, value in config.plain().items() if name != "partition"}
+    sharded = resolve(document | {"data": {"name": "shards", "path": str(tmp_path / "shards")}})
+    assert distance(run(sharded), run(config.in_process())) == 0
 
 
 @pytest.mark.slow

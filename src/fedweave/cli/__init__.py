@@ -23,6 +23,7 @@ COMMANDS = {
     "run": ("run", "Run an experiment and write its metrics, ledger, checkpoint and summary."),
     "init": ("init", "Write the configuration of an experiment, to be changed and run."),
     "check": ("check", "Load and partition the data, build the model, and report oddities; no client trains."),
+    "shard": ("shard", "Load and cut the data once, and write each client's part to a folder for runs."),
     "list": ("init", "List the algorithms, their parts, datasets, partitions, models or engines."),
     "report": ("report", "Write a report about runs: results, clients, fairness, partition, what leaves a client."),
     "compare": ("report", "Compare runs with the first ones: paired tests over seeds, with intervals."),

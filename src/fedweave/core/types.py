@@ -18,3 +18,4 @@ SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "eva
 FRAMING = "(names and framing)"
 HELD = "(held)"  # the key of a message that names the parts that its receiver has from the last one
 PREDICT = "predict"  # the value of [data] external by which links between members are predicted
+SHARDS = "shards"  # the data set that `fedweave shard` writes, and its partition

@@ -14,13 +14,14 @@ from fedweave.datasets.folder import Folder, Members
 from fedweave.datasets.frames import from_frames, from_graph_frames, from_networkx
 from fedweave.datasets.graph_folder import GraphFolder
 from fedweave.datasets.links import TASK, as_links, links_of
-from fedweave.datasets.lookup import AbsentData, identify, shared
+from fedweave.datasets.lookup import AbsentData, identify, in_shared, shared
 from fedweave.datasets.npz import Archive
 from fedweave.datasets.parties import PartyFolders
 from fedweave.datasets.public import PUBLIC
 from fedweave.datasets.pyg import from_pyg
 from fedweave.datasets.released import RELEASED
 from fedweave.datasets.settings import NodeSettings
+from fedweave.datasets.shards import Shards, recorded
 from fedweave.datasets.social import HERITAGE, POKEC, Twitch
 from fedweave.datasets.synthetic import Digits, Synthetic
 from fedweave.datasets.transfers import Transfers
@@ -41,6 +42,7 @@ DATASETS: dict[str, type] = {
     "members": Members,
     "domains": Domains,
     "npz": Archive,
+    "shards": Shards,
     **{kind.name: kind for kind in PUBLIC},
     Twitch.name: Twitch,
     **{kind.name: kind for kind in POKEC},
@@ -92,15 +94,15 @@ def _note(data: Dataset, name: str, path: str | None, seed: int, params: Values)
 
 def _read(name: str, path: str | None, seed: int, params: Values) -> Dataset:
     kind = _kind(name)
+    if kind is Shards:  # settings are the source's where the caller does not say
+        params = {**recorded(path).get("settings", {}), **params}
     check_settings(name, params, {field.name: default_of(field) for field in fields(kind)}, hints_of(kind))
     try:
-        root = None if path is None else Path(path).expanduser()
+        root = None if path is None else in_shared(Path(path).expanduser())
     except RuntimeError as error:
         raise DataError(f"[data] path: {path}: {error}; name the folder in full.") from error
-    base = shared()
-    if root is not None and base is not None and not root.exists() and (base / root).exists():
-        root = base / root
     if root is not None and not root.exists():
+        base = shared()
         also = "; $FEDWEAVE_DATA, where paths are looked for, too, is not set" if base is None else f", nor in {base}"
         where = "" if root.is_absolute() else f" in {Path.cwd()}, where the command runs{also}"
         if not str(root).isprintable():  # "data\new" in TOML

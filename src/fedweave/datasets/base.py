@@ -264,6 +264,7 @@ class Dataset(Shown):
     graph_columns: the columns of whole small graphs, the last of x: each graph's in the row of its first node, zeros at
                  its others (`datasets.graph_columns`); None without.
     structure:   the columns that each holder of data fills on its own graph, or None.
+    shards:      the folder of shards that it was read from (`datasets.shards`), or None.
     notes:       sentences on what came with the data and is not used, for the user.
     named:       the [data] section that reads it again, and "seed" if that matters; None if unknown, as of a
                  copy in which something was replaced.
@@ -302,6 +303,7 @@ class Dataset(Shown):
     scaffold: np.ndarray | None = None
     structure: Structure | None = None
     graph_columns: ColumnRange | None = None
+    shards: Path | None = None
     named: Values | None = field(default=None, init=False, repr=False, compare=False)
 
     def facts(self) -> dict[str, object]:

@@ -121,6 +121,12 @@ def shared() -> Path | None:
     return Path(folder).expanduser() if folder else None
 
 
+def in_shared(path: Path) -> Path:
+    """A path; one that is not in the current folder, but in $FEDWEAVE_DATA, as it is there."""
+    base = shared()
+    return base / path if base is not None and not path.exists() and (base / path).exists() else path
+
+
 def cache() -> Path:
     """The folder of downloads: $FEDWEAVE_CACHE, else $XDG_CACHE_HOME/fedweave, else ~/.cache/fedweave."""
     folder = os.environ.get("FEDWEAVE_CACHE") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "fedweave"

@@ -3,7 +3,7 @@ models, algorithm and engine."""
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ from fedweave.experiment.config import Config, Document, resolve
 from fedweave.experiment.config.sections import RayEngine
 from fedweave.experiment.first_step import first_step_notes
 from fedweave.experiment.graphs import client_graphs, global_test_graph, graphs_at_server, links_of, member_links, width
-from fedweave.experiment.loading import client_partition, load_data, with_class_numbers
+from fedweave.experiment.loading import client_partition, load_data, reads_own_shards, with_class_numbers
 from fedweave.experiment.requirements import (
     check,
     check_rounds,
@@ -138,13 +138,14 @@ def build(config: Config) -> Built:
     return Built(data, partition, algorithm, fed, **extras)
 
 
-def ingredients(config: Config) -> Ingredients:
-    """Load and partition the data of a config and make its algorithm; the same in every process.
+def ingredients(config: Config, clients: Collection[str] | None = None) -> Ingredients:
+    """Load and partition the data of a config and make its algorithm; the same in every process. clients: see
+    `load_data`.
 
     Raises:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
     """
-    data, partition, exchange = load_data(config)
+    data, partition, exchange = load_data(config, clients=clients)
     visible = client_partition(config.algorithm, partition, data)
     data = scale_targets(data, visible)
     enrolled = Configured.of(config).with_members(client_ids(len(visible.parts), visible.names))
@@ -329,9 +330,12 @@ def _ray_engine(config: Config, engine: RayEngine, inputs: Ingredients) -> tuple
 
 
 def worker(document: Document, clients: Sequence[str]) -> Worker:
-    """The worker of some clients of a run, built where it runs from the run's document (`Config.plain`)."""
+    """The worker of some clients of a run, built where it runs from the run's document (`Config.plain`). Of shards it
+    opens those of its clients only, where these are enough."""
     config = resolve(document)
-    engine, inputs = config.engine.make(), ingredients(config)
+    engine, inputs = config.engine.make(), ingredients(config, clients if reads_own_shards(config) else None)
+    if inputs.algorithm.finders:  # which look at all clients' data
+        inputs = ingredients(config)
     torch.set_num_threads(engine.threads or 1)
     keep_freed_memory()
     data, visible, dtype = inputs.data, inputs.visible_partition, DTYPES[engine.dtype]

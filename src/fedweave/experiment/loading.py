@@ -1,16 +1,18 @@
 """The data and the partition that a configuration names, before any graph is made."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from fedweave import datasets
 from fedweave.core.algorithm import capabilities
-from fedweave.core.types import PREDICT, Values
+from fedweave.core.types import PREDICT, SHARDS, Values
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import AUTO, OVER_NODES, normalize, scale_by_holders
 from fedweave.datasets.links import as_links
+from fedweave.datasets.lookup import in_shared
 from fedweave.datasets.triples import with_node_columns
 from fedweave.experiment.config import Choice, Config
 from fedweave.learn.losses import by_number
@@ -19,12 +21,16 @@ from fedweave.partition.base import Partition
 from fedweave.partition.client_data import pool_clients
 from fedweave.partition.external import Appended, check_inside, with_external_columns
 from fedweave.partition.preparation import with_scaled_edges
+from fedweave.partition.shards import is_local, read_clients
 
 
-def load_data(config: Config, with_scaling: bool = True) -> tuple[Dataset, Partition, Appended | None]:
+def load_data(
+    config: Config, with_scaling: bool = True, clients: Collection[str] | None = None
+) -> tuple[Dataset, Partition, Appended | None]:
     """The data that a config names, its partition and, where its edges between members become features, how.
 
-    with_scaling: whether features are scaled as [data] normalize says.
+    with_scaling: whether features are scaled as [data] normalize says. clients: of whom shards are read, where
+    `reads_own_shards`; None: all.
 
     Raises:
         ConfigError, DataError: the data is absent or refused, or a plug-in refuses its values.
@@ -34,6 +40,8 @@ def load_data(config: Config, with_scaling: bool = True) -> tuple[Dataset, Parti
     scaling = values.get("normalize", "none") if widens and with_scaling else "none"
     if "normalize" in values and (widens or not with_scaling):
         values["normalize"] = "none"  # all columns are scaled together, once there are all
+    if clients is not None:
+        return *read_clients(in_shared(Path(str(config.folder))), clients, config.data.make()), None
     data, partition = read_and_cut(config, values)
     if config.noise is not None:
         data, partition = config.noise.apply(data, partition, config.general.seed)
@@ -48,12 +56,26 @@ def load_data(config: Config, with_scaling: bool = True) -> tuple[Dataset, Parti
     return data, partition, None
 
 
+def reads_own_shards(config: Config) -> bool:
+    """Whether a client's graph depends on its own shard only, and on counts of the others: not where anything is scaled
+    over all clients' data, pooled, precomputed for all of it, or changed after the cut, and not where there is a global
+    test set."""
+    of_runs = (config.noise, config.fold, config.forget, config.links)
+    if config.data.name != SHARDS or any(section is not None for section in of_runs) or config.learned:
+        return False
+    if any(config.data.values[name] in OVER_NODES for name in ("normalize", "edge_normalize")):
+        return False
+    declared = capabilities(config.algorithm.kind)
+    return not declared.pooled and not declared.vertical and is_local(in_shared(Path(str(config.folder))))
+
+
 def read_and_cut(config: Config, values: Values) -> tuple[Dataset, Partition]:
     """The data, read with `values` of [data], and its partition. Where that is by time or examples are forgotten,
     features of edges are scaled by those that training sees."""
     seed, forget = config.general.seed, config.forget
     edge_scaling = node_scaling = "none"  # what is scaled here and not by `datasets.read`
-    if forget is not None or config.partition.values.get("split") == "time":
+    may_be_by_time = config.partition.name == SHARDS or config.partition.values.get("split") == "time"
+    if forget is not None or may_be_by_time:
         edge_scaling = values.get("edge_normalize", "none")
     if forget is not None and values.get("normalize") in OVER_NODES:
         node_scaling = values["normalize"]

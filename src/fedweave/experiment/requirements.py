@@ -27,7 +27,7 @@ from fedweave.core.graph import Graph
 from fedweave.core.plugins import maker_of, name_of
 from fedweave.core.target import CLASS, LABELS, NOUNS, NUMBER, Kind
 from fedweave.core.text import counted
-from fedweave.core.types import PREDICT
+from fedweave.core.types import PREDICT, SHARDS
 from fedweave.datasets.edges import scales_own_edges
 from fedweave.datasets.external import WIDENING
 from fedweave.datasets.features import BY_NODES, OVER_NODES
@@ -87,6 +87,12 @@ def settings_alone(f: Configured) -> Unmet:
                 f'data.external = "{PREDICT}": links between members are of simulations. Leave it out; each site then '
                 "predicts links between its own nodes.",
             )
+    if (config.data.name == SHARDS) != (config.partition.name == SHARDS):
+        yield (
+            "config.shards",
+            f'partition.name = "{config.partition.name}": the clients of shards are those that were cut, and no other '
+            f'data has them (data.name = "{config.data.name}"). Set both to "{SHARDS}", or neither.',
+        )
     if config.noise is not None and config.noise.labels and config.links is not None:
         yield (
             "config.links",

@@ -24,6 +24,7 @@ from fedweave.partition.metis import LouvainPlus, Metis, MetisPlus
 from fedweave.partition.noise import Noise
 from fedweave.partition.overlap import Overlap
 from fedweave.partition.scaffolds import ScaffoldDirichlet, Scaffolds
+from fedweave.partition.shards import ShardClients
 from fedweave.partition.statistics import statistics, totals
 from fedweave.partition.vertical import Parties, Vertical
 
@@ -47,6 +48,7 @@ PARTITIONS: dict[str, type] = {
     "edges": EdgeGroups,
     "scaffold": Scaffolds,
     "scaffold_dirichlet": ScaffoldDirichlet,
+    "shards": ShardClients,
 }
 
 OWNERS = 'data.owner is not used by this partition; partition.name = "column" makes a client of each owner'
@@ -74,6 +76,7 @@ __all__ = [
     "Random",
     "ScaffoldDirichlet",
     "Scaffolds",
+    "ShardClients",
     "Vertical",
     "cut",
     "notes_on_unused",

@@ -83,6 +83,8 @@ def shares(data: Dataset, parts: Sequence[Part], starts: np.ndarray | None = Non
 def restrict(data: Dataset, parts: Sequence[Part]) -> tuple[Dataset, list[Part]]:
     """A dataset of only what these clients hold together, and their parts of it; not for edges as examples."""
     nodes = distinct(np.concatenate([part.nodes for part in parts]))
+    if len(nodes) == data.nodes:
+        return data, [*parts]
     graphs = _union([part.graphs for part in parts])
     examples = nodes if graphs is None else graphs
     union = Part(nodes, np.zeros((3, len(examples)), bool), graphs=graphs)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedweave.core.shown import Words, line, page
-from fedweave.core.types import PREDICT, Record
+from fedweave.core.types import PREDICT, SHARDS, Record
 from fedweave.errors import ConfigError, Faults
 from fedweave.experiment.config.choices import (
     EACH,
@@ -178,12 +178,14 @@ def resolve(document: Document) -> Config:
     with faults:
         values |= _resolve_data(section(document, "data"))
     with faults:
-        values["partition"] = choose_plugin("partition", section(document, "partition"))
+        table = section(document, "partition")
+        default = getattr(values["data"].kind, "partition", None) if "data" in values else None
+        values["partition"] = choose_plugin("partition", table if default is None else {"name": default, **table})
     with faults:
         is_of_links = section(document, "data").get("task") == "links"
         is_of_graphs = _has_small_graphs(values.get("data"), values.get("folder"))
         decoder = _default_decoder(values) if is_of_links else None
-        of_graphs = _columns_of_graphs(values.get("data")) if is_of_graphs else 0
+        of_graphs = _columns_of_graphs(values.get("data"), values.get("folder")) if is_of_graphs else 0
         values |= _resolve_model(section(document, "model"), decoder, is_of_graphs, of_graphs)
     links = values.get("links")
     with faults:
@@ -284,6 +286,8 @@ def _resolve_data(table: Document) -> Record:
         if features not in ("given", "learned"):
             raise ConfigError(f"data.features: must be 'given' or 'learned', got {features!r}", code="config.value")
         del data["features"]
+    if data.get("name") == SHARDS:  # settings are the source's where the table does not say
+        data = {**_recorded(folder).get("settings", {}), **data}
     choice = choose_plugin("data", data)
     if features == "learned" and "normalize" in choice.values:  # one-hot columns are no amounts
         choice = dataclasses.replace(choice, values={**choice.values, "normalize": "none"})
@@ -374,12 +378,14 @@ def _choose_model(table: Document, path: str, is_of_graphs: bool, of_graphs: int
     return dataclasses.replace(choice, values={**choice.values, **changes}) if changes else choice
 
 
-def _columns_of_graphs(data: Choice | None) -> int:
+def _columns_of_graphs(data: Choice | None, folder: str | None) -> int:
     """How many columns of whole graphs the settings of data make."""
     from fedweave.datasets.fingerprints import width
 
     if data is None:
         return 0
+    if data.name == SHARDS:
+        return int(_recorded(folder).get("graph_columns", 0))
     return len(data.values.get("graph_features") or ()) + width(data.values.get("fingerprint", "none"))
 
 
@@ -389,7 +395,16 @@ def _has_small_graphs(data: Choice | None, folder: str | None) -> bool:
         from fedweave.datasets.npz import holds_graphs  # as plug-ins, imported only when needed
 
         return holds_graphs(Path(folder or ""))
+    if data is not None and data.name == SHARDS:
+        return bool(_recorded(folder).get("example") == "graph")
     return data is not None and getattr(data.kind, "example", "") == "graph"
+
+
+def _recorded(folder: str | None) -> Record:
+    """What a folder of shards says of its data."""
+    from fedweave.datasets.shards import recorded
+
+    return recorded(folder)
 
 
 def _with_foreign_ends(algorithm: Choice, external: str) -> Choice:
