@@ -121,7 +121,7 @@ def test_numbers_keep_their_errors() -> None:
     for ranks in ("all", "needed"):
         algorithm = FedAvg(GCN(hidden=8).build(5, 1), local_steps=1, lr=0.01)
         fed = federation(data, Random(clients=3).cut(data, 0), algorithm)
-        results.append([*train(algorithm, fed, ROUNDS, judging=Judging(ranks=ranks))])  # type: ignore[arg-type]
+        results.append([*train(algorithm, fed, ROUNDS, judging=Judging(ranks=ranks))])
     for whole, some in zip(*results, strict=True):
         check_subset(some, whole)
     assert results[0][-1].summary == results[1][-1].summary

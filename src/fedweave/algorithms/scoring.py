@@ -18,6 +18,7 @@ from fedweave.metrics import groups, labels, links, numbers
 from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import always
 from fedweave.metrics.selection import OF_RANKS
+from fedweave.ops.rows import gather_rows
 
 
 def _number_declarations(key: str, model: str, where: str) -> Declaration:
@@ -87,12 +88,14 @@ def measure(
              examples.
     """
     sorts = whole and ranks
-    if not sorts and SPLIT_PAIRS in graph.extra and not members:
-        graph = graph.in_splits
-    logits = models.infer(model, w, graph)
+    has_candidates = SPLIT_PAIRS in graph.extra and not members
+    examples = graph.in_splits if has_candidates else graph
+    logits = models.infer(model, w, graph if sorts else examples)
     ranked = links.of_graph(logits, graph, models.behind(model, w, graph)) if sorts else {}
     if not members:
-        pairs = pairs_of(logits, graph.y, graph.masks, graph.sensitive, whole, graph.scale, ranks)
+        if sorts and has_candidates:
+            logits = gather_rows(logits, graph.extra[SPLIT_PAIRS].clamp(min=0))
+        pairs = pairs_of(logits, examples.y, examples.masks, graph.sensitive, whole, graph.scale, ranks)
         return pairs | links.sum_links(ranked, graph.masks)
 
     def of_rows(rows: Tensor) -> Tree:
