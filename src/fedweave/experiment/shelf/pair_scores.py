@@ -198,7 +198,7 @@ def link_metrics(
     of_split = masks[split]
     pairs = counts(logits[of_split], y[of_split], of_split[of_split][None])  # candidates would only be sorted
     if ranked:
-        behind_each = None if links.queries is None else _behind(links, nodes, scores, split)[places]
+        behind_each = None if links.queries is None else _behind(links, nodes, scores, split)[torch.from_numpy(places)]
         ranks, score = torch.from_numpy(_ranks_among(links, places)), logits[:, 1]
         of_links = ranking.per_link(score, ranks, behind_each)
         if has_lists(links):
