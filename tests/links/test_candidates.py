@@ -19,6 +19,7 @@ from fedweave.datasets.base import Dataset
 from fedweave.datasets.links import as_links
 from fedweave.experiment.graphs import client_graphs
 from fedweave.experiment.shelf.pair_scores import REFERENCES, link_references
+from fedweave.experiment.shelf.pairs import member_pairs
 from fedweave.models import links as decoders
 from fedweave.models.links import OnPairs
 from fedweave.models.relations import DECODERS
@@ -135,7 +136,9 @@ def test_references_rank_all_nodes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for candidates in ("all", 10_000):
         document = {"data": {"name": "synthetic", "task": "links", "rank_negatives": candidates}}
         document |= {"partition": {"name": "random", "clients": 2}, "model": {"name": "gcn"}}
-        results.append(link_references(build(resolve(document))))
+        built = build(resolve(document))
+        results.append(link_references(built))
+        assert link_references(built, member_pairs(built.data, built.partition)) == results[-1]
     assert set(results[0]) == set(results[1])
     assert len(results[0]) >= 2 * len(REFERENCES)
     for name, value in results[0].items():

@@ -548,7 +548,7 @@ class GLASU(Algorithm):
     def score(self, client: Client, message: Tree) -> Tree:
         graph = client.graph
         logits = self._logits(client, message)
-        return {"own": pairs_of(logits, graph.y, graph.masks & (graph.y >= 0), graph.sensitive)}
+        return {"own": pairs_of(logits, graph.y, graph.masks & (graph.y >= 0), graph.sensitive, ranks=client.ranks)}
 
     @on_client(hears=lambda glasu: glasu._hears())
     def predict_proba(self, client: Client, message: Tree) -> Tree:

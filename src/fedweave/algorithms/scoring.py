@@ -8,7 +8,7 @@ from torch.func import vmap
 
 from fedweave.core import model as models
 from fedweave.core.federation import Client, Declaration, Federation, Sends
-from fedweave.core.graph import TRAIN, Graph
+from fedweave.core.graph import SPLIT_PAIRS, TRAIN, Graph
 from fedweave.core.model import Model
 from fedweave.core.ranges import ANY, Pairs, Whole
 from fedweave.core.target import CLASS, NUMBER, kind_of
@@ -18,6 +18,7 @@ from fedweave.metrics import groups, labels, link_ranks, numbers
 from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import always
 from fedweave.metrics.selection import OF_RANKS
+from fedweave.ops.rows import gather_rows
 
 
 def _number_declarations(key: str, model: str, where: str) -> Declaration:
@@ -76,24 +77,32 @@ PERSONAL_SCORES: Declaration = {
 }
 
 
-def measure(model: Model, w: Tree, graph: Graph, whole: bool = True, members: tuple[Tensor, ...] = ()) -> Tree:
+def measure(
+    model: Model, w: Tree, graph: Graph, whole: bool = True, members: tuple[Tensor, ...] = (), ranks: bool = True
+) -> Tree:
     """Additive pairs [3, 2, …] per metric of `w` on the train, val and test examples of `graph`; the `whole` with the
     AUC and, where there are two classes and a sensitive attribute, with what `metrics.groups.counts` adds.
 
+    ranks: whether the whole includes what orders examples.
     members: see `core.federation.Client`; if there are any, the result is [M, 3, 2, …], the pairs on each member's own
              examples.
     """
-    logits = models.infer(model, w, graph)
-    ranked = link_ranks.rank_metrics(logits, graph, models.count_above(model, w, graph)) if whole else {}
+    sorts = whole and ranks
+    has_candidates = SPLIT_PAIRS in graph.extra and not members
+    examples = graph.in_splits if has_candidates else graph
+    logits = models.infer(model, w, graph if sorts else examples)
+    ranked = link_ranks.rank_metrics(logits, graph, models.count_above(model, w, graph)) if sorts else {}
     if not members:
-        pairs = pairs_of(logits, graph.y, graph.masks, graph.sensitive, whole, graph.scale)
+        if sorts and has_candidates:
+            logits = gather_rows(logits, graph.extra[SPLIT_PAIRS].clamp(min=0))
+        pairs = pairs_of(logits, examples.y, examples.masks, graph.sensitive, whole, graph.scale, ranks)
         return pairs | link_ranks.sum_links(ranked, graph.masks)
 
     def of_rows(rows: Tensor) -> Tree:
         at = rows.clamp(min=0)
         masks = graph.masks[:, at] & (rows >= 0)
         sensitive = None if graph.sensitive is None else graph.sensitive[at]
-        pairs = pairs_of(logits[at], graph.y[at], masks, sensitive, whole, graph.scale)
+        pairs = pairs_of(logits[at], graph.y[at], masks, sensitive, whole, graph.scale, ranks)
         return pairs | link_ranks.sum_links({name: pair[at] for name, pair in ranked.items()}, masks)
 
     return map_leaves(lambda *each: torch.cat(each), *(vmap(of_rows)(rows) for rows in members))
@@ -106,18 +115,19 @@ def pairs_of(
     sensitive: Tensor | None,
     whole: bool = True,
     scale: Tensor | None = None,
+    ranks: bool = True,
 ) -> Tree:
     """The pairs of `measure` from a model's outputs, for the kind of targets in `y`: logits [n, c] or [n, t]; masks:
     bool [S, n]; scale: see `core.graph.Graph`."""
     target = kind_of(y)
     if target == NUMBER:
-        return numbers.counts(logits, y, masks, scale, sensitive, whole)
+        return numbers.counts(logits, y, masks, scale, sensitive, whole, ranks)
     if target != CLASS:
-        return labels.counts(logits, y, masks, whole)
-    pairs = counts(logits, y, masks, whole)
+        return labels.counts(logits, y, masks, whole and ranks)
+    pairs = counts(logits, y, masks, whole, ranks)
     if not whole or sensitive is None or logits.shape[-1] != 2:
         return pairs
-    return pairs | groups.counts(logits, y, sensitive, masks)
+    return pairs | groups.counts(logits, y, sensitive, masks, ranks)
 
 
 def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, remembered: bool = True) -> Tree:
@@ -126,7 +136,7 @@ def score(model: Model, w: Tree, client: Client, trained: Tree | None = None, re
 
     remembered: whether `trained` also holds the received weights at a client without training examples; otherwise these
                 are `w`."""
-    pairs = measure(model, w, client.graph, members=client.members)
+    pairs = measure(model, w, client.graph, members=client.members, ranks=client.ranks)
     trained = client.state.get("w") if trained is None else trained
     if trained is None or trained is w:
         after = {name: pairs[name] if trained is w else torch.zeros_like(pairs[name]) for name in always(pairs)}
@@ -153,7 +163,7 @@ def personal_score(
     test = client.test
     if client.graph.scale is not None:  # of the client's own model's outputs
         test = test._replace(scale=client.graph.scale)
-    return result | {"global_test": measure(test_model or model, w, test)}
+    return result | {"global_test": measure(test_model or model, w, test, ranks=client.ranks)}
 
 
 def on_global_test(model: Model, w: Tree, fed: Federation) -> Tree | None:
@@ -161,7 +171,7 @@ def on_global_test(model: Model, w: Tree, fed: Federation) -> Tree | None:
     if fed.test is None:
         return None
     with fed.recording():
-        pairs: Tree = compute_on_server(_Measure(model), w, fed.test)
+        pairs: Tree = compute_on_server(_Measure(model, fed.ranks), w, fed.test)
     return pairs
 
 
@@ -170,6 +180,7 @@ class _Measure:
     """`measure` with one model; equal for equal models, so that it is traced once for each."""
 
     model: Model
+    ranks: bool
 
     def __call__(self, w: Tree, graph: Graph) -> Tree:
-        return measure(self.model, w, graph)
+        return measure(self.model, w, graph, ranks=self.ranks)

@@ -6,6 +6,7 @@ Also what the hooks of its parts see in a round (`Round`), and what a run uses o
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
@@ -438,12 +439,15 @@ class Engine(Federation):
     trained: whether a training has begun on it; its clients then hold what they learnt.
     evaluated_clients: the clients of an evaluation that names none; () for all.
     members: (member, its place) as by `core.replies.members_by_size`, where one client holds all members' data.
+    examples: the number of examples in a split, which says whether evaluations may leave out ranks (`scoring`); None
+    where every evaluation has them.
     """
 
     ledger: Ledger
     trained: bool = False
     evaluated_clients: tuple[str, ...] = ()
     members: tuple[tuple[str, int], ...] = ()
+    examples: int | None = None
 
     @property
     @abstractmethod
@@ -469,6 +473,11 @@ class Engine(Federation):
     def carry_out(self, method: Callable[[Tree, Federation], Result], state: Tree) -> Result:
         """The result of an algorithm's `round` or `evaluate` for the server's state; an engine may record it."""
         return method(state, self)
+
+    def scoring(self, ranks: bool) -> AbstractContextManager[None]:
+        """A context for an evaluation, which has metrics of ranks only with `ranks`, if the engine knows `examples`. A
+        further evaluation of the round, with ranks, then has the same randomness."""
+        return nullcontext()
 
     @abstractmethod
     def begin(self, round: int) -> None:

@@ -50,6 +50,7 @@ class Client:
             size, -1 at padding; () at all other clients. Only for scores.
     label_noise: the secret for noise on labels that is the same in every run; None where each run draws its own, as
             in a simulation.
+    ranks:  whether scores include the metrics that order examples (`metrics.selection.OF_ORDER`), which cost most.
     """
 
     graph: Graph
@@ -59,6 +60,7 @@ class Client:
     test: Graph | None = None
     members: tuple[Tensor, ...] = ()
     label_noise: LabelNoise | None = None
+    ranks: bool = True
 
 
 Step = Callable[[Client, Tree], Tree]
@@ -329,6 +331,7 @@ class Federation(ABC):
     where it is unknown.
     selection: from the number of training examples of each class [c], the metric that selects in this run, and the
     class that it describes, if it is of one.
+    ranks: whether scores of the global test graph order examples, as `Client.ranks` says of clients' scores.
     """
 
     clients: tuple[str, ...]
@@ -341,6 +344,7 @@ class Federation(ABC):
     pairs: Mapping[str, Tensor] = MappingProxyType({})
     initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
     selection: Callable[[np.ndarray], tuple[str, int]]
+    ranks: bool = True
 
     @cached_property
     def place(self) -> Mapping[str, int]:

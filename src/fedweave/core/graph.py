@@ -24,14 +24,16 @@ SOURCE, TARGET, RELATION = 0, 1, 2  # rows of `Graph.pairs`
 QUERY, QUERY_COUNT = 0, 1  # rows of `Graph.ranks`
 # In `Graph.extra`, where links are the examples: the rows of the links to train on, -1 at padding; the sorted codes
 # (relation n + source) n + target of the known links, with the largest number as padding; the nodes that a
-# candidate may be, -1 at padding, where these are not all; and, in their length, whether there are several relations,
-# and whether links join nodes with themselves.
+# candidate may be, -1 at padding, where these are not all; where candidates are pairs, the rows of the others that are
+# in a split, -1 at padding; and, in their length, whether there are several relations, and whether links join nodes
+# with themselves.
 TRAINED, KNOWN, ITEMS, SEVERAL = "trained links", "known links", "items", "several relations"
+SPLIT_PAIRS = "pairs in a split"
 LOOPS = "links of a node with itself"
 LISTS = "lists of all items"  # each user's candidates are all items
 # Where all nodes are candidates; see `core.candidates.Queries`.
 QUERIES, CANDIDATES, FILTERED = "queries of links", "candidates of members", "links that members know"
-OF_LINKS = (TRAINED, KNOWN, ITEMS, SEVERAL, LOOPS, LISTS, QUERIES, CANDIDATES, FILTERED)
+OF_LINKS = (TRAINED, KNOWN, ITEMS, SPLIT_PAIRS, SEVERAL, LOOPS, LISTS, QUERIES, CANDIDATES, FILTERED)
 SPLITS = ("train", "val", "test")
 # In `Graph.extra`, where links between members are predicted (`partition.crossing`); -1 at padding. The F foreign nodes
 # that a client has links to have places 0 to F - 1, and in `Graph.pairs` the numbers from `Graph.nodes` on.
@@ -177,6 +179,16 @@ class Graph(NamedTuple):
         if self.depends_on_split:
             return self.masks[TRAIN]
         return self.real if self.example == "node" else self.masks.any(0)
+
+    @property
+    def in_splits(self) -> "Graph":
+        """The same graph of links without the pairs that only serve ranks (`SPLIT_PAIRS`)."""
+        rows = self.extra[SPLIT_PAIRS]
+        at = rows.clamp(min=0)  # [m]
+        of_three = at.expand(3, -1)
+        pairs = None if self.pairs is None else self.pairs.gather(1, of_three)
+        masks = self.masks.gather(1, of_three) & (rows >= 0)
+        return self._replace(y=self.y.gather(0, at), masks=masks, pairs=pairs, ranks=None)
 
     def at(self, split: int) -> "Graph":
         """The same graph with the messages for the examples of a split (`EdgeList.at`)."""

@@ -18,6 +18,7 @@ from fedweave.core.graph import (
     QUERIES,
     SEVERAL,
     SOURCE,
+    SPLIT_PAIRS,
     TARGET,
     TEST,
     TRAIN,
@@ -80,7 +81,9 @@ class LinkExamples(NamedTuple):
         parts = [(TRAINED, self.trained), (KNOWN, self.known)]
         if self.items is not None:
             parts.append((ITEMS, self.items))
-        if self.queries is not None:
+        if self.queries is None:
+            parts.append((SPLIT_PAIRS, np.flatnonzero(self.masks.any(0))))
+        else:
             parts += zip((QUERIES, CANDIDATES, FILTERED), self.queries, strict=True)
         return parts
 

@@ -133,7 +133,7 @@ def run_batch(work: Work, parts: Sequence[Flat], operands: tuple[Any, ...]) -> l
         (graph, me), state, mine, call, shared, (test, members) = values
         key = of_client(call, "client", me)
         secret = of_client(call, "secret", me)
-        view = Client(graph, state, key, secret, test, members=members)
+        view = Client(graph, state, key, secret, test, members=members, ranks=work.ranks)
         reply = check(work.step(view, shared | mine), f"the reply of {work.name}")
         new_state = check(view.state, f"the state that {work.name} keeps")
         check_permanent(work.name, work.info, reply, new_state)

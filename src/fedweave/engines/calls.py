@@ -46,6 +46,15 @@ class Keys:
         """How often each step ran in this round before its last run."""
         return dict(self._times)
 
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Forget afterwards which steps ran inside; the next runs of these have the same keys."""
+        times = self.times
+        try:
+            yield
+        finally:
+            self._times = times
+
     def step(self, step: str, occurrence: int) -> Tensor:
         """Randomness of a call: f(seed, round, step, how often it ran in this round)."""
         return self._key("step", step, occurrence)

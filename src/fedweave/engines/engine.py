@@ -1,6 +1,7 @@
 """How engines handle a call, with any executor: randomness, called clients, messages, replies, ledger and sums."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -102,7 +103,7 @@ class LocalEngine(ServerEngine):
     classes: number of classes. dtype: dtype of weights and features. test: global test graph or None.
     held: further graphs of the server, by role. pairs: the truth about every pair of clients, for comparisons.
     members: see `engines.loop`. absent: (round, client) -> reason or None, to rehearse clients that do not reply.
-    resend: whether tensors that clients still have from the previous message are sent again.
+    resend: whether tensors that clients still have from the previous message are sent again. examples: see `Engine`.
 
     Raises:
         ConfigError: there is no client, or a client's name is reserved.
@@ -121,6 +122,7 @@ class LocalEngine(ServerEngine):
         seed: int = 0,
         absent: Absent | None = None,
         resend: bool = True,
+        examples: int | None = None,
     ) -> None:
         check_names(executor.clients)
         self.clients, self.classes, self.dtype, self.test = executor.clients, classes, dtype, test
@@ -129,7 +131,7 @@ class LocalEngine(ServerEngine):
         self.held: Mapping[str, Graph] = server_test | dict(held or {})
         self.pairs: Mapping[str, Tensor] = dict(pairs or {})
         self.members, _ = members_by_size(members or {})
-        self.executor = executor
+        self.executor, self.examples = executor, examples
         self.ledger, self._last = Ledger(), LastSent(resend)
         self._sums, self._keys, self._absent = SumMeter(self.ledger), Keys(seed, self.device), absent
         self.begin(0)
@@ -150,7 +152,7 @@ class LocalEngine(ServerEngine):
         check_summed(name, info, len(present), self.clients, missing)
         if info.sums:
             self._sums.record_agreement((self._round, self._calls), present)
-        work = Work(call.step, name, info, self._keys.step(name, occurrence), messages)
+        work = Work(call.step, name, info, self._keys.step(name, occurrence), messages, self.ranks)
         portions: list[Portion] = []
         for results in self.executor.run(work, present):
             portions.append(results.replies)
@@ -235,6 +237,15 @@ class LocalEngine(ServerEngine):
                 entry = replace(entry, round=self._round, seconds=each if entry.direction == "up" else 0.0)
             self.ledger.add_now(entry)
         self._calls += calls
+
+    @contextmanager
+    def scoring(self, ranks: bool) -> Iterator[None]:
+        self.ranks = ranks
+        try:
+            with nullcontext() if ranks else self._keys.uncounted():
+                yield
+        finally:
+            self.ranks = True
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         return self.executor.example_outputs(model, w, clients)

@@ -22,6 +22,7 @@ class Work:
     step, name, info: the step to run; an executor in another process knows the step by its name.
     key:              the call's randomness, int64 scalar, from which each client's randomness is derived.
     messages:         the messages of all called clients.
+    ranks:            see `core.federation.Client`.
     """
 
     step: Step
@@ -29,6 +30,7 @@ class Work:
     info: StepInfo
     key: Tensor
     messages: Messages
+    ranks: bool = True
 
 
 class GroupResult(NamedTuple):

@@ -90,7 +90,7 @@ class Loop:
         me = torch.tensor(random.word(client), device=self.device)
         key, secret = of_client(work.key, "client", me), of_client(work.key, "secret", me)
         state = {} if work.info.stateless else self._states.one(client)
-        view = Client(self.data.on_device(client), state, key, secret, self.test, self._members)
+        view = Client(self.data.on_device(client), state, key, secret, self.test, self._members, ranks=work.ranks)
         message, versions = work.messages.one(client), work.messages.versions()
         sent = [leaf for _, leaf in leaves(message) if isinstance(leaf, Tensor)]
         reply, new_graph = carry_out(work.step, work.name, work.info, view, message, f"client {client!r}")

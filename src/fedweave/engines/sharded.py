@@ -53,6 +53,8 @@ def request(
         "each": {client: tree for client, tree in messages.each.items() if client in called},
         "peers": {client: tree for client, tree in messages.peers.items() if client in called},
     }
+    if not work.ranks:
+        tree["without_ranks"] = ""
     if not all_clients:
         tree["clients"] = json.dumps(list(clients))
     if names:
@@ -119,7 +121,7 @@ class Worker:
         self._drop(body)
         step = find_step(self._algorithm, body["step"])
         clients, messages = read_request(body, shared, self._executor.device, self._executor.clients)
-        work = Work(step, body["step"], step_info(step), body["key"], messages)
+        work = Work(step, body["step"], step_info(step), body["key"], messages, "without_ranks" not in body)
         results = list(self._executor.run(work, clients))
         replies = Joint([batch.replies for batch in results])
         number, self._number = self._number, self._number + 1

@@ -91,6 +91,7 @@ class Simulation(LocalEngine):
         absent: Absent | None = None,
         record: When = "auto",
         resend: bool = True,
+        examples: int | None = None,
     ) -> None:
         if mode not in MODES:
             raise ConfigError(
@@ -117,6 +118,7 @@ class Simulation(LocalEngine):
             seed=seed,
             absent=absent,
             resend=resend,
+            examples=examples,
         )
         self._whole: WholeRounds | None = None
         worth = self.recordings.captures or record == "always"  # else it was measured to save 3 %

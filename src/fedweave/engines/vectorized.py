@@ -190,7 +190,7 @@ class Vectorized(Loop):
             form, state_form, reply_size, *outputs = record_or_play(
                 partial(self._compute, work, parts, (graphs, states), f"clients {group[0]!r} to {group[-1]!r}"),
                 (work.step,),
-                (private.paths, message.paths, shared.paths, partly),
+                (private.paths, message.paths, shared.paths, partly, work.ranks),
                 graphs.roots if self.test is None else graphs.roots + self.test.roots,
                 operands,
                 StableOperands(version, frozenset(stable_places)),

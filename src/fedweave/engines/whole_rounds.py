@@ -187,7 +187,7 @@ class WholeRounds:
             tensors, clients, counts, effects = record_or_play(
                 whole,
                 (method,),
-                (*inputs.names, engine.evaluated_clients, plan.keys, tuple(plan.batches)),
+                (*inputs.names, engine.evaluated_clients, engine.ranks, plan.keys, tuple(plan.batches)),
                 [root for root in roots if root is not None],
                 [self._keys.words(plan.keys), *inputs.operands],
                 StableOperands(tuple(plan.batches.values()), frozenset()),

@@ -363,9 +363,12 @@ def _mode(algorithms: Iterable[Algorithm], mode: str) -> str:
 
 def _server_options(data: Dataset, partition: Partition, dtype: torch.dtype) -> Record:
     """The arguments of an engine other than its clients."""
+    test = global_test_graph(data, partition, dtype)
+    examples = sum(int(part.masks.any(0).sum()) for part in partition.parts)
     return {
         "classes": data.classes,
-        "test": global_test_graph(data, partition, dtype),
+        "test": test,
+        "examples": examples + (0 if test is None else int(test.masks.any(0).sum())),
         "held": graphs_at_server(data, partition, dtype),
         "pairs": {name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
         "members": _member_examples(data, partition),

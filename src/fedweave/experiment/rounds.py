@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -12,20 +12,22 @@ import torch
 from torch.nn.utils import get_total_norm
 
 from fedweave.core import types
-from fedweave.core.algorithm import Algorithm, Engine, give_defaults
+from fedweave.core.algorithm import Algorithm, Engine, Evaluation, give_defaults
 from fedweave.core.graph import TEST
 from fedweave.core.replies import member_replies
 from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, diverged_message, part_diverged_message
 from fedweave.experiment.requirements import check_rounds
-from fedweave.metrics.best_rounds import best_validated, fairest
+from fedweave.metrics.best_rounds import best_validated, fairest, metrics_of_best
 from fedweave.metrics.kinds import selection_of
-from fedweave.metrics.measured import GLOBAL, OF, SAMPLED, MetricRow, measure, of_splits, table_of
+from fedweave.metrics.measured import GLOBAL, OF, SAMPLED, Measurement, MetricRow, measure, of_splits, table_of
 from fedweave.metrics.pooled import Alarm, pooled_examples, pooled_sums
 from fedweave.metrics.selection import (
     BEST,
     MAX_TIED,
+    OF_A_ROUND,
+    OF_ORDER,
     PLAIN,
     TIED,
     TIED_SENTENCE,
@@ -38,6 +40,7 @@ from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
 TIED_AUC = 0.5  # of equal scores
+FEW = 50_000  # examples below which every evaluation sorts them (`Judging.ranks`)
 _LOG = logging.getLogger(__name__)
 
 
@@ -182,22 +185,26 @@ class _Evaluator:
 
     def evaluate(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
         """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
-        finite = _finite(state)
-        if self.fed.device.type == "cpu" and not finite:
-            _refuse_divergence(number, state)
-        try:  # a device is waited for only when it has all of the evaluation to work on
-            evaluation = self.fed.carry_out(self.algorithm.evaluate, state)
-        finally:  # for models that are not finite, raise only this error
-            if not finite:
-                _refuse_divergence(number, state)
-        # by member where one client holds what all do:
-        evaluation = evaluation._replace(clients=member_replies(evaluation.clients, self.fed.members))
-        last = number == self.rounds
-        rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
+        last, ranks = number == self.rounds, self._needs_ranks(number, before)
+        evaluation = self._score(number, state, ranks)
+        ranks = ranks or evaluation.total is not None  # sums have all metrics
+
+        def measure_scores() -> Measurement:
+            return measure(number, evaluation, self.judging, before, last)
+
+        rows, measured, validated, selection = measure_scores()
+        if not ranks and selection_metric_of(measured) in OF_ORDER:  # chosen by this evaluation
+            evaluation, ranks = self._score(number, state, True), True
+            rows, measured, validated, selection = measure_scores()
         progress = self.stopping.update(number, validated, {**before, **measured})
-        if not last and self.stopping.stops(number, progress):
+        stops = not last and self.stopping.stops(number, progress)
+        if not ranks and (stops or self._is_shown_best(number, validated, measured | progress, before)):
+            evaluation = self._score(number, state, True)
+            last = last or stops
+            rows, measured, validated, selection = measure_scores()
+        elif stops:
             last = True
-            rows, measured, validated, selection = measure(number, evaluation, self.judging, before, last)
+            rows, measured, validated, selection = measure_scores()
         measured |= progress
         measured |= _ties(measured, before)
         if measured.get(TIED) == MAX_TIED:
@@ -207,7 +214,8 @@ class _Evaluator:
         if sample:
             measured |= {SAMPLED: float(len(sample)), OF: float(len(self.fed.clients))}
         best = best_validated(number, validated, measured, before)
-        selects = selection_metric_of(measured) != PLAIN or self.judging != Judging() or self.stopping.patience > 0
+        has_settings = replace(self.judging, ranks="auto") != Judging() or self.stopping.patience > 0
+        selects = selection_metric_of(measured) != PLAIN or has_settings
         is_best = best.get(f"{BEST}/round") == number and selects
         if is_best or last:
             pooled = self._pooled_metrics(state, measured, evaluation.total)  # {name: [3]}
@@ -219,6 +227,39 @@ class _Evaluator:
                 rows = pa.concat_tables([rows, of_splits(number, pooled)])
         best |= fairest(number, selection, measured, before, self.fair_margin)
         return rows, measured | best
+
+    def _needs_ranks(self, number: int, before: Mapping[str, float]) -> bool:
+        """Whether an evaluation has the metrics that sort examples (`Judging.ranks`), as far as the evaluations before
+        it decide."""
+        setting, examples = self.judging.ranks, self.fed.examples
+        if examples is None or setting == "all" or (setting == "auto" and examples < FEW):
+            return True
+        is_first = not any(name.startswith(OF_A_ROUND) for name in before)
+        has_groups = any(name.startswith("groups/") for name in before)  # every metric of the fairest round is shown
+        may_be_tied = TIED in before or before.get("global/classes_predicted") == 1
+        by_ranks = selection_metric_of(before) in OF_ORDER
+        return number == self.rounds or is_first or has_groups or may_be_tied or by_ranks
+
+    def _is_shown_best(
+        self, number: int, validated: float | None, measured: Mapping[str, float], before: Mapping[str, float]
+    ) -> bool:
+        """Whether the round is the best so far and its metrics that sort examples are part of the result."""
+        is_shown = self.stopping.patience > 0 or bool({*metrics_of_best(selection_metric_of(measured))} & {*OF_ORDER})
+        best = best_validated(number, validated, measured, before)
+        return is_shown and best.get(f"{BEST}/round") == number
+
+    def _score(self, number: int, state: Tree, ranks: bool) -> Evaluation:
+        """The scores of a round's models; by member where one client holds what all do."""
+        finite = _finite(state)
+        if self.fed.device.type == "cpu" and not finite:
+            _refuse_divergence(number, state)
+        try:  # a device is waited for only when it has all of the evaluation to work on
+            with self.fed.scoring(ranks):
+                evaluation = self.fed.carry_out(self.algorithm.evaluate, state)
+        finally:  # for models that are not finite, raise only this error
+            if not finite:
+                _refuse_divergence(number, state)
+        return evaluation._replace(clients=member_replies(evaluation.clients, self.fed.members))
 
     def _pooled_metrics(self, state: Tree, measured: Mapping[str, float], total: Tree | None) -> dict[str, np.ndarray]:
         """Metrics of all examples together, from a simulation or from sums over all clients: float64 [3] by name."""

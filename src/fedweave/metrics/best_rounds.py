@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from fedweave.core.types import NUMBER
 from fedweave.metrics import groups
 from fedweave.metrics.measured import GLOBAL, MISSING, SELECTION
-from fedweave.metrics.selection import BEST, METRICS, OF_A_ROUND, OF_POSITIVE, rank, selection_metric_of
+from fedweave.metrics.selection import BEST, METRICS, OF_A_ROUND, OF_POSITIVE, PLAIN, rank, selection_metric_of
 from fedweave.metrics.stopping import STOPPING
 
 FAIREST = "best_fair"
@@ -55,14 +55,9 @@ def best_validated(
         best = -before.get(f"{BEST}/missing", 0.0), rank(by, before[validation])
         if (-missing, rank(by, score)) <= best:
             return previous
-    metrics = ["accuracy", by]
-    if by in OF_POSITIVE:
-        metrics += OF_POSITIVE
-    if NUMBER in METRICS[by].of:
-        metrics += [name for name, metric in METRICS.items() if NUMBER in metric.of and metric.judges]
     best_round = _round_entries(BEST, round, missing) | {validation: score}
     for kind in ("global", "local", "trained"):
-        for metric in metrics:
+        for metric in metrics_of_best(by):
             if f"{kind}/{metric}" in summary:
                 best_round[f"{BEST}/{kind}/{metric}"] = summary[f"{kind}/{metric}"]
     if f"{STOPPING}/round" in summary:  # this round may be the run's result: all that is of one round
@@ -70,6 +65,16 @@ def best_validated(
             if name.startswith(OF_A_ROUND):
                 best_round[f"{BEST}/{name}"] = value
     return best_round
+
+
+def metrics_of_best(by: str) -> list[str]:
+    """The metrics of "best_val/…" where `by` selects, without early stopping."""
+    metrics = [PLAIN, by]
+    if by in OF_POSITIVE:
+        metrics += OF_POSITIVE
+    if NUMBER in METRICS[by].of:
+        metrics += [name for name, metric in METRICS.items() if NUMBER in metric.of and metric.judges]
+    return metrics
 
 
 def fairest(

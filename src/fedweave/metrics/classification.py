@@ -28,7 +28,7 @@ PREDICTED, TRUE = 0, 1  # of the pairs "classes"
 RARE_OF_TWO = 0.25  # share of the rarer of two classes below which accuracy does not select
 
 
-def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree:
+def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True, ranks: bool = True) -> Tree:
     """One client's additive counts for every metric, for S sets of examples.
 
     logits [n, c]; y int64 [n], -1 where unlabeled; masks bool [S, n], False where unlabeled, no example in two sets.
@@ -47,8 +47,8 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
                        there are; of equal scores at the border each counts by its chance to be among them.
     "precision_at_1" [S, 2, c]: these hits, and alerts.
 
-    With `whole=False` everything from "classes" on is left out, because ordering examples costs most. The last three
-    need two classes.
+    With `whole=False` everything from "classes" on is left out, with `ranks=False` everything from "auc" on, because
+    ordering examples costs most. The last three need two classes.
 
     Works under `torch.func.vmap`.
     """
@@ -75,6 +75,8 @@ def counts(logits: Tensor, y: Tensor, masks: Tensor, whole: bool = True) -> Tree
     if not whole:
         return pairs
     pairs["classes"] = _pair(guessed, true)
+    if not ranks:
+        return pairs
     names = ("auc", *OF_SCORES) if logits.shape[-1] == 2 else ("auc",)
     truth = y[:, None] == torch.arange(logits.shape[-1], device=logits.device)  # [n, c]
     return pairs | rank_pairs(_order(logits, log_p), truth, masks, names)

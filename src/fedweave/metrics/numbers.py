@@ -29,7 +29,13 @@ _PER_TARGET = (RMSE, "mae", "r2", "pearson", "spearman")
 
 
 def counts(
-    outputs: Tensor, y: Tensor, masks: Tensor, scale: Tensor | None, sensitive: Tensor | None = None, whole: bool = True
+    outputs: Tensor,
+    y: Tensor,
+    masks: Tensor,
+    scale: Tensor | None,
+    sensitive: Tensor | None = None,
+    whole: bool = True,
+    ranks: bool = True,
 ) -> Tree:
     """One client's additive counts for every metric, for S sets of examples.
 
@@ -43,7 +49,8 @@ def counts(
     "spearman" [S, 2, t]: Spearman's correlation times how many, and how many, 0 where it is not defined.
     "group_errors" [S, 3, 2, t]: with `sensitive`, by group, sums of |e| and e, and how many.
 
-    With `whole=False` everything from "absolute" on is left out. Works under `torch.func.vmap`.
+    With `whole=False` everything from "absolute" on is left out, with `ranks=False` "spearman". Works under
+    `torch.func.vmap`.
     """
     has_value = ~y.isnan()
     known = masks[:, :, None] & has_value  # [S, n, t]
@@ -65,8 +72,9 @@ def counts(
     pairs |= {
         "absolute": torch.stack([total((p - y).abs()), count], 1),
         "moments": torch.stack([total(values) for values in (y, p, y * y, p * p, y * p)], 1),
-        "spearman": _spearman(y, p, known.mT, count),
     }
+    if ranks:
+        pairs["spearman"] = _spearman(y, p, known.mT, count)
     if sensitive is not None:
         is_group = sensitive[:, None] == torch.arange(2, device=sensitive.device)  # [n, 2]
         group = is_group[None, :, :, None] & known[:, :, None]  # [S, n, 2, t]

@@ -174,6 +174,7 @@ OF_POSITIVE = tuple(name for name, metric in METRICS.items() if metric.positive)
 OF_LISTS = ("recall_at_20", "ndcg_at_20")  # of all items for each user
 OF_RANKS = tuple(name for name, metric in METRICS.items() if metric.measure == "ranks")  # of links
 OF_SCORES = tuple(name for name in OF_POSITIVE if not METRICS[name].measure)  # independent of the threshold
+OF_ORDER = ("auc", "spearman", *OF_SCORES, *OF_RANKS)  # examples are sorted for them, which takes longest
 JUDGES = tuple(name for name, metric in METRICS.items() if metric.judges)
 BESIDE = tuple(name for name, metric in METRICS.items() if metric.beside)
 AUTO: dict[Kind, str] = {NUMBER: RMSE, LABELS: "auc"}  # the default selection metric; for classes see `Judging`
@@ -212,6 +213,7 @@ def of_members(metric: str) -> str:
 
 
 Threshold = float | str | Values  # see `Judging`
+Ranks = Literal["auto", "all", "needed"]  # see `Judging`
 
 
 @dataclass(frozen=True)
@@ -228,12 +230,18 @@ class Judging:
                alarm = 1}}: the one with the lowest cost there; "auto": "f1" where a metric of the positive class
                selects, else 0.5.
     intervals: share of examples that prediction intervals of numbers are to cover, such as 0.9; 0 for none.
+    ranks:     which evaluations of a simulation sort examples, which takes most of their time, for AUC, average
+               precision, recall and precision of alerts, Spearman's correlation and ranks of links. "needed": the
+               first, the last and that of the chosen round, and all where the selection metric or fairness between
+               groups needs them; "all"; "auto": "needed" from 50,000 examples on, else "all". Other numbers and the
+               result are the same.
     """
 
     metric: str = "auto"
     positive: str | int | None = None
     threshold: Threshold = "auto"
     intervals: float = 0.0
+    ranks: Ranks = "auto"
 
     def plain(self) -> Record:
         """The TOML table that produces these settings."""
@@ -288,7 +296,7 @@ class Judging:
                 "Take macro_f1, auc or accuracy.",
                 code="config.classes",
             )
-        return Judging(self.metric, number, self.threshold, self.intervals)
+        return Judging(self.metric, number, self.threshold, self.intervals, self.ranks)
 
     def verdict_of(self, target: Kind) -> dict[str, float]:
         """{"judged/<metric>": NONE} for targets that are not classes."""

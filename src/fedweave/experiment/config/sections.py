@@ -10,7 +10,7 @@ from fedweave.core.settings import Beside
 from fedweave.core.types import Record
 from fedweave.errors import ConfigError
 from fedweave.experiment.config.toml import Document
-from fedweave.metrics.selection import JUDGES, Judging
+from fedweave.metrics.selection import JUDGES, Judging, Ranks
 from fedweave.metrics.stopping import Stopping
 
 MAX_THREADS = 1024  # more are a mistake, or meant to exhaust a machine
@@ -108,6 +108,7 @@ class EvaluationSettings(Judging):
     positive: str | Annotated[int, Field(ge=0)] | None = None
     threshold: Threshold = "auto"
     intervals: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    ranks: Ranks = "auto"
     clients: Annotated[int, Field(ge=0)] = 0
     patience: Annotated[int, Field(ge=0)] = 0
     min_delta: Annotated[float, Field(ge=0), Beside("patience")] = 0.0
@@ -117,7 +118,7 @@ class EvaluationSettings(Judging):
 
     def plain(self) -> Record:
         """See `Judging.plain`; leaves out defaults."""
-        defaults: Record = {"intervals": 0.0, "clients": 0, "patience": 0, "min_delta": 0.0}
+        defaults: Record = {"intervals": 0.0, "ranks": "auto", "clients": 0, "patience": 0, "min_delta": 0.0}
         defaults |= {"shelf": "auto", "alone": "auto", "joint_columns": 0}
         return {key: value for key, value in super().plain().items() if key not in defaults or value != defaults[key]}
 

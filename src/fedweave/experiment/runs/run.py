@@ -73,6 +73,7 @@ from fedweave.experiment.runs.warm import WarmStart, begin, earlier_ledgers
 from fedweave.experiment.shelf import runs as shelves
 from fedweave.experiment.shelf.joint import joint_shelf
 from fedweave.experiment.shelf.pair_scores import link_references
+from fedweave.experiment.shelf.pairs import PairExamples, member_pairs
 from fedweave.experiment.shelf.runs import LOCAL, ShelfResult, ShelfValues, shelf_of_run
 from fedweave.metrics.measured import METRICS_SCHEMA, of_tests
 from fedweave.metrics.selection import (
@@ -373,8 +374,9 @@ def _train(
         seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary
         if step.last and isinstance(built, Built):  # sites' examples are not here
-            shelf = _measure_shelf(config, judging, built, files, stop, summary)
-            references = shelf.metrics | (link_references(built) if built.data.links is not None else {})
+            links = None if built.data.links is None else member_pairs(built.data, built.partition)
+            shelf = _measure_shelf(config, judging, built, files, stop, summary, links)
+            references = shelf.metrics | ({} if links is None else link_references(built, links))
             distance = None
             if built.data.links is None and len(built.fed.clients) > 1:
                 distance = distance_of_targets(built.data, built.partition)
@@ -402,10 +404,16 @@ def _train(
 
 
 def _measure_shelf(
-    config: Config, judging: Judging, built: Built, files: RunFiles, stop: Stop, summary: Record
+    config: Config,
+    judging: Judging,
+    built: Built,
+    files: RunFiles,
+    stop: Stop,
+    summary: Record,
+    links: Mapping[str, PairExamples] | None = None,
 ) -> ShelfResult:
     """What members reach alone with the tools on their shelf; of a sweep, as an earlier run with the same data, split
-    and seed has measured it."""
+    and seed has measured it. links: see `shelf_of_run`."""
     enabled, seed = config.evaluation.shelf, config.general.seed
     if enabled is False:
         return ShelfResult()
@@ -413,7 +421,7 @@ def _measure_shelf(
     path = shared_file(files.directory, "shelf", built, files.source, settings)
 
     def measure() -> ShelfResult:
-        return shelf_of_run(built, judging, enabled, summary, seed)
+        return shelf_of_run(built, judging, enabled, summary, seed, links)
 
     result = measure_once(path, measure, lambda record: ShelfResult(**record), lambda: stop.signal is not None)
     return result or ShelfResult()

@@ -90,17 +90,26 @@ REFERENCES: dict[str, Callable[[sp.csr_matrix], RowProducts]] = {
 }
 
 
-def link_references(built: Built) -> dict[str, float]:
+Scored = tuple[LinkExamples, int, Mapping[str, PairScores]]  # a client's links, its number of nodes, its scores
+
+
+def link_references(built: Built, members: Mapping[str, Scored] | None = None) -> dict[str, float]:
     """{"reference/common_neighbors/auc", …}: on the test pairs of all clients, as "global/auc" is, by the edges that
-    carry messages at each of them."""
+    carry messages at each of them. members: the clients with the scores of `REFERENCES`, if they are there already."""
     # 1. The link examples and the number of nodes of each evaluated client.
     data, partition = built.data, built.partition
     names = client_ids(len(partition.parts), partition.names)
     evaluated = set(built.fed.evaluated_clients or names)
-    clients = list[tuple[LinkExamples, int]]()
-    for name, share in zip(names, shares(data, partition.parts), strict=True):
-        if name in evaluated:
-            clients.append((links_of(share), share.nodes))
+    if members is None:
+        scored = dict[str, Scored]()
+        for name, share in zip(names, shares(data, partition.parts), strict=True):
+            if name in evaluated:
+                links = links_of(share)
+                adjacency = adjacency_of(links, share.nodes)
+                scores = {reference: score(adjacency) for reference, score in REFERENCES.items()}
+                scored[name] = links, share.nodes, scores
+        members = scored
+    clients = [members[name] for name in names if name in evaluated]
 
     # 2. Their links to other members' nodes, if models are trained on these.
     crossing = list[tuple[LinkExamples, int, Mapping[str, np.ndarray]]]()
@@ -108,15 +117,15 @@ def link_references(built: Built) -> dict[str, float]:
     if finder is not None:
         everywhere = zip(names, finder.everywhere(data, partition), strict=True)
         arrays_of_clients = [precomputed.arrays for name, precomputed in everywhere if name in evaluated]
-        for (links, nodes), arrays in zip(clients, arrays_of_clients, strict=True):
+        for (links, nodes, _), arrays in zip(clients, arrays_of_clients, strict=True):
             crossing.append((links, nodes, arrays))
 
     # 3. The metrics of each reference on both.
     results = dict[str, float]()
     for name, reference in REFERENCES.items():
         within, across = list[dict[str, torch.Tensor]](), list[dict[str, torch.Tensor]]()
-        for links, nodes in clients:
-            within += _test_metrics(links, nodes, reference(adjacency_of(links, nodes)))
+        for links, nodes, of_member in clients:
+            within += _test_metrics(links, nodes, of_member[name])
         for links, nodes, arrays in crossing:
             across += _test_metrics_across(links, nodes, arrays, reference)
         for prefix, pairs in ((f"{REFERENCE}/{name}", within), (f"{REFERENCE}/{name}/{CROSSING}", across)):
@@ -156,9 +165,9 @@ def adjacency_of(links: LinkExamples, nodes: int) -> sp.csr_matrix:
     return sp.csr_matrix((ones, (links.edges[0], links.edges[1])), shape=(nodes, nodes))
 
 
-def _test_metrics(links: LinkExamples, nodes: int, products: RowProducts) -> Iterator[dict[str, torch.Tensor]]:
+def _test_metrics(links: LinkExamples, nodes: int, scores: PairScores) -> Iterator[dict[str, torch.Tensor]]:
     """The (sum, count) pairs of metrics over one client's test links. Nothing without test links."""
-    pairs = link_metrics(links, nodes, products, TEST)
+    pairs = link_metrics(links, nodes, scores, TEST)
     if pairs is not None:
         yield pairs
 
@@ -181,22 +190,30 @@ def link_metrics(
     places = np.flatnonzero(is_scored)
     if not len(places):
         return None
-    values = np.zeros(links.pairs.shape[1])  # [pairs]
-    for first in range(0, len(places), AT_ONCE):
-        chunk = places[first : first + AT_ONCE]
-        values[chunk] = scores.of_pairs(*links.pairs[:, chunk])
-    logits = torch.from_numpy(np.stack([0 * values, values], 1))  # [pairs, 2]
-    masks, y = torch.from_numpy(links.masks[split][None]), torch.from_numpy(links.y)
-    pairs = counts(logits, y, masks)
+    values = np.concatenate(
+        [scores.of_pairs(*links.pairs[:, chunk]) for chunk in np.split(places, range(AT_ONCE, len(places), AT_ONCE))]
+    )
+    logits = torch.from_numpy(np.stack([0 * values, values], 1))  # [places, 2]
+    masks, y = torch.from_numpy(links.masks[:, places]), torch.from_numpy(links.y[places])
+    of_split = masks[split]
+    pairs = counts(logits[of_split], y[of_split], of_split[of_split][None])  # candidates would only be sorted
     if ranked:
-        above = None if links.queries is None else _count_above(links, nodes, scores, split)
-        ranks, score = torch.from_numpy(links.ranks), logits[:, 1]
+        above = None if links.queries is None else _count_above(links, nodes, scores, split)[torch.from_numpy(places)]
+        ranks, score = torch.from_numpy(_ranks_among(links, places)), logits[:, 1]
         of_links = link_ranks.per_link(score, ranks, above)
         if has_lists(links):
-            ends, marks = torch.from_numpy(links.pairs), torch.from_numpy(links.masks)
-            of_links |= link_ranks.per_user(score, ends, y, marks, ranks, nodes, above)
-        pairs |= link_ranks.sum_links(of_links, masks)
+            ends = torch.from_numpy(links.pairs[:, places])
+            of_links |= link_ranks.per_user(score, ends, y, masks, ranks, nodes, above)
+        pairs |= link_ranks.sum_links(of_links, of_split[None])
     return {name: pair[0] for name, pair in pairs.items()}
+
+
+def _ranks_among(links: LinkExamples, places: np.ndarray) -> np.ndarray:
+    """`Graph.ranks` of some rows of the pairs, int64 [2, rows], which include the links of their queries."""
+    number = np.full(links.pairs.shape[1], -1)
+    number[places] = np.arange(len(places))
+    query, count = links.ranks[:, places]
+    return np.stack([np.where(query >= 0, 2 * number[query // 2] + query % 2, -1), count])
 
 
 def has_lists(links: LinkExamples) -> bool:

@@ -27,6 +27,8 @@ from fedweave.experiment.shelf.pair_scores import (
     link_metrics,
 )
 from fedweave.metrics.classification import merge
+from fedweave.partition.base import Partition, client_ids
+from fedweave.partition.client_data import shares
 
 _TITLES = {name: name.replace("_", " ") for name in REFERENCES} | {"adamic_adar": "Adamic-Adar"}
 SMALLEST = 1e-6  # weight of a single score, so that higher scores stay more likely
@@ -55,6 +57,13 @@ class PairExamples(NamedTuple):
         if "as_head" in self.scores:
             tools[FREQUENCIES] = ("as_head", "as_tail")
         return tools
+
+
+def member_pairs(data: Dataset, partition: Partition) -> dict[str, PairExamples]:
+    """The examples of every member, by name."""
+    names = client_ids(len(partition.parts), partition.names)
+    parts = zip(names, shares(data, partition.parts), strict=True)
+    return {name: pair_examples(share) for name, share in parts}
 
 
 def pair_examples(share: Dataset) -> PairExamples:

@@ -21,7 +21,7 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.runs.saving import Described
 from fedweave.experiment.shelf.columns import columns_of
 from fedweave.experiment.shelf.members import Effort, Examples, Judge, Shelf, fit_shelf, seconds_of, tested
-from fedweave.experiment.shelf.pairs import PairExamples, PairShelf, fit_pair_shelf, pair_examples
+from fedweave.experiment.shelf.pairs import PairExamples, PairShelf, fit_pair_shelf, member_pairs, pair_examples
 from fedweave.metrics.measured import MetricRow, table_of
 from fedweave.metrics.selection import OF_RANKS, SHELF, Judging, metrics_of, positive_class, selection_metric_of
 from fedweave.partition.base import Part, client_ids
@@ -91,13 +91,21 @@ class ShelfValues(NamedTuple):
     drawn: str = ""
 
 
-def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: Record, seed: int) -> ShelfResult:
+def shelf_of_run(
+    built: Built,
+    judging: Judging,
+    enabled: bool | str,
+    metrics: Record,
+    seed: int,
+    links: Mapping[str, PairExamples] | None = None,
+) -> ShelfResult:
     """The shelf of every evaluated member, and of all members' examples together, by the selection metric of the run.
 
     It is empty where no member has training examples or columns. Members without test examples are tested on the global
     test set. Of parties that hold columns of the same nodes, those with labels have a shelf of their own columns and
     edges; the pooled one has the columns and edges of all. enabled: False for none, True for all that
-    `Effort` allows, "auto" for what takes about `AUTO_SECONDS`. metrics: of the run's summary.
+    `Effort` allows, "auto" for what takes about `AUTO_SECONDS`. metrics: of the run's summary. links: members' examples
+    (`shelf.pairs.member_pairs`), if they are there already.
     """
     start = time.process_time()
     data, partition = built.data, built.partition
@@ -110,8 +118,7 @@ def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: R
     raw = unscaled(data)
     parts = zip(names, shares(raw, partition.parts), strict=True)
     if data.links is not None:
-        links = {name: pair_examples(share) for name, share in parts}
-        result = _of_links(links, evaluated, judge, seeds)
+        result = _of_links(links or member_pairs(data, partition), evaluated, judge, seeds)
     elif enabled == "auto" and _entries(data) > AUTO_ENTRIES:
         result = ShelfValues({}, {}, _TOO_LARGE)
     else:
