@@ -220,8 +220,7 @@ def test_drawn_rows_are_the_same_each_time() -> None:
     assert not np.array_equal(draws[0], draws[2])
 
 
-def test_auto_computes_less_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf_runs, "AUTO_SECONDS", 10.0)
+def test_auto_computes_less_of_more() -> None:
     examples = product_examples()
     assert shelf_runs.choose_effort([examples], 2, "auto") == Effort()
     many = shelf_runs.choose_effort([examples] * 100, 2, "auto")

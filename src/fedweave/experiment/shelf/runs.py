@@ -99,7 +99,7 @@ def shelf_of_run(built: Built, judging: Judging, enabled: bool | str, metrics: R
     """
     start = time.process_time()
     data, partition = built.data, built.partition
-    if enabled is False or (enabled == "auto" and AUTO_SECONDS <= 0):
+    if enabled is False:
         return ShelfResult()
     names = client_ids(len(partition.parts), partition.names)
     evaluated = built.fed.evaluated_clients or names
