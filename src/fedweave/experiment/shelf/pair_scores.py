@@ -170,15 +170,8 @@ def link_metrics(
 
     ranked: whether links are ranked among their candidates, too, where the data has candidates.
     """
-    # The links and pairs, and the candidates of the links (`Graph.ranks` has twice the row of a link).
-    is_scored = links.masks[split].copy()
     ranked = ranked and bool(links.ranks[QUERY_COUNT].any())
-    if ranked:
-        candidate = links.ranks[QUERY] >= 0
-        is_scored[candidate] = links.masks[split][links.ranks[QUERY][candidate] // 2]
-        if has_lists(links):  # which other links of the user come before depends on their scores, too
-            is_scored |= links.masks[VAL] | links.masks[TEST]
-    places = np.flatnonzero(is_scored)
+    places = scored_pairs(links, split, ranked)
     if not len(places):
         return None
     values = np.zeros(links.pairs.shape[1])  # [pairs]
@@ -197,6 +190,18 @@ def link_metrics(
             of_links |= ranking.per_user_of(score, ends, y, marks, ranks, nodes, behind_each)
         pairs |= ranking.sum_links(of_links, masks)
     return {name: pair[0] for name, pair in pairs.items()}
+
+
+def scored_pairs(links: LinkExamples, split: int, ranked: bool) -> np.ndarray:
+    """int64: the rows of the pairs whose scores the metrics of a split read. ranked: see `link_metrics`."""
+    # The links and pairs, and the candidates of the links (`Graph.ranks` has twice the row of a link).
+    is_scored = links.masks[split].copy()
+    if ranked:
+        candidate = links.ranks[QUERY] >= 0
+        is_scored[candidate] = links.masks[split][links.ranks[QUERY][candidate] // 2]
+        if has_lists(links):  # which other links of the user come before depends on their scores, too
+            is_scored |= links.masks[VAL] | links.masks[TEST]
+    return np.flatnonzero(is_scored)
 
 
 def has_lists(links: LinkExamples) -> bool:
