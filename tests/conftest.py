@@ -129,9 +129,16 @@ def _no_waiting_for_disks() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _few_shelves() -> Iterator[None]:
-    """The shelf takes longer than a short run: tests have it where they ask for it (`evaluation.shelf = true`)."""
+    """The shelf takes longer than a short run: runs of this process have it where tests ask for it
+    (`evaluation.shelf = true`), and the default, "auto", measures none."""
+    from fedweave.experiment.runs import run
+    from fedweave.experiment.shelf.runs import ShelfResult, shelf_of_run
+
+    def measured(built: Any, judging: Any, enabled: bool | str, metrics: Any, seed: int) -> ShelfResult:
+        return ShelfResult() if enabled == "auto" else shelf_of_run(built, judging, enabled, metrics, seed)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedweave.experiment.shelf.runs.AUTO_SECONDS", 0.0)
+        patch.setattr(run, "shelf_of_run", measured)
         yield
 
 

@@ -18,10 +18,12 @@ from fedweave.experiment.build import federation
 from fedweave.experiment.first_step import first_step_notes
 from fedweave.experiment.rounds import train
 from fedweave.metrics.selection import TIED
+from fedweave.models.edges import on_examples
 from fedweave.models.links import OnPairs
 from fedweave.partition import Random
 from fedweave.reports.notes import RunFacts, notes
 from tests.links.test_links import random_data
+from tests.targets import Example, numbers, split
 
 FIRST_STEP, TIES = "the first step of Adam", "all scores were equal"
 
@@ -78,6 +80,29 @@ def test_a_run_whose_scores_tie_says_so_once_and_advises_no_more_rounds(caplog: 
     for subject, advice in (("one class", "or more rounds"), ("shelf", "Or train longer")):
         assert advice in alive[subject]
         assert advice not in sentences[subject]
+
+
+@pytest.mark.parametrize("example", ["node", "edge", "graph"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classes_of_examples_without_a_difference_are_ties_too(
+    example: Example, classes: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All hidden units are 0 at all nodes, so each example has the last biases as its scores."""
+    data = numbers(example)
+    edge_attrs = data.edge_attrs
+    if edge_attrs is not None and edge_attrs.features is not None:
+        edge_attrs = edge_attrs._replace(features=np.zeros_like(edge_attrs.features))
+    y = np.digitize(data.y[:, 0], np.quantile(data.y[:, 0], np.arange(1, classes) / classes))
+    as_classes = {"y": y, "classes": classes, "targets": (), "target_scale": None, "edge_attrs": edge_attrs}
+    data = replace(data, x=np.zeros_like(data.x), sensitive=None, **as_classes)  # type: ignore[arg-type]
+    plugin = models.GCN(hidden=4, pool="mean" if example == "graph" else "none")
+    algorithm = FedAvg(on_examples(plugin, data.edge_attrs).build(data.features, data.outputs))
+    fed = federation(data, split(data), algorithm)
+    with caplog.at_level(logging.WARNING):
+        *_, last = train(algorithm, fed, 4)
+    assert last.summary[TIED] == 4
+    assert sum(TIES in record.getMessage() for record in caplog.records) == 1
+    assert "tied" in notes(last.summary, RunFacts())
 
 
 def test_a_resumed_run_goes_on_counting() -> None:

@@ -11,7 +11,7 @@ from fedweave.core.algorithm import Evaluation
 from fedweave.core.replies import Replies, ReplyBatch
 from fedweave.metrics.classification import counts
 from fedweave.metrics.kinds import DIVERGED
-from fedweave.metrics.measured import MISSING, ROUNDED_SCORES, measure
+from fedweave.metrics.measured import DIVERGED_CLIENT, MISSING, ROUNDED_SCORES, measure
 from fedweave.metrics.selection import Judging
 from fedweave.reports.notes import alerts_clause, notes
 from tests.refusals import refusal
@@ -102,6 +102,16 @@ def test_rounded_is_who_tells_hits_and_no_class() -> None:
 def test_a_client_whose_loss_is_not_finite_is_named(value: float) -> None:
     with refusal("diverged"):
         measure(3, evaluation([[1.0] * 3, [1.0, 1, value], [1.0] * 3], [[1.0] * 3] * 3))
+
+
+def test_the_others_numbers_stay_without_a_client_whose_loss_is_not_finite() -> None:
+    losses, hits = [[1.0] * 3, [1.0, 1, math.nan], [3.0] * 3], [[1.0] * 3, [0.0] * 3, [0.5] * 3]
+    rows, summary, *_ = measure(3, evaluation(losses, hits), skip_diverged=True)
+    assert (summary["local/loss"], summary["local/accuracy"]) == (2.0, 0.75)
+    of_b = [(row["metric"], row["value"]) for row in rows.to_pylist() if row["client"] == "b"]
+    assert of_b == [(DIVERGED_CLIENT, 1.0)]
+    with refusal("diverged"):
+        measure(3, evaluation([[math.nan] * 3] * 3, hits), skip_diverged=True)
 
 
 def test_an_auc_within_members_says_of_how_many_it_is() -> None:

@@ -2,7 +2,9 @@
 examples choose; and no number of the run changes."""
 
 import json
+import math
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from rich.console import Console
 
 from fedweave.algorithms import ALGORITHMS, Local
 from fedweave.algorithms.fedavg import FedAvg
+from fedweave.errors import FedweaveError
 from fedweave.experiment import build
 from fedweave.experiment.config import Config, resolve
 from fedweave.experiment.rounds import RoundResult
@@ -24,7 +27,8 @@ from fedweave.experiment.runs.files import CHECKPOINT, SHARED
 from fedweave.experiment.runs.reading import group_runs, read_run
 from fedweave.experiment.runs.resuming import Interrupted
 from fedweave.experiment.runs.shared import measure_once
-from fedweave.metrics.measured import METRICS_SCHEMA
+from fedweave.metrics.measured import DIVERGED_CLIENT, METRICS_SCHEMA
+from fedweave.metrics.selection import DIVERGED_ALONE, Judging
 from fedweave.metrics.stopping import Stopping
 from fedweave.python.training import Silent
 from fedweave.reports.gains import gain_sentences, member_gains
@@ -129,16 +133,22 @@ def test_it_is_what_local_gives_in_the_best_round_of_each_member(tmp_path: Path,
 
 def test_members_choose_by_validation_and_stop_on_their_own() -> None:
     """a: its best round is 2, ties go to the first; it has stopped before 5, where it would be better. b: no validation
-    examples, hence the last round. c: better from round to round."""
-    values = {
+    examples, hence the last round. c: better from round to round. Two diverge in round 4: d has no result, and e, which
+    has stopped in round 3, keeps its own."""
+    values: dict[str, list[Any]] = {
         "a": [(0.1, 1.0), (0.5, 2.0), (0.5, 3.0), (0.4, 4.0), (0.9, 5.0)],
         "b": [(None, 1.0), (None, 2.0), (None, 3.0), (None, 4.0), (None, 5.0)],
         "c": [(0.1, 1.0), (0.2, 2.0), (0.3, 3.0), (0.4, 4.0), (0.5, 5.0)],
+        "d": [(0.1, 1.0), (0.2, 2.0), (0.3, 3.0), math.nan, math.nan],
+        "e": [(0.9, 4.0), (0.2, 2.0), (0.3, 3.0), math.nan, math.nan],
     }
     members: dict[str, alone.MemberResult] = {}
     for at in range(5):
         rows = []
         for client, entries in values.items():
+            if entries[at] is math.nan:
+                rows.append((at + 1, client, "train", DIVERGED_CLIENT, 1.0))
+                continue
             val, test = entries[at]
             rows += [] if val is None else [(at + 1, client, "val", "accuracy", val)]
             rows += [(at + 1, client, "test", "accuracy", test), (at + 1, "global", "test", "accuracy", 9.0)]
@@ -147,13 +157,89 @@ def test_members_choose_by_validation_and_stop_on_their_own() -> None:
         )
         step = RoundResult(at + 1, {}, table, {"global/accuracy": 1.0})
         alone._add_round(members, step, "accuracy", {}, Stopping(patience=2))
+    assert members.pop("d") == alone.MemberResult(stopped=True, diverged=4)
     found = {client: (member.round, member.test["accuracy"], member.stopped) for client, member in members.items()}
-    assert found == {"a": (2, 2.0, True), "b": (5, 5.0, False), "c": (5, 5.0, False)}
+    assert found == {"a": (2, 2.0, True), "b": (5, 5.0, False), "c": (5, 5.0, False), "e": (1, 4.0, True)}
     result = alone.AloneResult(members, 1.5)
     assert result.means == {"alone/local/accuracy": 4.0, "alone/seconds": 1.5}
     rows = result.rows(7, "accuracy").to_pylist()
     assert {"round": 7, "client": "a", "split": "val", "metric": "alone/accuracy", "value": 0.5} in rows
     assert [row["value"] for row in rows if row["client"] == "global"] == [4.0]
+
+
+def diverging_folder(path: Path) -> Path:
+    """Rings of three members' nodes; the features of member c are so large that steps of SGD overflow."""
+    path.mkdir()
+    rng = np.random.default_rng(0)
+    nodes, edges = ["id,owner,f,g,label"], ["source,target"]
+    for owner, scale in (("a", 1.0), ("b", 1.0), ("c", 1e10)):
+        for at in range(30):
+            f, g = scale * rng.standard_normal(2)
+            nodes.append(f"{owner}{at},{owner},{f},{g},{int(f > 0)}")
+            edges.append(f"{owner}{at},{owner}{(at + 1) % 30}")
+    (path / "nodes.csv").write_text("\n".join(nodes) + "\n")
+    (path / "edges.csv").write_text("\n".join(edges) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("mode", ["vmap", "loop"])
+def test_a_member_that_diverges_alone_takes_no_value_from_the_others(
+    tmp_path: Path, mode: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Joint training bounds each member's update; alone nothing does."""
+    data = {"name": "folder", "path": str(diverging_folder(tmp_path / "data")), "owner": "owner", "normalize": "none"}
+    document = {
+        "rounds": 10,
+        "data": data,
+        "partition": {"name": "column", "train": 0.4, "val": 0.3, "test": 0.3},
+        "model": {"hidden": 4},
+        "algorithm": {
+            "name": "fedavg",
+            "optimizer": "sgd",
+            "lr": 0.5,
+            "local_steps": 1,
+            "parts": ["cross_entropy", "clip"],
+        },
+        "engine": {"mode": mode},
+        "evaluation": EVALUATION,
+    }
+    summary = runs.run(resolve(document), tmp_path / "run", Silent())
+    check_facts(summary["note"], "diverged", "c")
+    check_facts(caplog.text, "diverged", "c")
+    rows = alone_rows(tmp_path / "run")
+    assert rows[rows["client"] == "c"]["metric"].tolist() == [DIVERGED_ALONE]
+    assert rows[rows["client"] == "c"]["value"].item() >= 1
+    accuracies = rows[(rows["metric"] == "alone/accuracy") & (rows["split"] == "test")].set_index("client")["value"]
+    assert {*accuracies.index} == {"a", "b"}
+    assert summary["metrics"]["alone/local/accuracy"] == pytest.approx(accuracies.mean(), abs=1e-12)
+    (tmp_path / "run" / "summary.json").unlink()
+    assert runs.run(resolve(document), tmp_path / "run", Silent(), resume=True)["note"] == summary["note"]
+
+
+def test_who_had_stopped_keeps_its_result_if_all_models_diverge_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = config(rounds=20, algorithm={"lr": 0.005}, evaluation={"patience": 1})
+    built = build.build(one)
+
+    def trained() -> alone.AloneResult:
+        result = alone.train_alone(one, built, Judging(), {"judged/accuracy": -1.0}, lambda *done: None, lambda: False)
+        assert result is not None
+        return result
+
+    whole, train = trained(), alone.train
+
+    def diverging(*args: Any, **settings: Any) -> Iterator[RoundResult]:
+        for step in train(*args, **settings):
+            yield step
+            if step.round == 2:
+                raise FedweaveError("all diverged", code="diverged")
+
+    monkeypatch.setattr(alone, "train", diverging)
+    results = trained().members
+    stopped = {client for client, member in whole.members.items() if member.round == 1}
+    assert stopped
+    assert stopped < {*results}
+    for client, member in results.items():
+        assert member == (whole.members[client] if client in stopped else alone.MemberResult(stopped=True, diverged=3))
 
 
 def test_lower_is_better_for_errors() -> None:

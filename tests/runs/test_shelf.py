@@ -2,6 +2,7 @@
 graphs, and in runs of each kind of examples."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from sklearn.metrics import accuracy_score, roc_auc_score
 from sklearn.preprocessing import StandardScaler
 
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.graph import SOURCE, TARGET
+from fedweave.core.graph import SOURCE, TARGET, TEST, TRAIN, VAL
 from fedweave.datasets import load
 from fedweave.datasets.base import Dataset
+from fedweave.experiment.build import build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.runs.files import SHARED
 from fedweave.experiment.runs.run import run
@@ -27,13 +29,25 @@ from fedweave.experiment.shelf.columns import ENDS, GRAPHS, NEIGHBORS, OWN, colu
 from fedweave.experiment.shelf.learners import LabeledRows, Lesson, boosting, forest, regression
 from fedweave.experiment.shelf.members import Effort, Examples, Judge, Tool, fit_shelf
 from fedweave.experiment.shelf.pair_scores import REFERENCES
-from fedweave.experiment.shelf.pairs import Attachment, Frequency
+from fedweave.experiment.shelf.pairs import (
+    Attachment,
+    Frequency,
+    PairExamples,
+    draw_links,
+    learning_seconds,
+    pair_examples,
+    scoring_seconds,
+)
 from fedweave.experiment.shelf.runs import examples_of
+from fedweave.metrics.selection import Judging
 from fedweave.partition import Random
+from fedweave.partition.client_data import shares
 from fedweave.python.training import Silent
 from fedweave.reports.notes import notes
 from fedweave.reports.verdict import verdict_of, verdict_of_seeds
 from tests.links.test_knowledge_graphs import document, triples
+from tests.links.test_link_runs import tables
+from tests.refusals import check_facts
 from tests.runs.test_predictions import made
 from tests.runs.test_target_files import nodes_folder, of_numbers
 from tests.targets import numbers, several_labels
@@ -221,8 +235,7 @@ def test_drawn_rows_are_the_same_each_time() -> None:
     assert not np.array_equal(draws[0], draws[2])
 
 
-def test_auto_computes_less_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf_runs, "AUTO_SECONDS", 10.0)
+def test_auto_computes_less_of_more() -> None:
     examples = product_examples()
     assert shelf_runs.choose_effort([examples], 2, "auto") == Effort()
     many = shelf_runs.choose_effort([examples] * 100, 2, "auto")
@@ -231,6 +244,49 @@ def test_auto_computes_less_of_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "trees" in shelf_runs.savings([examples], many)
     assert shelf_runs.choose_effort([examples] * 100_000, 2, "auto") is None
     assert shelf_runs.choose_effort([examples] * 100_000, 2, True) == Effort()
+
+
+def linked(tmp_path: Path, **data: Any) -> PairExamples:
+    tables(tmp_path / "data")
+    document = {"data": {"path": str(tmp_path / "data"), "task": "links", **data}, "model": {"name": "gcn"}}
+    built = build(resolve(document | {"partition": {"name": "random", "clients": 1}}))
+    [share] = shares(built.data, built.partition.parts[:1])
+    return pair_examples(share)
+
+
+@pytest.mark.parametrize("rank_negatives", [10, "all"])
+def test_auto_scores_a_part_of_many_links(tmp_path: Path, rank_negatives: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    member = linked(tmp_path, rank_negatives=rank_negatives)
+    assert shelf_runs.choose_pair_effort([member] * 2, "auto") == (Effort(), 1.0)
+    fewer, more = (learning_seconds(member, rows) for rows in (10, 1_000))
+    assert 0 < fewer <= more
+    scoring = scoring_seconds(member)
+    monkeypatch.setattr(shelf_runs, "AUTO_SECONDS", scoring)  # less than a fit takes
+    effort, share = shelf_runs.choose_pair_effort([member] * 4, "auto")
+    assert (effort, share) == (shelf_runs.EFFORTS[-1], pytest.approx(1 / 8))
+    assert shelf_runs.choose_pair_effort([member] * 4, True) == (Effort(), 1.0)
+    part, again = (draw_links(member, share, 5) for _ in range(2))
+    np.testing.assert_array_equal(part.links.masks, again.links.masks)
+    np.testing.assert_array_equal(part.links.masks[TRAIN], member.links.masks[TRAIN])
+    for split in (VAL, TEST):
+        assert not (part.links.masks[split] & ~member.links.masks[split]).any()
+        for y in (0, 1):
+            of_class = member.links.masks[split] & (member.links.y == y)
+            assert (part.links.masks[split] & (member.links.y == y)).sum() == math.ceil(share * of_class.sum())
+    assert scoring_seconds(part) < scoring / 2
+
+
+def test_a_run_says_which_part_of_its_links_the_shelf_scored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables(tmp_path / "data")
+    document = {"rounds": 1, "data": {"path": str(tmp_path / "data"), "task": "links"}, "model": {"name": "gcn"}}
+    built = build(resolve(document | {"partition": {"name": "random", "clients": 2}}))
+    whole = shelf_runs.shelf_of_run(built, Judging(), "auto", {"judged/auc": 1.0}, 0)
+    assert "drawn" not in whole.facts()
+    assert whole.metrics == shelf_runs.shelf_of_run(built, Judging(), True, {"judged/auc": 1.0}, 0).metrics
+    monkeypatch.setattr(shelf_runs, "AUTO_SECONDS", 1e-4)
+    results = [shelf_runs.shelf_of_run(built, Judging(), "auto", {"judged/auc": 1.0}, 0) for _ in range(2)]
+    assert results[0].metrics == results[1].metrics != whole.metrics
+    check_facts(results[0].facts()["drawn"], "links")
 
 
 def test_scores_of_pairs_by_hand() -> None:

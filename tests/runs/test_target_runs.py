@@ -15,6 +15,8 @@ from fedweave.algorithms import FedAvg, Local
 from fedweave.algorithms.parts import GraphCrossEntropy, SampledCrossEntropy
 from fedweave.contract.subject import ShardedRecorder
 from fedweave.core import model as models
+from fedweave.core.graph import TRAIN
+from fedweave.core.target import from_scale
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.reading import read_runs
 from fedweave.incentives.coalitions import GAINS_IN
@@ -58,6 +60,22 @@ def test_clients_at_once_have_the_numbers_of_one_after_the_other(make, example):
     loop, together = (summary_of(data, mode=mode) for mode in ("loop", "vmap"))
     assert loop.keys() == together.keys()
     assert {name: loop[name] for name in loop} == pytest.approx(together, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("how", ["own", "all"])
+def test_a_model_starts_at_the_mean_of_the_training_examples(how):
+    """Of nodes without features only a model's biases are left, and they start at 0: a scaled number's mean."""
+    data = numbers("node")
+    data = replace(data, x=np.zeros_like(data.x), target_scaling=how)
+    algorithm = algorithm_on(data)
+    fed = fedweave.federation(data, split(data), algorithm, seed=0)
+    w = algorithm.init(fed)["w"]
+    trained = {client: graph.y[graph.masks[TRAIN], 0] for client, graph in fed.graphs.items()}
+    everyone = torch.cat([*trained.values()])
+    for client, graph in fed.graphs.items():
+        start = from_scale(models.infer(algorithm.net, w, graph), graph.scale)[:, 0]
+        mean = (trained[client] if how == "own" else everyone).mean()
+        torch.testing.assert_close(start, mean.expand_as(start), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize(("make", "example"), [CASES[0], CASES[3]])

@@ -41,7 +41,7 @@ from fedweave.metrics.selection import (
 )
 from fedweave.partition.base import Part
 from fedweave.partition.client_data import shares
-from fedweave.partition.preparation import numbers_of, scaling_record, with_scaled_edges, with_scaled_nodes
+from fedweave.partition.preparation import edge_scaling_record, scaling_record, with_scaled_edges, with_scaled_nodes
 from fedweave.partition.scaling import of_part, target_scale_of
 
 _LOG = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ def form_of_client(run: Trained, form: DataForm, client: str) -> DataForm:
     if data.edge_attrs is not None and data.edge_attrs.auto:
         [share] = shares(data, [part])
         if share.edge_attrs is not None:
-            form = with_edge_scaling(form, numbers_of(share.edge_attrs, AUTO))
+            form = with_edge_scaling(form, edge_scaling_record(share.edge_attrs, AUTO))
     return form if data.scaling == "none" else replace(form, scaling=scaling_record(data.scaling, of_part(data, part)))
 
 

@@ -371,7 +371,7 @@ def beside_nodes(x: Matrix, values: Matrix, first_nodes: np.ndarray) -> sp.csr_m
     return whole
 
 
-def numbers_of(data: Dataset, how: str) -> ScalingNumbers:
+def feature_scaling_numbers(data: Dataset, how: str) -> ScalingNumbers:
     """`scaling` of the features of `data`; those of whole graphs over graphs instead of nodes."""
     if data.graph_columns is None:
         return scaling(data.x, how)

@@ -118,12 +118,13 @@ def train(
     fair_margin: float = 0.0,
     judging: Judging | None = None,
     stopping: Stopping | None = None,
+    skip_diverged: bool = False,
 ) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
     checkpoint's, for its best rounds. fair_margin: see `fairest`. judging: the selection metric, with the
-    number of the positive class. stopping: whether fewer rounds may be enough.
+    number of the positive class. stopping: whether fewer rounds may be enough. skip_diverged: see `measure`.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
@@ -151,7 +152,7 @@ def train(
         state = _check_state(algorithm, "init", algorithm.init(fed))
     state = to(state, fed.device)  # a checkpoint's is on the host
     before: dict[str, float] = dict(summary or {})
-    evaluator = _Evaluator(algorithm, fed, rounds, fair_margin, judging, stopping)
+    evaluator = _Evaluator(algorithm, fed, rounds, fair_margin, judging, stopping, skip_diverged)
     if stopping.stops(done, before):
         return
     for number in range(done + 1, rounds + 1):
@@ -182,6 +183,7 @@ class _Evaluator:
     fair_margin: float
     judging: Judging
     stopping: Stopping
+    skip_diverged: bool
 
     def evaluate(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
         """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
@@ -190,7 +192,7 @@ class _Evaluator:
         ranks = ranks or evaluation.total is not None  # sums have all metrics
 
         def measure_scores() -> Measurement:
-            return measure(number, evaluation, self.judging, before, last)
+            return measure(number, evaluation, self.judging, before, last, self.skip_diverged)
 
         rows, measured, validated, selection = measure_scores()
         if not ranks and selection_metric_of(measured) in OF_ORDER:  # chosen by this evaluation

@@ -34,6 +34,7 @@ UNCOUNTED = "scores/uncounted"
 ROUNDED_SCORES = "scores/coarse"  # number of clients that sent only hits, or no losses where others did
 SAMPLED, OF = "scores/sampled", "scores/clients"  # number of clients that the server asked, and of all clients
 MISSING = "scores/missing"  # number of clients that the server asked for scores and that sent none
+DIVERGED_CLIENT = "diverged"  # in a row of a client whose loss is not finite, where it is left out
 _KINDS, _SERVER = ("own/", "global_test/", "trained/", "measures/", f"{CROSSING}/"), "server/"
 TRAINING = "fairness/train_"
 SELECTION = f"{groups.MEASURED}/selection/"
@@ -55,6 +56,7 @@ def measure(
     judging: Judging | None = None,
     before: Mapping[str, float] | None = None,
     last: bool = False,
+    skip_diverged: bool = False,
 ) -> Measurement:
     """Turn an evaluation's pairs into rows and the summary of the test split.
 
@@ -84,10 +86,11 @@ def measure(
 
     judging: how the selection metric is chosen; the entry "judged/…" (`judging.Judging.verdict`) names it. before: the
     summary of the evaluation before, which has chosen it already. last: whether to add "per_class/…", on the examples
-    of "global".
+    of "global". skip_diverged: leave out clients whose loss is not finite, each with a row "diverged", instead of an
+    error.
 
     Raises:
-        FedweaveError: a client's loss is not finite; names the client.
+        FedweaveError: a client's loss is not finite or, with `skip_diverged`, every client's; names the clients.
     """
     judging, replies = judging or Judging(), evaluation.clients
     # 1. pairs: of each client, of clients' own models on the global test set, sums over clients, of all together
@@ -96,6 +99,12 @@ def measure(
     losses = pairs.get("loss")  # [P, 3, 2]
     if losses is not None and not np.isfinite(losses).all():  # the server may not see such models
         diverged = [client for client, loss in zip(replies.clients, losses, strict=True) if not np.isfinite(loss).all()]
+        if skip_diverged and len(diverged) < len(replies):
+            others = {client: replies[client] for client in replies.clients if client not in diverged}
+            finite = evaluation._replace(clients=Replies.of(others, replies.missing))
+            measurement = measure(round, finite, judging, before, last)
+            marks = table_of([(round, client, "train", DIVERGED_CLIENT, 1.0) for client in diverged])
+            return measurement._replace(rows=pa.concat_tables([measurement.rows, marks]))
         message = diverged_message(f"after round {round} the model of {', '.join(diverged)}")
         raise FedweaveError(message, code="diverged")
     summed = {} if evaluation.total is None else on_host(dict(leaves(evaluation.total)))

@@ -31,6 +31,7 @@ TARGET_SPREAD = "targets/apart"  # in a summary: how far members' means of numbe
 SHELF_JOINT = "shelf_joint"  # likewise, where the tools also read what the joint model says
 SHELF = "shelf"  # "shelf/local/<metric>" in a summary: what members reach alone with the tools on their shelf
 ALONE = "alone"  # "alone/local/<metric>" in a summary: the same model, trained at each member on its own examples
+DIVERGED_ALONE = f"{ALONE}/diverged"  # in the row of a member whose model diverged there
 REFERENCE = "reference"  # "reference/<score>/<metric>" in a summary: a score of links without a model
 CROSSING = "crossing"  # "crossing/<metric>" in a summary: links between members
 # Beginnings of names in a summary that are of one round's models.

@@ -93,7 +93,7 @@ def with_scaled_nodes(data: Dataset, scaling: Record) -> Dataset:
     return filled(by_holder(scale_by_holders(data, scaling["how"], data.name)))
 
 
-def numbers_of(attributes: EdgeAttributes, how: str) -> Record:
+def edge_scaling_record(attributes: EdgeAttributes, how: str) -> Record:
     """How the features of edges were scaled, with the numbers that this took."""
     if not attributes.scaling:
         return {"how": how}

@@ -19,7 +19,7 @@ from fedweave.core.target import DIVISOR, LOG, NUMBER, SHIFT, scale_of, where_kn
 from fedweave.core.tree import Tree
 from fedweave.core.types import SETUP
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.features import OVER_NODES, ScalingNumbers, numbers_of, scaling
+from fedweave.datasets.features import OVER_NODES, ScalingNumbers, feature_scaling_numbers, scaling
 from fedweave.partition.base import Part, Partition
 
 
@@ -27,7 +27,9 @@ def of_part(data: Dataset, part: Part) -> ScalingNumbers:
     """The numbers by which one client scales its columns of `data` (`Dataset.scaling`)."""
     if data.graph_columns is None or data.graph_of is None:
         return scaling(data.x[part.nodes], data.scaling)
-    return numbers_of(replace(data, x=data.x[part.nodes], graph_of=data.graph_of[part.nodes]), data.scaling)
+    return feature_scaling_numbers(
+        replace(data, x=data.x[part.nodes], graph_of=data.graph_of[part.nodes]), data.scaling
+    )
 
 
 def of_typical(data: Dataset, partition: Partition) -> ScalingNumbers:

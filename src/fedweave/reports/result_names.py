@@ -147,6 +147,7 @@ _WITHOUT_NOTE = {
     "emd": "distance of a client's label distribution from the distribution over all clients (`fedego`)",
     "lambda": "share of the global model in a client's own (`fedego`)",
     "alone/round": "of training alone: the round that the member's validation examples chose",
+    "alone/diverged": "of training alone: the round in which the member's model diverged; it then has no result",
     "best_val/missing": "clients without a score in that round",
     "best_fair/missing": "clients without a score in that round",
     "best_fair/round": "the fairest round",

@@ -90,8 +90,9 @@ class EvaluationSettings(Judging):
     shelf:    whether to measure what members reach alone with the tools on their shelf, such as gradient boosting
               ("shelf/…" in the summary), and, for all members' examples together, what a pool would: true with up to
               200 trees and 100,000 training examples; "auto" with what takes about ten seconds of one core each, so
-              that fewer examples may be drawn, which the result says. Between sites there is no pool; each site
-              measures its own at home, and sends what its policy.measures lets leave.
+              that fewer examples, or of links fewer training, validation and test links, may be drawn, which the
+              result says. Between sites there is no pool; each site measures its own at home, and sends what its
+              policy.measures lets leave.
     alone: whether the same model is also trained at each member alone, after the last round, which shows what
               joining brings ("alone/…" in the summary; `experiment.runs.alone`): with the run's data, splits, seed
               and learning settings, and early stopping for each member. "auto": in runs of 2 to 100 members with an

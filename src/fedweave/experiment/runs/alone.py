@@ -2,12 +2,14 @@
 
 After the last round the algorithm `local` trains on the run's clients, with the run's model, learning settings, data,
 splits and seed. Each member stops where its own validation examples say so, and its result is its test result in the
-round that was best on them. The run's clients have their states back afterwards, and nothing of it is in the ledger.
-A site does the same with its own data (`sites.flare.baselines`), and the ledger has what it sends of the result.
+splits and seed. Each member stops where its own validation examples say so, and its result is its test result in the
+round that was best on them. A member whose model diverges before it stops has no result. The run's clients have their
+states back afterwards, and nothing of it is in the ledger. A site does the same with its own data
+(`sites.flare.baselines`), and the ledger has what it sends of the result.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 import numpy as np
@@ -20,13 +22,22 @@ from fedweave.core.algorithm import Algorithm
 from fedweave.core.types import Record
 from fedweave.engines.engine import LocalEngine
 from fedweave.engines.loop import Loop
-from fedweave.errors import ConfigError
+from fedweave.errors import ConfigError, FedweaveError
 from fedweave.experiment.build import Built
 from fedweave.experiment.config import Config
 from fedweave.experiment.rounds import RoundResult, train
 from fedweave.experiment.runs.saving import Ready
-from fedweave.metrics.measured import GLOBAL, MetricRow, table_of
-from fedweave.metrics.selection import ALONE, METRICS, RMSE_OF_MEAN, VERDICT, Judging, rank, selection_metric_of
+from fedweave.metrics.measured import DIVERGED_CLIENT, GLOBAL, MetricRow, table_of
+from fedweave.metrics.selection import (
+    ALONE,
+    DIVERGED_ALONE,
+    METRICS,
+    RMSE_OF_MEAN,
+    VERDICT,
+    Judging,
+    rank,
+    selection_metric_of,
+)
 from fedweave.metrics.stopping import Stopping
 
 MAX_CLIENTS = 100  # up to which "auto" trains it
@@ -52,8 +63,9 @@ class MemberResult:
 
     round: the round; the last one without validation examples, 0 where a site keeps it to itself. score: the
     selection metric on validation examples; None without any, or where a site keeps it. test: {metric: value} on
-    test examples. stopping: `Stopping.update` of these scores. stopped: whether early stopping has ended the
-    member's training.
+    test examples. stopping: `Stopping.update` of these scores. stopped: whether the member's training has ended, by
+    early stopping or because it diverged. diverged: the round in which it did, and the member has no result; 0 for a
+    finite model.
     """
 
     round: int = 0
@@ -61,6 +73,7 @@ class MemberResult:
     test: dict[str, float] = field(default_factory=dict)
     stopping: dict[str, float] = field(default_factory=dict)
     stopped: bool = False
+    diverged: int = 0
 
     def is_improved_by(self, metric: str, score: float | None) -> bool:
         """Whether a round with this score replaces the one so far."""
@@ -94,9 +107,11 @@ class AloneResult:
 
     def rows(self, round: int, metric: str) -> pa.Table:
         """Rows of metrics.parquet of the run's last round: the means, of each member the test results, the round that
-        they are of, and the selection metric on its validation examples."""
+        they are of, and the selection metric on its validation examples, or only the round in which it diverged."""
         rows = list[MetricRow]()
         for client, member in self.members.items():
+            if member.diverged:
+                rows.append((round, client, "test", DIVERGED_ALONE, float(member.diverged)))
             if member.score is not None:
                 rows.append((round, client, "val", f"{ALONE}/{metric}", member.score))
             if member.test and member.round:
@@ -170,7 +185,7 @@ def train_alone(
     whether to stop after a round.
 
     Raises:
-        FedweaveError: training diverged.
+        FedweaveError: training diverged at every member.
     """
     local, executor, general = local_of(built.algorithm), built.fed.executor, config.general
     if local is None or not isinstance(executor, Loop):
@@ -204,13 +219,23 @@ def rounds_alone(
     results so far are in `members`.
 
     metric: the run's selection metric. verdict: the entry of the run's summary that names it, if there is one.
+
+    Raises:
+        FedweaveError: training diverged at every member.
     """
-    general, stopping = config.general, config.evaluation.stopping
-    for step in train(local, fed, general.rounds, general.eval_every, summary=verdict, judging=judging):
-        _add_round(members, step, metric, verdict, stopping)
-        yield step.round
-        if members and all(member.stopped for member in members.values()):
-            return
+    general, stopping, done = config.general, config.evaluation.stopping, 0
+    rounds = train(local, fed, general.rounds, general.eval_every, summary=verdict, judging=judging, skip_diverged=True)
+    try:
+        for step in rounds:
+            done = step.round
+            _add_round(members, step, metric, verdict, stopping)
+            yield done
+            if members and all(member.stopped for member in members.values()):
+                return
+    except FedweaveError as error:  # those that stopped before keep their results
+        if error.code != "diverged" or not any(member.test for member in members.values() if member.stopped):
+            raise
+        _end_diverged(members, members, done + 1)
 
 
 def _add_round(
@@ -224,6 +249,7 @@ def _add_round(
     if step.metrics is None or not step.evaluated:
         return
     rows = step.metrics.filter(pc.field("client") != GLOBAL)
+    _end_diverged(members, rows.filter(pc.field("metric") == DIVERGED_CLIENT)["client"].to_pylist(), step.round)
     is_score = (pc.field("split") == "val") & (pc.field("metric") == metric)
     scores = {row["client"]: row["value"] for row in rows.filter(is_score).to_pylist()}
     is_test = (pc.field("split") == "test") & pc.field("metric").isin(_MEASURED)
@@ -239,6 +265,13 @@ def _add_round(
         if stopping.patience and score is not None:
             member.stopping = stopping.update(step.round, score, {**verdict, **member.stopping})
             member.stopped = stopping.stops(step.round, member.stopping)
+
+
+def _end_diverged(members: dict[str, MemberResult], diverged: Iterable[str], round: int) -> None:
+    """Take the results of members whose models diverged in a round, unless they had stopped before."""
+    for client in [*diverged]:
+        if not members.get(client, MemberResult()).stopped:
+            members[client] = MemberResult(stopped=True, diverged=round)
 
 
 def sharing_settings(config: Config, built: Built) -> list[object]:

@@ -20,14 +20,13 @@ from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.edges import scaling_numbers, scaling_rows
 from fedweave.datasets.external import WIDENING
-from fedweave.datasets.features import BY_NODES, NORMALIZE, ScalingNumbers
-from fedweave.datasets.features import numbers_of as numbers_of_features
+from fedweave.datasets.features import BY_NODES, NORMALIZE, ScalingNumbers, feature_scaling_numbers
 from fedweave.experiment.config import Config
 from fedweave.experiment.loading import client_partition, load_data, read_and_cut
 from fedweave.experiment.runs.files import COLUMNS, damage_error, read_table, write_table
 from fedweave.partition.base import Part, Partition
 from fedweave.partition.client_data import shares
-from fedweave.partition.preparation import numbers_of, scaling_record
+from fedweave.partition.preparation import edge_scaling_record, scaling_record
 from fedweave.partition.scaling import of_typical, typical
 
 _ABOUT = b"form"  # metadata of the table: JSON of what is not of a single column
@@ -97,7 +96,7 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
     names = contents.names(data)
     edge_form = None
     if data.edge_attrs is not None:
-        columns, edge_scaling = list(data.edge_attrs.columns), numbers_of(data.edge_attrs, edges)
+        columns, edge_scaling = list(data.edge_attrs.columns), edge_scaling_record(data.edge_attrs, edges)
         edge_form = {**data.edge_form, "columns": columns, "scaling": edge_scaling}
     return DataForm(
         features=data.features,
@@ -105,7 +104,7 @@ def form_of(data: Dataset, how: str, raw: object = None, edges: str = "none") ->
         columns=() if all(map(contents.is_default_name, names)) else names,
         labels=data.labels,
         example=data.example,
-        scaling=scaling_record(how, numbers_of_features(replace(data, x=raw), how))
+        scaling=scaling_record(how, feature_scaling_numbers(replace(data, x=raw), how))
         if how in BY_NODES
         else {"how": how},
         edges=edge_form,

@@ -25,7 +25,7 @@ from fedweave.core import plugins
 from fedweave.core.graph import TEST
 from fedweave.core.types import CLASS, Record
 from fedweave.datasets.contents import check_same, digests
-from fedweave.errors import FedweaveError, UserError
+from fedweave.errors import FedweaveError, UserError, listed
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import Config, to_toml
 from fedweave.experiment.requirements import check_training_examples
@@ -494,6 +494,13 @@ def _add_alone(
     files.add(result.rows(reached.round, selection_metric_of(reached.summary)), last=True)
     files.reach(replace(reached, summary=reached.summary | result.means))
     files.save()
+    if files.diverged_alone:
+        _LOG.warning("note: %s", _diverged_alone_note(files.diverged_alone))
+
+
+def _diverged_alone_note(members: Sequence[str]) -> str:
+    verb = "has no result and is not" if len(members) == 1 else "have no result and are not"
+    return f"training alone diverged at {listed(members)}, which {verb} in the means of training alone"
 
 
 def _add_joint_columns(config: Config, judging: Judging, built: Built, files: RunFiles, directory: Path) -> None:
@@ -539,6 +546,8 @@ def _summary(
     all_notes = [built.note] if built.note else []  # of what sites hold
     if init_from:
         all_notes += [f"training began from the weights of the run {init_from}", *notes]
+    if files.diverged_alone:
+        all_notes.append(_diverged_alone_note(files.diverged_alone))
     stopping = config.evaluation.stopping
     stopped_early = last.round < config.general.rounds and stopping.stops(last.round, last.summary)
     protected = pa.concat_tables([table.filter(pc.is_valid(table["applied"])) for table in ledger.tables()])

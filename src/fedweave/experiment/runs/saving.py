@@ -32,7 +32,7 @@ from fedweave.experiment.runs.files import (
 )
 from fedweave.metrics.intervals import INTERVALS
 from fedweave.metrics.pooled import POOLED
-from fedweave.metrics.selection import ALONE, BEST, REFERENCE, SHELF, SHELF_JOINT
+from fedweave.metrics.selection import ALONE, BEST, DIVERGED_ALONE, REFERENCE, SHELF, SHELF_JOINT
 
 Sites = tuple[Tree, Tree]  # the clients' part of a checkpoint: `Checkpoint.fed` and `Checkpoint.data`
 
@@ -268,6 +268,14 @@ class RunFiles:
             for client, round in zip(rows["client"].to_pylist(), rows["round"].to_pylist(), strict=True):
                 rounds.setdefault(client, set()).add(round)
         return {client: len(rounds[client]) for client in sorted(rounds)}
+
+    @property
+    def diverged_alone(self) -> list[str]:
+        """The members whose model diverged when it trained alone (`runs.alone`)."""
+        names = list[str]()
+        for table in self._metrics.tables():
+            names += table.filter(pc.field("metric") == DIVERGED_ALONE)["client"].to_pylist()
+        return names
 
     def save(self, clients: Sites | None = None, whole: bool = True) -> None:
         """Write what was reached: the tables first, the checkpoint that counts their rows last.

@@ -179,15 +179,8 @@ def link_metrics(
 
     ranked: whether links are ranked among their candidates, too, where the data has candidates.
     """
-    # The links and pairs, and the candidates of the links (`Graph.ranks` has twice the row of a link).
-    is_scored = links.masks[split].copy()
     ranked = ranked and bool(links.ranks[QUERY_COUNT].any())
-    if ranked:
-        candidate = links.ranks[QUERY] >= 0
-        is_scored[candidate] = links.masks[split][links.ranks[QUERY][candidate] // 2]
-        if has_lists(links):  # which other links of the user come before depends on their scores, too
-            is_scored |= links.masks[VAL] | links.masks[TEST]
-    places = np.flatnonzero(is_scored)
+    places = scored_pairs(links, split, ranked)
     if not len(places):
         return None
     values = np.concatenate(
@@ -206,6 +199,18 @@ def link_metrics(
             of_links |= link_ranks.per_user(score, ends, y, masks, ranks, nodes, above)
         pairs |= link_ranks.sum_links(of_links, of_split[None])
     return {name: pair[0] for name, pair in pairs.items()}
+
+
+def scored_pairs(links: LinkExamples, split: int, ranked: bool) -> np.ndarray:
+    """int64: the rows of the pairs whose scores the metrics of a split read. ranked: see `link_metrics`."""
+    # The links and pairs, and the candidates of the links (`Graph.ranks` has twice the row of a link).
+    is_scored = links.masks[split].copy()
+    if ranked:
+        candidate = links.ranks[QUERY] >= 0
+        is_scored[candidate] = links.masks[split][links.ranks[QUERY][candidate] // 2]
+        if has_lists(links):  # which other links of the user come before depends on their scores, too
+            is_scored |= links.masks[VAL] | links.masks[TEST]
+    return np.flatnonzero(is_scored)
 
 
 def _ranks_among(links: LinkExamples, places: np.ndarray) -> np.ndarray:

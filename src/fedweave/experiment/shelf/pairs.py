@@ -4,6 +4,7 @@ Each score s becomes a logit b + w log(1 + s) by a logistic regression on traini
 links. One score's order stays as it is; accuracies and the choice between tools need the logit.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import scipy.sparse as sp
 import torch
 
 from fedweave.core import random
-from fedweave.core.graph import SOURCE, TARGET, TRAIN, VAL
+from fedweave.core.graph import QUERY_COUNT, SOURCE, TARGET, TEST, TRAIN, VAL
 from fedweave.core.link_examples import LinkExamples
 from fedweave.datasets.base import Dataset
 from fedweave.experiment.graphs import links_of
@@ -25,6 +26,7 @@ from fedweave.experiment.shelf.pair_scores import (
     adjacency_of,
     has_lists,
     link_metrics,
+    scored_pairs,
 )
 from fedweave.metrics.classification import merge
 from fedweave.partition.base import Partition, client_ids
@@ -35,15 +37,26 @@ SMALLEST = 1e-6  # weight of a single score, so that higher scores stay more lik
 FOUR = "logistic regression on four scores of a pair"
 POPULAR = "most popular"
 FREQUENCIES = "frequencies of a relation's entities"
+# Seconds that one core takes for a score: of a pair, and for each neighbor of its ends; of a node that could replace an
+# end, and for each path of two edges from the end that stays; to fit weights, and for each training pair (SciPy 1.17,
+# scikit-learn 1.9). They decide what a run does, so that no clock does.
+_OF_PAIR, _OF_NEIGHBOR, _OF_CANDIDATE, _OF_PATH, _OF_FIT, _OF_ROW = 1e-7, 2e-8, 1e-8, 6e-9, 0.01, 1e-6
 MAX_RANKED = 3e7  # pairs up to which validation links are ranked to choose a tool; else pairs with non-links choose
 
 
 class PairExamples(NamedTuple):
-    """One member's links and the scores that its edges give. nodes: how many it has. scores: by name."""
+    """One member's links and the scores that its edges give. nodes: how many it has. scores: by name. adjacency: of the
+    edges that carry messages, [n, n]."""
 
     links: LinkExamples
     nodes: int
     scores: Mapping[str, PairScores]
+    adjacency: sp.csr_matrix
+
+    @property
+    def degrees(self) -> np.ndarray:
+        """float64 [n]."""
+        return np.asarray(self.adjacency.sum(1)).ravel()
 
     @property
     def tools(self) -> dict[str, tuple[str, ...]]:
@@ -78,7 +91,7 @@ def pair_examples(share: Dataset) -> PairExamples:
     if links.several:
         scores["as_head"] = Frequency.of(trained, SOURCE, share.nodes)
         scores["as_tail"] = Frequency.of(trained, TARGET, share.nodes)
-    return PairExamples(links, share.nodes, scores)
+    return PairExamples(links, share.nodes, scores, adjacency)
 
 
 class Attachment(NamedTuple):
@@ -182,19 +195,74 @@ class _Logits(NamedTuple):
         return total
 
 
+def learning_seconds(member: PairExamples, rows: int) -> float:
+    """About how long one core takes to learn all tools from a member's training pairs, of which `rows` at most."""
+    trained = np.flatnonzero(member.links.masks[TRAIN] & (member.links.y >= 0))
+    share = min(1.0, rows / max(1, len(trained)))
+    fits = len(member.tools) * (_OF_FIT + _OF_ROW * share * len(trained))
+    return fits + share * len(member.scores) * _seconds_of_pairs(member, trained)
+
+
+def scoring_seconds(member: PairExamples) -> float:
+    """About how long one core takes to score a member's validation links by every tool, and its test links by one."""
+    links, reads = member.links, [len(names) for names in member.tools.values()]
+    total = 0.0
+    for split, scores in ((VAL, sum(reads)), (TEST, max(reads))):
+        pairs = scored_pairs(links, split, ranked=bool(links.ranks[QUERY_COUNT].any()))
+        each = _seconds_of_pairs(member, pairs)
+        if links.queries is not None:
+            asked, candidates = links.queries.queries, links.queries.candidates.shape[1]
+            asked = asked[:, links.masks[split][asked[0] // 2]]
+            stays = links.pairs[1 - asked[1], asked[0] // 2]  # the other end is replaced
+            paths = member.adjacency @ member.degrees  # [n]
+            each += _OF_CANDIDATE * len(stays) * candidates + _OF_PATH * float(paths[stays].sum())
+        total += scores * each
+    return total
+
+
+def _seconds_of_pairs(member: PairExamples, rows: np.ndarray) -> float:
+    neighbors = float(member.degrees[member.links.pairs[: TARGET + 1, rows]].sum())
+    return _OF_PAIR * len(rows) + _OF_NEIGHBOR * neighbors
+
+
+def draw_links(member: PairExamples, share: float, seed: int) -> PairExamples:
+    """The member with a share of its validation and test links, and of the pairs beside them, drawn; of lists for
+    users, with all links of the drawn users."""
+    links, masks = member.links, member.links.masks.copy()
+    generator = random.generator(seed, "links")
+
+    def draw(values: np.ndarray) -> np.ndarray:
+        return generator.choice(values, math.ceil(share * len(values)), replace=False)
+
+    if has_lists(links):
+        users = links.pairs[SOURCE]
+        drawn = draw(np.unique(users[masks[VAL] | masks[TEST]]))
+        masks[[VAL, TEST]] &= np.isin(users, drawn)
+        return member._replace(links=links._replace(masks=masks))
+    for split in (VAL, TEST):
+        rows = [np.flatnonzero(masks[split] & (links.y == y)) for y in (1, 0)]
+        masks[split] = False
+        masks[split, np.concatenate([draw(of_class) for of_class in rows])] = True
+    return member._replace(links=links._replace(masks=masks))
+
+
 def fit_pair_shelf(members: Sequence[PairExamples], judge: Judge, seed: int, effort: Effort) -> PairShelf | None:
     """The tool that is best on the members' validation links together; of one member, its own shelf.
 
     More training pairs than `effort.rows` are drawn. None without training links.
     """
     names = [*members[0].scores]
-    parts = [_training_scores(member) for member in members]
+    trained = [np.flatnonzero(member.links.masks[TRAIN] & (member.links.y >= 0)) for member in members]
+    total = sum(map(len, trained))
+    if total > effort.rows:
+        kept = np.zeros(total, bool)
+        kept[random.generator(seed, "shelf").choice(total, effort.rows, replace=False)] = True
+        of_members = np.split(kept, np.cumsum([len(rows) for rows in trained])[:-1])
+        trained = [rows[drawn] for rows, drawn in zip(trained, of_members, strict=True)]
+    parts = [_training_scores(member, rows) for member, rows in zip(members, trained, strict=True)]
     x, y = np.concatenate([part for part, _ in parts]), np.concatenate([part for _, part in parts])  # [m, scores], [m]
     if not (y == 1).any():
         return None
-    if len(y) > effort.rows:
-        rows = np.sort(random.generator(seed, "shelf").choice(len(y), effort.rows, replace=False))
-        x, y = x[rows], y[rows]
     ranked = sum(_ranked_pairs(member) for member in members) <= MAX_RANKED
     metric = judge.metric
     best: PairShelf | None = None
@@ -213,10 +281,9 @@ def fit_pair_shelf(members: Sequence[PairExamples], judge: Judge, seed: int, eff
     return best
 
 
-def _training_scores(member: PairExamples) -> tuple[np.ndarray, np.ndarray]:
-    """log(1 + s) of all scores, [m, scores], and 1 or 0 of each training pair, int64 [m]."""
+def _training_scores(member: PairExamples, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log(1 + s) of all scores, [m, scores], and 1 or 0 of each of these training pairs, int64 [m]."""
     links = member.links
-    rows = np.flatnonzero(links.masks[TRAIN] & (links.y >= 0))
     pairs, y = links.pairs[:, rows], links.y[rows]
     columns = [np.log1p(scores.of_training(pairs[0], pairs[1], pairs[2], y)) for scores in member.scores.values()]
     return np.stack(columns, 1), y

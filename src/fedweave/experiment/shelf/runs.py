@@ -21,7 +21,16 @@ from fedweave.experiment.config import Config
 from fedweave.experiment.runs.saving import Described
 from fedweave.experiment.shelf.columns import columns_of
 from fedweave.experiment.shelf.members import Effort, Examples, Judge, Shelf, fit_shelf, seconds_of, tested
-from fedweave.experiment.shelf.pairs import PairExamples, PairShelf, fit_pair_shelf, member_pairs, pair_examples
+from fedweave.experiment.shelf.pairs import (
+    PairExamples,
+    PairShelf,
+    draw_links,
+    fit_pair_shelf,
+    learning_seconds,
+    member_pairs,
+    pair_examples,
+    scoring_seconds,
+)
 from fedweave.metrics.measured import MetricRow, table_of
 from fedweave.metrics.selection import OF_RANKS, SHELF, Judging, metrics_of, positive_class, selection_metric_of
 from fedweave.partition.base import Part, client_ids
@@ -109,7 +118,7 @@ def shelf_of_run(
     """
     start = time.process_time()
     data, partition = built.data, built.partition
-    if enabled is False or (enabled == "auto" and AUTO_SECONDS <= 0):
+    if enabled is False:
         return ShelfResult()
     names = client_ids(len(partition.parts), partition.names)
     evaluated = built.fed.evaluated_clients or names
@@ -118,7 +127,7 @@ def shelf_of_run(
     raw = unscaled(data)
     parts = zip(names, shares(raw, partition.parts), strict=True)
     if data.links is not None:
-        result = _of_links(links or member_pairs(data, partition), evaluated, judge, seeds)
+        result = _of_links(links or member_pairs(data, partition), evaluated, judge, seeds, enabled)
     elif enabled == "auto" and _entries(data) > AUTO_ENTRIES:
         result = ShelfValues({}, {}, _TOO_LARGE)
     else:
@@ -210,20 +219,30 @@ def examples_of(share: Dataset, with_descriptors: bool = True) -> Examples:
 
 
 def _of_links(
-    members: Mapping[str, PairExamples], evaluated: Sequence[str], judge: Judge, seeds: Mapping[str, int]
+    members: Mapping[str, PairExamples],
+    evaluated: Sequence[str],
+    judge: Judge,
+    seeds: Mapping[str, int],
+    enabled: bool | str,
 ) -> ShelfValues:
     values, titles = {LOCAL: dict[str, Record](), POOLED: dict[str, Record]()}, {LOCAL: list[str](), POOLED: []}
-    pooled = fit_pair_shelf([*members.values()], judge, seeds[POOLED], Effort())
+    effort, share = choose_pair_effort([*members.values()], enabled)
+    trained = sum(int(member.links.masks[TRAIN].sum()) for member in members.values())
+    clauses = [f"{effort.rows:,} of up to {trained:,} training pairs, drawn"] if trained > effort.rows else []
+    if share < 1:
+        members = {name: draw_links(member, share, seeds[name]) for name, member in members.items()}
+        clauses.append(f"{share:.2g} of the validation and test links, drawn")
+    pooled = fit_pair_shelf([*members.values()], judge, seeds[POOLED], effort)
     for name in evaluated:
         for which in (LOCAL, POOLED):
             shelf = pooled
             if which == LOCAL:
-                shelf = fit_pair_shelf([members[name]], judge, seeds[name], Effort())
+                shelf = fit_pair_shelf([members[name]], judge, seeds[name], effort)
             member_values = _pair_values(shelf, members[name], judge)
             if shelf is not None and member_values:
                 values[which][name] = member_values
                 titles[which].append(shelf.title)
-    return ShelfValues(values, {LOCAL: titles[LOCAL], POOLED: titles[POOLED][:1]})
+    return ShelfValues(values, {LOCAL: titles[LOCAL], POOLED: titles[POOLED][:1]}, ", ".join(clauses))
 
 
 def _pair_values(shelf: PairShelf | None, member: PairExamples, judge: Judge) -> Record:
@@ -305,6 +324,21 @@ def choose_effort(members: Sequence[Examples], outputs: int, enabled: bool | str
         if sum(seconds_of(member, effort, outputs) for member in members) <= AUTO_SECONDS:
             return effort
     return None
+
+
+def choose_pair_effort(members: Sequence[PairExamples], enabled: bool | str) -> tuple[Effort, float]:
+    """What these members' shelves of links may compute, and the share of their validation and test links that they
+    score: all or, for "auto", what takes about `AUTO_SECONDS`, half of it to learn. It follows from sizes, as in
+    `choose_effort`."""
+    if enabled is True:
+        return Effort(), 1.0
+    *_, effort = EFFORTS
+    for tried in EFFORTS:
+        if sum(learning_seconds(member, tried.rows) for member in members) <= AUTO_SECONDS / 2:
+            effort = tried
+            break
+    scoring = sum(map(scoring_seconds, members))
+    return effort, min(1.0, AUTO_SECONDS / 2 / max(scoring, 1e-9))
 
 
 def savings(members: Sequence[Examples], effort: Effort | None) -> str:
