@@ -56,9 +56,9 @@ def nodes(metric: str, **data: Any) -> Set:
     return Set("nodes", metric, {"data": data, "partition": LOUVAIN})
 
 
-def frauds(**data: Any) -> Set:
+def frauds(positive: str | int, **data: Any) -> Set:
     """Nodes of which a rare class is looked for, whose edges have neither features nor a direction."""
-    changes = {"model": {"name": "sage", "directed": None}, "evaluation": {"positive": "1"}}
+    changes = {"model": {"name": "sage", "directed": None}, "evaluation": {"positive": positive}}
     return Set("fraud", "average_precision", {**changes, "data": {"preset": None, **data}, "partition": LOUVAIN})
 
 
@@ -81,8 +81,8 @@ SETS = {
     "credit": nodes("auc", name="credit"),
     "bail": nodes("auc", name="bail"),
     "german": nodes("auc", name="german"),
-    "yelpchi-reviews": frauds(name="folder", path="yelpchi-reviews", ignore=["edges.label", "edges.prior"]),
-    "reddit-anomaly": frauds(name="npz", path="reddit-anomaly/reddit-anomaly.npz"),
+    "yelpchi-reviews": frauds(1, name="folder", path="yelpchi-reviews", ignore=["edges.label", "edges.prior"]),
+    "reddit-anomaly": frauds("banned", name="npz", path="reddit-anomaly/reddit-anomaly.npz"),
     "minesweeper": nodes("auc", name="minesweeper"),
     "chameleon-filtered": nodes("accuracy", name="chameleon-filtered"),
     "pubmed": nodes("accuracy", name="pubmed"),

@@ -134,8 +134,8 @@ def _few_shelves() -> Iterator[None]:
     from fedweave.experiment.runs import run
     from fedweave.experiment.shelf.runs import ShelfResult, shelf_of_run
 
-    def measured(built: Any, judging: Any, enabled: bool | str, metrics: Any, seed: int) -> ShelfResult:
-        return ShelfResult() if enabled == "auto" else shelf_of_run(built, judging, enabled, metrics, seed)
+    def measured(built: Any, judging: Any, enabled: bool | str, *about: Any) -> ShelfResult:
+        return ShelfResult() if enabled == "auto" else shelf_of_run(built, judging, enabled, *about)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "shelf_of_run", measured)

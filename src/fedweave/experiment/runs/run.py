@@ -376,7 +376,10 @@ def _train(
         if step.last and isinstance(built, Built):  # sites' examples are not here
             links = None if built.data.links is None else member_pairs(built.data, built.partition)
             shelf = _measure_shelf(config, judging, built, files, stop, summary, links)
-            references = shelf.metrics | ({} if links is None else link_references(built, links))
+            references = dict(shelf.metrics)
+            if links is not None:
+                scored = {name: (member.links, member.nodes, member.scores) for name, member in links.items()}
+                references |= link_references(built, scored)
             distance = None
             if built.data.links is None and len(built.fed.clients) > 1:
                 distance = distance_of_targets(built.data, built.partition)

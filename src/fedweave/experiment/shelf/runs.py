@@ -152,14 +152,12 @@ def shelf_of_member(data: Dataset, test: Dataset | None, judge: Judge, seed: int
     test: the global test set, for a member without test examples of its own. seed: see `member_seed`. enabled: see
     `shelf_of_run`; "auto" takes about `AUTO_SECONDS` for this member.
     """
-    if enabled == "auto" and AUTO_SECONDS <= 0:
-        return MemberShelf({})
     share = _whole(data, np.asarray(data.public))
     if data.links is not None:
-        member = pair_examples(share)
-        pair_shelf = fit_pair_shelf([member], judge, seed, Effort())
-        values = _pair_values(pair_shelf, member, judge)
-        return MemberShelf(values, "" if pair_shelf is None else pair_shelf.title)
+        members, pair_effort, drawn = _draw_members({"": pair_examples(share)}, {"": seed}, enabled)
+        pair_shelf = fit_pair_shelf([members[""]], judge, seed, pair_effort)
+        values = _pair_values(pair_shelf, members[""], judge)
+        return MemberShelf(values, "" if pair_shelf is None else pair_shelf.title, drawn)
     if enabled == "auto" and _entries(data) > AUTO_ENTRIES:
         return MemberShelf({}, drawn=_TOO_LARGE)
     described = enabled is True or data.examples <= AUTO_MOLECULES
@@ -226,12 +224,7 @@ def _of_links(
     enabled: bool | str,
 ) -> ShelfValues:
     values, titles = {LOCAL: dict[str, Record](), POOLED: dict[str, Record]()}, {LOCAL: list[str](), POOLED: []}
-    effort, share = choose_pair_effort([*members.values()], enabled)
-    trained = sum(int(member.links.masks[TRAIN].sum()) for member in members.values())
-    clauses = [f"{effort.rows:,} of up to {trained:,} training pairs, drawn"] if trained > effort.rows else []
-    if share < 1:
-        members = {name: draw_links(member, share, seeds[name]) for name, member in members.items()}
-        clauses.append(f"{share:.2g} of the validation and test links, drawn")
+    members, effort, drawn = _draw_members(members, seeds, enabled)
     pooled = fit_pair_shelf([*members.values()], judge, seeds[POOLED], effort)
     for name in evaluated:
         for which in (LOCAL, POOLED):
@@ -242,7 +235,20 @@ def _of_links(
             if shelf is not None and member_values:
                 values[which][name] = member_values
                 titles[which].append(shelf.title)
-    return ShelfValues(values, {LOCAL: titles[LOCAL], POOLED: titles[POOLED][:1]}, ", ".join(clauses))
+    return ShelfValues(values, {LOCAL: titles[LOCAL], POOLED: titles[POOLED][:1]}, drawn)
+
+
+def _draw_members(
+    members: Mapping[str, PairExamples], seeds: Mapping[str, int], enabled: bool | str
+) -> tuple[Mapping[str, PairExamples], Effort, str]:
+    """The members with the links that their shelves score, what the shelves may compute, and what is drawn, in words."""
+    effort, share = choose_pair_effort([*members.values()], enabled)
+    trained = sum(int(member.links.masks[TRAIN].sum()) for member in members.values())
+    clauses = [f"{effort.rows:,} of up to {trained:,} training pairs, drawn"] if trained > effort.rows else []
+    if share < 1:
+        members = {name: draw_links(member, share, seeds[name]) for name, member in members.items()}
+        clauses.append(f"{share:.2g} of the validation and test links, drawn")
+    return members, effort, ", ".join(clauses)
 
 
 def _pair_values(shelf: PairShelf | None, member: PairExamples, judge: Judge) -> Record:
