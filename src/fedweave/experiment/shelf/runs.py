@@ -241,7 +241,7 @@ def _of_links(
 def _draw_members(
     members: Mapping[str, PairExamples], seeds: Mapping[str, int], enabled: bool | str
 ) -> tuple[Mapping[str, PairExamples], Effort, str]:
-    """The members with the links that their shelves score, what the shelves may compute, and what is drawn, in words."""
+    """The members with the links that shelves score, what the shelves may compute, and what is drawn, in words."""
     effort, share = choose_pair_effort([*members.values()], enabled)
     trained = sum(int(member.links.masks[TRAIN].sum()) for member in members.values())
     clauses = [f"{effort.rows:,} of up to {trained:,} training pairs, drawn"] if trained > effort.rows else []
