@@ -319,8 +319,8 @@ class Member:
     def _step(self, request: StepRequest, payload: Tree) -> tuple[bytes, str]:
         """Run a step; returns the reply to the server and the note with it."""
         # 1. May the site answer this request now?
-        job, baselines = self._job, self._baselines
-        if job is None or baselines is None or not job.ready or not isinstance(job.holdings, Holdings):
+        job = self._job
+        if job is None or not job.ready or not isinstance(job.holdings, Holdings):
             raise CallRefused(f"{describe_request(request)} was asked for before the site had joined the job")
         step = find_step(job.algorithm, request.step)
         info = step_info(step)
@@ -385,7 +385,8 @@ class Member:
         if local_client is not None:  # the same step once more, for the site alone: nothing of it is sent
             score_alone = partial(run, local_client, to(message | received | {KEEP: 1}, job.device))
             w = keep_model(job, self._name, score_alone, local_client, self._log)
-            baselines.note_joint(plain, w)
+            if self._baselines is not None:
+                self._baselines.note_joint(plain, w)
         job.memory.keep(client.state, digest, info)
         return sent, note or json.dumps(facts)
 
