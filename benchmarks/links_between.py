@@ -54,6 +54,7 @@ from fedweave.engines.simulation import Simulation
 from fedweave.experiment.build import Built, build
 from fedweave.experiment.config import resolve
 from fedweave.experiment.shelf.pair_scores import link_references
+from fedweave.experiment.shelf.pairs import member_pairs
 from fedweave.metrics.classification import values
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.sparse import dense
@@ -183,7 +184,7 @@ def measure(name: str, method: str, decoder: str, seed: int, folder: Path) -> It
     built = build(resolve(document(name, seed, decoder, folder)))
     key = {"set": name, "method": method, "decoder": decoder, "seed": seed}
     if method == "scores":
-        references = link_references(built)
+        references = link_references(built, member_pairs(built.data, built.partition))
         for score in REFERENCES:
             prefix = f"reference/{score}/crossing"
             test = {"test_ap": references[f"{prefix}/average_precision"], "test_auc": references[f"{prefix}/auc"]}

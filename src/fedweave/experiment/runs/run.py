@@ -378,8 +378,7 @@ def _train(
             shelf = _measure_shelf(config, judging, built, files, stop, summary, links)
             references = dict(shelf.metrics)
             if links is not None:
-                scored = {name: (member.links, member.nodes, member.scores) for name, member in links.items()}
-                references |= link_references(built, scored)
+                references |= link_references(built, links)
             distance = None
             if built.data.links is None and len(built.fed.clients) > 1:
                 distance = distance_of_targets(built.data, built.partition)

@@ -13,12 +13,10 @@ from fedweave.core.candidates import Queries, count_above
 from fedweave.core.graph import FOREIGN_NODES, FOREIGN_PAIRS, FOREIGN_TRAINED, QUERY, QUERY_COUNT, TEST, VAL
 from fedweave.core.link_examples import LinkExamples
 from fedweave.experiment.build import Built
-from fedweave.experiment.graphs import links_of
 from fedweave.metrics import link_ranks
 from fedweave.metrics.classification import counts, merge, values
 from fedweave.metrics.selection import CROSSING, OF_RANKS, REFERENCE
 from fedweave.partition.base import client_ids
-from fedweave.partition.client_data import shares
 from fedweave.partition.crossing import CrossingLinks
 
 AT_ONCE = 1 << 18  # pairs that are scored together
@@ -90,25 +88,24 @@ REFERENCES: dict[str, Callable[[sp.csr_matrix], RowProducts]] = {
 }
 
 
-Scored = tuple[LinkExamples, int, Mapping[str, PairScores]]  # a client's links, its number of nodes, its scores
+class ScoredLinks(Protocol):
+    """One client's links, its number of nodes, and the scores that its edges give, `REFERENCES` among them, by name."""
+
+    @property
+    def links(self) -> LinkExamples: ...
+    @property
+    def nodes(self) -> int: ...
+    @property
+    def scores(self) -> Mapping[str, PairScores]: ...
 
 
-def link_references(built: Built, members: Mapping[str, Scored] | None = None) -> dict[str, float]:
+def link_references(built: Built, members: Mapping[str, ScoredLinks]) -> dict[str, float]:
     """{"reference/common_neighbors/auc", …}: on the test pairs of all clients, as "global/auc" is, by the edges that
-    carry messages at each of them. members: the clients with the scores of `REFERENCES`, if they are there already."""
+    carry messages at each of them. members: all clients (`shelf.pairs.member_pairs`)."""
     # 1. The link examples and the number of nodes of each evaluated client.
     data, partition = built.data, built.partition
     names = client_ids(len(partition.parts), partition.names)
     evaluated = set(built.fed.evaluated_clients or names)
-    if members is None:
-        scored = dict[str, Scored]()
-        for name, share in zip(names, shares(data, partition.parts), strict=True):
-            if name in evaluated:
-                links = links_of(share)
-                adjacency = adjacency_of(links, share.nodes)
-                scores = {reference: score(adjacency) for reference, score in REFERENCES.items()}
-                scored[name] = links, share.nodes, scores
-        members = scored
     clients = [members[name] for name in names if name in evaluated]
 
     # 2. Their links to other members' nodes, if models are trained on these.
@@ -117,15 +114,15 @@ def link_references(built: Built, members: Mapping[str, Scored] | None = None) -
     if finder is not None:
         everywhere = zip(names, finder.everywhere(data, partition), strict=True)
         arrays_of_clients = [precomputed.arrays for name, precomputed in everywhere if name in evaluated]
-        for (links, nodes, _), arrays in zip(clients, arrays_of_clients, strict=True):
-            crossing.append((links, nodes, arrays))
+        for member, arrays in zip(clients, arrays_of_clients, strict=True):
+            crossing.append((member.links, member.nodes, arrays))
 
     # 3. The metrics of each reference on both.
     results = dict[str, float]()
     for name, reference in REFERENCES.items():
         within, across = list[dict[str, torch.Tensor]](), list[dict[str, torch.Tensor]]()
-        for links, nodes, of_member in clients:
-            within += _test_metrics(links, nodes, of_member[name])
+        for member in clients:
+            within += _test_metrics(member.links, member.nodes, member.scores[name])
         for links, nodes, arrays in crossing:
             across += _test_metrics_across(links, nodes, arrays, reference)
         for prefix, pairs in ((f"{REFERENCE}/{name}", within), (f"{REFERENCE}/{name}/{CROSSING}", across)):
