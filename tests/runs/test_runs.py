@@ -416,7 +416,7 @@ def test_undefined_metrics_are_null(tmp_path: Path) -> None:
     data = Dataset("d", np.zeros((1, 1), np.float32), np.zeros((2, 0), np.int64), np.zeros(1, np.int64), 1)
     built = build.Built(data, Partition(()), None, cast(Any, Fed()))
     last = Checkpoint(2, 3.0, summary={"global/f1": float("nan"), "global/accuracy": 0.5})
-    files = SimpleNamespace(reached=last, missed={}, shelf={}, shelf_joint={})
+    files = SimpleNamespace(reached=last, missed={}, shelf={}, shelf_joint={}, diverged_alone=[])
     summary = runs._summary(resolved(), built, cast(Any, files), tmp_path, (), 100.0)
     assert summary["metrics"] == {"global/f1": None, "global/accuracy": 0.5}
     assert summary["seconds_per_round"] == 1.5

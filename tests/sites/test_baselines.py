@@ -43,8 +43,8 @@ PEOPLE = {"name": "synthetic", "nodes": 300, "classes": 2, "features": 6}
 
 @pytest.fixture(autouse=True)
 def _quick_shelves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without boosting, which takes longest."""
-    monkeypatch.setattr(shelf_runs, "AUTO_SECONDS", 10.0)
+    """By default, too, and without boosting, which takes longest."""
+    monkeypatch.setattr("fedweave.experiment.runs.run.shelf_of_run", shelf_runs.shelf_of_run)
     monkeypatch.setattr(shelf_runs, "EFFORTS", (Effort(trees=0),))
 
 
