@@ -139,7 +139,8 @@ class GraphFolder(GraphSettings, Tabular):
                 what = (
                     f"data.fingerprint = {self.fingerprint!r} needs a column smiles; it has {', '.join(graphs.columns)}"
                 )
-                refuse(graphs.path, what, 'Name it: [data] columns = {smiles = "…"}.', "column-missing")
+                remedy = 'Name it: [data] columns = {smiles = "…"}; or, for other graphs, leave fingerprint out.'
+                refuse(graphs.path, what, remedy, "column-missing")
             texts = graphs.texts("smiles").fill_null("").to_pylist()
             blocks.append(fingerprint(texts, self.fingerprint))
             names += fingerprint_names(self.fingerprint)
