@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedweave.cli import app
 from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import LEDGER, METRICS, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
 from fedweave.experiment.runs.run import run
@@ -241,6 +242,26 @@ def test_a_long_training_is_asked_for_again(project: Path, tmp_path: Path, monke
     assert asked.count("shelf") == 1
     assert of_members(tmp_path / "again") == pytest.approx(once, abs=1e-9)
     assert {"joint", "shelf", "alone"} <= read_baselines(project / "bank-b/runs/r2").keys()
+
+
+def test_a_run_that_is_killed_while_it_is_saved_has_each_number_once(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, save = cut_for(project), Checkpoint.save
+
+    def fail(self: Checkpoint, path: Path) -> None:
+        if any(name.startswith("shelf/") for name in self.summary):
+            raise OSError("killed")
+        save(self, path)
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="killed"):
+        patch.setattr(Checkpoint, "save", fail)
+        at_sites(project, tmp_path / "out", config)
+    at_sites(project, tmp_path / "out", config, "r2")
+    rows = read_table(tmp_path / "out", METRICS).to_pylist()
+    names = [(row["client"], row["metric"]) for row in rows if row["metric"].startswith(("shelf/", "alone/"))]
+    assert names
+    assert len(names) == len({*names})
 
 
 def test_an_owner_reads_it_beside_what_has_left(project: Path, tmp_path: Path) -> None:
