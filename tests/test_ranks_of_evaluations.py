@@ -21,6 +21,7 @@ from fedweave.metrics.selection import OF_ORDER, TIED, Judging
 from fedweave.models.gcn import GCN
 from fedweave.models.links import DECODERS, OnPairs
 from fedweave.partition import Random
+from fedweave.privacy.accountant import bounds
 from tests.contract.federations import algorithm as registered
 from tests.contract.federations import federation as people
 from tests.links.test_links import random_data
@@ -113,6 +114,22 @@ def test_the_chosen_round_has_all_metrics(algorithm: dict[str, Any], evaluation:
     best = int(some[-1].summary["best_val/round"])
     assert rows(some[best - 1]) == rows(whole[best - 1])
     assert not all(map(sorts, some))
+
+
+def test_an_evaluation_that_costs_epsilon_is_made_once_in_a_round() -> None:
+    sections = {
+        "data": {"name": "synthetic", "nodes": 60, "features": 8, "classes": 2},
+        "partition": {"name": "vertical", "clients": 2},
+        "model": {"name": "gcnii", "layers": 2, "hidden": 4},
+        "algorithm": {"name": "glasu", "clip": 1.0, "sigma": 1.0},
+        "evaluation": {"metric": "accuracy", "patience": 5},
+    }
+    spent = []
+    for ranks in ("all", "needed"):
+        built, _ = train_document(ranks, **sections)
+        spent.append(bounds(built.fed.ledger.table()))
+    assert spent[0]
+    assert spent[0] == spent[1]
 
 
 def test_numbers_keep_their_errors() -> None:

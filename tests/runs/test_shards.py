@@ -22,7 +22,7 @@ from fedweave.datasets.shards import MANIFEST, VERSION, ShardFolder
 from fedweave.engines.sharded import pack
 from fedweave.experiment.build import build, worker
 from fedweave.experiment.config import resolve
-from fedweave.experiment.loading import load_data
+from fedweave.experiment.loading import load_data, reads_own_shards
 from fedweave.experiment.rounds import train
 from fedweave.experiment.runs.run import run
 from fedweave.experiment.sharding import write_shards
@@ -241,6 +241,22 @@ def test_a_worker_of_a_cluster_opens_the_shards_of_its_clients_only(tmp_path: Pa
     w = init(model, key(3), float32)
     question = pack({"w": w, "clients": json.dumps(["client-0", "client-2"])})
     assert own.answer("example_outputs", question) == whole.answer("example_outputs", question)
+
+
+def test_a_worker_opens_all_shards_where_features_come_over_edges_between_clients(tmp_path: Path) -> None:
+    write_shards(resolve(SMALL), tmp_path / "shards")
+    for external, own in {"refuse": True, "features": False, "exchange": False}.items():
+        document = sharded(SMALL, tmp_path / "shards")
+        document["data"] = document["data"] | {"external": external}
+        assert reads_own_shards(resolve(document)) is own
+
+
+def test_a_worker_finds_shards_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_shards(resolve(SMALL), tmp_path / "shards")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    config = resolve(sharded(SMALL, Path("~/shards")))
+    assert reads_own_shards(config)
+    assert load_data(config, clients=["client-0"])[0].nodes < load_data(config)[0].nodes
 
 
 def test_every_field_of_a_data_set_is_described() -> None:

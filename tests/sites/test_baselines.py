@@ -1,6 +1,7 @@
 """What sites reach alone, measured at home: the simulation's numbers, and only what policies let leave."""
 
 import json
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ pytest.importorskip("nvflare", reason='needs NVFlare: pip install "fedweave[flar
 from typer.testing import CliRunner
 
 from fedweave.cli import app
+from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Config, resolve
+from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.files import LEDGER, METRICS, SUMMARY, read_summary, read_table
 from fedweave.experiment.runs.resuming import Interrupted, Stop
 from fedweave.experiment.runs.run import run
@@ -21,8 +24,9 @@ from fedweave.experiment.shelf import runs as shelf_runs
 from fedweave.experiment.shelf.members import Effort
 from fedweave.python.training import Silent
 from fedweave.reports.verdict import verdict_of
+from fedweave.sites.flare import baselines
 from fedweave.sites.flare.journal import entries
-from fedweave.sites.flare.own_results import read_baselines, verdict_at_site
+from fedweave.sites.flare.own_results import last_verdict, read_baselines, verdict_at_site
 from fedweave.sites.flare.policy import Spent
 from fedweave.sites.flare.server import Progress, Server, backend
 from fedweave.sites.flare.sitefile import FINE
@@ -174,7 +178,7 @@ def test_only_what_the_policy_measures_leaves(project: Path, tmp_path: Path, pol
 
 
 def cut_for(project: Path, **more: Any) -> Config:
-    config = experiment("fedavg", data=PEOPLE, partition=OWN_TESTS, evaluation=BOTH, **({"rounds": 2} | more))
+    config = experiment("fedavg", data=PEOPLE, partition=OWN_TESTS, **({"evaluation": BOTH, "rounds": 2} | more))
     cut_again(project, config)
     return config
 
@@ -241,6 +245,49 @@ def test_a_long_training_is_asked_for_again(project: Path, tmp_path: Path, monke
     assert asked.count("shelf") == 1
     assert of_members(tmp_path / "again") == pytest.approx(once, abs=1e-9)
     assert {"joint", "shelf", "alone"} <= read_baselines(project / "bank-b/runs/r2").keys()
+
+
+def test_a_run_that_is_killed_while_it_is_saved_has_each_number_once(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, save = cut_for(project), Checkpoint.save
+
+    def fail(self: Checkpoint, path: Path) -> None:
+        if any(name.startswith("shelf/") for name in self.summary):
+            raise OSError("killed")
+        save(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "save", fail)
+        with pytest.raises(OSError, match="killed"):
+            at_sites(project, tmp_path / "out", config)
+    at_sites(project, tmp_path / "out", config, "r2")
+    rows = read_table(tmp_path / "out", METRICS).to_pylist()
+    names = [(row["client"], row["metric"]) for row in rows if row["metric"].startswith(("shelf/", "alone/"))]
+    assert names
+    assert len(names) == len({*names})
+
+
+def test_a_training_alone_that_fails_leaves_the_joint_result(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And `sites status` goes on showing the last verdict that there is."""
+    config = cut_for(project, evaluation={"shelf": True, "alone": False}, rounds=1)
+    at_sites(project, tmp_path / "out", config)
+    before = last_verdict(project / "bank-b")
+
+    def diverge(*_: Any) -> Iterator[int]:
+        raise FedweaveError("the model diverged", code="diverged")
+        yield
+
+    monkeypatch.setattr(baselines, "rounds_alone", diverge)
+    of_second = {"evaluation": {"shelf": False, "alone": True}}
+    at_sites(project, tmp_path / "second", resolve(config.plain() | of_second), "r2")
+    record = read_baselines(project / "bank-b/runs/r2")
+    assert "accuracy" in record["joint"]["values"]
+    assert "alone" not in record
+    assert before is not None
+    assert last_verdict(project / "bank-b") == before
 
 
 def test_an_owner_reads_it_beside_what_has_left(project: Path, tmp_path: Path) -> None:

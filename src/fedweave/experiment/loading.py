@@ -9,7 +9,7 @@ from fedweave import datasets
 from fedweave.core.algorithm import capabilities
 from fedweave.core.types import PREDICT, SHARDS, Values
 from fedweave.datasets.base import Dataset
-from fedweave.datasets.external import WIDENING
+from fedweave.datasets.external import REFUSE, WIDENING
 from fedweave.datasets.features import AUTO, OVER_NODES, normalize, scale_by_holders
 from fedweave.datasets.links import as_links
 from fedweave.datasets.lookup import in_shared
@@ -41,7 +41,7 @@ def load_data(
     if "normalize" in values and (widens or not with_scaling):
         values["normalize"] = "none"  # all columns are scaled together, once there are all
     if clients is not None:
-        return *read_clients(in_shared(Path(str(config.folder))), clients, config.data.make()), None
+        return *read_clients(_folder(config), clients, config.data.make()), None
     data, partition = read_and_cut(config, values)
     if config.noise is not None:
         data, partition = config.noise.apply(data, partition, config.general.seed)
@@ -58,15 +58,22 @@ def load_data(
 
 def reads_own_shards(config: Config) -> bool:
     """Whether a client's graph depends on its own shard only, and on counts of the others: not where anything is scaled
-    over all clients' data, pooled, precomputed for all of it, or changed after the cut, and not where there is a global
-    test set."""
+    over all clients' data, pooled, precomputed for all of it, read from edges between clients, or changed after the
+    cut, and not where there is a global test set."""
     of_runs = (config.noise, config.fold, config.forget, config.links)
     if config.data.name != SHARDS or any(section is not None for section in of_runs) or config.learned:
+        return False
+    if config.external != REFUSE:
         return False
     if any(config.data.values[name] in OVER_NODES for name in ("normalize", "edge_normalize")):
         return False
     declared = capabilities(config.algorithm.kind)
-    return not declared.pooled and not declared.vertical and is_local(in_shared(Path(str(config.folder))))
+    return not declared.pooled and not declared.vertical and is_local(_folder(config))
+
+
+def _folder(config: Config) -> Path:
+    """The folder of data that [data] path names."""
+    return in_shared(Path(str(config.folder)).expanduser())
 
 
 def read_and_cut(config: Config, values: Values) -> tuple[Dataset, Partition]:

@@ -13,6 +13,7 @@ from torch.nn.utils import get_total_norm
 
 from fedweave.core import types
 from fedweave.core.algorithm import Algorithm, Engine, Evaluation, give_defaults
+from fedweave.core.federation import step_info
 from fedweave.core.graph import TEST
 from fedweave.core.replies import member_replies
 from fedweave.core.shown import Shown, page
@@ -240,7 +241,14 @@ class _Evaluator:
         has_groups = any(name.startswith("groups/") for name in before)  # every metric of the fairest round is shown
         may_be_tied = TIED in before or before.get("global/classes_predicted") == 1
         by_ranks = selection_metric_of(before) in OF_ORDER
-        return number == self.rounds or is_first or has_groups or may_be_tied or by_ranks
+        return number == self.rounds or is_first or has_groups or may_be_tied or by_ranks or self._sends_protected()
+
+    def _sends_protected(self) -> bool:
+        """Whether a mechanism protects what an evaluation sends: a further evaluation of a round would count as a
+        further release."""
+        calls = self.algorithm.calls(len(self.fed.clients))
+        steps = () if calls is None else calls.evaluation
+        return any(spec.mechanisms for step in steps for spec in step_info(step).sends.values())
 
     def _is_shown_best(
         self, number: int, validated: float | None, measured: Mapping[str, float], before: Mapping[str, float]

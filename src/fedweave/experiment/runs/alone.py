@@ -2,7 +2,6 @@
 
 After the last round the algorithm `local` trains on the run's clients, with the run's model, learning settings, data,
 splits and seed. Each member stops where its own validation examples say so, and its result is its test result in the
-splits and seed. Each member stops where its own validation examples say so, and its result is its test result in the
 round that was best on them. A member whose model diverges before it stops has no result. The run's clients have their
 states back afterwards, and nothing of it is in the ledger. A site does the same with its own data
 (`sites.flare.baselines`), and the ledger has what it sends of the result.

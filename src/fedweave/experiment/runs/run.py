@@ -314,7 +314,9 @@ def _prepare(
         stopped = config.evaluation.stopping.stops(start.round, start.summary)
         again: Sequence[str] = LAST_ONLY  # metrics that are measured again
         if start.round == config.general.rounds or stopped:
-            again = (SHELF_JOINT,) if ALONE_SECONDS in start.summary else (SHELF_JOINT, ALONE)
+            of_shelves = any(name.startswith(f"{SHELF}/") for name in start.summary)
+            known = {ALONE: ALONE_SECONDS in start.summary, SHELF: of_shelves}
+            again = (SHELF_JOINT, *(what for what in known if not known[what]))
         keep = partial(rows_to_keep, round=start.round, again=again)
         metrics = Growing.resume(metrics_file, METRICS_SCHEMA, start.metrics, keep)
         ledger = read_table(directory, LEDGER)

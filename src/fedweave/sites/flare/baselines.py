@@ -103,6 +103,7 @@ class Baselines:
             on_tests = {name: pair[TEST] for name, pair in on_host(pairs or {}).items()}
             if on_tests:
                 record["joint"] = {"round": round, "values": _finite(kind_by(on_tests).values(on_tests, positive))}
+                self._write(record)  # also where the site gets no further
         if request.kind not in record:
             if request.kind == SHELF:
                 record[SHELF] = self._shelf(holdings, Judge(request.metric, positive, data.outputs))

@@ -59,6 +59,7 @@ def own_results(run_folder: Path) -> tuple[str, ...]:
 
 
 def last_verdict(site: Path) -> Verdict | None:
-    """`verdict_at_site` of the last run in which the site in this folder measured something; None if it never did."""
+    """`verdict_at_site` of the last run that has one at the site in this folder; None if none has."""
     runs = sorted((site / RUNS).glob(f"*/{BASELINES}"), key=lambda path: path.stat().st_mtime)
-    return verdict_at_site(runs[-1].parent) if runs else None
+    verdicts = (verdict_at_site(path.parent) for path in reversed(runs))
+    return next((verdict for verdict in verdicts if verdict is not None), None)
