@@ -7,7 +7,7 @@ import torch
 from fedweave.core.types import CLASS, LABELS, NUMBER
 from fedweave.metrics import classification, labels, numbers
 from fedweave.metrics.kinds import means
-from fedweave.metrics.selection import METRICS, OF_RANKS, OF_SCORES, PLAIN, RMSE_OF_MEAN, metrics_of
+from fedweave.metrics.selection import METRICS, OF_RANKS, OF_SCORES, PLAIN, RMSE_OF_MEAN, is_possible, metrics_of
 from fedweave.reports.result_names import RESULTS, better, entry
 from fedweave.sites.flare.sitefile import FINE
 
@@ -78,3 +78,21 @@ def test_no_result_has_the_name_of_a_metric() -> None:
 )
 def test_which_end_is_better_follows_from_the_metric(name: str, which: str) -> None:
     assert better(name) == which
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "possible"),
+    [
+        ("accuracy", 1.0, True),
+        ("accuracy", 1e9, False),
+        ("accuracy", -1e9, False),
+        ("spearman", -1.0, True),
+        ("r2", -40.0, True),
+        ("r2", 1.1, False),
+        ("rmse", 1e9, True),
+        ("rmse", -1.0, False),
+        ("auc", float("nan"), False),
+    ],
+)
+def test_values_that_no_metric_can_have(name: str, value: float, possible: bool) -> None:
+    assert is_possible(name, value) is possible

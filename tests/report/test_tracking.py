@@ -72,8 +72,7 @@ def test_one_tracker_that_fails_leaves_none_open(tmp_path: Path) -> None:
 
     made: list[Kept] = []
     kept = lambda *about: made.append(Kept(*about)) or made[-1]  # noqa: E731
-    with refusal("tracker.failed", "(RuntimeError:"):
-        run(tmp_path / "run", Tracking([kept, Failing, kept]))
+    assert run(tmp_path / "run", Tracking([kept, Failing, kept]))["rounds"] == 3  # the run itself has ended well
     assert [tracker.finished for tracker in made] == [True, True]
 
 

@@ -203,6 +203,15 @@ def lower(name: str) -> bool:
     return metric is not None and metric.better == "low"
 
 
+def is_possible(name: str, value: float) -> bool:
+    """Whether a metric can have this value, by its name alone: "accuracy" is at most 1, "rmse" not below 0."""
+    if not math.isfinite(value):
+        return False
+    if lower(name):
+        return value >= 0
+    return value <= 1 and (value >= -1 or name.rpartition("/")[2] == "r2")
+
+
 def rank(name: str, value: float) -> float:
     """A value that is larger where the metric `name` is better."""
     return -value if lower(name) else value

@@ -5,6 +5,7 @@ own setting (`MLFLOW_TRACKING_URI`) names another place.
 """
 
 import json
+import logging
 import math
 import os
 import shutil
@@ -21,6 +22,8 @@ from fedweave.experiment.config import Config, Document, flat
 from fedweave.experiment.runs.checkpoint import Checkpoint
 from fedweave.experiment.runs.saving import Ready
 from fedweave.privacy.accountant import bounds
+
+_LOG = logging.getLogger(__name__)
 
 # In a run's directory: the folder of TensorBoard's events, and files that identify the run at a tracker.
 EVENTS = "tensorboard"
@@ -56,8 +59,12 @@ class Tracking:
     def begin(self, config: Config, built: Ready, directory: Path, done: int) -> None:
         self._config, self._ledger, self._round = config, built.fed.ledger, done
         self._finished = done == config.general.rounds
-        with _tracker_errors():
-            self._trackers = [make(directory, config.plain(), done) for make in self._makers]
+        self._trackers = []
+        with _tracker_errors(), ExitStack() as opened:
+            for make in self._makers:
+                self._trackers.append(make(directory, config.plain(), done))
+                opened.callback(self._trackers[-1].close, False)  # if a later one fails
+            opened.pop_all()
 
     def step(self, reached: Checkpoint) -> None:
         self._round = reached.round
@@ -73,12 +80,19 @@ class Tracking:
         pass
 
     def end(self) -> None:
-        if self._round:
-            spent = bounds(self._ledger.table())
-            self._send({f"epsilon/per {bound.per}": bound.epsilon for bound in spent})
-        with _tracker_errors(), ExitStack() as closing:  # closes all, even if one fails
-            for tracker in self._trackers:
-                closing.callback(tracker.close, self._finished)
+        try:
+            with ExitStack() as closing:  # closes all, even if one fails
+                for tracker in self._trackers:
+                    closing.callback(self._close, tracker)
+                if self._round:
+                    spent = bounds(self._ledger.table())
+                    self._send({f"epsilon/per {bound.per}": bound.epsilon for bound in spent})
+        except FedweaveError as error:  # the run's own files are complete without it
+            _LOG.warning("note: %s", error)
+
+    def _close(self, tracker: Tracker) -> None:
+        with _tracker_errors():
+            tracker.close(self._finished)
 
     def _send(self, values: Mapping[str, float]) -> None:
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}

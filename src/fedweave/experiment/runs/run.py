@@ -262,7 +262,7 @@ def running(
                 yield from _train(config, judging, built, files, start, stop, watch, here)
                 peak_memory = _peak_memory()
                 if here.ask_alone is not None:
-                    _add_shelves_at_home(config, built, files, here)
+                    _add_shelves_at_home(config, built, files, here, stop)
                 if wants_alone:
                     _add_alone(config, judging, built, files, stop, watch, here)
                 if config.evaluation.joint_columns and isinstance(built, Built):
@@ -441,13 +441,19 @@ def _ask_members(
     return here.ask_alone(built.fed, kind, reached.round, metric, -1 if positive is None else positive, stops)
 
 
-def _add_shelves_at_home(config: Config, built: Ready, files: RunFiles, here: RunBackend) -> None:
+def _add_shelves_at_home(config: Config, built: Ready, files: RunFiles, here: RunBackend, stop: Stop) -> None:
     """Add what members tell of their shelves to the run's metrics, unless it has that."""
     reached = files.reached
     known = any(name.startswith(f"{SHELF}/") for name in reached.summary)
     if config.evaluation.shelf is False or known:
         return
-    values = _ask_members(SHELF, built, reached, here, lambda: False) or {}
+    try:
+        values = _ask_members(SHELF, built, reached, here, lambda: stop.signal is not None)
+    except FedweaveError as error:
+        _LOG.warning("note: what members reach alone on their shelf could not be asked: %s", error)
+        return
+    if values is None:
+        raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds)
     shelf = shelves.result_of(ShelfValues({LOCAL: dict(values)}, {}), SHELF, built.data, 0.0)
     if shelf.metrics:
         files.add(pa.concat_tables([of_tests(reached.round, shelf.metrics), shelf.rows(reached.round)]), last=True)

@@ -21,7 +21,7 @@ from fedweave.engines.messages import Messages
 from fedweave.engines.resend import LastSent
 from fedweave.errors import FedweaveError
 from fedweave.experiment.config import Document
-from fedweave.metrics.selection import METRICS, Flagging
+from fedweave.metrics.selection import METRICS, Flagging, is_possible
 from fedweave.partition.external import ADD, SUMS, TOTALS
 from fedweave.privacy import union
 from fedweave.sites.flare import baselines, entities, exchange
@@ -211,7 +211,7 @@ class Flare(ServerEngine):
                 results[site] = {}
                 for path, value in leaves(replies[site]):
                     name = path.removeprefix(f"{SCORES}/{kind}/")
-                    if name in METRICS and isinstance(value, float):
+                    if name in METRICS and isinstance(value, float) and is_possible(name, value):
                         results[site][name] = value
             if waiting and stops():
                 return None
