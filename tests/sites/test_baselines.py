@@ -171,6 +171,7 @@ def test_only_what_the_policy_measures_leaves(project: Path, tmp_path: Path, pol
     summary = read_summary(tmp_path / "out" / SUMMARY)
     mean = np.mean([value for (_, name), value in of_members(tmp_path / "out").items() if name == "shelf/accuracy"])
     assert summary["metrics"]["shelf/local/accuracy"] == pytest.approx(mean)
+    assert ("bank-b" in (summary.get("note") or "")) == (not expected)
     assert "missed" not in summary
     rows = read_table(tmp_path / "out", LEDGER).to_pylist()
     theirs = [row["key"] for row in rows if row["client"] == "bank-b" and row["key"].startswith(("own/sh", "own/al"))]

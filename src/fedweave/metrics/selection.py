@@ -242,7 +242,7 @@ class Judging:
     intervals: share of examples that prediction intervals of numbers are to cover, such as 0.9; 0 for none.
     ranks:     which evaluations of a simulation sort examples, which takes most of their time, for AUC, average
                precision, recall and precision of alerts, Spearman's correlation and ranks of links. "needed": the
-               first, the last and that of the chosen round, and all where the selection metric or fairness between
+               first, the last and each that is the best so far, and all where the selection metric or fairness between
                groups needs them, or a mechanism protects what evaluations send; "all"; "auto": "needed" from 50,000
                examples on, else "all". Other numbers and the result are the same.
     """

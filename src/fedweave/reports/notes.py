@@ -168,7 +168,8 @@ def members_clause(metrics: Metrics, clients: int | None) -> str:
         return ""
     if members is None or expected is None or members >= expected:
         return ""
-    return f"AUC within members is of {members:g} of {expected:g}: the others' test examples are of one class."
+    why = "the others' test examples are of one class, or their scores stay at home"
+    return f"AUC within members is of {members:g} of {expected:g}: {why}."
 
 
 def notes(metrics: Metrics, training: RunFacts | None = None) -> dict[str, str]:

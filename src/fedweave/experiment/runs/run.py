@@ -558,6 +558,11 @@ def _summary(
         all_notes += [f"training began from the weights of the run {init_from}", *notes]
     if files.diverged_alone:
         all_notes.append(_diverged_alone_note(files.diverged_alone))
+    if config.between_sites and files.silent_alone:
+        all_notes.append(
+            f"what {listed(files.silent_alone)} reaches alone stays there: means of the shelf and of training alone "
+            "are over the other sites, the joint model's over all that sent theirs"
+        )
     stopping = config.evaluation.stopping
     stopped_early = last.round < config.general.rounds and stopping.stops(last.round, last.summary)
     protected = pa.concat_tables([table.filter(pc.is_valid(table["applied"])) for table in ledger.tables()])

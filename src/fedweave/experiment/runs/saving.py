@@ -31,6 +31,7 @@ from fedweave.experiment.runs.files import (
     write_tables,
 )
 from fedweave.metrics.intervals import INTERVALS
+from fedweave.metrics.measured import GLOBAL
 from fedweave.metrics.pooled import POOLED
 from fedweave.metrics.selection import ALONE, BEST, DIVERGED_ALONE, REFERENCE, SHELF, SHELF_JOINT
 
@@ -276,6 +277,16 @@ class RunFiles:
         for table in self._metrics.tables():
             names += table.filter(pc.field("metric") == DIVERGED_ALONE)["client"].to_pylist()
         return names
+
+    @property
+    def silent_alone(self) -> list[str]:
+        """The sites that do not tell what they reach alone, where others do (`runs.run`)."""
+        told = set[str]()
+        for table in self._metrics.tables():
+            is_alone = [pc.starts_with(pc.field("metric"), f"{kind}/") for kind in (SHELF, ALONE)]
+            rows = table.filter((is_alone[0] | is_alone[1]) & (pc.field("client") != GLOBAL))
+            told.update(rows["client"].to_pylist())
+        return [client for client in self.built.fed.clients if told and client not in told]
 
     def save(self, clients: Sites | None = None, whole: bool = True) -> None:
         """Write what was reached: the tables first, the checkpoint that counts their rows last.
