@@ -15,7 +15,7 @@ from fedweave.datasets import from_frames, from_graph_frames, load
 from fedweave.datasets.graph_folder import GraphFolder, check_name_settings
 from fedweave.errors import ConfigError, DataError
 from fedweave.partition import Column, Random, notes_on_unused
-from tests.refusals import refusal
+from tests.refusals import check_facts, refusal
 
 GRAPHS = "id,label,sens,split\nwater,wet,0,train\nsalt,dry,1,test\nair,,,\n"
 # the nodes of a graph need not stand together
@@ -74,6 +74,14 @@ def test_edges_of_small_graphs_carry_what_they_do_of_one_graph(tmp_path: Path) -
         np.testing.assert_array_equal(found.arrays()[name], values)
     with refusal("config", "label", "feature"):
         load("graphs", str(tmp_path), edge_features="label")
+
+
+def test_all_features_of_edges_that_have_none_are_noted(tmp_path: Path) -> None:
+    [note] = load("graphs", str(folder(tmp_path)), edge_features="all").notes
+    check_facts(note, "edges.csv", "data.edge_features")
+    assert not load("graphs", str(folder(tmp_path))).notes
+    weighted = "source,target,order\nO,H1,1\n"
+    assert not load("graphs", str(folder(tmp_path, edges=weighted)), edge_features="all").notes
 
 
 @pytest.mark.parametrize(

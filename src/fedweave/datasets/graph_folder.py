@@ -29,6 +29,11 @@ from fedweave.datasets.table_files import find, read
 from fedweave.datasets.tables import Parts, Tabular
 from fedweave.errors import ConfigError
 
+_NO_FEATURES = (
+    'data.edge_features = "all" finds no feature of edges: a label is the kind of an edge and not a feature. Add columns '
+    "of numbers, or name columns of text in data.categories; of a table of SMILES alone RDKit reads the bonds"
+)
+
 
 @dataclass(frozen=True)
 class GraphFolder(GraphSettings, Tabular):
@@ -66,7 +71,10 @@ class GraphFolder(GraphSettings, Tabular):
             return replace(self.build_molecules(graphs, root, labelled), notes=unread(root, [graphs.path]))
         tables = self.tables(root, lacking=not labelled)
         dataset = self.build(tables, root, labelled)
-        return replace(dataset, notes=unread(root, [table.path for table in tables if table is not None]))
+        notes = unread(root, [table.path for table in tables if table is not None])
+        if self.edge_features == ALL and (dataset.edge_attrs is None or not dataset.edge_attrs.width):
+            notes = (*notes, f"{tables.edges.path}: {_NO_FEATURES}")
+        return replace(dataset, notes=notes)
 
     def build_molecules(self, graphs: Table, root: Path, labelled: bool = True) -> Dataset:
         """The data set of a table of molecules; see `Tabular.build` and `molecules.tables_of`."""
