@@ -30,8 +30,8 @@ from fedweave.datasets.tables import Parts, Tabular
 from fedweave.errors import ConfigError
 
 _NO_FEATURES = (
-    'data.edge_features = "all" finds no feature of edges: a label is the kind of an edge and not a feature. Add columns'
-    " of numbers, or name columns of text in data.categories; of a table of SMILES alone RDKit reads the bonds"
+    'data.edge_features = "all" finds no feature of edges: a label is the kind of an edge and not a feature. '
+    "Add columns of numbers, or of text that data.categories names; of a table of SMILES alone RDKit reads the bonds"
 )
 
 
