@@ -541,6 +541,8 @@ def test_only_the_seed_may_differ_in_a_group(runs: dict[str, Path]) -> None:
         "fedavg, algorithm.lr=0.5",
     ]
     assert [len(group.runs) for group in group_runs([first, second, replace(first)])] == [2, 1]  # a seed twice
+    ranks = {**second.config, "requester": "anna", "evaluation": {**second.config["evaluation"], "ranks": "all"}}
+    assert [len(group.runs) for group in group_runs([first, replace(second, config=ranks)])] == [2]
     assert [len(group.runs) for group in group_runs([first, replace(second, finished=False)])] == [1, 1]
 
 

@@ -266,6 +266,10 @@ def read_runs(directories: Sequence[Path]) -> list[Run]:
     return [read_run(directory) for directory in directories]
 
 
+# Settings in which runs of one experiment may differ.
+_SAME_EXPERIMENT = {"seed", "requester", "purpose", "evaluation.ranks"}
+
+
 def group_runs(runs: Sequence[Run]) -> list[Group]:
     """Group runs that differ only in the seed, in the given order; a repeated seed begins another group.
 
@@ -274,7 +278,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     together: dict[tuple[object, ...], list[Run]] = {}
     occurrences: Counter[tuple[object, ...]] = Counter()
     for run in runs:
-        settings = {key: value for key, value in run.config.items() if key not in ("seed", "requester", "purpose")}
+        settings = {key: value for key, value in flat(run.config).items() if key not in _SAME_EXPERIMENT}
         experiment = json.dumps(settings, sort_keys=True, default=str), run.finished, run.done
         with_seed = (*experiment, run.config.get("seed"))
         together.setdefault((*experiment, occurrences[with_seed]), []).append(run)
@@ -414,7 +418,7 @@ def _labels(groups: Sequence[tuple[Run, ...]]) -> list[str]:
         different = set[str]()
         for config in configs:
             different.update(differences(configs[0], config))
-        different.discard("seed")
+        different -= _SAME_EXPERIMENT
         several_engines = len({config.get(_ENGINE) for config in configs}) > 1
         if several_engines:  # then no other key of the engine tells more
             different = {key for key in different if not key.startswith("engine.")}
