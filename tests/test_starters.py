@@ -95,3 +95,8 @@ def test_settings_of_starters_say_why() -> None:
         text = example_experiments()[name].partition("[model]")[2]
         settings = [line for line in text.splitlines() if "=" in line]
         assert [line for line in settings if "#" not in line and line.split(" =")[0] not in plain] == [], name
+
+
+def test_help_names_all_starters() -> None:
+    said = " ".join(run("init", "--help").split())
+    assert all(name in said for name in (*TABLES, "members", "parties"))

@@ -20,7 +20,13 @@ HOLDERS = ("all", "holders")
 def init(
     path: Annotated[Path, typer.Argument(metavar="[FILE.toml]", help="Where to write it.")] = Path("experiment.toml"),
     origin: Annotated[
-        str, typer.Option("--from", metavar="NAME", help="Which of the experiments that come with fedweave.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="NAME",
+            help="A start for your task (nodes, members, fraud, edges, numbers, links, knowledge, ratings, molecules, "
+            "parties) or another experiment that comes with fedweave.",
+        ),
     ] = "digits",
     labels: Annotated[
         str | None,

@@ -68,7 +68,7 @@ _CONSTANTS = {
 }
 _SHELVES = {
     "local": "members reach alone with the tools on their shelf",
-    "pooled": "these tools reach on all members' examples together",
+    "pooled": "the tools of the shelf reach on all members' examples together",
 }
 _UNTESTED = (
     "no client was tested: none has a test example, or reports how many its own model hits (a site with "

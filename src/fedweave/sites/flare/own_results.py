@@ -51,7 +51,7 @@ def own_results(run_folder: Path) -> tuple[str, ...]:
     if verdict is None:
         return ()
     sent = [kind for kind, metrics in record.get("sent", {}).items() if metrics]
-    words = {SHELF: "the shelf", ALONE: "this model"}
+    words = {SHELF: "the shelf", ALONE: "this model alone"}
     left = f"the server has metrics of {listed([words[kind] for kind in sent])}" if sent else "nothing of this has left"
     drawn = record.get(SHELF, {}).get("drawn")
     smaller = (f"the shelf is smaller than it could be, to save time: {drawn}",) if drawn else ()
