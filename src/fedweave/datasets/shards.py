@@ -46,7 +46,6 @@ UNSUPPORTED = ("parties", "outside", "links", "structure")
 ATTRIBUTE = "attribute_"  # prefix of arrays with a row for each edge with attributes
 _REMEDY = "Write the folder again with `fedweave shard`."
 _SEAL = "sha256"  # entry of the manifest
-_CHUNK = 1 << 20  # bytes that are hashed at once
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -150,11 +149,8 @@ def _seal(manifest: Record) -> str:
 
 def _digest(path: Path) -> str:
     """The file's SHA-256, read in pieces that do not stay in this process's memory."""
-    hasher = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(_CHUNK):
-            hasher.update(piece)
-    return hasher.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

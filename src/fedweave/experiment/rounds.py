@@ -201,12 +201,11 @@ class _Evaluator:
             rows, measured, validated, selection = measure_scores()
         progress = self.stopping.update(number, validated, {**before, **measured})
         stops = not last and self.stopping.stops(number, progress)
-        if not ranks and (stops or self._is_shown_best(number, validated, measured | progress, before)):
+        scores_again = not ranks and (stops or self._is_shown_best(number, validated, measured | progress, before))
+        if scores_again:
             evaluation = self._score(number, state, True)
+        if scores_again or stops:
             last = last or stops
-            rows, measured, validated, selection = measure_scores()
-        elif stops:
-            last = True
             rows, measured, validated, selection = measure_scores()
         measured |= progress
         measured |= _ties(measured, before)
