@@ -456,9 +456,18 @@ def _add_shelves_at_home(config: Config, built: Ready, files: RunFiles, here: Ru
         raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds)
     shelf = shelves.result_of(ShelfValues({LOCAL: dict(values)}, {}), SHELF, built.data, 0.0)
     if shelf.metrics:
-        files.add(pa.concat_tables([of_tests(reached.round, shelf.metrics), shelf.rows(reached.round)]), last=True)
-        files.reach(replace(reached, summary=reached.summary | shelf.metrics))
-        files.save()
+        _add_after_last_round(files, _rows_of_shelf(shelf, reached.round), shelf.metrics)
+
+
+def _rows_of_shelf(shelf: ShelfResult, round: int) -> pa.Table:
+    return pa.concat_tables([of_tests(round, shelf.metrics), shelf.rows(round)])
+
+
+def _add_after_last_round(files: RunFiles, rows: pa.Table, metrics: dict[str, float]) -> None:
+    """Add what is measured after the last round to its rows and to the summary, and save it."""
+    files.add(rows, last=True)
+    files.reached = replace(files.reached, summary=files.reached.summary | metrics)
+    files.save()
 
 
 def _add_alone(
@@ -501,9 +510,7 @@ def _add_alone(
         return
     if result is None:
         raise Interrupted(stop.signal or signal.SIGINT, files.saved, config.general.rounds)
-    files.add(result.rows(reached.round, selection_metric_of(reached.summary)), last=True)
-    files.reach(replace(reached, summary=reached.summary | result.means))
-    files.save()
+    _add_after_last_round(files, result.rows(reached.round, selection_metric_of(reached.summary)), result.means)
     if files.diverged_alone:
         _LOG.warning("note: %s", _diverged_alone_note(files.diverged_alone))
 
@@ -532,10 +539,8 @@ def _add_joint_columns(config: Config, judging: Judging, built: Built, files: Ru
         return
     enabled, seed = config.evaluation.shelf or "auto", config.general.seed
     shelf = joint_shelf(built, predictions, judging, enabled, reached.summary, seed)
-    files.add(pa.concat_tables([of_tests(reached.round, shelf.metrics), shelf.rows(reached.round)]), last=True)
     files.shelf_joint = shelf.facts()
-    files.reached = replace(reached, summary=reached.summary | shelf.metrics)
-    files.save()
+    _add_after_last_round(files, _rows_of_shelf(shelf, reached.round), shelf.metrics)
 
 
 def _chosen_round(config: Config, files: RunFiles) -> int | None:
