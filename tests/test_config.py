@@ -334,6 +334,18 @@ def test_what_a_name_begins_with_is_nearest() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "valid", "meant"),
+    [
+        ("auprc", ("auc", "average_precision"), "average_precision"),
+        ("auprc", ("auc", "accuracy"), "auc"),  # where there is no average precision
+        ("learning_rate", ("lr", "warmup"), "lr"),
+    ],
+)
+def test_another_librarys_name_leads_to_ours(name: str, valid: tuple[str, ...], meant: str) -> None:
+    assert config.nearest(name, valid) == f" Did you mean {meant!r}?"
+
+
 def test_a_name_of_which_half_the_letters_are_others_is_not_near() -> None:
     """What it is called by a remedy must not be another thing."""
     keys = ("own_reduction", "share_reduction", "aggregation")

@@ -1,9 +1,10 @@
 """Settings that are given in Python are held against the types that their fields declare, as those in TOML are."""
 
 import copy
+import inspect
 import pickle
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_origin
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ import torch
 from fedweave.algorithms import ALGORITHMS, PARTS, FedAvg, FedProx
 from fedweave.algorithms.parts import Part
 from fedweave.algorithms.preset import Preset
-from fedweave.core.settings import Settings, check_settings
+from fedweave.core.settings import Settings, check_settings, meanings, plain_type
 from fedweave.errors import ConfigError
-from fedweave.experiment.config import field_parameters, resolve
+from fedweave.experiment.config import field_parameters, registry, resolve
 from fedweave.metrics.stopping import Stopping
 from tests.contract.federations import algorithm, model
 from tests.refusals import refusal
@@ -159,3 +160,20 @@ def test_it_is_refused_in_python_and_taken_beside_that_setting() -> None:
     resolve(DATA | {"algorithm": {"name": "fedavg"}, "evaluation": {"min_delta": 0.1, "patience": 3}})
     with refusal("config.idle", "min_delta"):
         Stopping(0, 0.1)
+
+
+@pytest.mark.parametrize("family", ["algorithm", "model", "partition"])
+def test_signature_and_docstring_have_every_setting(family: str) -> None:
+    for kind in registry(family).values():
+        signature = inspect.signature(kind)
+        described = meanings([kind]) | meanings(getattr(kind, "documents", ()))
+        missing = [name for name in signature.parameters if name not in described]
+        assert missing == []
+        assert all(get_origin(parameter.annotation) is not Annotated for parameter in signature.parameters.values())
+
+
+def test_limits_are_left_out_of_a_plain_type() -> None:
+    limited = Annotated[float, "above 0"]
+    assert plain_type(tuple[limited, limited] | None) == tuple[float, float] | None
+    assert plain_type(dict[str, limited]) == dict[str, float]
+    assert plain_type(Literal["a", "b"]) == Literal["a", "b"]

@@ -12,7 +12,7 @@ from fedweave.algorithms.parts.names import parse_parts
 from fedweave.core.algorithm import Capabilities
 from fedweave.core.model import Model
 from fedweave.core.plugins import Maker, maker_of, note
-from fedweave.core.settings import check_settings, hints_of, meanings, with_ranges
+from fedweave.core.settings import check_settings, hints_of, meanings, plain_type, with_ranges
 from fedweave.core.shown import default_of, line
 from fedweave.core.types import Record, Values
 from fedweave.errors import SettingError
@@ -169,7 +169,7 @@ class _Signature:
             raise AttributeError("__signature__")
         hints, parameters = owner.hints, list[inspect.Parameter]()
         for name, field in owner.fields.items():
-            annotation = hints.get(name, inspect.Parameter.empty)
+            annotation = plain_type(hints.get(name, inspect.Parameter.empty))
             if name == "model":
                 parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
             else:

@@ -2,6 +2,7 @@
 that uses it, so that help is quick."""
 
 import errno
+import inspect
 import io
 import os
 import sys
@@ -18,38 +19,55 @@ from fedweave.errors import FedweaveError, UserError, out_of_memory
 # The system's errors about a path that a user gave; a missing file may be a fault of this program.
 _OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 _LESS = "Take smaller data or a smaller model, or fewer clients at once: engine.chunk = 1."
-# {command: (its module below this one, its line in the list of commands)}
-COMMANDS = {
-    "run": ("run", "Run an experiment and write its metrics, ledger, checkpoint and summary."),
-    "init": ("init", "Write the configuration of an experiment, to be changed and run."),
-    "check": ("check", "Load and partition the data, build the model, and report oddities; no client trains."),
-    "shard": ("shard", "Load and cut the data once, and write each client's part to a folder for runs."),
-    "list": ("init", "List the algorithms, their parts, datasets, partitions, models or engines."),
-    "report": ("report", "Write a report about runs: results, clients, fairness, partition, what leaves a client."),
-    "compare": ("report", "Compare runs with the first ones: paired tests over seeds, with intervals."),
-    "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
-    "tune": ("tune", "Find a good model and training settings by validation examples."),
-    "reproduce": ("sweep", "Run the tables of a paper and print its numbers next to ours."),
-    "predict": ("predict", "Predict classes with the models of a finished run."),
-    "embed": ("embed", "Write scores and the last layer's vectors of examples, as columns for other models."),
-    "score": ("score", "Score new tables with one model, alone, where the data is."),
-    "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
-    "explain": ("explain", "Explain one score: the columns, neighbors and edges that move it."),
-    "drift": ("drift", "Compare new tables, and the scores on them, with what a model was trained on."),
-    "forget": ("forget", "Train a run without a client or examples, and report what its models still show of them."),
-    "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
-    "contributions": (
-        "statement",
-        "Measure each client's contribution to the global model, and its share of a budget.",
-    ),
-    "statement": ("statement", "State what each member of a run contributed, received, and is owed or fined."),
-    "ledger": ("ledger", "Show the messages of a run: sender, receiver, purpose, time, and cost in ε."),
-    "compliance": ("compliance", "Report what left, for whom, what for, under which rules: HTML or PDF, signed."),
-    "attack": ("contract", "Attack what clients send, with and without the defense."),
-    "contract": ("contract", "Run the conformance tests on an algorithm."),
-    "sites": ("sites", "Run federations of real sites on NVIDIA FLARE."),
-    "audit": ("audit", "Show a site's owner all requests, what left, what it cost, and what was rejected."),
+# {group: {command: (its module below this one, its line in the list of commands)}}
+GROUPS = {
+    "Start": {
+        "init": ("init", "Write the configuration of an experiment, to be changed and run."),
+        "check": ("check", "Load and partition the data, build the model, and report oddities; no client trains."),
+        "run": ("run", "Run an experiment and write its metrics, ledger, checkpoint and summary."),
+        "tune": ("tune", "Find a good model and training settings by validation examples."),
+        "report": ("report", "Write a report about runs: results, clients, fairness, partition, what leaves a client."),
+    },
+    "Compare": {
+        "sweep": ("sweep", "Run an experiment with several seeds, algorithms and settings."),
+        "compare": ("report", "Compare runs with the first ones: paired tests over seeds, with intervals."),
+        "reproduce": ("sweep", "Run the tables of a paper and print its numbers next to ours."),
+        "list": ("init", "List the algorithms, their parts, datasets, partitions, models or engines."),
+    },
+    "Use a model": {
+        "predict": ("predict", "Predict classes with the models of a finished run."),
+        "score": ("score", "Score new tables with one model, alone, where the data is."),
+        "serve": ("score", "Answer requests for scores on this machine, as score gives them."),
+        "explain": ("explain", "Explain one score: the columns, neighbors and edges that move it."),
+        "drift": ("drift", "Compare new tables, and the scores on them, with what a model was trained on."),
+        "embed": ("embed", "Write scores and the last layer's vectors of examples, as columns for other models."),
+        "export": ("export", "Export a model: weights, a PyTorch Geometric module, and a model card."),
+    },
+    "Account for it": {
+        "ledger": ("ledger", "Show the messages of a run: sender, receiver, purpose, time, and cost in ε."),
+        "contributions": (
+            "statement",
+            "Measure each client's contribution to the global model, and its share of a budget.",
+        ),
+        "statement": ("statement", "State what each member of a run contributed, received, and is owed or fined."),
+        "compliance": ("compliance", "Report what left, for whom, what for, under which rules: HTML or PDF, signed."),
+        "audit": ("audit", "Show a site's owner all requests, what left, what it cost, and what was rejected."),
+        "forget": (
+            "forget",
+            "Train a run without a client or examples, and report what its models still show of them.",
+        ),
+        "attack": ("contract", "Attack what clients send, with and without the defense."),
+    },
+    "Run for real, and at scale": {
+        "sites": ("sites", "Run federations of real sites on NVIDIA FLARE."),
+        "shard": ("shard", "Load and cut the data once, and write each client's part to a folder for runs."),
+    },
+    "Write an algorithm": {
+        "contract": ("contract", "Run the conformance tests on an algorithm."),
+    },
 }
+COMMANDS = {name: entry for commands in GROUPS.values() for name, entry in commands.items()}
+_GROUP = {name: group for group, commands in GROUPS.items() for name in commands}
 
 
 class Commands(TyperGroup):
@@ -68,7 +86,7 @@ class Commands(TyperGroup):
             return None
         module, line = COMMANDS[cmd_name]
         if self._short:
-            return TyperCommand(cmd_name, help=line)
+            return TyperCommand(cmd_name, help=line, rich_help_panel=_GROUP[cmd_name])
         entry = getattr(import_module(f"fedweave.cli.{module}"), cmd_name + "_" * (cmd_name == "list"))
         if not isinstance(entry, typer.Typer):
             app = typer.Typer(add_completion=False)
@@ -76,11 +94,14 @@ class Commands(TyperGroup):
             entry = app
         command = typer.main.get_command(entry)
         command.name = cmd_name
+        if ctx is not None:
+            _prepare_help(command, ctx)
         return command
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """The list of commands, which loads none of them."""
         self._short = True
+        _prepare_help(self, ctx)
         try:
             super().format_help(ctx, formatter)
         finally:
@@ -124,6 +145,20 @@ class Commands(TyperGroup):
         except KeyboardInterrupt as error:
             say("stopped")
             raise typer.Exit(130) from error
+
+
+def _prepare_help(command: Any, context: Any) -> None:
+    """Flags show no "<bool>", paragraphs flow to the width of the terminal, and a list of commands has the first
+    sentence of each."""
+    for parameter in (*command.params, command.get_help_option(context)):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    first, stop, _ = command.help.partition("\n\n")[0].partition(". ")
+    command.short_help = first + stop.strip()
+    for inner in getattr(command, "commands", {}).values():
+        _prepare_help(inner, context)
 
 
 app = typer.Typer(

@@ -17,12 +17,13 @@ def drift(
     place: RunOrModel,
     tables: Tables,
     threshold: Annotated[
-        float, typer.Option(min=0, help="Population stability index above which a column counts as moved.")
+        float,
+        typer.Option(min=0, metavar="PSI", help="Population stability index above which a column counts as moved."),
     ] = 0.25,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", metavar="FILE", help="Also write a page (.html) or all of it (.json).")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many columns to show on the terminal.")] = TOP,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many columns to show on the terminal.")] = TOP,
     client: Annotated[
         str | None, typer.Option(metavar="NAME", help="Of a run's folder: the client whose model and data count.")
     ] = None,

@@ -51,7 +51,7 @@ def explain(
         Path | None,
         typer.Option("-o", "--out", metavar="FILE", help="Also write a page (.html) or all reasons (.json)."),
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many reasons to show on the terminal.")] = TOP,
+    top: Annotated[int, typer.Option(min=1, metavar="N", help="How many reasons to show on the terminal.")] = TOP,
     model: Chosen = None,
     when: When = ModelRound.chosen,
 ) -> None:

@@ -34,7 +34,9 @@ Track = Annotated[
 ]
 FastRounds = Annotated[
     int | None,
-    typer.Option(min=0, help="Rounds of the fast way; 0 leaves it out. The default is a tenth of the run's."),
+    typer.Option(
+        min=0, metavar="N", help="Rounds of the fast way; 0 leaves it out. The default is a tenth of the run's."
+    ),
 ]
 Jobs = Annotated[int, typer.Option(min=1, metavar="N", help="Runs at a time.")]
 RunOrModel = Annotated[

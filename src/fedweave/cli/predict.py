@@ -49,7 +49,8 @@ def predict(
         typer.Option(metavar="ID", help="For a run on links: the pairs of this node with the highest scores."),
     ] = None,
     top: Annotated[
-        int | None, typer.Option("--top", min=1, help="Number of pairs of --node, without known links (10).")
+        int | None,
+        typer.Option("--top", min=1, metavar="N", help="Number of pairs of --node, without known links (10)."),
     ] = None,
     relation: Annotated[
         str | None,

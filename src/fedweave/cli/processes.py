@@ -28,7 +28,10 @@ def start(
     directory: Directory,
     only: Only = None,
     threads: Annotated[
-        int, typer.Option(min=0, max=MAX_THREADS, help="Threads that each process may use; 0 leaves the default.")
+        int,
+        typer.Option(
+            min=0, max=MAX_THREADS, metavar="N", help="Threads that each process may use; 0 leaves the default."
+        ),
     ] = 0,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay until they end, and end them with this command.")
@@ -86,7 +89,9 @@ def stop(directory: Directory, only: Only = None) -> None:
 def status(
     directory: Directory,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object, for programs.")] = False,
-    seconds: Annotated[float, typer.Option(min=0.5, help="Time limit of the server's answer in seconds.")] = 5.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.5, metavar="N", help="Time limit of the server's answer in seconds.")
+    ] = 5.0,
 ) -> None:
     """Show the processes of this machine, the progress of the run that is watched here, and the sites that answer the
     server. It usually takes about two seconds, at most --seconds. Exit code 1 if the server or a site does not answer,

@@ -56,7 +56,9 @@ def score(
 def serve(
     place: Scoring,
     host: Annotated[str, typer.Option(help="Address to listen on; loopback unless you name another.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8100,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="Port to listen on; 0 takes a free one.")
+    ] = 8100,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -65,7 +67,8 @@ def serve(
         ),
     ] = None,
     body_mb: Annotated[
-        float, typer.Option("--body-mb", min=0.001, max=1024, help="Largest body of a request, in megabytes.")
+        float,
+        typer.Option("--body-mb", min=0.001, max=1024, metavar="MB", help="Largest body of a request, in megabytes."),
     ] = 16.0,
     client: Whose = None,
     model: Chosen = None,

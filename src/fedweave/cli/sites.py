@@ -35,7 +35,7 @@ from fedweave.experiment.config import read
 from fedweave.metrics.selection import headline
 from fedweave.sites.flare import require_nvflare
 
-sites = typer.Typer(no_args_is_help=True, help="Run federations of real sites on NVIDIA FLARE.")
+sites = typer.Typer(no_args_is_help=True, add_completion=False, help="Run federations of real sites on NVIDIA FLARE.")
 
 
 class OfSites(TyperCommand):
@@ -78,7 +78,7 @@ def init(
     ] = None,
     host: Annotated[str, typer.Option(help="Name or address of the server's machine.")] = "localhost",
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port that the server listens on; 0 takes a free one.")
+        int, typer.Option(min=0, max=65535, metavar="PORT", help="Port that the server listens on; 0 takes a free one.")
     ] = 0,
 ) -> None:
     """Provision a project: server, sites and administrator with their certificates."""

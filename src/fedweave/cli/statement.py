@@ -182,7 +182,9 @@ def contributions(
         str,
         typer.Option(help="A model's worth: the run's selection metric (auto), accuracy, loss, average_precision, …"),
     ] = "auto",
-    permutations: Annotated[int, typer.Option(help="Number of random orders of joining, above 12 clients.")] = 200,
+    permutations: Annotated[
+        int, typer.Option(metavar="N", help="Number of random orders of joining, above 12 clients.")
+    ] = 200,
 ) -> None:
     """Measure each client's contribution to the global model: leave-one-out and Shapley values of single rounds, and
     the shares of a budget that follow from them; also to RUN/contributions.parquet.

@@ -7,10 +7,13 @@ import inspect
 import json
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache, reduce, wraps
 from html import escape
-from typing import Annotated, Any, Self, get_args, get_origin, get_type_hints
+from operator import or_
+from types import UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -57,6 +60,46 @@ def check_beside(
                 )
 
 
+class _PlainSignature:
+    """The signature of a class of settings with plain types: `lr: float = 0.01`, without the limits of lr."""
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        _, *parameters = inspect.signature(owner.__init__).parameters.values()  # type: ignore[misc]
+        hints = hints_of(owner)
+        return inspect.Signature(
+            [
+                parameter.replace(annotation=plain_type(hints.get(parameter.name, parameter.annotation)))
+                for parameter in parameters
+            ]
+        )
+
+
+def plain_type(hint: Any) -> Any:
+    """A type without what `Annotated` adds to it and to its parts."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return plain_type(parts[0])
+    if origin is Literal or not parts or isinstance(parts[0], list):
+        return hint
+    plain = tuple(map(plain_type, parts))
+    return reduce(or_, plain) if origin in (Union, UnionType) else origin[plain]
+
+
+def _with_inherited_meanings(kind: type) -> str | None:
+    """The docstring of a class, and the meanings of the settings that it has from its bases."""
+    own = vars(kind).get("__doc__")
+    if own is None:
+        return None
+    bases = kind.__mro__[1:]
+    settings = {field.name for base in bases if dataclasses.is_dataclass(base) for field in dataclasses.fields(base)}
+    described = meanings([kind])
+    lines = list[str]()
+    for name, text in meanings(bases).items():
+        if name in settings and name not in described:
+            lines += textwrap.wrap(f"{name}: {text}", 100, subsequent_indent="    ")
+    return "\n".join([inspect.cleandoc(own), "", "Inherited settings:", "", *lines]) if lines else own
+
+
 class Settings:
     """A base class of frozen dataclasses whose fields are settings. Arguments are checked by the fields' types before
     the object is made, as the same settings are in a TOML document.
@@ -66,9 +109,11 @@ class Settings:
     """
 
     def __init_subclass__(cls, **options: object) -> None:
-        """Keep this representation, which @dataclass would replace in each class, and make the ValueErrors of a class's
-        `__post_init__` SettingErrors, which the command line understands."""
+        """Add the meanings of inherited settings to the docstring, keep this representation, which @dataclass would
+        replace in each class, and make the ValueErrors of a class's `__post_init__` SettingErrors, which the command
+        line understands."""
         super().__init_subclass__(**options)
+        cls.__doc__ = _with_inherited_meanings(cls)
         if "__repr__" not in vars(cls):
             cls.__repr__ = cls.__repr__  # type: ignore[method-assign]
         check = vars(cls).get("__post_init__")
@@ -85,6 +130,8 @@ class Settings:
                 raise SettingError(*error.args, code="config.value") from error
 
         cls.__post_init__ = check_with_code  # type: ignore[attr-defined]
+
+    __signature__ = _PlainSignature()
 
     def __new__(cls, *arguments: object, **values: object) -> Self:
         """Check the arguments."""
@@ -174,9 +221,27 @@ def _words_of(hint: Any) -> list[str]:
     return words
 
 
+# Other libraries' names of metrics and settings.
+OTHER_NAMES = {
+    **dict.fromkeys(("ap", "aupr", "auprc", "pr_auc", "prauc"), "average_precision"),
+    **dict.fromkeys(("auroc", "roc_auc", "rocauc"), "auc"),
+    **dict.fromkeys(("f1", "f1_macro", "f1_score"), "macro_f1"),
+    "mse": "rmse",
+    "learning_rate": "lr",
+    "epochs": "local_epochs",
+    "num_rounds": "rounds",
+    "num_clients": "clients",
+    "hidden_channels": "hidden",
+    "num_layers": "layers",
+}
+
+
 def nearest(name: object, valid: Iterable[str]) -> str:
-    """ " Did you mean …?" if one of `valid` begins with `name` or is similar to it, else ""."""
+    """ " Did you mean …?" if `name` is another library's for one of `valid`, or one of them begins with it or is
+    similar to it, else ""."""
     text, names = str(name).lower(), list(valid)
+    if OTHER_NAMES.get(text) in names:
+        return f" Did you mean {OTHER_NAMES[text]!r}?"
     near = difflib.get_close_matches(text, names, n=1, cutoff=0.5 if len(text) < 4 else 0.6)
     if len(text) > 2:
         longer = [valid_name for valid_name in names if valid_name.startswith(text)]
