@@ -2,14 +2,15 @@
 
 A set is run by its template (`fedweave init --from …`) without a changed setting but those that say where the data is:
 five members, by communities, scaffolds, relations or users. Columns: the joint model; the same model alone; the best of
-a member's shelf, chosen on its validation examples, alone and on all members' examples together; each the mean over
-members on their test examples, mean ± deviation over seeds. Then the paired differences of the joint model, with their
-95 % interval, and whether it is at least the shelf less .01.
+a member's shelf, chosen on its validation examples, alone, pooled, and with the joint model's columns if examples have
+labels; each the mean over members on their test examples, mean ± deviation over seeds. Then the paired differences of
+the joint model, with their 95 % interval, and whether it is at least the shelf less .01.
 
-    python -m benchmarks.shelf [--seeds 5] [--sets credit bail …] [--minutes 20] [--rows shelf.csv] [--table shelf.md]
+    python -m benchmarks.shelf [--seeds 5] [--sets credit …] [--minutes 20] [--folds 3] [--rows FILE] [--table FILE]
 
-With --minutes the template is tuned first (`fedweave tune`) for so long, by validation. Rows that the file has already
-are not measured again. Needs the sets in $FEDWEAVE_DATA.
+With --minutes the template is tuned first (`fedweave tune`) for so long, by validation. With --folds the shelf with the
+joint model's columns is measured too, from as many further runs (`evaluation.joint_columns`). Rows that the file has
+already are not measured again. Needs the sets in $FEDWEAVE_DATA.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import os
 import resource
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from benchmarks.common import EXPERIMENTS, SavedRows, commit, mean_deviation, me
 from fedweave.metrics.selection import lower
 
 MEMBERS = 5
-COLUMNS = ("joint", "alone", "shelf", "pooled_shelf", "seconds", "shelf_seconds", "alone_seconds")
+COLUMNS = ("joint", "alone", "shelf", "pooled_shelf", "shelf_joint", "seconds", "shelf_seconds", "alone_seconds")
 
 
 class Set(NamedTuple):
@@ -43,6 +44,7 @@ class Set(NamedTuple):
 
 SHARES = {"train", "val", "test"}
 OF_PUBLISHED = {"structure", "task", "features", "users", "items", "relation", "ratios", "rank_negatives"}
+UNLABELED = {"links", "knowledge", "ratings"}  # templates whose examples have no labels that a fold could withhold
 LOUVAIN = {"name": "louvain", "clients": MEMBERS}
 SCAFFOLDS = {"name": "scaffold", "clients": MEMBERS}
 ASSAYS = (
@@ -95,7 +97,9 @@ SETS = {
     "cora-links": links(name="cora"),
     "citeseer-links": links(name="citeseer"),
     "amazon-photo-links": links(name="amazon-photo"),
-    "douban": Set("ratings", "ndcg_at_20", {"data": {"name": "douban"}, "partition": {"clients": MEMBERS}}),
+    "douban": Set(
+        "ratings", "ndcg_at_20", {"data": {"name": "douban", "validation": 0.1}, "partition": {"clients": MEMBERS}}
+    ),
     "kinships": triples("kinships"),
     "umls": triples("umls"),
     "wn18rr": triples("wn18rr"),
@@ -107,8 +111,11 @@ SETS = {
 }
 
 
-def document(name: str, seed: int, scratch: Path) -> dict[str, Any]:
-    """The template's settings, for this set. scratch: a folder for tables that are made here."""
+def document(name: str, seed: int, scratch: Path, folds: int = 0) -> dict[str, Any]:
+    """The template's settings, for this set.
+
+    scratch: a folder for tables that are made here. folds: of `evaluation.joint_columns`; 0 leaves them out.
+    """
     kind = SETS[name]
     settings = tomllib.loads((EXPERIMENTS / f"{kind.template}.toml").read_text())
     data, partition = dict(kind.changes["data"]), dict(kind.changes["partition"])
@@ -122,7 +129,8 @@ def document(name: str, seed: int, scratch: Path) -> dict[str, Any]:
     if settings["partition"].get("name") == "graphs_iid" or "clients" not in partition:
         partition["clients"] = MEMBERS
     settings["data"].pop("owner", None)
-    given = {"data": data, "partition": partition, "evaluation": {"shelf": True, "alone": True}}
+    evaluation = {"shelf": True, "alone": True, "joint_columns": 0 if kind.template in UNLABELED else folds}
+    given = {"data": data, "partition": partition, "evaluation": evaluation}
     for changes in (kind.changes, given):
         for section, values in changes.items():
             kept = {**settings.get(section, {}), **values}
@@ -151,18 +159,17 @@ def _laundering(scratch: Path) -> Path:
     return folder
 
 
-def measure(name: str, seed: int, minutes: float, scratch: Path) -> list[float]:
+def measure(name: str, seed: int, minutes: float, folds: int, scratch: Path) -> list[float]:
     """`COLUMNS` of a run; minutes: 0 for the template as it is."""
-    config, kind = document(name, seed, scratch), SETS[name]
+    config, kind = document(name, seed, scratch, folds), SETS[name]
     if minutes:
         config = fedweave.tune(config, minutes=minutes, out=str(scratch / f"tune-{name}-{seed}")).config
     began = _processor_seconds()
     summary = fedweave.run(config, out=str(scratch / f"{name}-{seed}-{minutes:g}"), progress=False).summary
     seconds, scores = _processor_seconds() - began, summary["metrics"]
     joint = scores.get(f"best_val/local/{kind.metric}", scores.get(f"local/{kind.metric}", math.nan))
-    others = [
-        scores.get(f"{place}/{kind.metric}", math.nan) for place in ("alone/local", "shelf/local", "shelf/pooled")
-    ]
+    places = ("alone/local", "shelf/local", "shelf/pooled", "shelf_joint/local")
+    others = [scores.get(f"{place}/{kind.metric}", math.nan) for place in places]
     shelf = summary.get("shelf") or {}
     return [
         joint,
@@ -183,25 +190,36 @@ def table(saved: SavedRows, minutes: float) -> Iterator[str]:
     how = f"tuned for {minutes:g} minutes" if minutes else "first run"
     yield f"Commit {commit()}; {how}, {MEMBERS} members."
     yield ""
-    values = "joint | alone, same model | alone, shelf | shelf, pooled"
-    yield f"| set | metric | {values} | joint less the shelf alone | joint less alone | goal |"
-    yield f"| {' | '.join(['---'] * 9)} |"
+    values = "joint | alone | shelf | shelf, pooled | shelf, with joint columns"
+    differences = "joint less shelf | joint less alone | joint columns less shelf"
+    yield f"| set | metric | {values} | {differences} | goal |"
+    yield f"| {' | '.join(['---'] * 11)} |"
     met = measured = 0
     for name, kind in SETS.items():
         rows = list(saved.by_seed(name, f"{minutes:g}").values())
         if not rows:
             continue
-        joint, alone, shelf, pooled, *_ = zip(*rows, strict=True)
+        joint, alone, shelf, pooled, columns, *_ = zip(*rows, strict=True)
         sign = -1 if lower(kind.metric) else 1
-        gains = [sign * (one - other) for one, other in zip(joint, shelf, strict=True) if not math.isnan(other)]
-        joining = [sign * (one - other) for one, other in zip(joint, alone, strict=True) if not math.isnan(other)]
-        is_met = bool(gains) and sum(gains) / len(gains) >= (0 if minutes else -0.01)
+        gains = [_differences(*pair, sign) for pair in ((joint, shelf), (joint, alone), (columns, shelf))]
+        is_met = bool(gains[0]) and sum(gains[0]) / len(gains[0]) >= (0 if minutes else -0.01)
         met, measured = met + is_met, measured + 1
-        values = " | ".join(mean_deviation(column) for column in (joint, alone, shelf, pooled))
-        differences = " | ".join(mean_interval(each) if each else "" for each in (gains, joining))
+        values = " | ".join(_mean(column) for column in (joint, alone, shelf, pooled, columns))
+        differences = " | ".join(mean_interval(each) if each else "" for each in gains)
         yield f"| {name} | {kind.metric} | {values} | {differences} | {'met' if is_met else 'missed'} |"
     yield ""
     yield f"{met} of {measured} sets meet the goal."
+
+
+def _mean(values: Sequence[float]) -> str:
+    known = [value for value in values if not math.isnan(value)]
+    return mean_deviation(known) if known else "-"
+
+
+def _differences(ours: Sequence[float], others: Sequence[float], sign: int) -> list[float]:
+    """By how much ours are better, seed by seed; seeds that one of both lacks are left out."""
+    differences = (sign * (one - other) for one, other in zip(ours, others, strict=True))
+    return [difference for difference in differences if not math.isnan(difference)]
 
 
 def main() -> None:
@@ -210,6 +228,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--minutes", type=float, default=0)
+    parser.add_argument("--folds", type=int, default=0)
     parser.add_argument("--rows", type=Path, default=Path("shelf.csv"))
     parser.add_argument("--table", type=Path)
     arguments = parser.parse_args()
@@ -219,7 +238,7 @@ def main() -> None:
             for name in arguments.sets:
                 key = (name, f"{arguments.minutes:g}", str(seed))
                 if key not in saved.rows:
-                    saved.add(key, measure(name, seed, arguments.minutes, Path(scratch)))
+                    saved.add(key, measure(name, seed, arguments.minutes, arguments.folds, Path(scratch)))
                     print(*key, *(f"{value:.4g}" for value in saved.rows[key]), flush=True)
     text = "\n".join(table(saved, arguments.minutes)) + "\n"
     print(text)
