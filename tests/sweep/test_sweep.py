@@ -93,6 +93,7 @@ def test_an_algorithm_may_have_values_of_its_own(config: Path, tmp_path: Path) -
         ({"settings": ["algorithm.moon=1"]}, "--set algorithm.moon: no algorithm has the setting 'moon'"),
         ({"algorithms": "fedavg,fedego"}, "fedego: ego-graphs of 2 hops need a model"),
         ({"algorithms": "fedavg,fedavgg"}, "Did you mean 'fedavg"),
+        ({"settings": ["algorithm.lr=.01,.02"]}, "--grid algorithm.lr=.01,.02"),
         ({"settings": ["seed=7"]}, "seed=7: give the seeds of a sweep with --seeds"),
         ({"grid": ["seed=5,6"]}, "seed=5,6: give the seeds of a sweep with --seeds"),
     ],

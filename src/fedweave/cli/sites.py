@@ -146,6 +146,7 @@ def check(
     server's port and address; exit code 2 if there are any."""
     from fedweave.sites.operation.checking import examine, versions
     from fedweave.sites.operation.experiments import with_engine
+    from fedweave.sites.operation.findings import merge_equal
     from fedweave.sites.operation.project import read_project
 
     project = read_project(directory)
@@ -153,12 +154,9 @@ def check(
         check_consent(config, trust)
     chosen = None if config is None else read(config, with_engine(settings or []), algorithm)[0]
     findings = examine(directory, project, chosen)
-    for whose, what in findings.facts:
-        typer.echo(printable(f"       {whose}: {what}"))
-    for whose, what in findings.notes:
-        typer.echo(printable(f"note   {whose}: {what}"))
-    for whose, what in findings.faults:
-        typer.echo(printable(f"fault  {whose}: {what}"))
+    for kind, found in (("", findings.facts), ("note", findings.notes), ("fault", findings.faults)):
+        for whose, what in merge_equal(found):
+            typer.echo(printable(f"{kind:6} {whose}: {what}"))
     typer.echo(f"       {versions()}: the same fedweave, torch and NVFlare are needed on every machine")
     typer.echo(f"       this machine's clock: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
     if findings.faults:

@@ -219,7 +219,7 @@ def scaffolds_of(data: Dataset) -> np.ndarray:
     if not data.smiles:
         raise ConfigError(
             f"[partition]: {data.name!r} has no scaffolds. Give the table graphs a column scaffold, or smiles to make "
-            "them from.",
+            'them from; or deal the graphs out by chance: partition.name = "graphs_iid".',
             code="config.no-scaffolds",
         )
     texts = [scaffold(text) for text in data.smiles]

@@ -18,6 +18,7 @@ from fedweave.core.text import counted
 from fedweave.datasets.contents import changes, digests
 from fedweave.errors import ConfigError, FedweaveError, UserError
 from fedweave.experiment.config import (
+    Config,
     Document,
     Exchanged,
     load,
@@ -174,8 +175,24 @@ def algorithm_documents(config: Path, algorithms: str, settings: Sequence[str]) 
         documents.append(document)
         if lacking:
             notes.append(f"{name} does not take {', '.join(f'--set {text}' for text in lacking)}.")
-        notes += [f"{note}." for note in exchanged.notes(name, resolve(document).algorithm.values)]
+        notes += [f"{note}." for note in exchanged.notes(name, _resolve(document, settings).algorithm.values)]
     return documents, notes
+
+
+def _resolve(document: Document, settings: Sequence[str]) -> Config:
+    """The experiment of a document with these settings.
+
+    Raises:
+        ConfigError: one is not valid; where its value is a list with commas, names --grid, which tries each.
+    """
+    try:
+        return resolve(document)
+    except ConfigError as error:
+        for text in settings:
+            key, _, value = text.partition("=")
+            if error.code == "config.value" and "," in value and str(error).startswith(key):
+                raise ConfigError(f"{error} To try each value: --grid {text}.", code=error.code) from error
+        raise
 
 
 def _algorithm(document: Document) -> tuple[str, type]:

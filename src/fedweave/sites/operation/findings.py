@@ -1,6 +1,6 @@
 """What `fedweave sites check` finds, each with the member that it concerns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -34,3 +34,12 @@ class Findings:
             reason = f"{error.filename or ''} cannot be read ({error.strerror or error})".strip()
             self.faults.append((whose, f"{reason}. Give it to the user who runs this process (chown, chmod u+rw)."))
         return None
+
+
+def merge_equal(findings: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Findings of which those with the same text are one, of all the members that it concerns."""
+    members: dict[str, list[str]] = {}
+    for whose, what in findings:
+        members.setdefault(what, []).append(whose)
+    for what, names in members.items():
+        yield ", ".join(dict.fromkeys(names)), what
