@@ -154,8 +154,9 @@ def check(
         check_consent(config, trust)
     chosen = None if config is None else read(config, with_engine(settings or []), algorithm)[0]
     findings = examine(directory, project, chosen)
-    for kind, found in (("", findings.facts), ("note", findings.notes), ("fault", findings.faults)):
-        for whose, what in merge_equal(found):
+    once = merge_equal(findings.facts), merge_equal(findings.notes), findings.faults
+    for kind, found in zip(("", "note", "fault"), once, strict=True):
+        for whose, what in found:
             typer.echo(printable(f"{kind:6} {whose}: {what}"))
     typer.echo(f"       {versions()}: the same fedweave, torch and NVFlare are needed on every machine")
     typer.echo(f"       this machine's clock: {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC")
