@@ -17,7 +17,8 @@ from tests.refusals import refusal
 
 OWN = ("folder", "members", "graphs", "parties", "npz", "tu")  # sources of users' own data
 ALL = {field.name for field in fields(DataSettings)}
-NARROWER = {("Archive", "task")}  # an .npz file with links as examples says so itself
+# An .npz file with links as examples says so itself; edges of the TU layout have no columns to list.
+NARROWER = {("Archive", "task"), ("TU", "edge_features")}
 # A value of each setting that not every source has, other than its default.
 VALUES = {
     "sens_feature": True,

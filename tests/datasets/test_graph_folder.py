@@ -58,7 +58,7 @@ def test_graphs_worked_by_hand(tmp_path: Path) -> None:
 def test_edges_of_small_graphs_carry_what_they_do_of_one_graph(tmp_path: Path) -> None:
     """Direction, weight, features and time are read as of a folder with one graph, whose nodes stand in that order."""
     edges = "source,target,label,order,weight,day\nO,H1,single,1,0.5,3\nH2,O,single,1,2,1\nNa,Cl,ionic,7,1,2\n"
-    options = {"edge_features": "all", "edge_weight": "weight", "edge_time": "day", "directed": True}
+    options = {"edge_features": ("order",), "edge_weight": "weight", "edge_time": "day", "directed": True}
     found = load("graphs", str(folder(tmp_path, edges=edges)), **options).edge_attrs
     assert found is not None
     np.testing.assert_array_equal(found.ends, [[0, 2, 3], [1, 0, 4]])
@@ -72,16 +72,13 @@ def test_edges_of_small_graphs_carry_what_they_do_of_one_graph(tmp_path: Path) -
     assert one is not None
     for name, values in one.arrays().items():
         np.testing.assert_array_equal(found.arrays()[name], values)
-    with refusal("config", "label", "feature"):
-        load("graphs", str(tmp_path), edge_features="label")
 
 
 def test_all_features_of_edges_that_have_none_are_noted(tmp_path: Path) -> None:
-    [note] = load("graphs", str(folder(tmp_path)), edge_features="all").notes
+    [note] = load("graphs", str(folder(tmp_path, edges="source,target\nO,H1\n")), edge_features="all").notes
     check_facts(note, "edges.csv", "data.edge_features")
-    assert not load("graphs", str(folder(tmp_path))).notes
-    weighted = "source,target,order\nO,H1,1\n"
-    assert not load("graphs", str(folder(tmp_path, edges=weighted)), edge_features="all").notes
+    assert not load("graphs", str(tmp_path)).notes
+    assert not load("graphs", str(folder(tmp_path)), edge_features="all").notes
 
 
 @pytest.mark.parametrize(

@@ -41,8 +41,10 @@ class EdgeTables(EdgeSettings, Classified):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_kinds(self.structure)
+        others = (self.edge_weight, self.edge_time, self.edge_owner)
         for name in self.attribute_columns:
-            if name in EDGES or name in self.known_edge_columns:
+            is_kind = name in self.kind_columns and name not in others
+            if name in EDGES or (name in self.known_edge_columns and not is_kind):
                 role = "is an end of edges" if name in EDGES else "has another meaning for edges"
                 raise ConfigError(f"data: {name!r} {role}, and cannot be their feature, weight or time.")
         if self.of_edges and self.parallel != "keep":
@@ -60,6 +62,11 @@ class EdgeTables(EdgeSettings, Classified):
     @property
     def known_edge_columns(self) -> tuple[str, ...]:
         """The columns of edges with a meaning other than edge attributes."""
+        return ()
+
+    @property
+    def kind_columns(self) -> tuple[str, ...]:
+        """The ones of these that may also be features, one for each kind of edge."""
         return ()
 
     @property
@@ -169,7 +176,8 @@ def _cast(cells: pa.Array, kind: pa.DataType) -> pa.Array | None:
 def _features(edges: Table, kind: EdgeTables) -> Table:
     """The table's columns that are features of edges, a time as a number."""
     if kind.edge_features == ALL:
-        other_columns = (*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner, *kind.known_edge_columns)
+        other_columns = {*EDGES, kind.edge_weight, kind.edge_time, kind.edge_owner}
+        other_columns |= {*kind.known_edge_columns} - {*kind.kind_columns}
         return replace(edges, data=edges.data.select([name for name in edges.columns if name not in other_columns]))
     names, time = list(kind.feature_columns), kind.edge_time
     data = edges.data.select(names)

@@ -14,9 +14,26 @@ from fedweave.core.graph import TRAIN
 from fedweave.core.graph_arrays import Matrix
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import refuse
-from fedweave.datasets.features import AUTO, BY_NODES, ScalingNumbers, amounts, apply_scaling, scaler_of
+from fedweave.datasets.features import AUTO, BY_NODES, ScalingNumbers, amounts, apply_scaling, one_hot, scaler_of
 
 _LOG = logging.getLogger(__name__)
+NO_FEATURES = 'data.edge_features = "all" finds no feature of edges; they have neither labels nor further columns'
+
+
+def numbered(kinds: np.ndarray) -> tuple[str, ...]:
+    """The names of kinds int64 [m] that are numbers from 0: "0" to the largest; -1 is unknown."""
+    return tuple(map(str, range(int(kinds.max(initial=-1)) + 1)))
+
+
+def kinds_as_features(edges: np.ndarray, kinds: np.ndarray, names: tuple[str, ...]) -> EdgeAttributes:
+    """The attributes of edges int64 [2, E], each in both directions, with a feature for each kind, "label = 3".
+
+    kinds: int64 [E], from 0, -1 unknown. names: of the kinds; () where these are numbers.
+    """
+    once = edges[0] < edges[1]
+    names = names or numbered(kinds)
+    features = one_hot(kinds[once], len(names)).toarray()
+    return EdgeAttributes(edges[:, once], False, features=features, columns=tuple(f"label = {name}" for name in names))
 
 
 class EdgeScaler(NamedTuple):

@@ -13,26 +13,22 @@ import scipy.sparse as sp
 from fedweave.core.types import Record
 from fedweave.datasets.base import ColumnRange, Dataset
 from fedweave.datasets.check import first, refuse
-from fedweave.datasets.column_names import COLUMNS, EDGES, check_columns
-from fedweave.datasets.columns import ids_of
+from fedweave.datasets.column_names import COLUMNS, EDGES, OF_EDGES, check_columns
+from fedweave.datasets.columns import Categories, ids_of
 from fedweave.datasets.edge_tables import ALL
+from fedweave.datasets.edges import NO_FEATURES, numbered
 from fedweave.datasets.features import beside_nodes, one_hot
 from fedweave.datasets.fingerprints import NONE, fingerprint
 from fedweave.datasets.fingerprints import names as fingerprint_names
 from fedweave.datasets.labels import labels_in, refuse_numerals, refuse_several
 from fedweave.datasets.lookup import TABLES, require_folder, unread
-from fedweave.datasets.molecules import BONDS, ELEMENTS, holds_molecules, tables_of
+from fedweave.datasets.molecules import BOND, BONDS, ELEMENTS, holds_molecules, tables_of
 from fedweave.datasets.name_matching import NameIndex, places
 from fedweave.datasets.settings import GraphSettings
 from fedweave.datasets.table import WHOLE, Table, Tables
 from fedweave.datasets.table_files import find, read
 from fedweave.datasets.tables import Parts, Tabular
 from fedweave.errors import ConfigError
-
-_NO_FEATURES = (
-    'data.edge_features = "all" finds no feature of edges: a label is the kind of an edge and not a feature. '
-    "Add columns of numbers, or of text that data.categories names; of a table of SMILES alone RDKit reads the bonds"
-)
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,10 @@ class GraphFolder(GraphSettings, Tabular):
         return ("label",)
 
     @property
+    def kind_columns(self) -> tuple[str, ...]:
+        return ("label",)
+
+    @property
     def special_columns(self) -> tuple[str, ...]:
         return COLUMNS["graph"]["nodes"]
 
@@ -73,17 +73,20 @@ class GraphFolder(GraphSettings, Tabular):
         dataset = self.build(tables, root, labelled)
         notes = unread(root, [table.path for table in tables if table is not None])
         if self.edge_features == ALL and (dataset.edge_attrs is None or not dataset.edge_attrs.width):
-            notes = (*notes, f"{tables.edges.path}: {_NO_FEATURES}")
+            notes = (*notes, f"{tables.edges.path}: {NO_FEATURES}")
         return replace(dataset, notes=notes)
 
     def build_molecules(self, graphs: Table, root: Path, labelled: bool = True) -> Dataset:
         """The data set of a table of molecules; see `Tabular.build` and `molecules.tables_of`."""
         elements, bonds = self.node_labels or ELEMENTS, self.edge_labels or BONDS
         nodes, edges, molecules = tables_of(graphs, self.columns or {}, elements, self.unreadable)
-        if self.edge_features != ALL:  # leave out properties of bonds that are not listed
+        features = self.edge_features
+        if features == ALL:  # the kinds of bonds are among the properties
+            features = BOND
+        else:  # leave out properties of bonds that are not listed
             columns = [name for name in edges.columns if name in (*EDGES, "label", *self.attribute_columns)]
             edges = replace(edges, data=edges.data.select(columns))
-        kind = replace(self, node_labels=elements, edge_labels=bonds)
+        kind = replace(self, node_labels=elements, edge_labels=bonds, edge_features=features)
         return kind.build(
             kind.rename_columns(root, Tables(nodes, edges, molecules), lacking=not labelled), root, labelled
         )
@@ -118,7 +121,17 @@ class GraphFolder(GraphSettings, Tabular):
             if "label" in table.columns:
                 key = f"{what}_labels"
                 parts[key], parts[f"{what}_kinds"] = _part(_kinds, table, names, key), _part(_names, table, names)
+        edge_attributes, labels = parts.pop("edge_attrs"), "edge_labels" in parts
+        # where the labels raised an error, they would raise it again as features
+        parts["edge_attrs"] = lambda record: None if labels and "edge_labels" not in record else edge_attributes(record)
         return parts
+
+    def edge_categories(self, record: Record) -> Categories | None:
+        """See `Tabular.edge_categories`: the kinds of edges are those of the column label, where it is a feature."""
+        if "edge_labels" not in record or not {ALL, "label"} & {*self.feature_columns}:
+            return self.categories
+        kinds = record["edge_kinds"] or numbered(record["edge_labels"])
+        return {f"{OF_EDGES}label": kinds} | dict(self.categories or {})
 
     def dataset_fields(self, tables: Tables, record: Record) -> Record:
         """See `Tabular.dataset_fields`; with features of nodes' labels or degrees."""

@@ -105,7 +105,8 @@ class EdgeSettings(InputSettings):
     """Settings of tables whose edges may have attributes.
 
     directed:       an edge leads only from its source to its target.
-    edge_features:  columns of edges that are features of edges, in this order, or "all" without another meaning.
+    edge_features:  columns of edges that are features of edges, in this order, or "all" without another meaning. Of
+                    small graphs label is among them, the kind of an edge: a feature for each kind (`edge_labels`).
     edge_weight:    the column of edges with their weight, from 0.
     edge_time:      the column of edges with their time: numbers, or dates, which become days since 1970.
     parallel:       edges with the same ends: "keep"; "sum" of weights and features, with the latest time; "count", the

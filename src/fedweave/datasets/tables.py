@@ -157,9 +157,15 @@ class Tabular(EdgeTables):
                 else None
             ),
             "edge_attrs": lambda record: (
-                edge_attributes_of(edges, record["ends"], self, self.categories) if record.get("ends") else None
+                edge_attributes_of(edges, record["ends"], self, self.edge_categories(record))
+                if record.get("ends")
+                else None
             ),
         }
+
+    def edge_categories(self, record: Record) -> columns.Categories | None:
+        """`categories`, with those of edge columns that the parts before know."""
+        return self.categories
 
     def dataset_fields(self, tables: Tables, record: Record) -> Record:
         """The fields of the data set, from the values that `parts` read."""

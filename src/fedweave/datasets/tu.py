@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -36,11 +36,13 @@ class TU(Targeted):
     """Your own folder of small graphs in the TU text layout (DS_A.txt, DS_graph_indicator.txt, DS_graph_labels.txt).
 
     attributes: use the node attributes (DS_node_attributes) as features too.
+    edge_features: "all" makes features of edges of their labels (DS_edge_labels), one for each kind, for gine and pna.
     normalize:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
                 but for auto over the nodes of all graphs, before any partition.
     """
 
     attributes: bool = False
+    edge_features: Literal["all"] | None = None
     example: ClassVar[str] = "graph"
 
     def load(self, root: Path | None, seed: int) -> Dataset:
@@ -54,7 +56,8 @@ class TU(Targeted):
         return self._read(root, names[0])
 
     def _read(self, folder: Path, name: str, pattern: str = "*") -> Dataset:
-        dataset = read(folder, name, self.attributes, pattern=pattern, target=self)
+        with_edges = self.edge_features is not None
+        dataset = read(folder, name, self.attributes, pattern=pattern, target=self, edge_features=with_edges)
         return scale_by_holders(dataset, self.normalize, name)
 
 

@@ -22,6 +22,7 @@ from fedweave.core.decompression import max_unpacked
 from fedweave.core.text import counted
 from fedweave.datasets.base import Dataset
 from fedweave.datasets.check import check, first, refuse
+from fedweave.datasets.edges import NO_FEATURES, kinds_as_features
 from fedweave.datasets.features import EXACT, compact, exact, one_hot, refuse_merged
 from fedweave.datasets.lookup import TU_SUFFIXES, refuse_absent, unread
 from fedweave.datasets.targets import Targeted
@@ -71,6 +72,7 @@ def read(
     labelled: bool = True,
     pattern: str = "*",
     target: Targeted | None = None,
+    edge_features: bool = False,
 ) -> Dataset:
     """The checked data set DS = `name` in `folder`. Classes are the different graph labels in rising order, and called
     like them; so are kinds of nodes and edges ("1, 3" where each has two labels), unless they are the numbers from 0.
@@ -98,6 +100,10 @@ def read(
     else:
         classes, (y, gaps) = np.zeros(0, np.int64), _targets(folder, name, numbers, target, labelled)
     edges, edge_labels, edge_kinds = _edges(folder, name, numbers[graph_of])
+    edge_attrs = None if edge_labels is None or not edge_features else kinds_as_features(edges, edge_labels, edge_kinds)
+    notes = gaps
+    if edge_features and edge_attrs is None:
+        notes = (*notes, f"{folder}: {NO_FEATURES}")
     # Features: labels of nodes, then attributes; without either, degrees.
     blocks, columns, node_labels, node_kinds = list[sp.csr_matrix](), list[str](), None, tuple[str, ...]()
     lines = _optional(folder, f"{name}_node_labels", uneven=TEMPORAL)
@@ -128,9 +134,10 @@ def read(
         graph_of=graph_of.astype(np.int64),
         node_labels=node_labels,
         edge_labels=edge_labels,
+        edge_attrs=edge_attrs,
         node_kinds=node_kinds,
         edge_kinds=edge_kinds,
-        notes=(*gaps, *_unread(folder, name, attributes, pattern, target)),
+        notes=(*notes, *_unread(folder, name, attributes, pattern, target)),
     )
     return check(replace(dataset, **target.fields(y, target.names_of_array(()))), folder, labelled)
 

@@ -321,6 +321,7 @@ def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
     settings = {**scorer.before.settings, **scorer.before.edge_settings}
     empty = dict.fromkeys(scorer.before.settings.get("missing") or (), pa.float64())
     empty |= dict.fromkeys(scorer.before.settings.get("categories") or (), pa.string())
+    empty |= {f"{OF_EDGES}label": pa.string()} if scorer.before.edge_kinds else {}
     max_columns, tables = SPARE_COLUMNS + 2 * len(scorer.before.columns), dict[str, pa.Table]()
     for name, rows in document.items():
         if not rows:
@@ -350,6 +351,7 @@ def _tables(body: bytes, scorer: Scorer) -> dict[str, pa.Table]:
             )
     if "nodes" in tables and "edges" not in tables:
         ends = {end: pa.array([], pa.string()) for end in edge_ends}
+        edge_columns += [entry.removeprefix(OF_EDGES) for entry in empty if entry.startswith(OF_EDGES)]
         tables["edges"] = pa.table(ends | {column: pa.array([], pa.float64()) for column in edge_columns})
     return tables
 

@@ -158,12 +158,14 @@ def oddities(config: Config, built: Built) -> Iterator[str]:
                     f"data.{setting} takes exact numbers over all clients' {rows}, which are in no ε; 'row' and 'none' "
                     "do not"
                 )
-        for begin_of_name, setting in (("degree = ", "degrees"), ("label = ", "node_labels")):
-            one_hot = any(column.startswith(begin_of_name) for column in data.columns)
+        of_edges = () if data.edge_attrs is None else data.edge_attrs.columns
+        encoded = (("degree = ", "degrees", data.columns), ("label = ", "node_labels", data.columns))
+        for begin_of_name, setting, columns in (*encoded, ("label = ", "edge_labels", of_edges)):
+            one_hot = any(column.startswith(begin_of_name) for column in columns)
             if one_hot and settings.get(setting) is None:
                 yield (
                     "the number of one-hot columns for degrees or labels depends on all clients' data, and is in no ε; "
-                    "set data.degrees, or data.node_labels, to fix it before"
+                    "set data.degrees, data.node_labels or data.edge_labels to fix it before"
                 )
                 break
 

@@ -105,6 +105,12 @@ class InputFormat:
         return self.form.columns or contents.default_names(0, self.form.features)
 
     @property
+    def edge_kinds(self) -> tuple[str, ...]:
+        """The kinds of small graphs' edges that are features, in order."""
+        columns = () if self.edge_attrs is None else self.edge_attrs.columns
+        return tuple(one.value for one in map(contents.column, columns) if one.of == "label")
+
+    @property
     def edge_settings(self) -> Values:
         """The settings by which tables have the attributes of edges that an archive (.npz) had, whose own settings name
         no column: features by their names, and a weight as "edge_weight"."""
@@ -114,7 +120,9 @@ class InputFormat:
             return {}
         if settings.get("parallel", "keep") != "keep":
             return {}
-        features = (tuple(edges.get("columns", ())) or "all") if edges["features"] else None
+        columns = (contents.column(name) for name in edges.get("columns", ()))
+        names = dict.fromkeys("label" if column.of == "label" else column.name for column in columns)
+        features = (tuple(names) or "all") if edges["features"] else None
         weight = next(name for name, field in EDGE_ARRAYS.items() if field == "weight") if edges["weighted"] else None
         result: Record = {"directed": bool(edges["directed"]), "edge_features": features, "edge_weight": weight}
         if self.form.example == "edge":
@@ -206,7 +214,10 @@ def _read(run: InputFormat, path: Path, lenient: bool) -> Dataset:
         return npz.read(path, path.stem, labelled=False, loops=loops, target=Targeted(**target_settings))
     if "tu" in kinds:
         attributes = any(name.startswith("attribute ") for name in run.columns)
-        return tu_files.read(path, tu_names(path)[0], attributes, labelled=False, target=Targeted(**target_settings))
+        target, with_kinds = Targeted(**target_settings), bool(run.edge_kinds)
+        return tu_files.read(
+            path, tu_names(path)[0], attributes, labelled=False, target=target, edge_features=with_kinds
+        )
 
     # 2. A folder of tables: those of the run's settings that its kind has.
     kind: type[Folder | GraphFolder]
@@ -241,6 +252,8 @@ def _read(run: InputFormat, path: Path, lenient: bool) -> Dataset:
             options["node_labels"] = labels
         if degrees:
             options["degrees"] = degrees
+        if run.edge_kinds and f"{OF_EDGES}label" not in (options.get("categories") or {}):
+            options["edge_labels"] = run.edge_kinds
     if form.targets is not None:
         options |= target_settings
     elif form.labels:
@@ -271,7 +284,8 @@ def _text_columns(names: Sequence[str], columns: Sequence[str]) -> dict[str, tup
 
 
 def _with_ordered_edges(data: Dataset, run: InputFormat, path: Path) -> Dataset:
-    """The `data` with features of edges, not scaled, in the run's order.
+    """The `data` with features of edges, not scaled, in the run's order; kinds of edges are left out where the run has
+    none among them.
 
     Raises:
         DataError: they have other edge attributes.
@@ -281,42 +295,57 @@ def _with_ordered_edges(data: Dataset, run: InputFormat, path: Path) -> Dataset:
         return replace(data, edge_attrs=None)
     remedy = f"Give edges with {', '.join(expected.columns) or f'{expected.width} features'}, as the run's have"
     has_weight = expected.weight is not None
-    if attributes is None or attributes.width != expected.width or (attributes.weight is not None) != has_weight:
+    is_named = attributes is not None and bool(attributes.columns) and bool(expected.columns or not expected.width)
+    same_width = is_named or (attributes is not None and attributes.width == expected.width)
+    if attributes is None or not same_width or (attributes.weight is not None) != has_weight:
         refuse(path, "edges have other features or weights than those that the run was trained on", remedy)
     attributes = attributes._replace(ports=expected.ports)
-    if not expected.columns or not attributes.columns or expected.columns == attributes.columns:
+    if not is_named or expected.columns == attributes.columns:
         return replace(data, edge_attrs=attributes)
-    if sorted(expected.columns) != sorted(attributes.columns):
-        refuse(path, f"the features of edges are {', '.join(attributes.columns)}", remedy)
-    order = [attributes.columns.index(name) for name in expected.columns]
+    names = list(attributes.columns)
+    if "label" not in _encoded_kinds(expected.columns):
+        names = ["" if contents.column(name).kind == "label" else name for name in names]
 
     def reorder(attributes: EdgeAttributes) -> EdgeAttributes:
-        features = None if attributes.features is None else np.ascontiguousarray(attributes.features[:, order])
-        return attributes._replace(features=features, columns=expected.columns)
+        if attributes.features is None or not expected.columns:
+            return attributes._replace(features=None, columns=expected.columns)
+        features = _in_order(attributes.features, names, expected.columns, path, "edges")
+        return attributes._replace(features=np.ascontiguousarray(features), columns=expected.columns)
 
     outside = None if data.outside is None else data.outside._replace(edge_attrs=reorder(data.outside.edge_attrs))
     return replace(data, edge_attrs=reorder(attributes), outside=outside)
 
 
 def _ordered_features(data: Dataset, run: InputFormat, path: Path) -> np.ndarray | sp.csr_matrix:
-    """The features of `data` in the run's order [n, d]; one-hot columns that no node needs may be lacking."""
-    expected, names = run.columns, _column_names(data, run, path)
+    """The features of `data` in the run's order [n, d]."""
+    return _in_order(data.x, _column_names(data, run, path), run.columns, path, "nodes")
+
+
+def _in_order(
+    x: np.ndarray | sp.csr_matrix, names: Sequence[str], expected: Sequence[str], path: Path, of: str
+) -> np.ndarray | sp.csr_matrix:
+    """The columns of x [m, d] with these `names` as those that are `expected`; one-hot columns that no row needs may be
+    lacking. A column "" is left out. of: what the rows are, "nodes" or "edges".
+
+    Raises:
+        DataError: a column is lacking, or there is another one; names it.
+    """
     encoded_in_run, encoded_here = _encoded_kinds(expected), _encoded_kinds(names)
     places = {name: place for place, name in enumerate(names)}
     for name in expected:
         if name not in places and contents.column(name).kind not in encoded_here:
-            what = f"nodes lack the feature column {name!r} that the run was trained on"
+            what = f"{of} lack the feature column {name!r} that the run was trained on"
             refuse(path, what, f"Give every column of {', '.join(expected)}")
     unexpected = places.keys() - {*expected, ""}
     for name in names:
         if name not in unexpected:
             continue
-        if contents.column(name).kind not in encoded_in_run or (data.x[:, [places[name]]] != 0).sum():
-            what = f"the run was trained without the feature column {name!r} of nodes"
+        if contents.column(name).kind not in encoded_in_run or (x[:, [places[name]]] != 0).sum():
+            what = f"the run was trained without the feature column {name!r} of {of}"
             refuse(path, what, f"Remove it; the columns were {', '.join(expected)}")
-    zeros = np.zeros((data.nodes, 1), np.float32)  # for the columns that are lacking
-    wide = np.hstack([data.x, zeros]) if isinstance(data.x, np.ndarray) else sp.hstack([data.x, zeros], "csr")
-    return wide[:, [places.get(name, data.features) for name in expected]]
+    zeros = np.zeros((x.shape[0], 1), np.float32)  # for the columns that are lacking
+    wide = np.hstack([x, zeros]) if isinstance(x, np.ndarray) else sp.hstack([x, zeros], "csr")
+    return wide[:, [places.get(name, len(names)) for name in expected]]
 
 
 def _encoded_kinds(names: Sequence[str]) -> set[str]:

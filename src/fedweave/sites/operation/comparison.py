@@ -69,7 +69,8 @@ def compare(findings: Findings, vertical: bool) -> None:
     value, or the first of equally frequent ones."""
     remedies = {
         "features": "Give the same columns, and the same lists of categories, in the same order",
-        "edges carry": "Write the same settings of edges into every site.toml (task, edge_features, edge_weight)",
+        "edges carry": "Write the same settings of edges into every site.toml (task, edge_features, edge_labels, "
+        "edge_weight)",
         "columns": "Give the same columns, and the same lists of categories, in the same order",
         "classes": "Give the same [data] classes or labels",
         "target": "Give the same [data] target",
