@@ -258,7 +258,7 @@ CODES: dict[str, tuple[str, str]] = {
     "score": ("A model cannot score, or a request has no answer.", "Score at a site: scoring.md"),
     "file": ("A file of a run is damaged.", "Compare and read runs: comparing.md"),
     "report": ("A report cannot be verified.", "What leaves: what-leaves.md"),
-    "tune": ("An experiment cannot be tuned, or not here.", "Compare and read runs: comparing.md"),
+    "tune": ("An experiment cannot be tuned, or not here.", "Sweeps and tuning: sweeps.md"),
     "paper": ("Results do not belong to the table of the paper.", "The papers' tables: reproducing.md"),
     "tracker": ("The tracker of experiments failed.", "Watch a run: watching.md"),
     "contributions": (
