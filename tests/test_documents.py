@@ -241,9 +241,9 @@ def hooks() -> list[str]:
     return found
 
 
-def test_the_extending_page_has_every_hooks_signature() -> None:
+def test_the_page_on_hooks_has_every_signature() -> None:
     """In the order of the code, in two blocks."""
-    page = (ROOT / "docs/extending-parts.md").read_text()
+    page = (ROOT / "docs/hooks.md").read_text()
     section = page[page.index("## Signatures of all hooks") :]
     assert [
         line for block in re.findall(r"```text\n(.*?)```", section, re.DOTALL) for line in block.splitlines()
