@@ -86,7 +86,7 @@ def test_the_file_of_the_extending_page_runs_and_keeps_the_contract(
 
 def test_the_data_and_the_partition_of_the_extending_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("own.py").write_text(code("docs/extending.md", 5))
+    Path("own.py").write_text(code("docs/extending-data.md"))
     Path("own.toml").write_text('rounds = 2\n[data]\nname = "own.py:Shops"\n[partition]\nname = "own.py:Halves"\n')
     commands.run("run", "own.toml", "--out", "run", "-q")
     assert json.loads(Path("run/summary.json").read_text())["clients"] == 2
@@ -112,7 +112,7 @@ def test_feddyn_of_the_extending_page_takes_the_papers_steps() -> None:
     """Two rounds of one plain step each, by hand: with U_i(w) = −η ∇F_i(w), g_i = −α U_i(w_0) after the first; h is
     −α times all mean updates."""
     space: dict[str, Any] = {"__name__": "feddyn"}
-    exec(code("docs/extending.md", 3), space)
+    exec(code("docs/extending-parts.md", 1), space)
     alpha, lr = 0.3, 0.1
     plain: dict[str, Any] = {"local_steps": 1, "optimizer": "sgd", "lr": lr, "weight_decay": 0.0}
     fed, fedavg = federation(dtype=torch.float64), FedAvg(model(dropout=0.0), parts=(Uniform(),), **plain)
@@ -138,7 +138,7 @@ def test_feddyn_of_the_extending_page_takes_the_papers_steps() -> None:
 def test_the_pull_of_the_extending_page_keeps_the_contract() -> None:
     """Stronger, so that it acts; its own strength is for users."""
     space: dict[str, Any] = {"__name__": "last"}
-    exec(code("docs/extending.md", 2), space)
+    exec(code("docs/extending-parts.md"), space)
     tried = Subject(space["FedProxLast"], {"mu": 50.0})
     assert verdict(tried, "all_clients_at_once_do_in_double_precision") == "holds"
 
@@ -171,9 +171,9 @@ def test_the_demo_ends_as_the_readme_shows(tmp_path: Path) -> None:
     assert found["fairness/worst_accuracy"] == pytest.approx(float(worst[1]), abs=0.1)
 
 
-def test_the_runs_of_the_comparing_page_are_kept_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_runs_of_the_page_on_python_are_kept_and_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(code("docs/comparing.md").replace("rounds=10", "rounds=2"), {})
+    exec(code("docs/python-runs.md").replace("rounds=10", "rounds=2"), {})
     commands.run("compare", "runs/fedavg", "runs/fedprox", "runs/local")
 
 
@@ -182,7 +182,7 @@ def test_the_algorithm_over_calls_of_the_extending_page_takes_the_mean_gradients
 ) -> None:
     """One local step of each client is one of the mean gradient, as FedAvg's of one step of SGD; two are not."""
     monkeypatch.chdir(tmp_path)
-    Path("fsvrg.py").write_text(code("docs/extending.md", 4))
+    Path("fsvrg.py").write_text(code("docs/extending-algorithms.md"))
     kind, net = plugins.load("fsvrg.py:FSVRG"), model(dropout=0.0)
     ends = {}
     for steps in (1, 2):
@@ -241,10 +241,10 @@ def hooks() -> list[str]:
     return found
 
 
-def test_the_extending_page_has_every_hooks_signature() -> None:
+def test_the_page_on_hooks_has_every_signature() -> None:
     """In the order of the code, in two blocks."""
-    page = (ROOT / "docs/extending.md").read_text()
-    section = page[page.index("## Signatures of all hooks") : page.index("## An algorithm of another shape")]
+    page = (ROOT / "docs/hooks.md").read_text()
+    section = page[page.index("## Signatures of all hooks") :]
     assert [
         line for block in re.findall(r"```text\n(.*?)```", section, re.DOTALL) for line in block.splitlines()
     ] == hooks()

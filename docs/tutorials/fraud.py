@@ -84,5 +84,5 @@ show("March, begun from February", trained(FedAvg, wide, init_from=MONTHS / "feb
 show("March, begun anew", trained(FedAvg, wide))
 
 # %% [markdown]
-# Where to go from here: [rare classes](../rare.md), [what edges carry](../data-format.md), [training again next
+# Where to go from here: [rare classes](../rare.md), [edge attributes](../data-edges.md), [training again next
 # month](../predicting.md), and [three banks on three hosts](../deployment.md).

@@ -103,7 +103,7 @@ for client in dict.fromkeys(row["client"] for row in rows):
     print(client, *(f"{name} {value:.2f}" for name, value in own.items()), sep="  ")
 
 # %% [markdown]
-# One run with one seed is an anecdote. [The table with several seeds](../molecules.md#measured) says on which sets of
+# One run with one seed is an anecdote. [The table with several seeds](../findings/molecules.md) says on which sets of
 # molecules joining is better than working alone, and where no difference shows.
 #
 # How far can you trust one prediction? We asked for **intervals** that hold nine of ten measurements. Their width comes

@@ -245,7 +245,7 @@ def part_diverged_message(name: str, what: str) -> str:
 # {part of a code before its point: (its meaning, the page of the documentation about it, "title: page")}
 CODES: dict[str, tuple[str, str]] = {
     "config": ("The configuration has a key, a name or a value that is not valid.", "Settings: reference/general.md"),
-    "data": ("A file or an array of your data is not as it has to be.", "Your own data: data-format.md"),
+    "data": ("A file or an array of your data is not as it has to be.", "How cells are read: data-cells.md"),
     "user": ("A command or a function has an argument that it cannot use.", "Commands: reference/commands.md"),
     "model": ("The members' models do not go together.", "Settings of models: reference/model.md"),
     "init": ("Training cannot begin from the earlier run.", "Training again: predicting.md#training-again-next-month"),
@@ -258,7 +258,7 @@ CODES: dict[str, tuple[str, str]] = {
     "score": ("A model cannot score, or a request has no answer.", "Score at a site: scoring.md"),
     "file": ("A file of a run is damaged.", "Compare and read runs: comparing.md"),
     "report": ("A report cannot be verified.", "What leaves: what-leaves.md"),
-    "tune": ("An experiment cannot be tuned, or not here.", "Compare and read runs: comparing.md"),
+    "tune": ("An experiment cannot be tuned, or not here.", "Sweeps and tuning: sweeps.md"),
     "paper": ("Results do not belong to the table of the paper.", "The papers' tables: reproducing.md"),
     "tracker": ("The tracker of experiments failed.", "Watch a run: watching.md"),
     "contributions": (
@@ -272,10 +272,10 @@ CODES: dict[str, tuple[str, str]] = {
     "job": ("No site of the project is connected.", "Keep sites running: operations.md"),
     "process": ("A process of a site or of the server ended with an error.", "Keep sites running: operations.md"),
     "peer": ("A message from site to site is not accepted.", "Sites on three hosts: deployment.md"),
-    "call": ("An algorithm asks clients for something that it may not ask.", "Your own algorithm: extending.md"),
-    "step": ("A client step is not declared as it has to be.", "Your own algorithm: extending.md"),
-    "sum": ("Replies cannot be added up.", "Your own algorithm: extending.md"),
-    "reply": ("A reply does not have what the algorithm reads from it.", "Your own algorithm: extending.md"),
+    "call": ("An algorithm asks clients for something that it may not ask.", "Algorithms: extending-algorithms.md"),
+    "step": ("A client step is not declared as it has to be.", "Algorithms: extending-algorithms.md"),
+    "sum": ("Replies cannot be added up.", "Algorithms: extending-algorithms.md"),
+    "reply": ("A reply does not have what the algorithm reads from it.", "Algorithms: extending-algorithms.md"),
     "mechanism": ("A ledger names a protection that this version does not know.", "Read a ledger: ledger.md"),
     "motif": ("The file of a run's motifs cannot be drawn.", "Graphs of FairGraphFL: fairgraphfl.md"),
     "call-refused": ("A site does not do what the server asks for.", "site.toml: deployment.md#sitetoml"),

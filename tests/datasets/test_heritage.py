@@ -1,6 +1,7 @@
 """Heri-Graphs: three parties in a folder, read with the published counts, and made from the published tables."""
 
-import re
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedweave.datasets.social import BLOCKS
 from fedweave.partition import PARTITIONS
 from tests.refusals import refusal
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "data-format.md"
+SCRIPT = Path(__file__).parents[2] / "examples" / "heri_graphs.py"
 FEATURES = {"social": "a,b", "spatial": "c", "temporal": "d"}
 NODES = {"social": ["10,3,1,2", "11,,3,4", "12,8,5,6"], "spatial": ["12,9", "10,7", "11,8"]}
 NODES |= {"temporal": ["10,1", "11,2", "12,3"]}
@@ -76,7 +77,7 @@ def test_another_graph_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch)
         load("suzhou", str(folder), normalize="unit")
 
 
-def test_the_conversion_that_the_document_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_conversion_of_the_published_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On four posts in tables like the published ones: tab-separated, an unnamed index first."""
     monkeypatch.chdir(tmp_path)
     ids = ["7", "5", "6", "4"]
@@ -101,8 +102,8 @@ def test_the_conversion_that_the_document_shows(tmp_path: Path, monkeypatch: pyt
         Social_Similarity=[0.0, 1.0, 1.0], Spatial_Similarity=[0.5, 0.5, 1.0],
     )  # fmt: skip
 
-    code = next(it for it in re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL) if "Suzhou" in it)
-    exec(code, {})
+    monkeypatch.setattr(sys, "argv", [str(SCRIPT), "Suzhou"])
+    runpy.run_path(str(SCRIPT), run_name="__main__")
     monkeypatch.setattr(DATASETS["suzhou"], "facts", Facts(4, 0, 979, 9))
     data = load("suzhou", str(tmp_path))
     assert data.y.tolist() == [2, 8, -1, 2]  # of 4, 5, 6, 7

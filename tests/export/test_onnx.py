@@ -134,9 +134,9 @@ def test_the_command_writes_a_model_that_stands_alone(
         assert words in card, words
     assert "batch" not in card
     assert logging.getLogger("torch.onnx").level == level
-    page = (Path(__file__).parents[2] / "docs/predicting.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/exporting.md").read_text()
     monkeypatch.chdir(out / "export")
-    exec(textwrap.dedent(page.split("only onnxruntime is needed:\n\n")[1].split("\n\n")[0]), {})
+    exec(textwrap.dedent(page.split("you need only onnxruntime:\n\n")[1].split("\n\n")[0]), {})
     assert set(ast.literal_eval(capsys.readouterr().out)) <= {"high", "low"}
 
 

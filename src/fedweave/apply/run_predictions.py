@@ -42,7 +42,7 @@ def predictions(
 ) -> pa.Table:
     """The table that `fedweave predict` writes (see `apply.prediction_table.predictions_table`).
 
-    In a vertical run "node" is the position among the common nodes sorted by id (docs/data-format.md). Parties without
+    In a vertical run "node" is the position among the common nodes sorted by id (docs/data-parties.md). Parties without
     labels have no trained prediction and no rows. It takes the same exchanges as the algorithm's evaluation.
 
     Raises:

@@ -97,7 +97,7 @@ def check_trusted(document: Values, where: Path, option: str = "") -> None:
             consent = f"{option}, or {TRUSTED}={file}" if option else f"{TRUSTED}={file}"
             raise UserError(
                 f"{where} names a plug-in in {file}, which would be run. If you trust that file: {consent} before the "
-                "command, or install a package that announces the plug-in (docs/extending.md).",
+                "command, or install a package that announces the plug-in (docs/extending-data.md).",
                 code="user.untrusted",
             )
 

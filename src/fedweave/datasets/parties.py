@@ -26,7 +26,7 @@ from fedweave.datasets.table import Table
 from fedweave.datasets.table_files import find
 
 _LOG = logging.getLogger(__name__)
-_LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes and edges; see docs/data-format.md."
+_LAYOUT = "Name the folder whose sub-folders are the parties, each with nodes and edges; see docs/data-parties.md."
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class Public(StructureSettings, Published):
     def load(self, root: Path | None, seed: int) -> Dataset:
         """The whole graph."""
         remedy = (
-            f"Put {self.name}.npz (layout: docs/data-format.md) at one of these places, or name its folder in "
+            f"Put {self.name}.npz (layout: docs/data-layouts.md) at one of these places, or name its folder in "
             f"[data] path or $FEDWEAVE_DATA.{self.origin}"
         )
         download = lambda place: fetch(self.name, self.facts, place)  # noqa: E731
@@ -178,7 +178,7 @@ _COUNTED = {
 }
 _REDDIT = (
     "\nThe graph is published with GraphSAGE; PyTorch Geometric's Reddit (not Reddit2) fetches it, and "
-    "docs/data-format.md turns that into reddit.npz."
+    "docs/data-public.md turns that into reddit.npz."
 )
 PUBLIC: tuple[type[Public], ...] = (
     *kinds_of(Public, _GRAPHS),

@@ -115,7 +115,7 @@ class Elliptic(Released):
 
     The split is by time: steps to 29 train, to 34 validate, later ones test as in the paper.
 
-    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-columns.md).
     """
 
     name = "elliptic"

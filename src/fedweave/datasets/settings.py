@@ -19,7 +19,7 @@ _OF_NUMBERS = Beside("target", NUMBER)
 class CommonSettings(Settings):
     """Settings of data in any form.
 
-    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-columns.md).
     target:    what is predicted: "class", the class in the column label; "number", a number in that column or in each
                of `targets`; "labels", several yes-or-no labels, 1 or 0, in the columns `targets`. Numbers and labels
                may have gaps: empty cells, NaN and words such as NA.

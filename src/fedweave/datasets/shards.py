@@ -389,7 +389,7 @@ def recorded(path: str | None) -> Record:
 class Shards(InputSettings):
     """Data that `fedweave shard` has cut and written to a folder ([data] path); its clients are the partition.
 
-    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md).
+    normalize: how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-columns.md).
                Settings that are left out are those of the data that the shards were cut from.
     """
 

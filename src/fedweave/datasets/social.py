@@ -6,7 +6,7 @@ in the source: no edge joins two countries. Heri-Graphs are posts about the heri
 split among three parties (Bai et al. 2022, "Heri-Graphs: a dataset creation framework for multi-modal machine learning
 on graphs of heritage values and attributes with social media"): as in GLASU (Zhang et al. 2023, appendix D.1) each
 party holds one subgraph and one block of image features; the classes are the nine heritage attributes. Their published
-tables are not read as they are; docs/data-format.md converts them.
+tables are not read as they are; examples/heri_graphs.py converts them.
 """
 
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class Twitch(PublishedFile):
     name = "twitch"
     facts = Facts(27821, 360510, 3170, 2)
     files = tuple(f"{country}.npz" for country in COUNTRIES)
-    remedy = "Put {} (layout: docs/data-format.md) at one of these places, or name their folder in [data] path or "
+    remedy = "Put {} (layout: docs/data-layouts.md) at one of these places, or name their folder in [data] path or "
 
     def load(self, root: Path | None, seed: int) -> Dataset:
         """All four graphs, one country after the other."""
@@ -71,8 +71,8 @@ class HeriGraph(PublishedFile):
 
     files = tuple(BLOCKS)
     remedy = (
-        "The data is published as tables at github.com/zzbn12345/Heri_Graphs; docs/data-format.md shows how they "
-        "become a folder of the parties {}. Name the folder above it in [data] path or "
+        "The data is published as tables at github.com/zzbn12345/Heri_Graphs; examples/heri_graphs.py makes "
+        "of them a folder of the parties {}. Name the folder above it in [data] path or "
     )
 
     def load(self, root: Path | None, seed: int) -> Dataset:
@@ -81,7 +81,7 @@ class HeriGraph(PublishedFile):
         dataset = replace(PartyFolders(self.normalize, classes=self.facts.classes).load(folder, seed), name=self.name)
         features = {party.name: len(party.columns) for party in dataset.parties or ()}
         if features != BLOCKS:
-            refuse(folder, f"the parties' features are {features}, not {BLOCKS}", "See docs/data-format.md.")
+            refuse(folder, f"the parties' features are {features}, not {BLOCKS}", "See docs/data-public.md.")
         check_counts(dataset, self.facts, folder, ("nodes", "features", "classes"))
         return dataset
 

@@ -105,7 +105,7 @@ def _header(path: Path, layout: CsvLayout) -> list[str]:
 def _check_width(path: Path, columns: int) -> None:
     if columns > MAX_COLUMNS:
         what = f"it has {columns:,} columns, and a table may have {MAX_COLUMNS:,}"
-        refuse(path, what, "Leave out columns, or give sparse features as .npz (docs/data-format.md).", "too-large")
+        refuse(path, what, "Leave out columns, or give sparse features as .npz (docs/data-layouts.md).", "too-large")
 
 
 def layout_of(path: Path) -> CsvLayout:

@@ -27,7 +27,7 @@ from fedweave.datasets.targets import Targeted
 from fedweave.datasets.tu_files import read
 from fedweave.errors import ConfigError
 
-_LAYOUT = "Name the folder of one data set in the TU layout; see docs/data-format.md."
+_LAYOUT = "Name the folder of one data set in the TU layout; see docs/data-layouts.md."
 COUNTED = ("graphs", "nodes", "edges", "features", "classes")
 
 
@@ -37,7 +37,7 @@ class TU(Targeted):
 
     attributes: use the node attributes (DS_node_attributes) as features too.
     edge_features: "all" makes features of edges of their labels (DS_edge_labels), one for each kind, for gine and pna.
-    normalize:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-format.md);
+    normalize:  how features are scaled: auto, none, row, binary, scale, standard or minmax (docs/data-columns.md);
                 but for auto over the nodes of all graphs, before any partition.
     """
 
@@ -98,8 +98,8 @@ class PublicTU(TU):
         if root is None:
             places.append(cache() / self.name)
         remedy = (
-            f"Put {self.published_name}_A.txt and its other files (docs/data-format.md) there, or name their folder in "
-            "[data] path or $FEDWEAVE_DATA."
+            f"Put {self.published_name}_A.txt and its other files (docs/data-layouts.md) there, or name their folder "
+            "in [data] path or $FEDWEAVE_DATA."
         )
         is_there = lambda place: bool(tu_names(place, self.published_name))  # noqa: E731
         download = lambda place: fetch_texts(self.published_name, read_published, place)  # noqa: E731

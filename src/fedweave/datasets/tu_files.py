@@ -29,7 +29,7 @@ from fedweave.datasets.targets import Targeted
 
 READ = ("A", "graph_indicator", "graph_labels", "node_labels", "edge_labels")
 SHOWN = 5  # numbers of graphs in a note
-RELOAD = "Get the file again; docs/data-format.md describes the layout."
+RELOAD = "Get the file again; docs/data-layouts.md describes the layout."
 NUMBERS = "Give numbers with commas between them."
 REGRESSION = (
     'A class is a whole number per graph. To predict numbers (regression), set [data] target = "number", which reads '

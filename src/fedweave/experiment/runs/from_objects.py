@@ -61,7 +61,7 @@ def describe(algorithm: Algorithm, origin: Origin, general: General, out: Path) 
         if plugins.is_in_python(choice.name):
             _LOG.warning(
                 "note: no file defines how the %s %s is made. You can report and compare %s, but neither predict with "
-                "it nor train it again (docs/comparing.md)",
+                "it nor train it again (docs/python-runs.md)",
                 choice.path,
                 choice.label,
                 out,

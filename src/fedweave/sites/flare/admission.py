@@ -196,7 +196,7 @@ def check_files(rules: Rules, document: Document) -> None:
         if file not in allowed:
             raise PolicyViolation(
                 f"policy.files: the job names {file}, which this site would run; its owner can list it there, or "
-                "install a package that announces the plug-in (docs/extending.md)"
+                "install a package that announces the plug-in (docs/extending-data.md)"
             )
 
 
