@@ -52,8 +52,9 @@ class SiteData(DataSettings):
     features:  "given", or "learned" if nodes have no features and every node gets a learned vector (`entities`); the
                same in the experiment and at every site.
     test:      path of the global test graph that all sites hold, relative to the site's folder; None without one.
-    users, items, relation: settings of link prediction (`core.links.Links`), the same in the experiment and at every
-               site.
+    users, items: the kinds of nodes that a link leads from and to, if it joins two kinds; the same in the experiment
+               and at every site.
+    relation:  whether links have kinds, the labels of edges; the same in the experiment and at every site.
     pairs:     path of a table of pairs of nodes, relative to the site's folder, with the columns source and target and,
                for several relations, relation. `sites predict` scores them, too.
     train_until, val_until: times or dates that replace a split in the data: examples up to the first train, examples up
