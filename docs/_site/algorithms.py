@@ -68,7 +68,7 @@ def page(name: str, kind: Any) -> str:
     if deviations:
         blocks += ["## Where it differs from the paper", deviations]
     blocks += ["## Try it", *_example(name, kind), "## Settings", *_settings(name, kind)]
-    privacy = _row(DOCS / "security.md", name, 4)
+    privacy = _row(DOCS / "guarantees-sums.md", name, 4)
     if privacy:
         blocks += [
             "## What leaves a member",
@@ -155,10 +155,10 @@ def _settings(name: str, kind: Any) -> Iterator[str]:
 
 
 def _row(path: Path, name: str, width: int) -> list[str]:
-    """The cells of the row of a table that begins with this name; empty if there is none."""
+    """The cells of the row of a table whose first cell names this, perhaps among others; empty if there is none."""
     for line in path.read_text(encoding="utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if line.startswith(f"| `{name}` |") and len(cells) == width:
+        if line.startswith("|") and len(cells) == width and f"`{name}`" in cells[0].split(", "):
             return cells
     return []
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import algorithms
 import outside
+import promises
 import reference
+import sites
 import tutorials
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -32,7 +34,8 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in ELSEWHERE.items()}
-    pages |= reference.pages() | algorithms.pages() | _tutorials() | {"results/all.md": results()}
+    pages |= reference.pages() | sites.pages() | promises.pages() | algorithms.pages()
+    pages |= _tutorials() | {"results/all.md": results()}
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     return files

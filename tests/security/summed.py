@@ -1,5 +1,5 @@
-"""Which algorithms can run so that the server sees no message of a single member: the table of docs/security.md, as
-the registry and what steps declare have it.
+"""Which algorithms can run so that the server sees no message of a single member: the table of
+docs/guarantees-sums.md, as the registry and what steps declare have it.
 
     python -m tests.security.summed          # prints the table
 """
@@ -16,7 +16,7 @@ from fedweave.core.mechanism import SecureSum as Sum
 from fedweave.errors import ConfigError
 from tests.contract.federations import algorithm
 
-HEAD = ("algorithm", "set", "seen of a member in training", "seen of a member's scores")
+HEAD = ("algorithms", "set", "seen of a member in training", "seen of a member's scores")
 WAYS: dict[str, dict[str, Any]] = {
     '`parts = ["secure_sum"]`': {"parts": (SecureSum(),)},
     "`secure_sum = true`": {"secure_sum": True},
@@ -56,8 +56,11 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 
 def table() -> str:
-    """In Markdown."""
-    lines = [HEAD, ("---",) * len(HEAD), *rows()]
+    """In Markdown, with a row for the algorithms of which the server sees the same."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for name, *shown in rows():
+        names.setdefault(tuple(shown), []).append(name)
+    lines = [HEAD, ("---",) * len(HEAD), *((", ".join(group), *shown) for shown, group in names.items())]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

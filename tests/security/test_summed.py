@@ -1,4 +1,4 @@
-"""The table of docs/security.md on secure sums is what the registry has."""
+"""The table of docs/guarantees-sums.md on secure sums is what the registry has."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from tests.security import summed
 
 
 def test_the_table_is_what_steps_declare() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guarantees-sums.md").read_text()
     assert summed.table() in page, "print it with: python -m tests.security.summed"
 
 

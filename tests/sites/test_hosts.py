@@ -1,4 +1,4 @@
-"""The steps of docs/deployment.md, "On three hosts": every host a network namespace of its own, with its own folder.
+"""The steps of docs/three-hosts.md: every host a network namespace of its own, with its own folder.
 
 The namespaces form a star: each has one cable, to the server's. So a site cannot reach another one, and the test also
 shows that nothing but outgoing connections to the server is needed.

@@ -226,7 +226,7 @@ def test_the_dashboard_and_the_alerts_name_metrics_that_there_are(project: Path)
     alerts = (ROOT / "examples/operations/alerts.yml").read_text()
     named = [*re.findall(r"\bfedweave_[a-z_]+", "\n".join(queries)), *re.findall(r"\bfedweave_[a-z_]+", alerts)]
     assert {*named} <= there
-    assert there <= {*re.findall(r"\bfedweave_[a-z_]+", (ROOT / "docs/operations.md").read_text())}
+    assert there <= {*re.findall(r"\bfedweave_[a-z_]+", (ROOT / "docs/monitoring.md").read_text())}
     assert all(re.search(r"\b(fedweave_[a-z_]+|up\{)", query) for query in queries)
     ids, spots = [panel["id"] for panel in dashboard["panels"]], [panel["gridPos"] for panel in dashboard["panels"]]
     assert len(ids) == len({*ids})

@@ -299,7 +299,7 @@ def test_what_operators_are_told_of_is_there(project: Path, logger: logging.Logg
     (project / "bank-a" / SITE_FILE).write_text('[data]\npath = "d"\n[policy]\nepsilon = 1.0\nbytes = 5\n')
     there = {one.name for name in ("bank-a", "server") for one in gauges.Gauges(project / name).collect()}
     operations = ROOT / "examples/operations"
-    for text in ((ROOT / "docs/operations.md").read_text(), (operations / "alerts.yml").read_text()):
+    for text in ((ROOT / "docs/monitoring.md").read_text(), (operations / "alerts.yml").read_text()):
         named = set(re.findall(r"\bfedweave_[a-z_]+", text))
         assert named
         assert {name.removesuffix("_total") for name in named} <= there

@@ -190,7 +190,7 @@ def test_a_site_refuses_jobs_that_carry_code(provisioned: Path) -> None:
 
 @pytest.mark.slow
 def test_certificates_are_renewed_by_those_of_a_second_project_and_a_run_goes_on(tmp_path: Path) -> None:
-    """docs/deployment.md, "Certificates": everybody's `startup` is replaced; who keeps the old one is shut out."""
+    """docs/certificates.md: everybody's `startup` is replaced; who keeps the old one is shut out."""
     project, about = make_project(tmp_path / "project"), read_project(tmp_path / "project")
     with processes(project):
         run(experiment(rounds=1), project, tmp_path / "out", False, lambda now: None)

@@ -35,8 +35,8 @@ from fedweave.partition.preparation import with_scaled_edges, with_scaled_nodes
 
 FORMAT = 1
 REMEDY = (
-    "Sites keep it after `fedweave sites run` and `sites predict`. With a run's folder as MODEL none is needed, and "
-    "`fedweave export RUN --histograms` writes it."
+    "Sites keep it after `fedweave sites run`, not after `sites predict`. With a run's folder as MODEL none is needed, "
+    "and `fedweave export RUN --histograms` writes it."
 )
 
 

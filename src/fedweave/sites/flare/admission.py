@@ -183,7 +183,7 @@ def check_forget(data: SiteData, config: Config) -> None:
         raise ConfigError(
             f"data.forget = {data.forget!r}: parties of a vertical run hold the same examples, so that none can leave "
             "alone. Remove the rows from every party's tables, at least ten at once. The next alignment shows the "
-            "other parties who has left (docs/after-deployment.md).",
+            "other parties who has left (docs/forgetting.md).",
             code="forget.vertical",
         )
 

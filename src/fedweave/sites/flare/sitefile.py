@@ -23,7 +23,7 @@ from fedweave.sites.flare.machine import About, table
 LEARNED = "learned"  # a value of `SiteData.features`
 _REMOVED = (
     "No check then compares the next run with earlier ones, so remove at least ten at once. Members whose tables name "
-    "them learn who has left, in an exchange or when they number entities (docs/after-deployment.md)."
+    "them learn who has left, in an exchange or when they number entities (docs/forgetting.md)."
 )
 SECRET, IDS_KEY = "privacy.secret", "ids.key"  # in a site's folder
 
@@ -52,8 +52,9 @@ class SiteData(DataSettings):
     features:  "given", or "learned" if nodes have no features and every node gets a learned vector (`entities`); the
                same in the experiment and at every site.
     test:      path of the global test graph that all sites hold, relative to the site's folder; None without one.
-    users, items, relation: settings of link prediction (`core.links.Links`), the same in the experiment and at every
-               site.
+    users, items: the kinds of nodes that a link leads from and to, if it joins two kinds; the same in the experiment
+               and at every site.
+    relation:  whether links have kinds, the labels of edges; the same in the experiment and at every site.
     pairs:     path of a table of pairs of nodes, relative to the site's folder, with the columns source and target and,
                for several relations, relation. `sites predict` scores them, too.
     train_until, val_until: times or dates that replace a split in the data: examples up to the first train, examples up
@@ -185,7 +186,8 @@ class Rules:
     secure_sum: keys that may leave only in a secure aggregation (`protocols.aggregation`) of all sites.
     partial_sums: whether a secure aggregation may lack sites; two sums that differ in one site nearly reveal what that
                 site sent.
-    epsilon:    cap on the ε of all that ever left the site; with a cap, no field without a bound may leave.
+    epsilon:    cap on the ε of all that ever left the site with a bound; with a cap, no field without a bound may
+                leave. `fedweave audit` lists what left without one before.
     delta:      δ of that ε.
     unbounded:  keys that may leave without a bound despite `epsilon`, which does not hold for them.
     repeats:    whether a run with a target ε may send more than that target allows, by repeated rounds or as another
@@ -194,10 +196,11 @@ class Rules:
                 accepts that no account counts them any more.
     bytes:      cap on the bytes that ever left the site.
     calls:      {step: largest number of replies over all runs}; a step's own name, such as "train", or "FedAvg.train";
-                "join", "blind", "align" and "pad" are requests before the first step.
-    min_nodes:  minimum number of nodes that are aligned, trained on or scored, or of small graphs, edges or links if
-                these are the examples, and that runs on the same data tell apart by what they leave out
-                (`data.forget`); 1 allows single ones.
+                "join", "blind", "align", "pad", "match", "exchange", "take" and "unite" are requests before the first
+                step.
+    min_nodes:  minimum number of nodes that are aligned, trained on (also in a mini-batch) or scored, or of small
+                graphs, edges or links if these are the examples, and that runs on the same data tell apart by what they
+                leave out (`data.forget`); 1 allows single ones.
     min_sites:  minimum number of sites in a run, this one included.
     members:    {site: SHA-256 fingerprint of its certificate}; the site refuses a run with a site that is not listed,
                 and keys of secure aggregation and lists of ids that another certificate signed. Empty allows any.
@@ -207,14 +210,16 @@ class Rules:
     exchange:   whether sums of features of the site's nodes may leave over edges to nodes at other sites, or the
                 minimum number of the site's nodes in each sum.
     max_ids:    largest number of ids on a party's list that the site blinds in an alignment. None allows any number.
-    round_scores: step to whose multiples counts in scores are rounded; above 1, no counts by class or group leave. 1
-                does not round.
+    round_scores: step to whose multiples counts in scores are rounded; above 1, no losses and no counts by class or
+                group leave. 1 does not round. It does not cover what the site reports when it joins (deny labels and
+                split) and what training sends (FairFed's groups).
     measures:   measures that leave with scores in addition to counts of hits (`FINE`). "classes" are all counts by
                 class or group, and the number of examples of each class when the site joins; "ranks" are MRR, hits and
-                lists of items of links; all others are losses and measures of the order of examples. From one of these,
-                a server that chooses the scored models can read dozens of labels. In a secure aggregation, counts leave
-                in any case; "histogram", the number of examples with each score, leaves only there. After the last
-                round the same measures leave of what the site reaches alone (`baselines`), none if this is empty.
+                lists of items of links; all others are losses and measures of the order of examples. Without "loss",
+                runs on numbers have no RMSE. From one of these, a server that chooses the scored models can read dozens
+                of labels. In a secure aggregation, counts leave in any case; "histogram", the number of examples with
+                each score, leaves only there. After the last round the same measures leave of what the site reaches
+                alone (`baselines`), none if this is empty.
     score_epsilon: ε of a randomized response that draws the labels for scores once for good; only hits leave then,
                 corrected for the bias of the draw, and none of models that the client has trained on other labels.
     true_labels: whether scores may use the true labels if the algorithm itself trains only on drawn ones.
@@ -327,7 +332,7 @@ def starting(sites: int, vertical: bool) -> tuple[Record, Record]:
 
 def write_site_file(path: Path, data: Record, **policy: object) -> None:
     """Write a site file with `data` as its [data] and a `policy` for its owner to tighten."""
-    head = "# The data of this site and what may leave it; see docs/deployment.md.\n"
+    head = "# The data of this site and what may leave it; see docs/site-data.md and docs/policy.md.\n"
     if not data.keys() & {"classes", "labels"}:
         head += (
             '# Write below [data] how many classes all sites have, classes = 2, or their names, labels = ["a", "b"].\n'

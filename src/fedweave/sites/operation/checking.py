@@ -152,7 +152,7 @@ def _certificate(folder: Path, findings: Findings) -> None:
     findings.attempt(folder.name, partial(check_private, path.with_suffix(".key")))
     if days < SOON:
         findings.notes.append(
-            (folder.name, f"its certificate ends in {counted(days, 'day')}; see “Certificates” in docs/deployment.md")
+            (folder.name, f"its certificate ends in {counted(days, 'day')}; see docs/certificates.md")
         )
 
 
