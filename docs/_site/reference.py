@@ -14,7 +14,6 @@ import typer
 import typer.cli
 
 import fedweave
-from fedweave.algorithms.preset import Preset
 from fedweave.cli import app
 from fedweave.core.ledger_columns import COLUMNS, WORD
 from fedweave.datasets import describe
@@ -142,12 +141,14 @@ def commands() -> str:
 
 
 def python() -> dict[str, str]:
-    """{path: Markdown} of the public names: one page for `fedweave` itself, one for each of its modules."""
+    """{path: Markdown} of the public names: one page for `fedweave` itself, one for each of its modules without the
+    algorithms (`algorithms.python_index`)."""
     pages, top_level = {}, []
     for name in fedweave.__all__:
         member = getattr(fedweave, name)
         if inspect.ismodule(member):
-            pages[f"reference/python-{name}.md"] = _page(f"fedweave.{name}", _members(member))
+            if name != "algorithms":
+                pages[f"reference/python-{name}.md"] = _page(f"fedweave.{name}", _members(member))
         elif not name.startswith("__"):
             top_level.append(_definition(member))
     pages["reference/python.md"] = _page("fedweave", top_level)
@@ -171,20 +172,10 @@ def _members(module: Any) -> list[str]:
     """The members of a module's `__all__` without its registries; without `__all__`, its modules."""
     if not hasattr(module, "__all__"):
         return [f"{module.__name__}.{info.name}" for info in pkgutil.iter_modules(module.__path__)]
-    members = []
-    for name in module.__all__:
-        member = getattr(module, name)
-        if isinstance(member, Preset):  # with all settings that it is called with, including FedAvg's
-            settings = table(config.field_parameters(member), meanings(member))
-            members.append(f"{_definition(member)}\n\n`{member.__name__}(model, …)` takes\n\n{settings}")
-        elif not isinstance(member, Mapping):
-            members.append(_definition(member))
-    return members
+    members = [getattr(module, name) for name in module.__all__]
+    return [_definition(member) for member in members if not isinstance(member, Mapping)]
 
 
 def _definition(member: Any) -> str:
-    """The import path where a class or function is defined; of a preset, its dataclass."""
-    if inspect.ismodule(member):
-        return member.__name__
-    kind = getattr(member, "paper", member)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    """The import path where a class or function is defined."""
+    return member.__name__ if inspect.ismodule(member) else f"{member.__module__}.{member.__qualname__}"

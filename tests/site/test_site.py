@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 
+import fedweave
 from fedweave.algorithms import ALGORITHMS, GROUPS
 from fedweave.cli import app
 from fedweave.core.ledger_columns import COLUMNS
@@ -59,8 +60,10 @@ def test_the_reference_has_every_column_of_the_ledger(pages: dict[str, str]) -> 
 @pytest.mark.parametrize("section", [*REGISTRIES, "part"])
 def test_the_reference_has_every_plugin_with_every_key(pages: dict[str, str], section: str) -> None:
     for name, kind in config.registry(section).items():
-        of_one = pages.get(f"reference/algorithms/{name}.md", "") if section == "algorithm" else ""
-        under = of_one or said(pages[f"reference/{section}.md"], name)
+        if section == "algorithm":
+            under = pages[f"reference/algorithms/{name}.md"] + pages["reference/training-settings.md"]
+        else:
+            under = said(pages[f"reference/{section}.md"], name)
         missing = [key for key in config.parameters(section, kind) if f"`{key}`" not in under]
         assert (name, missing) == (name, [])
 
@@ -71,7 +74,8 @@ def test_the_reference_says_types_defaults_and_meanings(pages: dict[str, str]) -
     assert row in pages["reference/algorithms/fairgfl.md"]
     fedprox = pages["reference/algorithms/fedprox.md"]
     assert ("| `mu` |" in fedprox, "| `participation` |" in fedprox) == (True, False)
-    assert re.search(r"As \[`fedavg`\].*`participation`", fedprox)  # no row of its own
+    check_facts(pages["reference/training-settings.md"], "| `participation` |")
+    assert "(../training-settings.md)" in fedprox
     check_facts(said(pages["reference/engine.md"], "simulation"), "chunk")
 
 
@@ -98,6 +102,14 @@ def test_the_example_of_an_algorithm_is_read_and_its_paper_is_named(pages: dict[
         assert resolved.model.values["norm"] == "batch"
     assert page.split("**Source.** ")[1].partition("\n")[0].strip()
     check_facts(pages["reference/algorithm.md"], f"(algorithms/{name}.md)")
+
+
+def test_the_index_of_classes_has_every_algorithm_with_its_own_settings(pages: dict[str, str]) -> None:
+    """Against the names that the module exports."""
+    page = pages["reference/python-algorithms.md"]
+    registries = {"ALGORITHMS", "ALIASES", "GROUPS", "PARTS"}
+    assert sorted(re.findall(r"- \[`(\w+)`\]", page)) == sorted({*fedweave.algorithms.__all__} - registries)
+    check_facts(page, "[`FedProx`](algorithms/fedprox.md)`(model, mu=0.01, adaptive=False, …)`")
 
 
 def test_every_command_is_documented(pages: dict[str, str]) -> None:
@@ -153,6 +165,18 @@ def test_what_a_site_would_fetch_from_elsewhere_is_found(tmp_path: Path) -> None
     )
     (tmp_path / "bad.css").write_text("@font-face { src: url('https://example.org/f.woff2') }")
     assert [found.split(":")[0] for found in outside(tmp_path)] == ["bad.css", *["bad.html"] * 5]
+
+
+def test_figures_of_a_page_by_hand() -> None:
+    """Words are all that is visible; sentences stand in paragraphs and list items; a heading's link sign is no word."""
+    html = """<nav>Menu words</nav><article><h1>Two words<a class="headerlink">¶</a></h1>
+        <p>One two three. Four <em>five</em>!<br>Six</p><ul><li>Seven</li></ul><pre>code here</pre>
+        <table><tr><td>cell</td><td>9</td></tr></table><img src="a.png">
+        <div class="picture"><svg><g><text>no word</text></g></svg></div></article><p>Footer</p>"""
+    page = module("measure").read_page("page.html", html)
+    assert (page.words, page.sentences(), page.code, page.pictures) == (13, [3, 2, 1, 1], 1, 2)
+    long = module("measure").read_page("long.html", f"<article><p>{'word ' * 36}</p></article>")
+    check_facts("\n".join(module("measure").summary([page, long])), "over 35 words 20.0%")
 
 
 def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
@@ -305,15 +329,13 @@ def test_all_tutorials_run_and_show_what_they_tell(path: Path) -> None:
     globals()[f"check_{path.stem}"](ran(path))
 
 
-def test_what_authors_of_algorithms_use_is_in_the_reference() -> None:
-    pages = module("reference").python()
+def test_what_authors_of_algorithms_use_is_in_the_reference(pages: dict[str, str]) -> None:
     named = " ".join(text for page, text in pages.items() if "writing-" in page)
     names = "part.Part part.Context algorithm.Round federation.Federation edges.Edges model.apply"
     for name in names.split():
         assert f"{name}\n" in named + "\n", name
-    assert {page.removesuffix(".md") for page in pages} == set(
-        re.findall(r"reference/(?:python|writing)[\w-]*", (ROOT / "mkdocs.yml").read_text())
-    )
+    python = {page.removesuffix(".md") for page in pages if re.match("reference/(python|writing)", page)}
+    assert python == set(re.findall(r"reference/(?:python|writing)[\w-]*", (ROOT / "mkdocs.yml").read_text()))
     check_facts(pages["reference/python-metrics.md"], "classification")
 
 
