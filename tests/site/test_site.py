@@ -143,6 +143,8 @@ def test_lines_that_name_parameters_become_a_list() -> None:
         ("first-steps.md", "[b](tutorials/bank.py)", "[b](tutorials/bank.md)"),
         ("index.md", "[b](docs/tutorials/bank.py)", "[b](tutorials/bank.md)"),
         ("contributing.md", "[Apache](LICENSE)", "Apache"),
+        ("findings/glasu.md", "[2](../results/glasu-table2.md)", "[2](../results/glasu.md#glasu-table2)"),
+        ("findings/glasu.md", "[2](../results/glasu-table2.csv)", "[2](../results/glasu-table2.csv)"),
         ("f2gnn.md", "[x](https://example.org/a)", "[x](https://example.org/a)"),
         ("f2gnn.md", "[x](nowhere/at-all.md)", "[x](nowhere/at-all.md)"),  # left for the build to refuse
     ],
@@ -206,12 +208,44 @@ def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
         tutorials.cells(path.read_text())
 
 
-def test_every_result_is_on_one_page_and_not_in_the_navigation() -> None:
-    listed = re.findall(r"\]\(([\w-]+\.md)\)", module("hooks").results())
-    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs/results").glob("*.md"))
-    places = [listed.index(f"fedego-table{number}-cora.md") for number in (2, 9, 10, 13)]
+def test_every_table_of_a_paper_is_on_its_page_and_listed_but_not_in_the_navigation() -> None:
+    results, pages = ROOT / "docs/results", module("papers").pages()
+    stems = {path.stem for path in results.glob("*-*.md")}
+    listed = re.findall(r"\]\(([\w-]+)\.md#([\w-]+)\)", pages["results/all.md"])
+    assert sorted(stem for _, stem in listed) == sorted(stems)
+    assert all(f" {{#{stem}}}\n" in pages[f"results/{paper}.md"] for paper, stem in listed)
+    places = [
+        pages["results/fedego.md"].index(f"{{#fedego-{name}}}")
+        for name in ("table2-cora", "table10-cora", "figure4-cora")
+    ]
     assert places == sorted(places)
     assert re.findall(r"results/[\w-]+\.md", (ROOT / "mkdocs.yml").read_text()) == ["results/all.md"]
+
+
+def test_files_that_pages_of_results_name_are_there_and_all_are_named() -> None:
+    results = ROOT / "docs/results"
+    named = {*re.findall(r"results/([\w-]+\.csv)", "".join(path.read_text() for path in results.parent.rglob("*.md")))}
+    for path in results.glob("*.md"):
+        named |= {*re.findall(r"\(([\w-]+\.(?:csv|svg))\)", path.read_text())}
+    assert named == {path.name for path in results.iterdir() if path.suffix in (".csv", ".svg")}
+
+
+def test_a_note_of_several_tables_stands_once_above_them(tmp_path: Path) -> None:
+    papers = module("papers")
+    rest = "| row | paper |\n| --- | --- |\n| a | 1 |"
+    for number in (1, 2):
+        notes = f"Shared\nnote.\n\nNote of {number}."
+        (tmp_path / f"one-table{number}.md").write_text(
+            f"# One (A 2020), table {number}: Scores\n\n{notes}\n\n{rest}\n"
+        )
+    tables = [papers.read(path) for path in sorted(tmp_path.glob("*.md"))]
+    blocks = papers.page("one", tables).split("\n\n")
+    assert blocks[0] == "# One (A 2020): results"
+    assert blocks[2:] == [
+        *("## Notes on several tables", "- Shared note. (table 1; table 2)"),
+        *("## Table 1: Scores {#one-table1}", "Note of 1.", rest),
+        *("## Table 2: Scores {#one-table2}", "Note of 2.", f"{rest}\n"),
+    ]
 
 
 def test_there_is_a_tutorial_for_each_system_and_it_is_short() -> None:
