@@ -11,6 +11,7 @@ import algorithms
 import outside
 import papers
 import reference
+import search
 import tutorials
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -41,7 +42,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links between the repository's documents as links between pages."""
+    """Links between the repository's documents as links between pages; and what the search needs to know."""
+    page.meta = search.meta(page.file.src_uri) | page.meta
     return rewrite_links(markdown, page.file.src_uri)
 
 

@@ -181,6 +181,32 @@ def test_figures_of_a_page_by_hand() -> None:
     check_facts("\n".join(module("measure").summary([page, long])), "over 35 words 20.0%")
 
 
+def test_search_words_lead_to_pages_that_have_them(pages: dict[str, str]) -> None:
+    """Words of its table, and headings that answer frequent queries without it."""
+    search, hooks = module("search"), module("hooks")
+    answered = {
+        **search.WORDS,
+        "after-deployment.md": ("drift",),
+        "gdpr.md": ("GDPR",),
+        "index.md": ("cite",),
+        "links.md": ("link prediction",),
+        "predicting.md": ("export",),
+        "privacy.md": ("differential privacy", "epsilon"),
+        "scale.md": ("GPU",),
+        "security.md": ("secure aggregation",),
+        "training.md": ("early stopping",),
+    }
+    for page, queries in answered.items():
+        path = ROOT / hooks.ELSEWHERE.get(page, f"docs/{page}")
+        text = path.read_text().lower()
+        for word in " ".join(queries).replace("@1%", "").lower().split():
+            assert word in text, (page, word)
+        assert "exclude" not in search.meta(page).get("search", {})
+    assert search.meta("rare.md")["tags"] == [*search.WORDS["rare.md"]]
+    assert search.meta("results/fedego.md") == {"search": {"exclude": True}}
+    assert 0 < search.meta("changelog.md")["search"]["boost"] < 1
+
+
 def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
     tutorials = module("tutorials")
     path = tmp_path / "small.py"
