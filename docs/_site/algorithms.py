@@ -1,7 +1,6 @@
 """The pages of algorithms, made from their files: an index, the settings that they share, and a page for each with its
 paper, method, deviations, settings, what leaves and results."""
 
-import dataclasses
 import inspect
 import json
 from collections.abc import Iterable, Iterator
@@ -14,7 +13,7 @@ from docstrings import fields_as_lists
 
 from fedweave.algorithms import ALGORITHMS, GROUPS, PARTS
 from fedweave.experiment import config
-from fedweave.reports.listing import default_text, meanings, one_line
+from fedweave.reports.listing import meanings, one_line
 
 DOCS = Path(__file__).parents[1]
 SYSTEMS = {  # algorithms that have another page in docs/
@@ -85,14 +84,7 @@ def python_index() -> str:
 
 def _python_line(name: str, kind: Any) -> str:
     own = _own_settings(kind)
-    arguments = ["model"]
-    for key, parameter in own.items():
-        if parameter.default is dataclasses.MISSING:
-            arguments.append(key)
-        elif parameter.default is None:
-            arguments.append(f"{key}=None")
-        else:
-            arguments.append(f"{key}={default_text(parameter, parameter.default)}")
+    arguments = ["model", *reference.arguments(own)]
     if len(own) < len(config.parameters("algorithm", kind)):
         arguments.append("…")
     title = getattr(kind, "paper", kind).__name__

@@ -68,6 +68,15 @@ def test_the_reference_has_every_plugin_with_every_key(pages: dict[str, str], se
         assert (name, missing) == (name, [])
 
 
+def test_a_setting_that_plugins_share_stands_once(pages: dict[str, str]) -> None:
+    page = pages["reference/model.md"]
+    assert len(re.findall(r"(?m)^\| `dropout` \| .* \| `0.5` \| share of a layer's outputs", page)) == 1
+    assert "| `dropout` |" not in said(page, "gcn")
+    assert re.search(r"\(#shared-settings\).* `dropout`", said(page, "gcn"))
+    assert "| `hidden` |" in said(page, "gat")  # another default
+    assert re.search(r"- \[`GCN`\]\(model.md#gcn\)`\(.*hidden=64", pages["reference/python-models.md"])
+
+
 def test_the_reference_says_types_defaults_and_meanings(pages: dict[str, str]) -> None:
     check_facts(pages["reference/general.md"], "| `seed` | `int of at least 0` | `0` |")
     row = "| `estimator` | `'ldp' | 'oracle' | 'none'` | `'ldp'` |"  # bars in code end no cell
