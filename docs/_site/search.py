@@ -1,5 +1,4 @@
-"""What the site's search answers first: weights of pages by their kind, and words that lead to a page although its
-headings do not have them."""
+"""What the site's search answers first: weights of pages by their kind, and the pages that answer frequent queries."""
 
 import re
 from typing import Any
@@ -12,16 +11,31 @@ WEIGHTS = (
     (r"findings/|benchmarks|internals|architecture|contributing|reproducing", 0.2),
     (r"reference/", 0.4),
 )
-# {page: what people type who look for it}. The page answers these words, though its headings may have others.
-WORDS = {
-    "contributions.md": ("payoff",),
-    "data-format.md": ("own data", "missing values"),
-    "deployment.md": ("certificate", "new client"),
-    "extending.md": ("add model",),
-    "first-steps.md": ("resume",),
-    "privacy.md": ("epsilon",),
-    "rare.md": ("average precision", "calibration", "recall@1%", "threshold"),
-    "training.md": ("learning rate", "optimizer"),
+# {what people type: the page that answers it}. They become words that search finds the page by, as headings are.
+ANSWERS = {
+    "add model": "extending.md",
+    "average precision": "rare.md",
+    "certificate": "deployment.md",
+    "cite": "index.md",
+    "differential privacy": "privacy.md",
+    "drift": "after-deployment.md",
+    "early stopping": "training.md",
+    "epsilon": "privacy.md",
+    "export": "predicting.md",
+    "GDPR": "gdpr.md",
+    "GPU": "scale.md",
+    "learning rate": "training.md",
+    "link prediction": "links.md",
+    "missing values": "data-format.md",
+    "molecules": "molecules.md",
+    "new client": "deployment.md",
+    "number of clients": "scale.md",
+    "optimizer": "training.md",
+    "own data": "data-format.md",
+    "recall@1%": "rare.md",
+    "resume": "first-steps.md",
+    "secure aggregation": "security.md",
+    "threshold": "rare.md",
 }
 
 
@@ -31,8 +45,9 @@ def meta(page: str) -> dict[str, Any]:
     The theme shows a page's words below a hit, as its tags.
     """
     result: dict[str, Any] = {}
-    if page in WORDS:
-        result["tags"] = list(WORDS[page])
+    words = [query for query, answer in ANSWERS.items() if answer == page]
+    if words:
+        result["tags"] = words
     for pattern, weight in WEIGHTS:
         if re.match(pattern, page):
             result["search"] = {"boost": weight} if weight else {"exclude": True}
