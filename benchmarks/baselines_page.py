@@ -1,15 +1,16 @@
-"""The pages about `benchmarks.baselines_table`, of its runs in docs/results/baselines-runs.csv; nothing is run.
+"""What the documentation has of `benchmarks.baselines_table`, made of its runs in docs/results/baselines-runs.csv.
 
-In docs/results/baselines.md the tables below the introduction are replaced (`benchmarks.baselines_table` explains their
-columns), with a line for each method, data set and partition of which all runs are in the file. In
-docs/findings/baselines.md the table over all of them is replaced. Its stars are by the paired t-test between `fedavg`
-and each other method, over seeds, corrected over all of them after Benjamini and Hochberg, such that of all stars 5 %
-are expected to be false.
+It writes docs/results/baselines.csv: a line for each method, data set and partition of which all runs are in the file
+(`benchmarks.baselines_table` explains the columns). In docs/findings/baselines.md it replaces the table over all of
+them. Its stars are by the paired t-test between `fedavg` and each other method, over seeds, corrected over all of them
+after Benjamini and Hochberg, such that of all stars 5 % are expected to be false. Nothing is run.
 
     python -m benchmarks.baselines_page [--runs FILE] [--docs DIR]
 """
 
 import argparse
+import csv
+import io
 import math
 import re
 import statistics
@@ -17,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.baselines_table import METHODS, Choice, Runs, choose, table
+from benchmarks.baselines_table import HEAD, METHODS, Choice, Runs, cells, choose, metric_of
 from benchmarks.common import mean_half_width
 from fedweave.reports.paired import MIN_SEEDS, paired_differences
 
@@ -120,13 +121,17 @@ def sentence(choices: Choices) -> str:
     )
 
 
-def results_page(text: str, runs: Runs, seeds: int = SEEDS) -> str:
-    """docs/results/baselines.md with the tables of these runs."""
+def results_csv(runs: Runs, seeds: int = SEEDS) -> str:
+    """docs/results/baselines.csv of these runs."""
     methods = sorted(METHODS, key=lambda name: ("fedavg", "local", name).index(name))
-    lines = [text[: text.index("\n## ")].rstrip()]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["set", "cut", "clients", "rounds", "metric", *HEAD, "commit"])
     for where in places(runs):
-        lines += table(runs, where, methods, seeds)
-    return "\n".join(lines) + "\n"
+        about = [where["set"], where["cut"], where["clients"], where["rounds"], metric_of(where)]
+        for columns in cells(runs, where, methods, seeds):
+            writer.writerow([*about, *columns])
+    return text.getvalue()
 
 
 def findings_page(text: str, choices: Choices) -> str:
@@ -139,14 +144,14 @@ def findings_page(text: str, choices: Choices) -> str:
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write both files."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=Path, default=Path("docs/results/baselines-runs.csv"))
     parser.add_argument("--docs", type=Path, default=Path("docs"))
     args = parser.parse_args()
     runs = Runs(args.runs, fixed=True)
-    results, findings = (args.docs / folder / "baselines.md" for folder in ("results", "findings"))
-    results.write_text(results_page(results.read_text(), runs))
+    findings = args.docs / "findings" / "baselines.md"
+    (args.docs / "results" / "baselines.csv").write_text(results_csv(runs))
     findings.write_text(findings_page(findings.read_text(), choices(runs)))
     print(sentence(choices(runs)))
 

@@ -216,13 +216,26 @@ def choose(runs: Runs, where: Mapping[str, Any], method: str, seeds: int, tune: 
     return Choice(best, completed, edge=len(points) > 2 and best in (points[0], points[-1]))
 
 
+HEAD = "method", "chosen", "clients' models", "to fedavg", "to local", "global", "s / fedavg's", "kB up", "kB down"
+
+
 def table(runs: Runs, where: dict[str, Any], methods: Sequence[str], seeds: int, tune: int = 1) -> Iterator[str]:
     """The lines of one set's table on one cut."""
-    metric = MINORITIES.get(where["set"], "accuracy")
+    metric = metric_of(where)
     yield f"\n## {where['set']}, {where['cut']}, {where['clients']} clients, {where['rounds']} rounds, {metric}\n"
-    head = "method", "chosen", "clients' models", "to fedavg", "to local", "global", "s / fedavg's", "kB up", "kB down"
-    yield f"| {' | '.join((*head, 'commit'))} |"
-    yield f"|{' --- |' * (len(head) + 1)}"
+    yield f"| {' | '.join((*HEAD, 'commit'))} |"
+    yield f"|{' --- |' * (len(HEAD) + 1)}"
+    for columns in cells(runs, where, methods, seeds, tune):
+        yield f"| {' | '.join((f'`{columns[0]}`', *columns[1:]))} |"
+
+
+def metric_of(where: Mapping[str, Any]) -> str:
+    """The metric of a data set."""
+    return MINORITIES.get(where["set"], "accuracy")
+
+
+def cells(runs: Runs, where: dict[str, Any], methods: Sequence[str], seeds: int, tune: int = 1) -> Iterator[list[str]]:
+    """What stands under `HEAD` and "commit" for each method that was run on one set's cut."""
     tests: dict[str, dict[int, float]] = {}
     fedavg_seconds = 0.0
     for method in methods:
@@ -230,7 +243,7 @@ def table(runs: Runs, where: dict[str, Any], methods: Sequence[str], seeds: int,
         if choice is None:
             continue
         if choice.failed:
-            yield f"| `{method}` | — | {choice.failed} |{' |' * (len(head) - 2)}"
+            yield [method, "—", choice.failed, *[""] * (len(HEAD) - 2)]
             continue
         tests[method] = choice.tests()
         rows = list(choice.runs.values())
@@ -247,8 +260,8 @@ def table(runs: Runs, where: dict[str, Any], methods: Sequence[str], seeds: int,
             else:
                 differences.append("")
         global_scores = [run["global"] for run in rows if run["global"] not in (None, "")]
-        columns = [
-            f"`{method}`",
+        yield [
+            method,
             ", ".join(f"{key} {value}" for key, value in json.loads(choice.settings).items()),
             mean_half_width(list(tests[method].values()), ".3f"),
             *differences,
@@ -258,7 +271,6 @@ def table(runs: Runs, where: dict[str, Any], methods: Sequence[str], seeds: int,
             f"{down / 1000:.0f}",
             ", ".join(choice.commits()),
         ]
-        yield f"| {' | '.join(columns)} |"
 
 
 def main() -> None:

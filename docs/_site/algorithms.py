@@ -1,4 +1,5 @@
-"""A page for each algorithm, made from its file: paper, method, deviations, settings, what leaves, results."""
+"""The pages of algorithms, made from their files: an index, the settings that they share, and a page for each with its
+paper, method, deviations, settings, what leaves and results."""
 
 import inspect
 import json
@@ -12,7 +13,7 @@ from docstrings import fields_as_lists
 
 from fedweave.algorithms import ALGORITHMS, GROUPS, PARTS
 from fedweave.experiment import config
-from fedweave.reports.listing import meanings
+from fedweave.reports.listing import meanings, one_line
 
 DOCS = Path(__file__).parents[1]
 SYSTEMS = {  # algorithms that have another page in docs/
@@ -25,14 +26,20 @@ SYSTEMS = {  # algorithms that have another page in docs/
     "fede": ("Knowledge graphs", "knowledge-graphs.md"),
     **dict.fromkeys(GROUPS["Parties with the same nodes"], ("GLASU, vertical federations", "vertical.md")),
 }
-_BASE = "fedavg"  # whose settings other pages list only by name
-_HEAD = ("method", "clients' models", "to fedavg", "to local")  # columns of the table of baselines that a page repeats
+_BASE = "fedavg"  # whose settings are the shared ones
+_FEW = 8  # settings that a sentence lists by name
 
 
 def pages() -> dict[str, str]:
-    """{path in the site: Markdown}: the index, which lists the algorithms by what they are for, and their pages."""
+    """{path in the site: Markdown}: the indexes by name and by Python class, the shared settings, and a page for each
+    algorithm."""
     found = {f"reference/algorithms/{name}.md": page(name, kind) for name, kind in ALGORITHMS.items()}
-    return {"reference/algorithm.md": index(), **found}
+    return {
+        "reference/algorithm.md": index(),
+        "reference/python-algorithms.md": python_index(),
+        "reference/training-settings.md": training_settings(),
+        **found,
+    }
 
 
 def index() -> str:
@@ -42,6 +49,14 @@ def index() -> str:
         f"How the clients train together. `name` is `{_BASE}` unless you choose another. Each algorithm has a page "
         "with its paper, its settings and an example. `fedweave list algorithms` prints the same list.",
     ]
+    for title, names in _groups().items():
+        rows = [f"| [`{name}`](algorithms/{name}.md) | {reference.about(ALGORITHMS[name])} |" for name in names]
+        lines += [f"## {title}", "\n".join(["| name | |", "| --- | --- |", *rows])]
+    return "\n\n".join(lines) + "\n"
+
+
+def _groups() -> dict[str, Iterable[str]]:
+    """{what they are for: names of algorithms}."""
     ungrouped = dict.fromkeys(ALGORITHMS)
     groups: dict[str, Iterable[str]] = dict(GROUPS)
     for names in GROUPS.values():
@@ -49,10 +64,44 @@ def index() -> str:
             ungrouped.pop(name, None)
     if ungrouped:
         groups["Others"] = ungrouped
-    for title, names in groups.items():
-        rows = [f"| [`{name}`](algorithms/{name}.md) | {reference.about(ALGORITHMS[name])} |" for name in names]
-        lines += [f"## {title}", "\n".join(["| name | |", "| --- | --- |", *rows])]
+    return groups
+
+
+def python_index() -> str:
+    """A line for each class of `fedweave.algorithms`: how to make one, what it is, and where its page is."""
+    lines = [
+        "# fedweave.algorithms",
+        "Give an algorithm a model and its settings. `federation` takes it as it is:",
+        "```python\nfrom fedweave.algorithms import FedProx\n\nalgorithm = FedProx(model, mu=0.1, lr=0.03)\n```",
+        "Below are each class's own settings with their defaults. … stands for the "
+        "[settings that algorithms share](training-settings.md). A class's link leads to its paper, its method and the "
+        "meanings of its settings. Classes that are one paper's choice of FedAvg's parts return a `FedAvg`.",
+    ]
+    for title, names in _groups().items():
+        lines += [f"## {title}", "\n".join(_python_line(name, ALGORITHMS[name]) for name in names)]
     return "\n\n".join(lines) + "\n"
+
+
+def _python_line(name: str, kind: Any) -> str:
+    own = _own_settings(kind)
+    arguments = ["model", *reference.arguments(own)]
+    if len(own) < len(config.parameters("algorithm", kind)):
+        arguments.append("…")
+    title = getattr(kind, "paper", kind).__name__
+    return f"- [`{title}`](algorithms/{name}.md)`({', '.join(arguments)})`: {one_line(kind)}"
+
+
+def training_settings() -> str:
+    """The settings of FedAvg, which other algorithms have too."""
+    kind = ALGORITHMS[_BASE]
+    blocks = [
+        "# Training settings",
+        f"Settings in `[algorithm]` that `{_BASE}` and most other algorithms have: the clients' optimizer, their steps "
+        "in a round, who takes part, and the loss. An algorithm's page lists its own settings, and those that have "
+        "another default there. [How clients train](../training.md) shows how to choose them.",
+        reference.table(config.parameters("algorithm", kind), meanings(kind)),
+    ]
+    return "\n\n".join(blocks) + "\n"
 
 
 def page(name: str, kind: Any) -> str:
@@ -67,7 +116,7 @@ def page(name: str, kind: Any) -> str:
         blocks += ["## How it works", *filter(None, works)]
     if deviations:
         blocks += ["## Where it differs from the paper", deviations]
-    blocks += ["## Try it", *_example(name, kind), "## Settings", *_settings(name, kind)]
+    blocks += ["## Try it", *_example(name, kind), "## Settings", *_settings(kind)]
     privacy = _row(DOCS / "guarantees-sums.md", name, 4)
     if privacy:
         blocks += [
@@ -76,14 +125,13 @@ def page(name: str, kind: Any) -> str:
             f"- in training: {privacy[2]}\n- of its scores: {privacy[3]}",
             "[Security](../../security.md) says against whom that holds. `fedweave ledger RUN` lists every message.",
         ]
-    rows = list(_baseline_rows(name))
-    if rows:
-        head = ["| data, cut, measure | clients' models | to `fedavg` | to `local` |", "| --- " * 4 + "|"]
+    pairs, gain = _compared(name)
+    if pairs:
         blocks += [
             "## Results",
-            "Mean over clients, ± standard deviation over five seeds, and paired differences with 95 % intervals. "
-            "[Settings, commits and all rows](../../results/baselines.md).",
-            "\n".join([*head, *rows]),
+            f"[Baselines](../../findings/baselines.md) compares it on {pairs} pairs of a data set and a partition"
+            + (f": its mean gain over `{_BASE}` is {gain}. " if gain else ". ")
+            + "[Chosen rates, differences to `local`, seconds and bytes](../../results/baselines.md).",
         ]
     return "\n\n".join(blocks) + "\n"
 
@@ -115,7 +163,8 @@ def _preset_parts(kind: Any) -> Iterator[str]:
 def _example(name: str, kind: Any) -> Iterator[str]:
     """A few lines of a file, and of Python."""
     defaults = {}
-    for key, parameter in list(_different_settings(name, kind).items())[:2]:
+    settings = config.parameters("algorithm", kind) if name == _BASE else _own_settings(kind)
+    for key, parameter in list(settings.items())[:2]:
         if isinstance(parameter.default, bool | int | float | str):
             defaults[key] = parameter.default
     lines = ["[algorithm]", f'name = "{name}"', *(f"{key} = {json.dumps(value)}" for key, value in defaults.items())]
@@ -132,26 +181,33 @@ def _example(name: str, kind: Any) -> Iterator[str]:
         yield f"In Python: {first}`algorithm = fedweave.algorithms.{title}(model{arguments})`."
 
 
-def _different_settings(name: str, kind: Any) -> dict[str, config.Parameter]:
+def _own_settings(kind: Any) -> dict[str, config.Parameter]:
     """The settings that `fedavg` does not have, or has with another type or default."""
-    settings = config.parameters("algorithm", kind)
-    if name == _BASE:
-        return dict(settings)
-    base = config.parameters("algorithm", ALGORITHMS[_BASE])
-    different = {}
-    for key, parameter in settings.items():
-        if key not in base or reference.type_and_default(parameter) != reference.type_and_default(base[key]):
-            different[key] = parameter
-    return different
+    shared = config.parameters("algorithm", ALGORITHMS[_BASE])
+    own = {}
+    for key, parameter in config.parameters("algorithm", kind).items():
+        if key not in shared or reference.type_and_default(parameter) != reference.type_and_default(shared[key]):
+            own[key] = parameter
+    return own
 
 
-def _settings(name: str, kind: Any) -> Iterator[str]:
-    different = _different_settings(name, kind)
-    if different:
-        yield reference.table(different, meanings(kind))
-    same = [f"`{key}`" for key in config.parameters("algorithm", kind) if key not in different]
-    if same:
-        yield f"As [`{_BASE}`]({_BASE}.md): {', '.join(same)}."
+def _settings(kind: Any) -> Iterator[str]:
+    own = _own_settings(kind)
+    if own:
+        yield reference.table(own, meanings(kind))
+    shared = config.parameters("algorithm", ALGORITHMS[_BASE])
+    same = [f"`{key}`" for key in config.parameters("algorithm", kind) if key not in own]
+    missing = [f"`{key}`" for key in shared if f"`{key}`" not in same and key not in own]
+    link = f"[{len(same)} shared settings](../training-settings.md)"
+    if not same:
+        return
+    before = "And the" if own else "The"
+    if len(same) <= _FEW:
+        yield f"{before} {link} {', '.join(same)}."
+    elif missing:
+        yield f"{before} {link}: all without {', '.join(missing)}."
+    else:
+        yield f"{before} {link}."
 
 
 def _row(path: Path, name: str, width: int) -> list[str]:
@@ -163,15 +219,13 @@ def _row(path: Path, name: str, width: int) -> list[str]:
     return []
 
 
-def _baseline_rows(name: str) -> Iterator[str]:
-    """The algorithm's rows in the tables of baselines."""
-    title, columns = "", []
-    for line in (DOCS / "results/baselines.md").read_text(encoding="utf-8").splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("## "):
-            title = line.removeprefix("## ")
-        elif line.startswith("| method |"):
-            columns = cells
-        elif line.startswith(f"| `{name}` |"):
-            row = dict(zip(columns, cells, strict=True))
-            yield f"| {title} | {' | '.join(row[column] for column in _HEAD[1:])} |"
+def _compared(name: str) -> tuple[int, str]:
+    """On how many pairs of a data set and a partition the baselines were compared with this one, and its mean gain over
+    FedAvg, "" without; both as the first table of findings/baselines.md has them."""
+    text = (DOCS / "findings/baselines.md").read_text(encoding="utf-8")
+    table = text[text.index("| method |") :].partition("\n\n")[0]
+    for line in table.splitlines():
+        if line.startswith(f"| `{name}` |"):
+            *cells, gain = line.split("|")[1:-1]
+            return sum("±" in cell for cell in cells), gain.strip().partition(" ")[0]
+    return 0, ""

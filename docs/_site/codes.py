@@ -72,7 +72,8 @@ def _row(code: str, raises: list[Raise]) -> str:
     where = f"in {', '.join(modules[:MAX_MESSAGES])}"
     if len(modules) > MAX_MESSAGES:
         where += f" and {len(modules) - MAX_MESSAGES} more modules"
-    return f'| <a id="{code}"></a>`{code}` | {"<br>".join([*lines, where])} |'
+    messages_and_modules = "<br>".join([*lines, where])  # the search finds a code, not the words of its messages
+    return f'| <a id="{code}"></a>`{code}` | <span data-search-exclude>{messages_and_modules}</span> |'
 
 
 def _link(place: str) -> str:

@@ -1,4 +1,5 @@
-"""What the site's build adds to the pages of docs/: the repository's own documents, the reference, the tutorials."""
+"""What the site's build adds to the pages of docs/: the repository's own documents, the reference, the papers' results,
+the tutorials."""
 
 import hashlib
 import os
@@ -8,8 +9,10 @@ from typing import Any
 
 import algorithms
 import outside
+import papers
 import promises
 import reference
+import search
 import sites
 import tutorials
 from mkdocs.exceptions import PluginError
@@ -35,14 +38,15 @@ def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages."""
     pages = {page: (ROOT / source).read_text(encoding="utf-8") for page, source in ELSEWHERE.items()}
     pages |= reference.pages() | sites.pages() | promises.pages() | algorithms.pages()
-    pages |= _tutorials() | {"results/all.md": results()}
+    pages |= papers.pages() | _tutorials()
     for page, text in pages.items():
         files.append(File.generated(config, page, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Links between the repository's documents as links between pages."""
+    """Links between the repository's documents as links between pages; and what the search needs to know."""
+    page.meta = search.meta(page.file.src_uri) | page.meta
     return rewrite_links(markdown, page.file.src_uri)
 
 
@@ -56,7 +60,8 @@ def on_post_build(config: Any) -> None:
 def rewrite_links(markdown: str, page: str) -> str:
     """The text of a page with links relative to its place in the site instead of the repository.
 
-    Links to tutorials' files lead to their pages. A link to a file that the site does not have becomes its words.
+    Links to tutorials' files lead to their pages, and to a paper's table to its place on the paper's page. A link to a
+    file that the site does not have becomes its words.
     """
     source = ELSEWHERE.get(page, f"docs/{page}")
     page_of = {file: name for name, file in ELSEWHERE.items()}
@@ -66,8 +71,11 @@ def rewrite_links(markdown: str, page: str) -> str:
         if "://" in target:
             return match[0]
         file = os.path.normpath(os.path.join(os.path.dirname(source), target))
+        table = re.fullmatch(r"docs/(results/\w+)-[^/]+\.md", file)
         if file in page_of:
             target_page = page_of[file]
+        elif table:
+            target_page, anchor = f"{table[1]}.md", f"#{Path(file).stem}"
         elif file.startswith("docs/"):
             target_page = re.sub(r"^(tutorials/[^/]+)\.py$", r"\1.md", file.removeprefix("docs/"))
         elif (ROOT / file).exists():
@@ -79,24 +87,6 @@ def rewrite_links(markdown: str, page: str) -> str:
     if source == "README.md":
         markdown = _IMAGE.sub(r"![\1](\2)", markdown)
     return _LINK.sub(rewrite, markdown)
-
-
-def results() -> str:
-    """The page that lists the tables and figures of all papers, by their headings."""
-    lines, paper = ["# All tables and figures"], ""
-    for path in sorted((ROOT / "docs/results").glob("*.md"), key=_sort_key):
-        title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-        paper_of_table, _, about = title.partition("), ")
-        if paper_of_table != paper:
-            paper = paper_of_table
-            lines += ["", f"## {paper})", ""]
-        lines.append(f"- [{about[:1].upper()}{about[1:]}]({path.name})")
-    return "\n".join(lines) + "\n"
-
-
-def _sort_key(path: Path) -> tuple[str | int, ...]:
-    """Sorts table 10 after table 9."""
-    return tuple(int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.stem))
 
 
 def _tutorials() -> dict[str, str]:

@@ -5,18 +5,21 @@ import importlib
 import inspect
 import pkgutil
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import codes
 import results
 import typer
 import typer.cli
+from docstrings import fields_as_lists
 
 import fedweave
-from fedweave.algorithms.preset import Preset
 from fedweave.cli import app
 from fedweave.core.ledger_columns import COLUMNS, WORD
+from fedweave.core.settings import NAMED
 from fedweave.datasets import describe
 from fedweave.experiment import config
 from fedweave.experiment.config.plugins import DEFAULT_NAMES, REGISTRIES
@@ -81,6 +84,10 @@ def _general() -> str:
     return f"# Top level\n\nBefore the first section of an experiment's file. {about}\n\n{rows}\n"
 
 
+_REPEATED = 3  # plug-ins of one of these sections with the same setting, from which on it stands once
+_WITH_SHARED = ("data", "model", "partition")
+
+
 def _section(name: str, about: str) -> str:
     title = f"`[{name}]`" if name in REGISTRIES else "Parts of algorithms"
     if name in DEFAULT_NAMES:
@@ -89,11 +96,26 @@ def _section(name: str, about: str) -> str:
 
 
 def _plugins(section: str) -> Iterator[str]:
-    for name, kind in config.registry(section).items():
-        yield f"## {name}\n\n{describe(name) if section == 'data' else about(kind)}"
-        parameters = config.parameters(section, kind)
-        if parameters:
-            yield table(parameters, meanings(kind))
+    """The settings that several plug-ins share, and each plug-in with its others."""
+    kinds = config.registry(section)
+    rows = {name: setting_rows(config.parameters(section, kind), meanings(kind)) for name, kind in kinds.items()}
+    counts = Counter(chain.from_iterable(of_one.items() for of_one in rows.values()))
+    shared: dict[str, str] = {}
+    for (key, row), count in counts.most_common():
+        if section in _WITH_SHARED and count >= _REPEATED:
+            shared.setdefault(key, row)
+    if shared:
+        yield "## Shared settings\n\nSettings that several of those below have, with this default and meaning."
+        yield "\n".join([*TABLE_HEAD, *shared.values()])
+    for name, kind in kinds.items():
+        full = explanation(kind) if section in ("model", "partition") else about(kind)
+        yield f"## {name}\n\n{describe(name) if section == 'data' else full}"
+        own = [row for key, row in rows[name].items() if shared.get(key) != row]
+        if own:
+            yield "\n".join([*TABLE_HEAD, *own])
+        names = [f"`{key}`" for key, row in rows[name].items() if shared.get(key) == row]
+        if names:
+            yield f"{'And' if own else 'Has'} the [shared settings](#shared-settings) {', '.join(names)}."
 
 
 def ledger() -> str:
@@ -116,18 +138,46 @@ def type_and_default(parameter: config.Parameter) -> tuple[str, str]:
     return type_name(parameter), default_text(parameter, parameter.default)
 
 
+TABLE_HEAD = ("| key | type | default | |", "| --- | --- | --- | --- |")
+
+
 def table(parameters: Mapping[str, config.Parameter], meanings: Mapping[str, str]) -> str:
     """The settings, with their types, defaults and meanings."""
-    lines = ["| key | type | default | |", "| --- | --- | --- | --- |"]
+    return "\n".join([*TABLE_HEAD, *setting_rows(parameters, meanings).values()])
+
+
+def setting_rows(parameters: Mapping[str, config.Parameter], meanings: Mapping[str, str]) -> dict[str, str]:
+    """{key: its line in the table}."""
+    rows = {}
     for key, parameter in parameters.items():
         kind, default = type_and_default(parameter)
-        lines.append(f"| `{key}` | `{kind}` | `{default}` | {_cell(meanings.get(key, ''))} |")
-    return "\n".join(lines)
+        rows[key] = f"| `{key}` | `{kind}` | `{default}` | {_cell(meanings.get(key, ''))} |"
+    return rows
 
 
 def about(kind: Any) -> str:
     """The docstring's first paragraph."""
     return one_line(kind) if not kind.__doc__ else " ".join(kind.__doc__.partition("\n\n")[0].split())
+
+
+def explanation(kind: Any) -> str:
+    """The docstring's paragraphs without the meanings of settings and its sections."""
+    first, *others = inspect.cleandoc(kind.__doc__ or one_line(kind)).split("\n\n")
+    others = [text for text in others if not (text.startswith("Raises:") or NAMED.match(text.partition("\n")[0]))]
+    return fields_as_lists("\n\n".join([" ".join(first.split()), *others]))
+
+
+def arguments(parameters: Mapping[str, config.Parameter]) -> list[str]:
+    """The parameters as a call has them: "lr=0.01"; only the name of one without default."""
+    result = []
+    for key, parameter in parameters.items():
+        if parameter.default is dataclasses.MISSING:
+            result.append(key)
+        elif parameter.default is None:
+            result.append(f"{key}=None")
+        else:
+            result.append(f"{key}={default_text(parameter, parameter.default)}")
+    return result
 
 
 def _cell(text: str) -> str:
@@ -142,12 +192,14 @@ def commands() -> str:
 
 
 def python() -> dict[str, str]:
-    """{path: Markdown} of the public names: one page for `fedweave` itself, one for each of its modules."""
+    """{path: Markdown} of the public names: one page for `fedweave` itself, one for each of its modules without the
+    algorithms (`algorithms.python_index`)."""
     pages, top_level = {}, []
     for name in fedweave.__all__:
         member = getattr(fedweave, name)
         if inspect.ismodule(member):
-            pages[f"reference/python-{name}.md"] = _page(f"fedweave.{name}", _members(member))
+            if name != "algorithms":
+                pages[f"reference/python-{name}.md"] = _module_page(name, member)
         elif not name.startswith("__"):
             top_level.append(_definition(member))
     pages["reference/python.md"] = _page("fedweave", top_level)
@@ -163,28 +215,33 @@ def _import(path: str) -> Any:
     return getattr(module, name) if hasattr(module, name) else importlib.import_module(path)
 
 
-def _page(title: str, members: list[str]) -> str:
-    return "\n\n".join([f"# {title}", *(f"::: {member}" for member in members)]) + "\n"
+def _page(title: str, members: list[str], above: str = "") -> str:
+    blocks = [f"# {title}", *filter(None, [above]), *(f"::: {member}" for member in members)]
+    return "\n\n".join(blocks) + "\n"
 
 
-def _members(module: Any) -> list[str]:
-    """The members of a module's `__all__` without its registries; without `__all__`, its modules."""
+def _module_page(name: str, module: Any) -> str:
+    """The page of a module: a line for each class whose settings another page has, and all else in full."""
+    title = f"fedweave.{name}"
     if not hasattr(module, "__all__"):
-        return [f"{module.__name__}.{info.name}" for info in pkgutil.iter_modules(module.__path__)]
-    members = []
-    for name in module.__all__:
-        member = getattr(module, name)
-        if isinstance(member, Preset):  # with all settings that it is called with, including FedAvg's
-            settings = table(config.field_parameters(member), meanings(member))
-            members.append(f"{_definition(member)}\n\n`{member.__name__}(model, …)` takes\n\n{settings}")
-        elif not isinstance(member, Mapping):
+        return _page(title, [f"{module.__name__}.{info.name}" for info in pkgutil.iter_modules(module.__path__)])
+    section = {"models": "model", "partition": "partition"}.get(name, "")
+    names = {kind: key for key, kind in config.registry(section).items()} if section else {}
+    lines, members = [], []
+    for member in (getattr(module, name) for name in module.__all__):
+        if isinstance(member, Mapping):  # a registry
+            continue
+        if isinstance(member, type) and member in names:
+            key = names[member]
+            settings = ", ".join(arguments(config.parameters(section, member)))
+            lines.append(f"- [`{member.__name__}`]({section}.md#{key})`({settings})`: {one_line(member)}")
+        else:
             members.append(_definition(member))
-    return members
+    if lines:
+        lines.insert(0, f"A class's link leads to the meanings of its settings, which `[{section}]` has, too.\n")
+    return _page(title, members, "\n".join(lines))
 
 
 def _definition(member: Any) -> str:
-    """The import path where a class or function is defined; of a preset, its dataclass."""
-    if inspect.ismodule(member):
-        return member.__name__
-    kind = getattr(member, "paper", member)
-    return f"{kind.__module__}.{kind.__qualname__}"
+    """The import path where a class or function is defined."""
+    return member.__name__ if inspect.ismodule(member) else f"{member.__module__}.{member.__qualname__}"

@@ -118,7 +118,9 @@ def test_failures_are_reported_the_rest_is_measured_and_nothing_runs_twice(
         ("absent", "global", "not available"),
     ]
     check_facts(rows[2]["status"], "clients = 61")
-    assert rows[2]["status"] in (tiny / "reproduced/tiny-table1.md").read_text()
+    page = (tiny / "reproduced/tiny-table1.md").read_text()
+    assert rows[2]["status"] in page
+    check_facts(page, "(tiny-table1.csv)")
     check_facts(out, "'nowhere'")
     assert len(list((tiny / "reproduced/runs").glob("*.log"))) == 1  # of the failed run
     before = {path: path.stat().st_mtime_ns for path in (tiny / "reproduced/runs").rglob("*")}
@@ -185,9 +187,8 @@ def test_one_off_shows_each_setting_beside_the_best_round(tiny: Path, monkeypatc
     assert [row["row"] for row in rows] == [f"good, {name}" for name in names]
     assert [row["paper"] for row in rows] == [0.5, None, None, None]
     assert all(row["seeds"] == 2 and row["best_on_test"] >= row["ours"] - 1e-12 for row in rows)
-    text = Path(f"{stem}.md").read_text()
-    check_facts(text, "best round, chosen on test")
-    check_facts(Path(f"{stem}-differences.md").read_text(), "good, without: wide ", " good, everything on")
+    check_facts(Path(f"{stem}.md").read_text(), "best round, chosen on test", f"({stem.name}-differences.csv)")
+    check_facts(Path(f"{stem}-differences.csv").read_text(), '"good, without: wide","good, everything on"')
     names = {path.name.split("-")[2] for path in (tiny / "reproduced" / "runs").iterdir() if path.is_dir()}
     assert names == {"s3", "s4"}
     check_facts(reproduce("tiny", "--protocol", "script", "--one-off", "--seeds", "3-4")[1], "8 of them")

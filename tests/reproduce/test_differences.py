@@ -12,7 +12,6 @@ from fedweave.papers import grid
 from fedweave.papers.differences import differences, save_differences
 from fedweave.papers.table import TableRow, assemble
 from fedweave.reports.paired import interval, paired_differences, paired_test
-from tests.refusals import check_facts
 from tests.reproduce.tiny import cell, finish, table
 
 
@@ -75,8 +74,8 @@ def test_files_of_finished_runs(tmp_path: Path) -> None:
         for run, value in zip(plan.runs, values, strict=True):
             finish(run, global_accuracy=value)
     found = differences(assemble(planned, {}), small.against)
-    names = save_differences(tmp_path / "small", "Small", ["A note."], found)
-    assert names == [f"{tmp_path / 'small-differences'}.md", f"{tmp_path / 'small-differences'}.parquet"]
+    names = save_differences(tmp_path / "small", found)
+    assert names == [f"{tmp_path / 'small-differences'}.csv", f"{tmp_path / 'small-differences'}.parquet"]
     [saved] = pq.read_table(names[1]).to_pylist()
     half = 12.706205 * 0.05  # 0.1 and 0.2: deviation 0.0707, over the root of 2
     assert saved == {
@@ -84,5 +83,6 @@ def test_files_of_finished_runs(tmp_path: Path) -> None:
         "difference": pytest.approx(0.15), "low": pytest.approx(0.15 - half), "high": pytest.approx(0.15 + half),
         "seeds": 2,
     }  # fmt: skip
-    text = Path(names[0]).read_text()
-    check_facts(text, "| ours | plain | synthetic | global | F1 | +0.1500 | -0.4853 to +0.7853 | 2 |")
+    head, line = Path(names[0]).read_text().splitlines()
+    assert head == '"row","against","column","split","unit","difference","low","high","seeds"'
+    assert line == '"ours","plain","synthetic","global","F1",0.15,-0.48531,0.78531,2'

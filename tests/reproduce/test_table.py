@@ -11,7 +11,7 @@ from fedweave.core.ledger_columns import SCHEMA
 from fedweave.papers import grid
 from fedweave.papers.paper import Printed, Quantity, parse_numbers
 from fedweave.papers.quantities import MB, accuracy, megabytes, minutes
-from fedweave.papers.table import assemble, save
+from fedweave.papers.table import VERDICT_NOTE, TableRow, assemble, headings, page, row_texts, save, verdict
 from tests.refusals import check_facts, refusal
 from tests.reproduce.tiny import cell, finish, table
 
@@ -24,8 +24,8 @@ def test_means_deviations_and_files(tmp_path: Path) -> None:
         finish(run, global_accuracy=value)
     for run, value in zip(planned[1].runs, (0.25, 0.25), strict=True):
         finish(run, local_accuracy=value)
-    save(tmp_path / "out" / "small", "Small", ["One | note."], assemble(planned, {}))
-
+    names = save(tmp_path / "out" / "small", "Small", ["One | note."], assemble(planned, {}))
+    assert names == [str(tmp_path / "out" / f"small.{ending}") for ending in ("csv", "parquet")]
     rows = pq.read_table(tmp_path / "out" / "small.parquet").to_pylist()
     assert rows[0] == {
         "row": "a", "column": "synthetic", "split": "global", "unit": "F1", "paper": 0.55, "paper_spread": 0.01,
@@ -34,19 +34,59 @@ def test_means_deviations_and_files(tmp_path: Path) -> None:
     }  # fmt: skip
     assert (rows[1]["ours"], rows[1]["spread"], rows[1]["difference"]) == (0.25, 0.0, None)
     assert (rows[2]["ours"], rows[2]["seeds"], rows[2]["paper"]) == (None, 0, 0.5)
-    assert (
-        (tmp_path / "out" / "small.md").read_text()
-        == """# Small
-
-One | note.
-
-| row | column | test | unit | paper | ours | difference | seeds | status |
-| --- | --- | --- | --- | ---: | ---: | ---: | ---: | --- |
-| a | synthetic | global | F1 | 0.5500 ± 0.0100 | 0.6000 ± 0.1414 | +0.0500 | 2 | measured |
-| b | synthetic | local | F1 |  | 0.2500 ± 0.0000 |  | 2 | measured |
-| c | synthetic | global | F1 | 0.5000 ± 0.0100 |  |  | 0 | not available: there is no algorithm 'nowhere' yet |
-"""
+    assert (tmp_path / "out" / "small.csv").read_text().splitlines()[3] == (
+        '"c","synthetic","global","F1",0.5,0.01,,,,,,0,,"not available: there is no algorithm \'nowhere\' yet"'
     )
+
+
+def compared(difference: float, spread: float | None, paper_spread: float | None) -> TableRow:
+    """A row of which the paper prints 0.5."""
+    ours = 0.5 + difference
+    best = None, None
+    return TableRow(
+        "a", "x", "global", "F1", 0.5, paper_spread, ours, spread, difference, *best, 2, None, "measured", 2, ()
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("difference", "spread", "paper_spread", "wanted"),
+    [  # 2 √(.03² + .04²) = .1
+        (0.099, 0.03, 0.04, "within spread"),
+        (0.101, 0.03, 0.04, "above"),
+        (-0.101, 0.04, 0.03, "below"),
+        (0.08, None, 0.03, "within spread"),  # 2 √(2 · .03²) = .085
+        (0.09, 0.03, None, "above"),
+        (0.09, None, None, ""),
+    ],
+)
+def test_a_verdict_compares_with_both_deviations(
+    difference: float, spread: float | None, paper_spread: float | None, wanted: str
+) -> None:
+    assert verdict(compared(difference, spread, paper_spread)) == wanted
+
+
+def test_a_page_has_the_numbers_that_the_paper_prints_and_links_to_the_rest() -> None:
+    """What all rows share stands above them; a number that is not there is counted."""
+    rows = [
+        compared(0.1, 0.0, 0.0),
+        replace(compared(-0.1, 0.0, 0.0), row="b|c"),
+        replace(compared(0.0, None, 0.0), ours=None, difference=None, status="not available: it is far"),
+        replace(compared(0.0, None, 0.0), paper=None, difference=None),
+    ]
+    blocks = page("Small", ["A note."], rows, ["s.csv", "s.parquet", "s-differences.csv", "s-a.svg"]).split("\n\n")
+    assert blocks == [
+        "# Small",
+        "A note.",
+        VERDICT_NOTE,
+        "In all rows: column x, test global, unit F1, seeds 2.",
+        "| row | paper | ours | difference | verdict |\n"
+        "| --- | ---: | ---: | ---: | --- |\n"
+        "| a | 0.50 ± 0.00 | 0.60 ± 0.00 | +0.10 | above |\n"
+        "| b\\|c | 0.50 ± 0.00 | 0.40 ± 0.00 | -0.10 | below |",
+        "1 number of the paper: not available: it is far.",
+        "[CSV: 4 rows](s.csv), [differences between rows](s-differences.csv).",
+        "![s-a](s-a.svg)\n",
+    ]
 
 
 def test_one_seed_has_no_deviation_and_arithmetic_has_a_column(tmp_path: Path) -> None:
@@ -55,8 +95,7 @@ def test_one_seed_has_no_deviation_and_arithmetic_has_a_column(tmp_path: Path) -
     finish(planned[0].runs[0], global_accuracy=0.4)
     [row] = assemble(planned, {})
     assert (row.spread, row.seeds, row.expected) == (None, 1, 0.5)
-    save(tmp_path / "one", "One", [], [row])
-    check_facts((tmp_path / "one.md").read_text(), "| 0.4000 | -0.1000 | 0.5000 | 1 | measured |")
+    assert row_texts(row, headings([row]))[-5:] == ["0.4000", "-0.1000", "0.5000", "1", "measured"]
 
 
 def test_failures_are_named_and_the_other_seeds_still_count(tmp_path: Path) -> None:
@@ -106,8 +145,8 @@ def test_quantities_read_summary_and_ledger(tmp_path: Path) -> None:
 def test_quantities_are_not_only_accuracies(tmp_path: Path) -> None:
     thousands = replace(cell("a", 2000.0), quantity=Quantity("MB", lambda run: 1234.56, digits=1))
     planned = grid.plan(table(thousands, seeds=1), tmp_path, grid.Stock())
-    save(tmp_path / "mb", "MB", [], assemble(planned, {}))
-    check_facts((tmp_path / "mb.md").read_text(), "| MB | 2,000.0 ± 0.0 | 1,234.6 | -765.4 | 1 |")
+    [row] = assemble(planned, {})
+    assert row_texts(row, ["unit", "paper", "ours", "difference"]) == ["MB", "2,000.0 ± 0.0", "1,234.6", "-765.4"]
 
 
 def test_printed_tables() -> None:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import typer
 
+import fedweave
 from fedweave.algorithms import ALGORITHMS, GROUPS
 from fedweave.cli import app
 from fedweave.core.ledger_columns import COLUMNS
@@ -59,10 +60,21 @@ def test_the_reference_has_every_column_of_the_ledger(pages: dict[str, str]) -> 
 @pytest.mark.parametrize("section", [*REGISTRIES, "part"])
 def test_the_reference_has_every_plugin_with_every_key(pages: dict[str, str], section: str) -> None:
     for name, kind in config.registry(section).items():
-        of_one = pages.get(f"reference/algorithms/{name}.md", "") if section == "algorithm" else ""
-        under = of_one or said(pages[f"reference/{section}.md"], name)
+        if section == "algorithm":
+            under = pages[f"reference/algorithms/{name}.md"] + pages["reference/training-settings.md"]
+        else:
+            under = said(pages[f"reference/{section}.md"], name)
         missing = [key for key in config.parameters(section, kind) if f"`{key}`" not in under]
         assert (name, missing) == (name, [])
+
+
+def test_a_setting_that_plugins_share_stands_once(pages: dict[str, str]) -> None:
+    page = pages["reference/model.md"]
+    assert len(re.findall(r"(?m)^\| `dropout` \| .* \| `0.5` \| share of a layer's outputs", page)) == 1
+    assert "| `dropout` |" not in said(page, "gcn")
+    assert re.search(r"\(#shared-settings\).* `dropout`", said(page, "gcn"))
+    assert "| `hidden` |" in said(page, "gat")  # another default
+    assert re.search(r"- \[`GCN`\]\(model.md#gcn\)`\(.*hidden=64", pages["reference/python-models.md"])
 
 
 def test_the_reference_says_types_defaults_and_meanings(pages: dict[str, str]) -> None:
@@ -71,7 +83,8 @@ def test_the_reference_says_types_defaults_and_meanings(pages: dict[str, str]) -
     assert row in pages["reference/algorithms/fairgfl.md"]
     fedprox = pages["reference/algorithms/fedprox.md"]
     assert ("| `mu` |" in fedprox, "| `participation` |" in fedprox) == (True, False)
-    assert re.search(r"As \[`fedavg`\].*`participation`", fedprox)  # no row of its own
+    check_facts(pages["reference/training-settings.md"], "| `participation` |")
+    assert "(../training-settings.md)" in fedprox
     check_facts(said(pages["reference/engine.md"], "simulation"), "chunk")
 
 
@@ -98,6 +111,14 @@ def test_the_example_of_an_algorithm_is_read_and_its_paper_is_named(pages: dict[
         assert resolved.model.values["norm"] == "batch"
     assert page.split("**Source.** ")[1].partition("\n")[0].strip()
     check_facts(pages["reference/algorithm.md"], f"(algorithms/{name}.md)")
+
+
+def test_the_index_of_classes_has_every_algorithm_with_its_own_settings(pages: dict[str, str]) -> None:
+    """Against the names that the module exports."""
+    page = pages["reference/python-algorithms.md"]
+    registries = {"ALGORITHMS", "ALIASES", "GROUPS", "PARTS"}
+    assert sorted(re.findall(r"- \[`(\w+)`\]", page)) == sorted({*fedweave.algorithms.__all__} - registries)
+    check_facts(page, "[`FedProx`](algorithms/fedprox.md)`(model, mu=0.01, adaptive=False, …)`")
 
 
 def test_every_command_is_documented(pages: dict[str, str]) -> None:
@@ -131,6 +152,8 @@ def test_lines_that_name_parameters_become_a_list() -> None:
         ("first-steps.md", "[b](tutorials/bank.py)", "[b](tutorials/bank.md)"),
         ("index.md", "[b](docs/tutorials/bank.py)", "[b](tutorials/bank.md)"),
         ("contributing.md", "[Apache](LICENSE)", "Apache"),
+        ("findings/glasu.md", "[2](../results/glasu-table2.md)", "[2](../results/glasu.md#glasu-table2)"),
+        ("findings/glasu.md", "[2](../results/glasu-table2.csv)", "[2](../results/glasu-table2.csv)"),
         ("f2gnn.md", "[x](https://example.org/a)", "[x](https://example.org/a)"),
         ("f2gnn.md", "[x](nowhere/at-all.md)", "[x](nowhere/at-all.md)"),  # left for the build to refuse
     ],
@@ -153,6 +176,29 @@ def test_what_a_site_would_fetch_from_elsewhere_is_found(tmp_path: Path) -> None
     )
     (tmp_path / "bad.css").write_text("@font-face { src: url('https://example.org/f.woff2') }")
     assert [found.split(":")[0] for found in outside(tmp_path)] == ["bad.css", *["bad.html"] * 5]
+
+
+def test_figures_of_a_page_by_hand() -> None:
+    """Words are all that is visible; sentences stand in paragraphs and list items; a heading's link sign is no word."""
+    html = """<nav>Menu words</nav><article><h1>Two words<a class="headerlink">¶</a></h1>
+        <p>One two three. Four <em>five</em>!<br>Six</p><ul><li>Seven</li></ul><pre>code here</pre>
+        <table><tr><td>cell</td><td>9</td></tr></table><img src="a.png">
+        <div class="picture"><svg><g><text>no word</text></g></svg></div></article><p>Footer</p>"""
+    page = module("measure").read_page("page.html", html)
+    assert (page.words, page.sentences(), page.code, page.pictures) == (13, [3, 2, 1, 1], 1, 2)
+    long = module("measure").read_page("long.html", f"<article><p>{'word ' * 36}</p></article>")
+    check_facts("\n".join(module("measure").summary([page, long])), "over 35 words 20.0%")
+
+
+def test_pages_that_answer_queries_are_there_and_have_their_words() -> None:
+    search, hooks = module("search"), module("hooks")
+    for query, page in search.ANSWERS.items():
+        text = (ROOT / hooks.ELSEWHERE.get(page, f"docs/{page}")).read_text().lower()
+        assert any(word in text for word in query.lower().replace("@", " ").split()), (query, page)
+        assert query in search.meta(page)["tags"]
+        assert "search" not in search.meta(page)  # it weighs as much as any
+    assert search.meta("results/fedego.md") == {"search": {"exclude": True}}
+    assert 0 < search.meta("changelog.md")["search"]["boost"] < 1
 
 
 def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
@@ -182,12 +228,44 @@ def test_a_tutorial_is_cells_a_page_and_a_notebook(tmp_path: Path) -> None:
         tutorials.cells(path.read_text())
 
 
-def test_every_result_is_on_one_page_and_not_in_the_navigation() -> None:
-    listed = re.findall(r"\]\(([\w-]+\.md)\)", module("hooks").results())
-    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs/results").glob("*.md"))
-    places = [listed.index(f"fedego-table{number}-cora.md") for number in (2, 9, 10, 13)]
+def test_every_table_of_a_paper_is_on_its_page_and_listed_but_not_in_the_navigation() -> None:
+    results, pages = ROOT / "docs/results", module("papers").pages()
+    stems = {path.stem for path in results.glob("*-*.md")}
+    listed = re.findall(r"\]\(([\w-]+)\.md#([\w-]+)\)", pages["results/all.md"])
+    assert sorted(stem for _, stem in listed) == sorted(stems)
+    assert all(f" {{#{stem}}}\n" in pages[f"results/{paper}.md"] for paper, stem in listed)
+    places = [
+        pages["results/fedego.md"].index(f"{{#fedego-{name}}}")
+        for name in ("table2-cora", "table10-cora", "figure4-cora")
+    ]
     assert places == sorted(places)
     assert re.findall(r"results/[\w-]+\.md", (ROOT / "mkdocs.yml").read_text()) == ["results/all.md"]
+
+
+def test_files_that_pages_of_results_name_are_there_and_all_are_named() -> None:
+    results = ROOT / "docs/results"
+    named = {*re.findall(r"results/([\w-]+\.csv)", "".join(path.read_text() for path in results.parent.rglob("*.md")))}
+    for path in results.glob("*.md"):
+        named |= {*re.findall(r"\(([\w-]+\.(?:csv|svg))\)", path.read_text())}
+    assert named == {path.name for path in results.iterdir() if path.suffix in (".csv", ".svg")}
+
+
+def test_a_note_of_several_tables_stands_once_above_them(tmp_path: Path) -> None:
+    papers = module("papers")
+    rest = "| row | paper |\n| --- | --- |\n| a | 1 |"
+    for number in (1, 2):
+        notes = f"Shared\nnote.\n\nNote of {number}."
+        (tmp_path / f"one-table{number}.md").write_text(
+            f"# One (A 2020), table {number}: Scores\n\n{notes}\n\n{rest}\n"
+        )
+    tables = [papers.read(path) for path in sorted(tmp_path.glob("*.md"))]
+    blocks = papers.page("one", tables).split("\n\n")
+    assert blocks[0] == "# One (A 2020): results"
+    assert blocks[2:] == [
+        *("## Notes on several tables", "- Shared note. (table 1; table 2)"),
+        *("## Table 1: Scores {#one-table1}", "Note of 1.", rest),
+        *("## Table 2: Scores {#one-table2}", "Note of 2.", f"{rest}\n"),
+    ]
 
 
 def test_there_is_a_tutorial_for_each_system_and_it_is_short() -> None:
@@ -305,15 +383,13 @@ def test_all_tutorials_run_and_show_what_they_tell(path: Path) -> None:
     globals()[f"check_{path.stem}"](ran(path))
 
 
-def test_what_authors_of_algorithms_use_is_in_the_reference() -> None:
-    pages = module("reference").python()
+def test_what_authors_of_algorithms_use_is_in_the_reference(pages: dict[str, str]) -> None:
     named = " ".join(text for page, text in pages.items() if "writing-" in page)
     names = "part.Part part.Context algorithm.Round federation.Federation edges.Edges model.apply"
     for name in names.split():
         assert f"{name}\n" in named + "\n", name
-    assert {page.removesuffix(".md") for page in pages} == set(
-        re.findall(r"reference/(?:python|writing)[\w-]*", (ROOT / "mkdocs.yml").read_text())
-    )
+    python = {page.removesuffix(".md") for page in pages if re.match("reference/(python|writing)", page)}
+    assert python == set(re.findall(r"reference/(?:python|writing)[\w-]*", (ROOT / "mkdocs.yml").read_text()))
     check_facts(pages["reference/python-metrics.md"], "classification")
 
 

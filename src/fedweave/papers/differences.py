@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from fedweave.experiment.runs.files import write, write_table
-from fedweave.papers.table import TableRow, markdown
+from fedweave.papers.table import TableRow, save_columns
 from fedweave.reports.paired import interval
 
 HEADS = ["row", "against", "column", "test", "unit", "difference", "95 % interval", "seeds"]
@@ -72,11 +71,7 @@ def difference_texts(it: Difference) -> list[str]:
     return [it.row, it.against, it.column, it.split, it.unit, f"{it.difference:{signed}}", limits, str(it.seeds)]
 
 
-def save_differences(stem: Path, title: str, notes: Sequence[str], rows: Sequence[Difference]) -> list[str]:
-    """Write `stem`-differences.md for people and .parquet with the columns of `SCHEMA`; returns both names."""
-    to = stem.with_name(f"{stem.name}-differences")
+def save_differences(stem: Path, rows: Sequence[Difference]) -> list[str]:
+    """Write `stem`-differences.csv and .parquet with the columns of `SCHEMA`; returns both names."""
     columns = {name: pa.array([getattr(it, name) for it in rows], SCHEMA.field(name).type) for name in COLUMNS}
-    text = markdown(f"{title}: differences", [*notes, NOTE], HEADS, [difference_texts(it) for it in rows])
-    write_table(to.with_name(f"{to.name}.parquet"), pa.table(columns, SCHEMA))
-    write(to.with_name(f"{to.name}.md"), lambda file: file.write(text.encode()))
-    return [f"{to}.md", f"{to}.parquet"]
+    return save_columns(stem.with_name(f"{stem.name}-differences"), pa.table(columns, SCHEMA))

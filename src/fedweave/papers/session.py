@@ -12,10 +12,10 @@ from rich.table import Table as Grid
 from fedweave.core.text import counted
 from fedweave.errors import listed
 from fedweave.papers import grid
-from fedweave.papers.differences import HEADS, difference_texts, differences, save_differences
+from fedweave.papers.differences import HEADS, NOTE, difference_texts, differences, save_differences
 from fedweave.papers.paper import PaperTable
 from fedweave.papers.pictures import draw_curves, draw_planes, draw_stacks
-from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, assemble, headings, row_texts, save
+from fedweave.papers.table import BEST_NOTE, MEASURED, NUMBERS, assemble, headings, row_texts, save, save_page
 from fedweave.sweeps.scheduler import run_with_progress
 
 
@@ -53,23 +53,24 @@ class Session:
         title = f"{heading}: {table.title}" + (" (quick look)" if self.quick else "")
         if any(row.best_on_test is not None for row in rows):
             notes.append(BEST_NOTE)
-        save(stem, title, notes, rows)
+        files = save(stem, title, notes, rows)
         heads = headings(rows)
         styles = [None if row.status == MEASURED else "dim" for row in rows]
         show_lines(self.console, title, heads, [row_texts(row, heads) for row in rows], styles)
         for note in notes:
             self.console.print(note, highlight=False, markup=False)
-        files = [f"{stem}.md", f"{stem}.parquet"]
         if table.against:
             pairs = differences(rows, table.against)
             show_lines(self.console, f"{title}: differences", HEADS, [difference_texts(pair) for pair in pairs])
-            files += save_differences(stem, title, notes, pairs)
+            files += save_differences(stem, pairs)
+            notes.append(NOTE)
         if table.over:
             files += draw_curves(stem, title, table.over, planned, rows)
         if table.plane is not None:
             files += draw_planes(stem, title, table.plane, rows)
         if table.stacked:
             files += draw_stacks(stem, title, rows)
+        files.insert(0, save_page(stem, title, notes, rows, files))
         self.console.print(f"files: {', '.join(files)}\n", highlight=False, soft_wrap=True, markup=False)
         return not any(row.status.startswith("failed") for row in rows)
 

@@ -1,16 +1,19 @@
-"""A table with our numbers next to the paper's, assembled from finished runs, written as Markdown and Parquet."""
+"""A table with our numbers next to the paper's, assembled from finished runs: its rows in CSV and Parquet, and a page
+with those of which the paper prints a number."""
 
 import dataclasses
+import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from fedweave.core.text import markdown_table
+from fedweave.core.text import counted, markdown_table
 from fedweave.errors import FedweaveError
-from fedweave.experiment.runs.files import plain_errors, write, write_table
+from fedweave.experiment.runs.files import plain_errors, write, write_csv, write_table
 from fedweave.papers.grid import PlannedCell
 from fedweave.papers.paper import Quantity
 from fedweave.sweeps.runs import PlannedRun
@@ -20,6 +23,11 @@ BEST = "best round, chosen on test"
 BEST_NOTE = (
     f'"{BEST}": of every run the evaluated round with the highest value in this very test, for comparison with papers '
     "that print such maxima. It is no estimate of anything, and nothing may be chosen by it."
+)
+WITHIN, ABOVE, BELOW = "within spread", "above", "below"
+VERDICT_NOTE = (
+    f'Verdict: "{WITHIN}" if our number and the paper\'s differ by at most 2 √(s² + p²), else "{ABOVE}" or "{BELOW}". '
+    "s and p are their standard deviations over seeds; a missing one is taken to be as large as the other."
 )
 Measured = tuple[float, float]  # of one seed: a number and what it is divided by, 1 for a plain mean
 
@@ -91,22 +99,83 @@ def row_texts(row: TableRow, headings: Sequence[str]) -> list[str]:
     return [text[heading] for heading in headings]
 
 
-def save(stem: Path, title: str, notes: Sequence[str], rows: Sequence[TableRow]) -> None:
-    """Write `stem`.md for people and `stem`.parquet with the columns of `SCHEMA`, title and notes in its metadata."""
+def verdict(row: TableRow) -> str:
+    """Whether our number is within the spread of the paper's, above or below; "" without both, or any deviation."""
+    spreads = [spread for spread in (row.spread, row.paper_spread) if spread is not None]
+    if row.difference is None or not spreads:
+        return ""
+    if abs(row.difference) <= 2 * math.hypot(spreads[0], spreads[-1]):
+        return WITHIN
+    return ABOVE if row.difference > 0 else BELOW
+
+
+def save(stem: Path, title: str, notes: Sequence[str], rows: Sequence[TableRow]) -> list[str]:
+    """Write `stem`.csv and `stem`.parquet with the columns of `SCHEMA`, title and notes in the latter's metadata;
+    returns both names."""
     with plain_errors(stem):
         stem.parent.mkdir(parents=True, exist_ok=True)
     columns = {name: pa.array([getattr(row, name) for row in rows], SCHEMA.field(name).type) for name in COLUMNS}
     about = {"title": title, "notes": "\n".join(notes)}
-    write_table(stem.with_name(f"{stem.name}.parquet"), pa.table(columns, SCHEMA.with_metadata(about)))
-    heads = headings(rows)
-    text = markdown(title, notes, heads, [row_texts(row, heads) for row in rows])
-    write(stem.with_name(f"{stem.name}.md"), lambda file: file.write(text.encode()))
+    return save_columns(stem, pa.table(columns, SCHEMA.with_metadata(about)))
 
 
-def markdown(title: str, notes: Sequence[str], heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table of `lines` under `heads` as Markdown."""
+def save_columns(stem: Path, columns: pa.Table) -> list[str]:
+    """Write `stem`.csv, with numbers to six significant digits, and `stem`.parquet; returns both names."""
+    rounded = columns
+    for index, field in enumerate(columns.schema):
+        if pa.types.is_floating(field.type):
+            values = columns.column(index).to_pylist()
+            shorter = pa.array([None if value is None else float(f"{value:.6g}") for value in values], field.type)
+            rounded = rounded.set_column(index, field, shorter)
+    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("csv", "parquet")]
+    write_csv(paths[0], rounded)
+    write_table(paths[1], columns)
+    return list(map(str, paths))
+
+
+def save_page(stem: Path, title: str, notes: Sequence[str], rows: Sequence[TableRow], files: Sequence[str]) -> str:
+    """Write `stem`.md, which links to those of `files` that a browser shows; returns its name."""
+    path = stem.with_name(f"{stem.name}.md")
+    text = page(title, notes, rows, [Path(file).name for file in files])
+    write(path, lambda file: file.write(text.encode()))
+    return str(path)
+
+
+def page(title: str, notes: Sequence[str], rows: Sequence[TableRow], files: Sequence[str]) -> str:
+    """The page about a table in Markdown: notes, the numbers that the paper prints next to ours, links and pictures.
+
+    files: names of .csv files, the first with all rows, and of pictures (.svg); others are left out.
+    """
+    blocks = [f"# {title}", *notes]
+    compared = [row for row in rows if row.difference is not None]
+    if any(map(verdict, rows)):
+        blocks.append(VERDICT_NOTE)
+    if compared:
+        blocks += _compared(compared)
+    missing = Counter(row.status for row in rows if row.paper is not None and row.ours is None)
+    blocks += [f"{counted(number, 'number')} of the paper: {status}." for status, number in missing.items()]
+    tables = [file for file in files if file.endswith(".csv")]
+    words = f"CSV: {counted(len(rows), 'row')}", "differences between rows"
+    blocks.append(", ".join(f"[{text}]({file})" for text, file in zip(words, tables, strict=False)) + ".")
+    blocks += [f"![{Path(file).stem}]({file})" for file in files if file.endswith(".svg")]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _compared(rows: Sequence[TableRow]) -> list[str]:
+    """Rows with both numbers as a table, and a sentence of what all rows have in common."""
+    heads = [head for head in headings(rows) if head not in ("its difference", "from shapes", "status")]
+    texts = {head: [row_texts(row, [head])[0] for row in rows] for head in heads}
+    texts["verdict"] = list(map(verdict, rows))
+    texts["status"] = [row.status.replace(MEASURED, "") for row in rows]
+    for head in ("verdict", "status"):
+        if not any(texts[head]):
+            del texts[head]
+    common = {head: texts[head][0] for head in ("column", "test", "unit", "seeds") if len({*texts[head]}) == 1}
+    heads = [head for head in texts if head not in common]
     rule = ["---:" if head in NUMBERS else "---" for head in heads]
-    return "\n\n".join([f"# {title}", *notes, markdown_table([heads, rule, *lines])]) + "\n"
+    lines = zip(*(texts[head] for head in heads), strict=True)
+    said = ", ".join(f"{head} {text}" for head, text in common.items() if text)
+    return [*([f"In all rows: {said}."] if said else []), markdown_table([heads, rule, *lines])]
 
 
 def _row(planned: PlannedCell, failed: Mapping[str, str]) -> TableRow:
