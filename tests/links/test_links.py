@@ -354,13 +354,13 @@ def test_decoders_are_their_formulas() -> None:
             expected = product.sum(1)
         elif decoder == "cosine":
             w[str(len(net) - 1)]["bias"] += 0.25
-            expected = 5 * F.cosine_similarity(*h[graph.pairs[:2]]) + 0.25
+            expected = 5 * F.cosine_similarity(*h[graph.pairs[:2]]) - 3.75
         elif decoder == "common_neighbors":
             joined = nx.Graph(list(graph.whole_edges.members[0].index.T))
             joined.add_nodes_from(range(graph.nodes))
             index = nx.adamic_adar_index(joined, graph.pairs[:2].T.tolist())
             scores = [0.0 if u == v else score for u, v, score in index]  # u is v at padding
-            expected = 5 * F.cosine_similarity(*h[graph.pairs[:2]]) + 2 * torch.tensor(scores).log1p()
+            expected = 5 * F.cosine_similarity(*h[graph.pairs[:2]]) - 4 + 2 * torch.tensor(scores).log1p()
         else:
             last = w[str(len(net) - 1)]
             inner = F.relu(product @ last["weight"] + last["bias"])
@@ -465,7 +465,7 @@ def test_a_row_of_zeros_has_cosine_and_gradient_0() -> None:
     pairs = torch.tensor([[0, 0, 0], [1, 2, 3], [0, 0, 0]])
     graph = make_graph(rows.detach().numpy(), np.zeros((2, 0), int), np.zeros(4, int), np.ones((3, 4), bool))
     scores = layer.apply(w, graph._replace(pairs=pairs), rows, None)[:, 1]
-    torch.testing.assert_close(scores, torch.tensor([5.0, 0.0, 0.0]))
+    torch.testing.assert_close(scores, torch.tensor([1.0, -4.0, -4.0]))
     [slope] = torch.autograd.grad(scores.sum(), rows)
     assert slope.isfinite().all()
     assert not slope[2].any()
@@ -476,7 +476,8 @@ def test_common_neighbors_do_not_know_the_link(monkeypatch: pytest.MonkeyPatch) 
     """0 and 1 have the neighbor 2, which has three; 0 and 3 have 1 and 2. A foreign node has none."""
     layer = common_neighbors(2, 1)
     w = layer.init(random.key(0))
-    w["scale"] -= torch.inf  # no cosine
+    w["scale"] -= torch.inf  # only neighbors
+    w["bias"].zero_()
 
     def scores(*ends: tuple[int, int]) -> Tensor:
         edges = to_undirected(np.array(ends).T, 4)

@@ -30,7 +30,7 @@ from fedweave.ops.sparse import Sparse
 
 WIDTH = 64  # width of the embeddings of a model without hidden layers
 AT_ONCE = 1 << 17  # pairs that are decoded together
-SCALE = 5.0  # of cosines, before training
+SCALE, SHIFT = 5.0, -4.0  # of cosines, before training: rows of features are much alike, and most pairs are no links
 MIN_NORM = 1e-6  # a shorter row counts as 0
 ADAMIC_ADAR = "adamic_adar"  # the operator whose entries are scores of pairs
 MAX_NEIGHBORS = 1000  # of a common neighbor that counts: beyond, all pairs of its neighbors would be too many
@@ -156,7 +156,7 @@ def dot(width: int, kinds: int) -> Layer:
 
 
 def cosine(width: int, kinds: int, term: PairTerm | None = None) -> Layer:
-    """s = e^a cos(h_u, h_v) + c with trained scalars a, at first ln 5, and c, at first 0; a row of zeros has cosine 0.
+    """s = e^a cos(h_u, h_v) + c with trained scalars a, at first ln 5, and c, at first -4; a row of zeros has cosine 0.
 
     The lengths of rows do not matter. With `dot`, scores of nodes with many features grow a hundredfold in Adam's first
     steps, and the next steps push all hidden units below 0.
@@ -165,7 +165,7 @@ def cosine(width: int, kinds: int, term: PairTerm | None = None) -> Layer:
     def init(key: Tensor) -> Tree:
         return {
             "scale": torch.full((1,), math.log(SCALE), device=key.device),
-            "bias": torch.zeros(1, device=key.device),
+            "bias": torch.full((1,), SHIFT, device=key.device),
         }
 
     def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
@@ -204,7 +204,7 @@ def adamic_adar(edges: EdgeList) -> sp.csr_matrix:
     degree = np.asarray(a.sum(1)).ravel()
     weight = np.where(degree > MAX_NEIGHBORS, 0, 1 / np.log(degree.clip(2)))
     scores = sp.csr_matrix(a @ sp.diags(weight.astype(a.dtype)) @ a)
-    scores.setdiag(0)
+    scores = sp.csr_matrix(scores - sp.diags(scores.diagonal()))
     scores.eliminate_zeros()
     return scores
 
@@ -224,7 +224,8 @@ def _scores_of_neighbors(graph: Graph) -> Sparse | DenseMatrix:
 def _of_pairs(w: Tree, graph: Graph, first: Tensor, second: Tensor) -> Tensor:
     is_own = (first < graph.nodes) & (second < graph.nodes)  # [m]
     u, v = (torch.where(is_own, end, 0) for end in (first, second))
-    return w["neighbors"] * torch.where(is_own, _scores_of_neighbors(graph).entries(u, v), 0.0).log1p()
+    term: Tensor = w["neighbors"] * torch.where(is_own, _scores_of_neighbors(graph).entries(u, v), 0.0).log1p()
+    return term
 
 
 def _tensors(w: Tree, graph: Graph) -> tuple[Tensor, ...]:
