@@ -360,7 +360,7 @@ def test_of_a_run_between_sites_the_global_model_is_exported(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("model", "decoder"),
     [
-        *(("gcn", decoder) for decoder in ("dot", "cosine", "distmult", "transe")),
+        *(("gcn", decoder) for decoder in ("dot", "cosine", "common_neighbors", "distmult", "transe")),
         *(("sage", decoder) for decoder in ("mlp", "complex", "rotate")),
     ],
 )

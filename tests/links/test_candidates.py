@@ -92,7 +92,7 @@ def test_ranks_are_those_of_single_pairs(kind: str, decoder: str) -> None:
 OF_QUERIES = ("queries of links", "candidates of members", "links that members know")
 
 
-@pytest.mark.parametrize("decoder", ["dot", "cosine", "mlp", "complex"])
+@pytest.mark.parametrize("decoder", ["dot", "cosine", "common_neighbors", "mlp", "complex"])
 def test_clients_together_are_clients_one_by_one(decoder: str) -> None:
     data = triples()
     graphs = list(client_graphs(data, EdgeGroups(clients=2, by="random").cut(data, 0)).values())

@@ -317,6 +317,7 @@ def test_the_default_decoder_compares_what_models_make_of_features(tmp_path: Pat
 
 @pytest.mark.parametrize(("decoder", "algorithm", "expected"), [
     ("cosine", {}, 0.003), ("dot", {}, 0.01), ("mlp", {}, 0.01), ("cosine", {"lr": 0.01}, 0.01),
+    ("common_neighbors", {}, 0.003),
     ("cosine", {"optimizer": "sgd"}, 0.01), ("cosine", {"optimizer": "adamw"}, 0.003),
 ])  # fmt: skip
 def test_cosines_are_learned_in_smaller_steps(decoder: str, algorithm: Record, expected: float, tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """Links as examples: their split, the messages that they may not be, the pairs that are none, and their scores."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -21,7 +23,20 @@ from fedweave.core import model, random
 from fedweave.core.algorithm import capabilities
 from fedweave.core.candidates import Queries, count_above
 from fedweave.core.edge_attributes import EdgeAttributes
-from fedweave.core.graph import ITEMS, KNOWN, QUERY, QUERY_COUNT, SEVERAL, TEST, TRAIN, VAL, Graph, make_graph, stack
+from fedweave.core.graph import (
+    FOREIGN,
+    ITEMS,
+    KNOWN,
+    QUERY,
+    QUERY_COUNT,
+    SEVERAL,
+    TEST,
+    TRAIN,
+    VAL,
+    Graph,
+    make_graph,
+    stack,
+)
 from fedweave.core.graph_arrays import graph_tree, tree_graph
 from fedweave.core.link_examples import link_examples
 from fedweave.core.link_hashes import hashes_of, pair_hashes, split_of
@@ -33,7 +48,7 @@ from fedweave.experiment.build import federation
 from fedweave.experiment.graphs import client_graphs
 from fedweave.metrics import link_ranks
 from fedweave.models.edges import OnEdges
-from fedweave.models.links import WIDTH, OnPairs, cosine
+from fedweave.models.links import WIDTH, OnPairs, common_neighbors, cosine
 from fedweave.partition import Louvain, Random
 from fedweave.partition.client_data import pool_clients
 from tests.contract.federations import state_after
@@ -330,7 +345,7 @@ def test_lists_of_users_are_those_of_pytorch_geometric() -> None:
 def test_decoders_are_their_formulas() -> None:
     data = as_links(random_data(), Links())
     [graph] = client_graphs(data, Random(clients=1).cut(data, 0)).values()
-    for decoder in ("dot", "cosine", "mlp"):
+    for decoder in ("dot", "cosine", "common_neighbors", "mlp"):
         net = OnPairs(models.GCN(hidden=6, dropout=0.0), decoder).build(5)
         w = model.init(net, random.key(0))
         h = model.apply(net[:-1], w, graph)
@@ -339,7 +354,13 @@ def test_decoders_are_their_formulas() -> None:
             expected = product.sum(1)
         elif decoder == "cosine":
             w[str(len(net) - 1)]["bias"] += 0.25
-            expected = 5 * F.cosine_similarity(*h[graph.pairs[:2]]) + 0.25
+            expected = 5 * F.cosine_similarity(*h[graph.pairs[:2]]) - 3.75
+        elif decoder == "common_neighbors":
+            joined = nx.Graph(list(graph.whole_edges.members[0].index.T))
+            joined.add_nodes_from(range(graph.nodes))
+            index = nx.adamic_adar_index(joined, graph.pairs[:2].T.tolist())
+            scores = [0.0 if u == v else score for u, v, score in index]  # u is v at padding
+            expected = 5 * F.cosine_similarity(*h[graph.pairs[:2]]) - 4 + 2 * torch.tensor(scores).log1p()
         else:
             last = w[str(len(net) - 1)]
             inner = F.relu(product @ last["weight"] + last["bias"])
@@ -402,12 +423,18 @@ def test_graphs_keep_their_links() -> None:
             assert torch.equal(stacked.extra[name][at], extra)
 
 
-@pytest.mark.parametrize("kind", [FedAvg, Local, ALGORITHMS["scaffold"], ALGORITHMS["ditto"]])
-def test_the_loop_and_batches_give_the_same(kind: Callable[..., FedAvg]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "decoder"),
+    [
+        *((kind, "dot") for kind in (FedAvg, Local, ALGORITHMS["scaffold"], ALGORITHMS["ditto"])),
+        (FedAvg, "common_neighbors"),
+    ],
+)
+def test_the_loop_and_batches_give_the_same(kind: Callable[..., FedAvg], decoder: str) -> None:
     data = as_links(random_data(), Links())
     cut, scores = Random(clients=3).cut(data, 0), []
     for mode in ("loop", "vmap"):
-        algorithm = kind(OnPairs(models.GCN(hidden=8)).build(5))
+        algorithm = kind(OnPairs(models.GCN(hidden=8), decoder).build(5))
         fed = federation(data, cut, algorithm, mode=mode)
         state = state_after(algorithm, fed, 2)
         evaluation = algorithm.evaluate(state, fed)
@@ -438,11 +465,33 @@ def test_a_row_of_zeros_has_cosine_and_gradient_0() -> None:
     pairs = torch.tensor([[0, 0, 0], [1, 2, 3], [0, 0, 0]])
     graph = make_graph(rows.detach().numpy(), np.zeros((2, 0), int), np.zeros(4, int), np.ones((3, 4), bool))
     scores = layer.apply(w, graph._replace(pairs=pairs), rows, None)[:, 1]
-    torch.testing.assert_close(scores, torch.tensor([5.0, 0.0, 0.0]))
+    torch.testing.assert_close(scores, torch.tensor([1.0, -4.0, -4.0]))
     [slope] = torch.autograd.grad(scores.sum(), rows)
     assert slope.isfinite().all()
     assert not slope[2].any()
     torch.testing.assert_close((slope * rows).sum(1), torch.zeros(4), atol=1e-5, rtol=0)
+
+
+def test_common_neighbors_do_not_know_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 and 1 have the neighbor 2, which has three; 0 and 3 have 1 and 2. A foreign node has none."""
+    layer = common_neighbors(2, 1)
+    w = layer.init(random.key(0))
+    w["scale"] -= torch.inf  # only neighbors
+    w["bias"].zero_()
+
+    def scores(*ends: tuple[int, int]) -> Tensor:
+        edges = to_undirected(np.array(ends).T, 4)
+        graph = make_graph(np.zeros((4, 1)), edges, np.zeros(4, int), np.ones((3, 4), bool))
+        pairs = torch.tensor([[0, 0, 3, 0], [1, 3, 0, graph.nodes], [0, 0, 0, 0]])
+        graph = graph._replace(pairs=pairs, extra={FOREIGN: torch.ones(1, 2)})
+        return layer.apply(w, graph, torch.ones(graph.nodes, 2), None)[:, 1]
+
+    square = ((0, 2), (1, 2), (1, 3), (2, 3))
+    two = 2 * math.log1p(2 / math.log(3))
+    torch.testing.assert_close(scores((0, 1), *square), torch.tensor([2 * math.log1p(1 / math.log(3)), two, two, 0.0]))
+    assert float(scores(*square)[0]) == float(scores((0, 1), *square)[0])
+    monkeypatch.setattr("fedweave.models.links.MAX_NEIGHBORS", 2)
+    assert not scores((0, 1), *square)[0]
 
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {

@@ -97,6 +97,7 @@ def score_of(run: Path, tables: Path, pair: tuple[str, str], relation: int = 0) 
     [
         ({"name": "gcn", "decoder": "dot"}, {}),
         ({"name": "sage", "decoder": "mlp"}, {}),
+        ({"name": "mlp", "decoder": "common_neighbors"}, {}),
         ({"name": "gat", "decoder": "dot"}, {"message": "train+val"}),
         ({"name": "rgcn", "decoder": "distmult"}, {"relation": True, "directed": True}),
         ({"name": "rgcn", "decoder": "distmult"}, {"relation": True, "directed": True, "features": "learned"}),

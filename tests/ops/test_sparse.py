@@ -214,3 +214,14 @@ def test_products_are_built_once_per_batch() -> None:
     first = a.blocks.diagonal
     vmap(lambda a, h: a @ h)(a, some(3, 5, 2))
     assert a.blocks.diagonal is first
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_entries_are_those_of_the_dense_matrix(name: str) -> None:
+    a, dense = of_clients(MEMBERS[name], 4, 5)
+    rows, columns = torch.cartesian_prod(torch.arange(4), torch.arange(5)).T
+    found = vmap(lambda a, rows: a.entries(rows, columns), in_dims=(0, None))(a, rows)
+    assert torch.equal(found.view_as(dense), dense.to(found.dtype))
+    one = Sparse.of(MEMBERS[name][0])
+    rows, columns = torch.cartesian_prod(*map(torch.arange, one.shape)).T
+    assert torch.equal(one.entries(rows, columns), torch.from_numpy(MEMBERS[name][0].toarray()).flatten())

@@ -13,6 +13,7 @@ from fedweave.ops.batching import vectorize
 AT_ONCE = 1 << 21  # scores that are computed together
 Scores = Callable[[Tensor, Tensor], Tensor]  # (places of queries int64 [c], nodes int64 [m]) -> a new tensor [c, m]
 Compare = Callable[..., Tensor]  # (what queries look for [c, k], candidates' rows [m, k], weights …) -> a new [c, m]
+OfNodes = Callable[..., Tensor]  # (ends that queries keep int64 [c], candidates int64 [m], n, tensors …) -> [c, m]
 
 
 class Queries(NamedTuple):
@@ -81,19 +82,22 @@ def count_above(queries: Queries, scores: Scores, nodes: int) -> Tensor:
     return total.view(-1, 2)
 
 
-def counting(compare: Compare) -> Callable[..., Tensor]:
-    """`count_above` with the scores of `compare`. The function takes the four tensors of `Queries`, the vectors that
-    queries look for [q, k], rows of nodes [n, k], and weights. It returns float64 [e, 2] and works under
-    `torch.func.vmap`."""
+def counting(compare: Compare, weights: int, of_nodes: OfNodes | None = None) -> Callable[..., Tensor]:
+    """`count_above` with the scores of `compare` and, if given, `of_nodes` added. The function takes the four tensors
+    of `Queries`, the vectors that queries look for [q, k], rows of nodes [n, k], this number of `weights` of `compare`,
+    and the tensors of `of_nodes`. It returns float64 [e, 2] and works under `torch.func.vmap`."""
 
     def count(*tensors: Tensor) -> Tensor:
         if tensors[0].dim() > 2:  # one client after another, since their lists differ in length
             return torch.stack([count(*each) for each in zip(*tensors, strict=True)])
-        vectors, rows, weights = tensors[4], tensors[5], tensors[6:]
+        queries, vectors, rows = Queries(*tensors[:4]), tensors[4], tensors[5]
+        of_compare, of_pairs = tensors[6 : 6 + weights], tensors[6 + weights :]
+        stays, *_ = queries.ends
 
         def scores(at: Tensor, nodes: Tensor) -> Tensor:
-            return compare(vectors[at], rows.index_select(0, nodes), *weights)
+            s = compare(vectors[at], rows.index_select(0, nodes), *of_compare)
+            return s if of_nodes is None else s + of_nodes(stays[at], nodes, len(rows), *of_pairs)
 
-        return count_above(Queries(*tensors[:4]), scores, len(rows))
+        return count_above(queries, scores, len(rows))
 
     return vectorize(count)

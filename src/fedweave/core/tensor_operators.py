@@ -24,6 +24,10 @@ class DenseMatrix:
     def __matmul__(self, dense: Tensor) -> Tensor:
         return linear(self.rows.to(dense.dtype), dense)
 
+    def entries(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The numbers at (rows[i], columns[i]), int64 [k] each: [k]."""
+        return self.rows[rows, columns]
+
 
 @dataclass(frozen=True)
 class RowSelection:

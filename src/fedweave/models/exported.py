@@ -26,6 +26,7 @@ from fedweave.core.tree import Tree, leaves, nest
 from fedweave.core.types import Record
 from fedweave.errors import UserError
 from fedweave.models.edges import model_of_form
+from fedweave.models.links import MAX_NEIGHBORS
 from fedweave.models.registry import MODELS
 
 MODEL, WEIGHTS = "model.json", "weights.safetensors"
@@ -131,6 +132,11 @@ class EdgeIndex:
                 far = (near @ near > 0).float() * (1 - near) * (1 - one)
                 scale = far.sum(1).clamp(min=1).rsqrt()
                 return DenseMatrix(scale[:, None] * far * scale)
+            case "adamic_adar":  # so does this
+                one = (node[:, None] == node).float()  # [n, n]
+                near = (torch.zeros_like(one).index_add(0, target, one[source]) > 0).float()
+                weight = torch.where(degree > MAX_NEIGHBORS, 0.0, 1 / degree.clamp(min=2).log())
+                return DenseMatrix((near * weight) @ near * (1 - one))
         raise ValueError(f"an exported model has no edges of kind {kind!r}")
 
     def with_means(self, h: Tensor, kind: str) -> tuple[Tensor, Tensor]:

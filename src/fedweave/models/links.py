@@ -4,27 +4,37 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
+import numpy as np
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
 from fedweave.core import model as models
 from fedweave.core import random
-from fedweave.core.candidates import Compare, Queries, counting
+from fedweave.core.candidates import Compare, OfNodes, Queries, counting
+from fedweave.core.edge_list import EdgeList, register_matrix
 from fedweave.core.graph import FOREIGN, QUERIES, TARGET, Graph
 from fedweave.core.links import Links
 from fedweave.core.model import PAIRS, Architecture, Hidden, Layer, Model, rows_of
 from fedweave.core.plugins import Maker, note
+from fedweave.core.tensor_operators import DenseMatrix
 from fedweave.core.tree import Tree
 from fedweave.errors import ConfigError
 from fedweave.models import blocks, relations
+from fedweave.ops.csr import look_up
 from fedweave.ops.linear import affine
 from fedweave.ops.rows import gather_rows
+from fedweave.ops.sparse import Sparse
 
 WIDTH = 64  # width of the embeddings of a model without hidden layers
 AT_ONCE = 1 << 17  # pairs that are decoded together
-SCALE = 5.0  # of cosines, before training
+SCALE, SHIFT = 5.0, -4.0  # of cosines, before training: rows of features are much alike, and most pairs are no links
 MIN_NORM = 1e-6  # a shorter row counts as 0
+ADAMIC_ADAR = "adamic_adar"  # the operator whose entries are scores of pairs
+MAX_NEIGHBORS = 1000  # of a common neighbor that counts: beyond, all pairs of its neighbors would be too many
+NEIGHBOR_WEIGHT = 2.0  # of common neighbors, before training
 Score = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, h_v, relation) -> s [m]
 Lead = Callable[[Tree, Tensor, Tensor, Tensor], Tensor]  # (weights, h_u, relation, whether v is the target) -> [m, k]
 
@@ -35,7 +45,8 @@ class OnPairs:
     [0, s(u, v)], so that σ(s) is the probability of a link. h has the width of `of`.
 
     of:        the model, such as models.GCN(), whose `pool` is "none".
-    decoder:   s: "dot", h_u · h_v; "cosine", their cosine with a trained scale; or "mlp", an MLP of one hidden layer on
+    decoder:   s: "dot", h_u · h_v; "cosine", their cosine with a trained scale; "common_neighbors", this and a trained
+               multiple of log(1 + the Adamic-Adar score) of u and v; or "mlp", an MLP of one hidden layer on
                h_u ⊙ h_v; "distmult", "complex", "transe" or "rotate", with a vector for each relation
                (`models.relations`).
     relations: number of relations, for decoders with a vector for each relation.
@@ -83,12 +94,25 @@ def on_links(model: Architecture, links: Links | None, decoder: str = "dot") -> 
     return OnPairs(model, decoder, relations)
 
 
+class PairTerm(NamedTuple):
+    """What scores add for the two nodes that a pair joins, whatever their rows.
+
+    of_pairs: (weights, graph, u int64 [m], v int64 [m]) -> [m]; an end behind the graph's nodes is a foreign one.
+    tensors:  (weights, graph) -> the tensors that `of_nodes` reads, which gives the same numbers.
+    """
+
+    of_pairs: Callable[[Tree, Graph, Tensor, Tensor], Tensor]
+    tensors: Callable[[Tree, Graph], tuple[Tensor, ...]]
+    of_nodes: OfNodes
+
+
 def decoding(
     init: Callable[[Tensor], Tree],
     score: Score,
     compare: Compare,
     lead: Lead = lambda w, first, relation, last: first,
     weights: tuple[str, ...] = (),
+    term: PairTerm | None = None,
 ) -> Layer:
     """The layer that reads the rows of both ends of `Graph.pairs` and gives them logits [0, s]: [n, k] -> [e, 2].
 
@@ -96,6 +120,7 @@ def decoding(
     compare: scores [m, n] of many pairs at once: from the rows that `lead` gives for m ends u [m, k], all candidates v
              [n, k] and the weights with the names `weights`.
     lead:    (weights, h_u [m, k], relation int64 [m], bool [m, 1] whether v is the target) -> [m, k].
+    term:    is added to both.
     """
 
     def apply(w: Tree, graph: Graph, h: Hidden, key: Tensor | None) -> Tensor:
@@ -106,11 +131,12 @@ def decoding(
             rows = torch.cat([rows, graph.extra[FOREIGN].to(rows.dtype)])
         for first in range(0, max(graph.pairs.shape[1], 1), AT_ONCE):
             source, target, relation = graph.pairs[:, first : first + AT_ONCE].unbind(0)
-            scores.append(score(w, gather_rows(rows, source), gather_rows(rows, target), relation.clamp(min=0)))
+            s = score(w, gather_rows(rows, source), gather_rows(rows, target), relation.clamp(min=0))
+            scores.append(s if term is None else s + term.of_pairs(w, graph, source, target))
         s = torch.cat(scores)
         return torch.stack([torch.zeros_like(s), s], 1)
 
-    count = counting(compare)
+    count = counting(compare, len(weights), None if term is None else term.of_nodes)
 
     def count_above(w: Tree, graph: Graph, h: Tensor) -> Tensor:
         queries = Queries.of(graph)
@@ -118,7 +144,8 @@ def decoding(
             raise ValueError("this graph asks for no ranks among all nodes")
         stays, _, relation = queries.ends
         points = lead(w, gather_rows(h, stays), relation, (graph.extra[QUERIES][1] == TARGET)[:, None])
-        return count(*queries, points, h, *(w[name] for name in weights))
+        of_nodes = () if term is None else term.tensors(w, graph)
+        return count(*queries, points, h, *(w[name] for name in weights), *of_nodes)
 
     return Layer(init, apply, operator=PAIRS, count_above=count_above)
 
@@ -128,8 +155,8 @@ def dot(width: int, kinds: int) -> Layer:
     return decoding(lambda key: {}, lambda w, first, second, relation: (first * second).sum(1), relations.products)
 
 
-def cosine(width: int, kinds: int) -> Layer:
-    """s = e^a cos(h_u, h_v) + c with trained scalars a, at first ln 5, and c, at first 0; a row of zeros has cosine 0.
+def cosine(width: int, kinds: int, term: PairTerm | None = None) -> Layer:
+    """s = e^a cos(h_u, h_v) + c with trained scalars a, at first ln 5, and c, at first -4; a row of zeros has cosine 0.
 
     The lengths of rows do not matter. With `dot`, scores of nodes with many features grow a hundredfold in Adam's first
     steps, and the next steps push all hidden units below 0.
@@ -138,7 +165,7 @@ def cosine(width: int, kinds: int) -> Layer:
     def init(key: Tensor) -> Tree:
         return {
             "scale": torch.full((1,), math.log(SCALE), device=key.device),
-            "bias": torch.zeros(1, device=key.device),
+            "bias": torch.full((1,), SHIFT, device=key.device),
         }
 
     def score(w: Tree, first: Tensor, second: Tensor, relation: Tensor) -> Tensor:
@@ -148,7 +175,70 @@ def cosine(width: int, kinds: int) -> Layer:
     def compare(queries: Tensor, rows: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         return scale.exp() * (_unit(queries) @ _unit(rows).mT) + bias
 
-    return decoding(init, score, compare, weights=("scale", "bias"))._replace(bounded=True)
+    return decoding(init, score, compare, weights=("scale", "bias"), term=term)._replace(bounded=True)
+
+
+def common_neighbors(width: int, kinds: int) -> Layer:
+    """s = e^a cos(h_u, h_v) + b log(1 + AA(u, v)) + c, as in `cosine`, with a trained scalar b, at first 2, and the
+    score of `adamic_adar` along the edges that carry messages.
+
+    Message passing sees no common neighbors, since a row does not say whose neighbors made it (Zhang et al. 2021,
+    "Labeling trick: a theory of using graph neural networks for multi-node representation learning"; Yun et al. 2021,
+    "Neo-GNNs"). The score of a training link does not know the link: it is no path of two edges between its ends. A
+    foreign end has no common neighbors.
+    """
+    base = cosine(width, kinds, PairTerm(_of_pairs, _tensors, _of_nodes))
+
+    def init(key: Tensor) -> Tree:
+        return base.init(key) | {"neighbors": torch.full((1,), NEIGHBOR_WEIGHT, device=key.device)}
+
+    return base._replace(init=init)
+
+
+@register_matrix(ADAMIC_ADAR)
+def adamic_adar(edges: EdgeList) -> sp.csr_matrix:
+    """[n, n]: Σ 1 / log d_z over the common neighbors z of two nodes, where z has d_z neighbors, at most
+    `MAX_NEIGHBORS` (Adamic and Adar 2003, "Friends and neighbors on the web"); 0 on the diagonal."""
+    a = edges.adjacency.copy()
+    a.data[:] = 1  # whatever edges weigh
+    degree = np.asarray(a.sum(1)).ravel()
+    weight = np.where(degree > MAX_NEIGHBORS, 0, 1 / np.log(degree.clip(2)))
+    scores = sp.csr_matrix(a @ sp.diags(weight.astype(a.dtype)) @ a)
+    scores = sp.csr_matrix(scores - sp.diags(scores.diagonal()))
+    scores.eliminate_zeros()
+    return scores
+
+
+def _scores_of_neighbors(graph: Graph) -> Sparse | DenseMatrix:
+    """The matrix `adamic_adar`.
+
+    Raises:
+        ValueError: the edges are a sample's, which lacks neighbors.
+    """
+    matrix = graph.edges.operator(ADAMIC_ADAR)
+    if not isinstance(matrix, Sparse | DenseMatrix):
+        raise ValueError("these edges have no scores of pairs")
+    return matrix
+
+
+def _of_pairs(w: Tree, graph: Graph, first: Tensor, second: Tensor) -> Tensor:
+    is_own = (first < graph.nodes) & (second < graph.nodes)  # [m]
+    u, v = (torch.where(is_own, end, 0) for end in (first, second))
+    term: Tensor = w["neighbors"] * torch.where(is_own, _scores_of_neighbors(graph).entries(u, v), 0.0).log1p()
+    return term
+
+
+def _tensors(w: Tree, graph: Graph) -> tuple[Tensor, ...]:
+    matrix = _scores_of_neighbors(graph)
+    if isinstance(matrix, DenseMatrix):
+        raise ValueError("only whole graphs of a client have ranks among all nodes")
+    return w["neighbors"], matrix.first_place, *matrix.blocks.entries
+
+
+def _of_nodes(
+    stays: Tensor, nodes: Tensor, count: int, weight: Tensor, first: Tensor, places: Tensor, values: Tensor
+) -> Tensor:
+    return weight * look_up(first + stays[:, None] * count + nodes, places, values).log1p()
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -198,6 +288,7 @@ def relational(name: str, width: int, kinds: int) -> Layer:
 DECODERS: dict[str, Callable[[int, int], Layer]] = {  # (width of embeddings, number of relations) -> layer
     "dot": dot,
     "cosine": cosine,
+    "common_neighbors": common_neighbors,
     "mlp": mlp,
     **{name: partial(relational, name) for name in relations.DECODERS},
 }

@@ -101,6 +101,21 @@ def multiply(pair: Pair, dense: Tensor, transposed: bool) -> Tensor:
     return torch.addmm(out, matrix, dense, beta=0, out=out)
 
 
+class Entries(NamedTuple):
+    """The entries of a matrix [rows, cols], at least one: `places` int64 [nnz], row cols + column, rising, and `values`
+    float [nnz]."""
+
+    places: Tensor
+    values: Tensor
+
+
+@kernel
+def look_up(at: Tensor, places: Tensor, values: Tensor) -> Tensor:
+    """The values of `Entries` at the places `at` int64 […], 0 where there is none: […]."""
+    entry = torch.searchsorted(places, at).clamp(max=places.shape[0] - 1)
+    return torch.where(places[entry] == at, values[entry], 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class PaddedRows:
     """Sparse rows of equal length: `columns` int64 and `values` float, both [rows, longest], padded with zeros."""
@@ -234,6 +249,18 @@ class StackedCsr:
         columns[row, place] = m.columns.long()
         values[row, place] = m.values
         return PaddedRows(columns.to(self.device), values.to(self.device))
+
+    @property
+    @derived
+    def entries(self) -> Entries:
+        """All members' entries, as those of one matrix [P rows, cols]."""
+        m = self.whole
+        row = torch.repeat_interleave(torch.arange(m.rows, device="cpu"), m.starts.diff().long())  # [nnz]
+        places, order = (row * self.cols + m.columns).sort()
+        values = m.values[order]
+        if not len(places):
+            places, values = torch.full((1,), -1, device="cpu"), m.values.new_zeros(1)
+        return Entries(places.to(self.device), values.to(self.device))
 
     @property
     @derived

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fedweave.ops.batching import Batch, Context, Dims, Operands, Operation, over_clients
-from fedweave.ops.csr import Csr, PaddedRows, Pair, StackedCsr, multiply, weighted_scatter
+from fedweave.ops.batching import Batch, Constant, Context, Dims, Operands, Operation, over_clients
+from fedweave.ops.csr import Csr, PaddedRows, Pair, StackedCsr, look_up, multiply, weighted_scatter
 from fedweave.ops.rows import gather_rows
 from fedweave.ops.tape import kernel
 from fedweave.ops.touched_rows import TouchedRows, materialize
@@ -60,6 +60,15 @@ class Sparse:
     def transpose_matmul(self, dense: Tensor) -> Tensor:
         """The product of the transpose [cols, rows] with dense [rows, k]: [cols, k]."""
         return _Product.apply(self.client_index, dense, self.blocks, True)
+
+    @property
+    def first_place(self) -> Tensor:
+        """int64, scalar: where this client's matrix begins in `StackedCsr.entries`."""
+        return self.client_index * (self.blocks.rows * self.blocks.cols)
+
+    def entries(self, rows: Tensor, columns: Tensor) -> Tensor:
+        """The numbers at (rows[i], columns[i]), int64 [m] each: [m], 0 where the matrix has no entry."""
+        return _LookUp.apply(self.first_place + rows * self.blocks.cols + columns, *self.blocks.entries)
 
     def pick(self, rows: Tensor) -> "Picked":
         """The rows int64 [m] of the matrix, for products that need few rows."""
@@ -140,6 +149,18 @@ class _Product(Operation):
             (tall,) = over_clients(clients, in_dims[1:], dense)
             out = _Times.apply(tall.reshape(-1, tall.shape[-1]), blocks.diagonal, transposed)
         return out.view(clients, -1, out.shape[-1]), 0
+
+
+class _LookUp(Constant):
+    """The values of the `Entries` (places, values) at places int64 [m]."""
+
+    @staticmethod
+    def forward(at: Tensor, places: Tensor, values: Tensor) -> Tensor:
+        return look_up(at, places, values)
+
+    @staticmethod
+    def vmap(info: Batch, in_dims: Dims, at: Tensor, places: Tensor, values: Tensor) -> tuple[Tensor, int]:
+        return _LookUp.apply(at.movedim(in_dims[0], 0), places, values), 0
 
 
 @kernel

@@ -84,8 +84,14 @@ _FIRST: Mapping[str, tuple[Values, ...]] = {
         {MODEL: "gin", "model.layers": 3, "model.dropout": 0.0, "algorithm.lr": 0.003, "algorithm.batch_size": 32},
     ),
     "links": (
+        {
+            MODEL: "gcn",
+            "model.decoder": "common_neighbors",
+            "model.layers": 1,
+            "model.dropout": 0.0,
+            "algorithm.lr": 0.003,
+        },
         {MODEL: "gcn", "model.decoder": "cosine", "model.dropout": 0.0, "algorithm.lr": 0.003},
-        {MODEL: "gcn", "model.layers": 1, "model.dropout": 0.0, "algorithm.lr": 0.003},
     ),
     "entities": ({"model.decoder": "complex", "algorithm.lr": 0.03, "algorithm.local_steps": 10},),
     "ratings": ({MODEL: "lightgcn", "model.layers": 2, "algorithm.lr": 0.01},),
@@ -260,7 +266,7 @@ def _of_model(config: Config, task: str, name: str) -> Iterator[tuple[str, Choic
     if name in _WITH_FINGERPRINTS and config.data.values.get("fingerprint", "none") != "none":  # graphs have SMILES
         yield "data.fingerprint", ("none", "morgan", "descriptors", "both")
     if task == "links":
-        yield "model.decoder", ("dot", "cosine", "mlp")
+        yield "model.decoder", ("dot", "cosine", "common_neighbors", "mlp")
     elif task == "entities":
         yield "model.decoder", _DECODERS_OF_RELATIONS
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 ANY_FEATURES, ANY_CLASSES = 8, 2  # of a model that is built only to check its settings
 DECODER, OF_FEATURES = "dot", "cosine"  # how links are scored where [model] does not say, and of nodes with features
+COSINES = ("cosine", "common_neighbors")  # decoders that compare rows by their angle
 LR, LR_OF_COSINES = 0.01, 0.003  # the default learning rate, and that of links which cosines score
 TUNE = "tune"  # the key of [algorithm] that lists values for `fedweave sweep` to try
 FOR_SWEEPS = "algorithm.tune: values that `fedweave sweep` tries"
@@ -421,7 +422,7 @@ def _with_rate_of(decoder: str, algorithm: Choice) -> Choice:
     """The algorithm with the learning rate that links scored by this decoder have by default: cosines are learned in
     smaller steps of Adam, which turn embeddings of many features too far otherwise."""
     values = algorithm.values
-    if decoder != OF_FEATURES or values.get("optimizer") not in ("adam", "adamw") or values.get("lr") != LR:
+    if decoder not in COSINES or values.get("optimizer") not in ("adam", "adamw") or values.get("lr") != LR:
         return algorithm
     return dataclasses.replace(algorithm, values={**values, "lr": LR_OF_COSINES})
 
