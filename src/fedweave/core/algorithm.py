@@ -487,13 +487,18 @@ class Engine(Federation):
     def snapshot(self) -> Tree:
         """The clients' private states, for a checkpoint."""
 
+    def stacked_snapshot(self) -> Tree:
+        """`snapshot`; of many clients in one process as stacked states (`core.stacked`), whose rows are read later,
+        before the next step."""
+        return self.snapshot()
+
     @abstractmethod
     def snapshot_data(self) -> Tree:
         """The clients' data for a checkpoint: its versions, and the data itself where a step replaced it."""
 
     @abstractmethod
     def restore(self, tree: Tree, data: Tree | None = None) -> None:
-        """Undo `snapshot` and `snapshot_data`."""
+        """Undo `snapshot`, or `stacked_snapshot`, and `snapshot_data`."""
 
 
 def graphs_of(fed: Engine) -> Mapping[str, Graph]:

@@ -254,6 +254,9 @@ class LocalEngine(ServerEngine):
         """All clients' private states in client order, for a checkpoint."""
         return self.executor.snapshot()
 
+    def stacked_snapshot(self) -> Tree:
+        return self.executor.stacked_snapshot()
+
     def snapshot_data(self) -> Tree:
         return self.executor.snapshot_data()
 

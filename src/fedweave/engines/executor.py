@@ -82,8 +82,11 @@ class Executor(Protocol):
     def snapshot(self) -> Tree:
         """{client: its private state}, in client order, of clients that have a state."""
 
+    def stacked_snapshot(self) -> Tree:
+        """`snapshot`, possibly as stacked states (`core.stacked`), whose rows are read later, before the next step."""
+
     def snapshot_data(self) -> Tree:
         """{client: the version of its data, and the data itself if it was replaced}."""
 
     def restore(self, tree: Tree, data: Tree) -> None:
-        """Undo `snapshot` and `snapshot_data`."""
+        """Undo `snapshot`, or `stacked_snapshot`, and `snapshot_data`."""

@@ -13,6 +13,7 @@ from fedweave.core.federation import step_info
 from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
 from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums
+from fedweave.core.stacked import unstack_states
 from fedweave.core.tree import Tree, decode, encode, leaves, nest
 from fedweave.engines.executor import GroupResult, StepResults, Work
 from fedweave.engines.loop import Loop
@@ -378,11 +379,15 @@ class Sharded:
     def snapshot(self) -> Tree:
         return self._collect("snapshot")
 
+    def stacked_snapshot(self) -> Tree:
+        return self.snapshot()
+
     def snapshot_data(self) -> Tree:
         return self._collect("snapshot_data")
 
     def restore(self, tree: Tree, data: Tree) -> None:
-        self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
+        states = unstack_states(tree)
+        self._each("restore", lambda shard: {"states": _of(shard, states), "data": _of(shard, data)})
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         chosen = set(clients)

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from torch import Tensor
 
 from fedweave.core.algorithm import Algorithm, Engine
 from fedweave.core.ledger_columns import SCHEMA
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.stacked import read_whole
+from fedweave.core.tree import Tree
 from fedweave.core.types import Kind, Record
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -237,9 +237,9 @@ class RunFiles:
         """Set `reached`, and keep the models of the round if no earlier one was better on validation."""
         self.reached = reached
         if reached.summary.get(f"{BEST}/round") == reached.round:
-            snapshot = {} if self._state_has_models() or self.built.fed.graphs is None else self.built.fed.snapshot()
-            copies = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, snapshot)
-            self.best = {"round": reached.round, "state": reached.state, "fed": copies}
+            fed = self.built.fed
+            states = {} if self._state_has_models() or fed.graphs is None else read_whole(fed.stacked_snapshot())
+            self.best = {"round": reached.round, "state": reached.state, "fed": states}
 
     def _state_has_models(self) -> bool:
         """Whether the server's state determines the models of all clients."""
@@ -303,7 +303,7 @@ class RunFiles:
         pairs = {**self.built.fed.pairs, **self.built.algorithm.pairs(self.reached.state)}
         if pairs:
             write_arrays(self.directory / PAIRS, {name: matrix.cpu().numpy() for name, matrix in pairs.items()})
-        fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
+        fed, data = clients or (self.built.fed.stacked_snapshot(), self.built.fed.snapshot_data())
         is_earlier = self.best_round is not None and self.best_round != self.reached.round
         best = self.best if is_earlier else {}
         checkpoint = replace(self.reached, fed=fed, data=data, source=self.source, best=best)
