@@ -12,6 +12,7 @@ from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
 from fedweave.core.replies import Portion
 from fedweave.core.tree import Tree
+from fedweave.core.types import Ordering
 from fedweave.engines.messages import Messages
 
 
@@ -30,7 +31,7 @@ class Work:
     info: StepInfo
     key: Tensor
     messages: Messages
-    ranks: bool = True
+    ranks: Ordering = "all"
 
 
 class GroupResult(NamedTuple):

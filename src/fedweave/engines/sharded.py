@@ -54,8 +54,8 @@ def request(
         "each": {client: tree for client, tree in messages.each.items() if client in called},
         "peers": {client: tree for client, tree in messages.peers.items() if client in called},
     }
-    if not work.ranks:
-        tree["without_ranks"] = ""
+    if work.ranks != "all":
+        tree["ranks"] = work.ranks
     if not all_clients:
         tree["clients"] = json.dumps(list(clients))
     if names:
@@ -122,7 +122,7 @@ class Worker:
         self._drop(body)
         step = find_step(self._algorithm, body["step"])
         clients, messages = read_request(body, shared, self._executor.device, self._executor.clients)
-        work = Work(step, body["step"], step_info(step), body["key"], messages, "without_ranks" not in body)
+        work = Work(step, body["step"], step_info(step), body["key"], messages, body.get("ranks", "all"))
         results = list(self._executor.run(work, clients))
         replies = Joint([batch.replies for batch in results])
         number, self._number = self._number, self._number + 1

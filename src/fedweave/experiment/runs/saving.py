@@ -1,8 +1,9 @@
 """How a run is saved while it trains: its tables, which grow, and the checkpoint that counts their rows."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -167,15 +168,26 @@ class Growing:
             self._buffer_rows += len(rows)
         parts_are_small = self._own_rows <= self.rows < 2 * self._own_rows
         if whole or self.rows <= _LARGE or not parts_are_small:
-            rows_now = self.rows
-            write_tables(self._path, self._schema, _merge(self.tables()))
-            remove_parts(self._path)
-            self._files = [pa.OSFile(os.fsencode(self._path))]  # also after another run replaced it
-            self._old_files = self._dropped_rows = 0
-            self._own_rows = self._file_rows = rows_now
-            self._buffer, self._buffer_rows = [], 0
+            self._write_whole(self.tables(), self.rows)
         elif self._buffer_rows:
             self._write_part()
+
+    def replace(self, rows: pa.Table) -> None:
+        """Put rows of one round in the place of the rows of that round with their metrics, and write the table."""
+        round, metrics = rows["round"][0].as_py(), rows["metric"].combine_chunks().unique()
+        is_replaced = (pc.field("round") == round) & pc.field("metric").isin(metrics)
+        count = sum(len(table.filter(is_replaced)) for table in self.tables())
+        kept = (table.filter(~is_replaced) for table in self.tables())
+        self._write_whole(chain(kept, [rows]), self.rows - count + len(rows))
+
+    def _write_whole(self, tables: Iterable[pa.Table], rows: int) -> None:
+        """Write all rows to the table's own file."""
+        write_tables(self._path, self._schema, _merge(iter(tables)))
+        remove_parts(self._path)
+        self._files = [pa.OSFile(os.fsencode(self._path))]  # also after another run replaced it
+        self._old_files = self._dropped_rows = 0
+        self._own_rows = self._file_rows = rows
+        self._buffer, self._buffer_rows = [], 0
 
     def _write_part(self) -> None:
         """Write the rows that are in no file to a separate one."""
@@ -251,6 +263,10 @@ class RunFiles:
             self._metrics.add(metrics)
             if last:
                 self._last_rows += pc.sum(_begins_with(metrics, LAST_ONLY)).as_py() or 0
+
+    def replace(self, rows: pa.Table) -> None:
+        """Put rows of an earlier round in the place of the rows of that round with their metrics."""
+        self._metrics.replace(rows)
 
     @property
     def best_round(self) -> int | None:
