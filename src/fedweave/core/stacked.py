@@ -168,7 +168,7 @@ def write_tree(file: BinaryIO, tree: Tree) -> None:
     for path in order:
         leaf = tensors[path]
         for piece in leaf.pieces() if isinstance(leaf, RowStream) else [leaf]:
-            content = piece.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            content = piece.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
             digest.update(content)
             file.write(content)
     file.seek(8 + words.index(f'"digest": "{placeholder}"'.encode()) + len('"digest": "'))
