@@ -68,7 +68,7 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint"
         began = time.process_time()
-        Checkpoint(round=args.rounds, state=state, fed=built.fed.snapshot()).save(path)
+        Checkpoint(round=args.rounds, state=state, fed=built.fed.stacked_snapshot()).save(path)
         written = time.process_time()
         Checkpoint.load(path)
         read, size = time.process_time(), path.stat().st_size / 1e6

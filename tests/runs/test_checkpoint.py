@@ -1,5 +1,10 @@
 """Checkpoints: what comes back is what went in, in the same order, or it is called damaged."""
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -7,8 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedweave.core.stacked import RowStream, stacked_tree, unstack_states
 from fedweave.core.tree import decode, encode, leaves, with_digest
 from fedweave.experiment.runs.checkpoint import Checkpoint
+from fedweave.experiment.runs.files import remove_leftovers
 from tests.refusals import refusal
 
 WEIGHTS = {"z": {"w": torch.arange(6.0).reshape(2, 3)}, "a": {"b": torch.tensor([1.5])}, "none": {}, "mu": 0.1}
@@ -69,8 +76,33 @@ def test_states_of_many_clients_come_back_as_they_were(tmp_path: Path) -> None:
     reached.save(tmp_path / "state")
     found = Checkpoint.load(tmp_path / "state")
     for one, other in ((found.fed, states), (found.best["fed"], reached.best["fed"])):
+        one = unstack_states(one)
         assert [*one] == [*other]
         for (path, own), (there, expected) in zip(leaves(one), leaves(other), strict=True):
             assert path == there
             assert torch.equal(torch.as_tensor(own), torch.as_tensor(expected))
     assert len(decode((tmp_path / "state").read_bytes())["fed"]["alike"]) == 3
+
+
+def save_and_die(path: str) -> None:
+    """Save a checkpoint of 100 clients, and be killed when half of its rows are written."""
+
+    def pieces() -> Iterator[torch.Tensor]:
+        yield torch.ones(50, 100_000)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    rows = {"w": RowStream((100, 100_000), torch.float32, pieces)}
+    states = stacked_tree([f"c{at}" for at in range(100)], [([f"c{at}" for at in range(100)], rows)])
+    replace(REACHED, round=4, fed=states).save(Path(path))
+
+
+def test_a_kill_while_a_checkpoint_is_written_leaves_the_one_before(path: Path) -> None:
+    before = path.read_bytes()
+    command = f"from tests.runs.test_checkpoint import save_and_die; save_and_die({str(path)!r})"
+    assert subprocess.run([sys.executable, "-c", command], check=False).returncode == -signal.SIGKILL
+    half = [file for file in path.parent.iterdir() if file != path]
+    assert [file.stat().st_size > 10_000_000 for file in half] == [True]
+    assert path.read_bytes() == before
+    assert Checkpoint.load(path).round == REACHED.round
+    remove_leftovers(path.parent.parent)
+    assert [*path.parent.iterdir()] == [path]

@@ -94,6 +94,23 @@ def test_rows_go_to_files_as_they_come_and_a_resume_keeps_those_of_its_rounds(
         saving.Growing.resume(path, METRICS_SCHEMA, 9, lasting)
 
 
+def test_rows_of_a_round_are_replaced_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "_BUFFER", 5)
+    monkeypatch.setattr(saving, "_LARGE", 4)
+    table = saving.Growing(tmp_path / files.METRICS, METRICS_SCHEMA)
+    for round in (1, 2, 3, 4):  # rounds 1 to 3 are in a file, round 4 is in memory
+        table.add(metrics_of(round))
+    before = metrics_of(1, 2, 3, 4).to_pylist()
+    for round in (2, 4):
+        rows = [row | {"value": 7.0} for row in before if row["round"] == round and row["metric"] == "loss"]
+        table.replace(pa.Table.from_pylist(rows * 2, METRICS_SCHEMA))
+        before = [row for row in before if row["round"] != round or row["metric"] != "loss"] + rows * 2
+        assert pa.concat_tables(table.tables()).to_pylist() == before
+        assert table.rows == len(before)
+    table.save(whole=True, rows=metrics_of(5))
+    assert files.read_table(tmp_path, files.METRICS).to_pylist() == before + metrics_of(5).to_pylist()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_reading_a_table_starts_no_thread_that_may_outlive_python(tmp_path: Path) -> None:
     files.write_table(tmp_path / "table.parquet", pa.table({name: ["x"] * 999 for name in "abcdefgh"}))

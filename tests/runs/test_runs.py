@@ -18,6 +18,8 @@ import pytest
 from fedweave.algorithms import ALGORITHMS
 from fedweave.core.graph import SPLITS
 from fedweave.core.ledger import Ledger
+from fedweave.core.stacked import is_stacked, unstack_states
+from fedweave.core.tree import encode
 from fedweave.datasets.base import Dataset
 from fedweave.errors import FedweaveError, UserError
 from fedweave.experiment import build, config
@@ -273,6 +275,25 @@ def test_stop_and_resume_equals_uninterrupted(tmp_path: Path, algorithm: str, mo
     data = Checkpoint.load(tmp_path / "parts/checkpoint/state.safetensors").data
     versions = dict.fromkeys(["client-0", "client-1", "client-2"], 4) if algorithm in KINDS else {}
     assert {client: kept["version"] for client, kept in data.items()} == versions
+
+
+def test_many_clients_of_which_some_are_called_stop_and_resume(tmp_path: Path) -> None:
+    """Their states are saved together (`core.stacked`)."""
+    many = {
+        "data": {"nodes": 600},
+        "partition": {"clients": 100},
+        "algorithm": {"name": "fedper", "participation": 0.6},
+        "engine": {"checkpoint_seconds": 100.0},
+        "evaluation": {"shelf": False},
+    }
+    runs.run(resolved(**many), tmp_path / "whole", Quiet())
+    with refusal("interrupted", "2 of 4"):
+        runs.run(resolved(**many), tmp_path / "parts", Quiet(r2=[send(signal.SIGINT)]))
+    assert is_stacked(Checkpoint.load(tmp_path / "parts/checkpoint/state.safetensors").fed)
+    runs.run(resolved(**many), tmp_path / "parts", Quiet(), resume=True)
+    assert final_numbers(tmp_path / "parts") == final_numbers(tmp_path / "whole")
+    one, other = (Checkpoint.load(tmp_path / name / "checkpoint/state.safetensors").fed for name in ("whole", "parts"))
+    assert encode(unstack_states(one)) == encode(unstack_states(other))
 
 
 def test_sigterm_stops_too_and_handlers_are_put_back(tmp_path: Path) -> None:

@@ -548,7 +548,8 @@ class GLASU(Algorithm):
     def score(self, client: Client, message: Tree) -> Tree:
         graph = client.graph
         logits = self._logits(client, message)
-        return {"own": pairs_of(logits, graph.y, graph.masks & (graph.y >= 0), graph.sensitive, ranks=client.ranks)}
+        sorts = client.ranks != "none"
+        return {"own": pairs_of(logits, graph.y, graph.masks & (graph.y >= 0), graph.sensitive, ranks=sorts)}
 
     @on_client(hears=lambda glasu: glasu._hears())
     def predict_proba(self, client: Client, message: Tree) -> Tree:

@@ -13,6 +13,7 @@ from fedweave.core.model import Model
 from fedweave.core.ranges import ANY, Pairs, Whole
 from fedweave.core.target import CLASS, NUMBER, kind_of
 from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.types import Ordering
 from fedweave.learn import compute_on_server, keep_trained
 from fedweave.metrics import groups, labels, link_ranks, numbers
 from fedweave.metrics.classification import counts
@@ -78,16 +79,23 @@ PERSONAL_SCORES: Declaration = {
 
 
 def measure(
-    model: Model, w: Tree, graph: Graph, whole: bool = True, members: tuple[Tensor, ...] = (), ranks: bool = True
+    model: Model,
+    w: Tree,
+    graph: Graph,
+    whole: bool = True,
+    members: tuple[Tensor, ...] = (),
+    ranks: Ordering = "all",
 ) -> Tree:
     """Additive pairs [3, 2, …] per metric of `w` on the train, val and test examples of `graph`; the `whole` with the
     AUC and, where there are two classes and a sensitive attribute, with what `metrics.groups.counts` adds.
 
-    ranks: whether the whole includes what orders examples.
+    ranks: whether the whole includes what orders examples; "sample" is "all" where there are members.
     members: see `core.federation.Client`; if there are any, the result is [M, 3, 2, …], the pairs on each member's own
              examples.
     """
-    sorts = whole and ranks
+    sorts = whole and ranks != "none"
+    if sorts and ranks == "sample" and not members:
+        graph = graph.with_sampled_ranks
     has_candidates = SPLIT_PAIRS in graph.extra and not members
     examples = graph.in_splits if has_candidates else graph
     logits = models.infer(model, w, graph if sorts else examples)
@@ -95,14 +103,14 @@ def measure(
     if not members:
         if sorts and has_candidates:
             logits = gather_rows(logits, graph.extra[SPLIT_PAIRS].clamp(min=0))
-        pairs = pairs_of(logits, examples.y, examples.masks, graph.sensitive, whole, graph.scale, ranks)
+        pairs = pairs_of(logits, examples.y, examples.masks, graph.sensitive, whole, graph.scale, sorts)
         return pairs | link_ranks.sum_links(ranked, graph.masks)
 
     def of_rows(rows: Tensor) -> Tree:
         at = rows.clamp(min=0)
         masks = graph.masks[:, at] & (rows >= 0)
         sensitive = None if graph.sensitive is None else graph.sensitive[at]
-        pairs = pairs_of(logits[at], graph.y[at], masks, sensitive, whole, graph.scale, ranks)
+        pairs = pairs_of(logits[at], graph.y[at], masks, sensitive, whole, graph.scale, sorts)
         return pairs | link_ranks.sum_links({name: pair[at] for name, pair in ranked.items()}, masks)
 
     return map_leaves(lambda *each: torch.cat(each), *(vmap(of_rows)(rows) for rows in members))
@@ -180,7 +188,7 @@ class _Measure:
     """`measure` with one model; equal for equal models, so that it is traced once for each."""
 
     model: Model
-    ranks: bool
+    ranks: Ordering
 
     def __call__(self, w: Tree, graph: Graph) -> Tree:
         return measure(self.model, w, graph, ranks=self.ranks)

@@ -21,6 +21,7 @@ from fedweave.core.model import Model
 from fedweave.core.replies import Replies
 from fedweave.core.settings import Settings
 from fedweave.core.tree import Tree, leaves, nest
+from fedweave.core.types import Ordering
 from fedweave.errors import FedweaveError, UserError, listed
 
 
@@ -441,6 +442,7 @@ class Engine(Federation):
     members: (member, its place) as by `core.replies.members_by_size`, where one client holds all members' data.
     examples: the number of examples in a split, which says whether evaluations may leave out ranks (`scoring`); None
     where every evaluation has them.
+    samples_ranks: whether links have ranks in a sample only where an evaluation asks for that (`Client.ranks`).
     """
 
     ledger: Ledger
@@ -448,6 +450,7 @@ class Engine(Federation):
     evaluated_clients: tuple[str, ...] = ()
     members: tuple[tuple[str, int], ...] = ()
     examples: int | None = None
+    samples_ranks: bool = False
 
     @property
     @abstractmethod
@@ -474,9 +477,9 @@ class Engine(Federation):
         """The result of an algorithm's `round` or `evaluate` for the server's state; an engine may record it."""
         return method(state, self)
 
-    def scoring(self, ranks: bool) -> AbstractContextManager[None]:
-        """A context for an evaluation, which has metrics of ranks only with `ranks`, if the engine knows `examples`. A
-        further evaluation of the round, with ranks, then has the same randomness."""
+    def scoring(self, ranks: Ordering) -> AbstractContextManager[None]:
+        """A context for an evaluation, whose metrics of ranks are as `Client.ranks` says, if the engine knows
+        `examples`. A further evaluation of the round, with all ranks, then has the same randomness."""
         return nullcontext()
 
     @abstractmethod
@@ -487,13 +490,18 @@ class Engine(Federation):
     def snapshot(self) -> Tree:
         """The clients' private states, for a checkpoint."""
 
+    def stacked_snapshot(self) -> Tree:
+        """`snapshot`; of many clients in one process as stacked states (`core.stacked`), whose rows are read later,
+        before the next step."""
+        return self.snapshot()
+
     @abstractmethod
     def snapshot_data(self) -> Tree:
         """The clients' data for a checkpoint: its versions, and the data itself where a step replaced it."""
 
     @abstractmethod
     def restore(self, tree: Tree, data: Tree | None = None) -> None:
-        """Undo `snapshot` and `snapshot_data`."""
+        """Undo `snapshot`, or `stacked_snapshot`, and `snapshot_data`."""
 
 
 def graphs_of(fed: Engine) -> Mapping[str, Graph]:

@@ -18,6 +18,7 @@ from fedweave.core.mechanism import KINDS, Applied, Mechanism, SecureSum
 from fedweave.core.ranges import Range
 from fedweave.core.replies import Replies, Stacked
 from fedweave.core.tree import Tree, leaves, map_leaves
+from fedweave.core.types import Ordering
 from fedweave.errors import FedweaveError
 
 
@@ -50,7 +51,8 @@ class Client:
             size, -1 at padding; () at all other clients. Only for scores.
     label_noise: the secret for noise on labels that is the same in every run; None where each run draws its own, as
             in a simulation.
-    ranks:  whether scores include the metrics that order examples (`metrics.selection.OF_ORDER`), which cost most.
+    ranks:  whether scores include the metrics that order examples (`metrics.selection.OF_ORDER`), which cost most:
+            "all"; "sample", those of links by a drawn sample of them; "none".
     """
 
     graph: Graph
@@ -60,7 +62,7 @@ class Client:
     test: Graph | None = None
     members: tuple[Tensor, ...] = ()
     label_noise: LabelNoise | None = None
-    ranks: bool = True
+    ranks: Ordering = "all"
 
 
 Step = Callable[[Client, Tree], Tree]
@@ -331,7 +333,7 @@ class Federation(ABC):
     where it is unknown.
     selection: from the number of training examples of each class [c], the metric that selects in this run, and the
     class that it describes, if it is of one.
-    ranks: whether scores of the global test graph order examples, as `Client.ranks` says of clients' scores.
+    ranks: whether scores of the global test graph order examples, as `Client.ranks` is for clients' scores.
     """
 
     clients: tuple[str, ...]
@@ -344,7 +346,7 @@ class Federation(ABC):
     pairs: Mapping[str, Tensor] = MappingProxyType({})
     initial: "Callable[[Tree, Sequence[str]], Tree] | None" = None
     selection: Callable[[np.ndarray], tuple[str, int]]
-    ranks: bool = True
+    ranks: Ordering = "all"
 
     @cached_property
     def place(self) -> Mapping[str, int]:

@@ -31,9 +31,25 @@ TRAINED, KNOWN, ITEMS, SEVERAL = "trained links", "known links", "items", "sever
 SPLIT_PAIRS = "pairs in a split"
 LOOPS = "links of a node with itself"
 LISTS = "lists of all items"  # each user's candidates are all items
+# The drawn links that have ranks in evaluations of a sample (`Graph.with_sampled_ranks`): their rows, and the rows of
+# their candidates or, where all nodes are candidates, the columns of their queries; -1 at padding.
+RANKED_LINKS, RANKED_PAIRS = "links of the sample", "candidates of the sample"
 # Where all nodes are candidates; see `core.candidates.Queries`.
 QUERIES, CANDIDATES, FILTERED = "queries of links", "candidates of members", "links that members know"
-OF_LINKS = (TRAINED, KNOWN, ITEMS, SPLIT_PAIRS, SEVERAL, LOOPS, LISTS, QUERIES, CANDIDATES, FILTERED)
+OF_LINKS = (
+    TRAINED,
+    KNOWN,
+    ITEMS,
+    SPLIT_PAIRS,
+    SEVERAL,
+    LOOPS,
+    LISTS,
+    RANKED_LINKS,
+    RANKED_PAIRS,
+    QUERIES,
+    CANDIDATES,
+    FILTERED,
+)
 SPLITS = ("train", "val", "test")
 # In `Graph.extra`, where links between members are predicted (`partition.crossing`); -1 at padding. The F foreign nodes
 # that a client has links to have places 0 to F - 1, and in `Graph.pairs` the numbers from `Graph.nodes` on.
@@ -189,6 +205,34 @@ class Graph(NamedTuple):
         pairs = None if self.pairs is None else self.pairs.gather(1, of_three)
         masks = self.masks.gather(1, of_three) & (rows >= 0)
         return self._replace(y=self.y.gather(0, at), masks=masks, pairs=pairs, ranks=None)
+
+    @property
+    def with_sampled_ranks(self) -> "Graph":
+        """The same graph of links in which only a sample of the links has ranks (`RANKED_LINKS`); itself where all
+        have. Of pairs that only serve ranks, it has those of the sample, after all that are in a split."""
+        if RANKED_LINKS not in self.extra or self.ranks is None or self.pairs is None:
+            return self
+        links, more = self.extra[RANKED_LINKS], self.extra[RANKED_PAIRS]
+        drawn = torch.zeros_like(self.y).scatter_add(0, links.clamp(min=0), (links >= 0).long())  # [e], 0 or 1
+        query, count = self.ranks[QUERY], self.ranks[QUERY_COUNT] * drawn
+        if SPLIT_PAIRS not in self.extra:  # all nodes are candidates
+            queries = self.extra[QUERIES].gather(1, more.clamp(min=0).expand(3, -1))
+            queries = torch.where(more >= 0, queries, -1)
+            return self._replace(ranks=torch.stack([query, count]), extra={**self.extra, QUERIES: queries})
+        split = self.extra[SPLIT_PAIRS]
+        place = torch.arange(len(split), device=split.device)
+        new_place = torch.zeros_like(self.y).scatter_add(0, split.clamp(min=0), torch.where(split >= 0, place, 0))
+        rows = torch.cat([split, more])  # [m]
+        at = rows.clamp(min=0)
+        query, count = query.gather(0, at), count.gather(0, at)
+        query = torch.where(query >= 0, 2 * new_place.gather(0, query.clamp(min=0) // 2) + query % 2, query)
+        return self._replace(
+            y=self.y.gather(0, at),
+            masks=self.masks.gather(1, at.expand(3, -1)) & (rows >= 0),
+            pairs=self.pairs.gather(1, at.expand(3, -1)),
+            ranks=torch.stack([torch.where(rows >= 0, query, -1), torch.where(rows >= 0, count, 0)]),
+            extra={**self.extra, SPLIT_PAIRS: torch.where(split >= 0, place, -1)},
+        )
 
     def at(self, split: int) -> "Graph":
         """The same graph with the messages for the examples of a split (`EdgeList.at`)."""

@@ -16,6 +16,10 @@ from fedweave.core.graph import (
     LISTS,
     LOOPS,
     QUERIES,
+    QUERY,
+    QUERY_COUNT,
+    RANKED_LINKS,
+    RANKED_PAIRS,
     SEVERAL,
     SOURCE,
     SPLIT_PAIRS,
@@ -29,6 +33,8 @@ from fedweave.core.link_hashes import draws, hashes_of, pair_hashes
 from fedweave.core.links import Links
 
 TRIES = 32  # to find a pair that is not a link
+SAMPLE = 5000  # queries of each split that are ranked in evaluations of a sample, of all clients
+SAMPLE_OF_CLIENT = 100  # queries of each split that each client ranks there at least, if it has them
 AT_ONCE = 1 << 22  # pairs of a query and a candidate that are looked at together
 
 
@@ -42,7 +48,9 @@ class LinkExamples(NamedTuple):
     group:   int64 [e], the member of a union that a pair was drawn for; -1 for links.
     known:   int64, the sorted codes of the known links (`Codes`). items: int64, the nodes that a candidate may be; None
              for all. several: whether there are several relations. loops: whether links join nodes with themselves.
-             queries: those that have all nodes as candidates; None where candidates are pairs.
+             queries: those that have all nodes as candidates; None where candidates are pairs. draw: int64 [e], a
+             random number of each link, by which a sample is drawn, and equal for links of a user; None without ranks.
+    sample:  the rows of the links with ranks in evaluations of a sample (`sample_ranks`); None if all have.
     """
 
     edges: np.ndarray
@@ -57,6 +65,13 @@ class LinkExamples(NamedTuple):
     several: bool
     loops: bool
     queries: "AllRanked | None" = None
+    draw: np.ndarray | None = None
+    sample: np.ndarray | None = None
+
+    @property
+    def of_lists(self) -> bool:
+        """Whether each user's candidates are all items."""
+        return self.queries is not None and self.items is not None
 
     @property
     def trained(self) -> np.ndarray:
@@ -67,8 +82,7 @@ class LinkExamples(NamedTuple):
         """The entries of `Graph.extra` that belong to links, padded to these lengths."""
         largest = np.iinfo(np.int64).max
         lists = {name: _pad(part, lengths[name], largest if name == KNOWN else -1) for name, part in self._parts}
-        of_items = self.queries is not None and self.items is not None
-        marks = {SEVERAL: self.several, LISTS: of_items, LOOPS: self.loops}
+        marks = {SEVERAL: self.several, LISTS: self.of_lists, LOOPS: self.loops}
         return lists | {name: np.ones(1, np.int64) for name, is_set in marks.items() if is_set}
 
     @property
@@ -85,6 +99,12 @@ class LinkExamples(NamedTuple):
             parts.append((SPLIT_PAIRS, np.flatnonzero(self.masks.any(0))))
         else:
             parts += zip((QUERIES, CANDIDATES, FILTERED), self.queries, strict=True)
+        if self.sample is not None:
+            query = self.ranks[QUERY] if self.queries is None else self.queries.queries[0]
+            is_drawn = np.zeros(len(self.y), bool)
+            is_drawn[self.sample] = True
+            of_drawn = np.flatnonzero(is_drawn[query.clip(min=0) // 2] & (query >= 0))
+            parts += [(RANKED_LINKS, self.sample), (RANKED_PAIRS, of_drawn)]
         return parts
 
 
@@ -94,6 +114,51 @@ class AllRanked(NamedTuple):
     queries: np.ndarray
     candidates: np.ndarray
     filtered: np.ndarray
+
+
+def is_sampled(queries: np.ndarray, of_lists: bool) -> bool:
+    """Whether evaluations of a sample leave out queries. queries: of validation and of test. of_lists: whether users
+    are drawn, with all their links."""
+    return bool(queries.sum() > 2 * SAMPLE) if of_lists else bool((queries > SAMPLE).any())
+
+
+def sample_ranks(clients: Sequence[LinkExamples]) -> list[LinkExamples]:
+    """The clients' link examples with the sample that has ranks in evaluations of a sample: `SAMPLE` queries of each
+    split over all clients, and of each client in proportion, at least `SAMPLE_OF_CLIENT`. Where users have lists of
+    items, users are drawn with all their links."""
+    if not clients or clients[0].draw is None:
+        return list(clients)
+    groups = [[VAL, TEST]] if clients[0].of_lists else [[VAL], [TEST]]
+    counts = [[_queries_of(client, splits) for splits in groups] for client in clients]  # each [e]
+    totals = np.array([[count.sum() for count in of_client] for of_client in counts])  # [clients, groups]
+    budgets = np.array([SAMPLE * len(splits) for splits in groups])
+    if (totals.sum(0) <= budgets).all():
+        return list(clients)
+    sampled = []
+    for client, of_client, total in zip(clients, counts, totals, strict=True):
+        shares = budgets * total // np.maximum(totals.sum(0), budgets)
+        least = np.array([SAMPLE_OF_CLIENT * len(splits) for splits in groups])
+        drawn = [_first_units(client, count, max(*pair)) for count, *pair in zip(of_client, shares, least, strict=True)]
+        sampled.append(client._replace(sample=np.unique(np.concatenate(drawn))))
+    return sampled
+
+
+def _queries_of(client: LinkExamples, splits: Sequence[int]) -> np.ndarray:
+    """int64 [e]: how many queries each link of these splits has; 0 of other pairs."""
+    count: np.ndarray = client.ranks[QUERY_COUNT] * client.masks[splits].any(0)
+    return count
+
+
+def _first_units(client: LinkExamples, count: np.ndarray, budget: int) -> np.ndarray:
+    """int64: the rows of the links, or of users' links, with the lowest draws: as many as have at most `budget`
+    queries, and at least one."""
+    rows = np.flatnonzero(count)
+    if not len(rows) or client.draw is None:
+        return rows
+    _, unit = np.unique(client.draw[rows], return_inverse=True)
+    size = np.bincount(unit, count[rows]).astype(np.int64)
+    last = max(1, int(np.searchsorted(size.cumsum(), budget, side="right")))
+    return rows[unit < last]
 
 
 def _pad(numbers: np.ndarray, size: int, value: int) -> np.ndarray:
@@ -186,11 +251,17 @@ def link_examples(
     pairs, ranks, y, split, group = [np.concatenate(part, -1) for part in zip(*pieces, strict=True)]
     if not links.candidates:
         ranks[1] = 0
+    draw = None
+    if links.candidates:
+        source = hashes[attributes.ends[0]]
+        by_user = items is not None and links.candidates == "all"
+        unit = pair_hashes(source, source, None, links.seed) if by_user else keys
+        draw = np.concatenate([draws(unit, 4), np.zeros(len(y) - total, np.int64)])
     queries = None
     if ranked:
         queries = AllRanked(*(np.concatenate(part, -1) for part in zip(*ranked, strict=True)))
     return LinkExamples(
-        edges, edge_attrs, pairs, ranks, y, split, group, codes.sorted, items, several, links.loops, queries
+        edges, edge_attrs, pairs, ranks, y, split, group, codes.sorted, items, several, links.loops, queries, draw
     )
 
 

@@ -215,12 +215,23 @@ def encode(tree: Tree) -> bytes:
     depends only on names, shapes and dtypes (and on a string's length and the number of sparse entries), never on
     values.
     """
+    tensors, python = wire_form(tree)
+    # cloned, because views of one stack share memory
+    cloned = {path: tensor if path in python else tensor.clone() for path, tensor in tensors.items()}
+    return save(cloned, {"python": json.dumps(python, sort_keys=True)})
+
+
+def wire_form(tree: Tree) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What `encode` writes: {path: a tensor on the host}, and {path: the kind} of leaves that are no dense tensors.
+
+    Raises:
+        ReplyRefused: the tree may not cross a boundary.
+    """
     tensors: dict[str, Tensor] = {}
     python: dict[str, str] = {}
     for path, leaf in leaves(check(tree, "the tree")):
         if isinstance(leaf, Tensor | TouchedRows):
-            # cloned, because views of one stack share memory
-            tensors[path] = materialize(leaf).detach().cpu().contiguous().clone()
+            tensors[path] = materialize(leaf).detach().cpu().contiguous()
         elif isinstance(leaf, Sparsified):
             python[path] = _SPARSE + leaf.form
             tensors[path] = leaf.pack().cpu()
@@ -231,7 +242,7 @@ def encode(tree: Tree) -> bytes:
             else:
                 dtype = torch.float64 if isinstance(leaf, float) else torch.int64
                 tensors[path] = torch.tensor(leaf, dtype=dtype, device="cpu")
-    return save(tensors, {"python": json.dumps(python, sort_keys=True)})
+    return tensors, python
 
 
 def with_digest(blob: bytes) -> bytes:

@@ -12,6 +12,9 @@ NUMBER: Kind = "number"
 LABELS: Kind = "labels"
 NOUNS: dict[Kind, str] = {CLASS: "classes", NUMBER: "numbers", LABELS: "several labels"}
 
+# Whether scores include the metrics that order examples; "sample": those of links by a drawn sample of them.
+Ordering = Literal["all", "sample", "none"]
+
 RESERVED_CLIENTS = frozenset({"global", "server"})  # in a run's files: all examples, and the server
 
 SETUP, TRAINING, EVALUATION, PREDICTION = PURPOSES = ("set-up", "training", "evaluation", "prediction")

@@ -17,7 +17,7 @@ from fedweave.core.model import Model
 from fedweave.core.replies import Portion, Replies, members_by_size
 from fedweave.core.shown import Words, line
 from fedweave.core.tree import Tree
-from fedweave.core.types import EVALUATION, RESERVED_CLIENTS
+from fedweave.core.types import EVALUATION, RESERVED_CLIENTS, Ordering
 from fedweave.engines.calls import (
     Keys,
     check_addressed,
@@ -103,7 +103,8 @@ class LocalEngine(ServerEngine):
     classes: number of classes. dtype: dtype of weights and features. test: global test graph or None.
     held: further graphs of the server, by role. pairs: the truth about every pair of clients, for comparisons.
     members: see `engines.loop`. absent: (round, client) -> reason or None, to rehearse clients that do not reply.
-    resend: whether tensors that clients still have from the previous message are sent again. examples: see `Engine`.
+    resend: whether tensors that clients still have from the previous message are sent again. examples,
+    samples_ranks: see `Engine`.
 
     Raises:
         ConfigError: there is no client, or a client's name is reserved.
@@ -123,6 +124,7 @@ class LocalEngine(ServerEngine):
         absent: Absent | None = None,
         resend: bool = True,
         examples: int | None = None,
+        samples_ranks: bool = False,
     ) -> None:
         check_names(executor.clients)
         self.clients, self.classes, self.dtype, self.test = executor.clients, classes, dtype, test
@@ -131,7 +133,7 @@ class LocalEngine(ServerEngine):
         self.held: Mapping[str, Graph] = server_test | dict(held or {})
         self.pairs: Mapping[str, Tensor] = dict(pairs or {})
         self.members, _ = members_by_size(members or {})
-        self.executor, self.examples = executor, examples
+        self.executor, self.examples, self.samples_ranks = executor, examples, samples_ranks
         self.ledger, self._last = Ledger(), LastSent(resend)
         self._sums, self._keys, self._absent = SumMeter(self.ledger), Keys(seed, self.device), absent
         self.begin(0)
@@ -239,13 +241,13 @@ class LocalEngine(ServerEngine):
         self._calls += calls
 
     @contextmanager
-    def scoring(self, ranks: bool) -> Iterator[None]:
+    def scoring(self, ranks: Ordering) -> Iterator[None]:
         self.ranks = ranks
         try:
-            with nullcontext() if ranks else self._keys.uncounted():
+            with nullcontext() if ranks == "all" else self._keys.uncounted():
                 yield
         finally:
-            self.ranks = True
+            self.ranks = "all"
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         return self.executor.example_outputs(model, w, clients)
@@ -253,6 +255,9 @@ class LocalEngine(ServerEngine):
     def snapshot(self) -> Tree:
         """All clients' private states in client order, for a checkpoint."""
         return self.executor.snapshot()
+
+    def stacked_snapshot(self) -> Tree:
+        return self.executor.stacked_snapshot()
 
     def snapshot_data(self) -> Tree:
         return self.executor.snapshot_data()

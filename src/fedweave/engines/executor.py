@@ -12,6 +12,7 @@ from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
 from fedweave.core.replies import Portion
 from fedweave.core.tree import Tree
+from fedweave.core.types import Ordering
 from fedweave.engines.messages import Messages
 
 
@@ -30,7 +31,7 @@ class Work:
     info: StepInfo
     key: Tensor
     messages: Messages
-    ranks: bool = True
+    ranks: Ordering = "all"
 
 
 class GroupResult(NamedTuple):
@@ -82,8 +83,11 @@ class Executor(Protocol):
     def snapshot(self) -> Tree:
         """{client: its private state}, in client order, of clients that have a state."""
 
+    def stacked_snapshot(self) -> Tree:
+        """`snapshot`, possibly as stacked states (`core.stacked`), whose rows are read later, before the next step."""
+
     def snapshot_data(self) -> Tree:
         """{client: the version of its data, and the data itself if it was replaced}."""
 
     def restore(self, tree: Tree, data: Tree) -> None:
-        """Undo `snapshot` and `snapshot_data`."""
+        """Undo `snapshot`, or `stacked_snapshot`, and `snapshot_data`."""

@@ -116,6 +116,9 @@ class Loop:
         states = self._states.dump()
         return {client: states[client] for client in self.clients if client in states}
 
+    def stacked_snapshot(self) -> Tree:
+        return self._states.stacked(self.clients)
+
     def snapshot_data(self) -> Tree:
         return self.data.dump()
 

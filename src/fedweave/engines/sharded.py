@@ -13,6 +13,7 @@ from fedweave.core.federation import step_info
 from fedweave.core.ledger import MessageForm
 from fedweave.core.model import Model
 from fedweave.core.replies import Joint, Portion, ReplyBatch, Stacked, Sums
+from fedweave.core.stacked import unstack_states
 from fedweave.core.tree import Tree, decode, encode, leaves, nest
 from fedweave.engines.executor import GroupResult, StepResults, Work
 from fedweave.engines.loop import Loop
@@ -53,8 +54,8 @@ def request(
         "each": {client: tree for client, tree in messages.each.items() if client in called},
         "peers": {client: tree for client, tree in messages.peers.items() if client in called},
     }
-    if not work.ranks:
-        tree["without_ranks"] = ""
+    if work.ranks != "all":
+        tree["ranks"] = work.ranks
     if not all_clients:
         tree["clients"] = json.dumps(list(clients))
     if names:
@@ -121,7 +122,7 @@ class Worker:
         self._drop(body)
         step = find_step(self._algorithm, body["step"])
         clients, messages = read_request(body, shared, self._executor.device, self._executor.clients)
-        work = Work(step, body["step"], step_info(step), body["key"], messages, "without_ranks" not in body)
+        work = Work(step, body["step"], step_info(step), body["key"], messages, body.get("ranks", "all"))
         results = list(self._executor.run(work, clients))
         replies = Joint([batch.replies for batch in results])
         number, self._number = self._number, self._number + 1
@@ -378,11 +379,15 @@ class Sharded:
     def snapshot(self) -> Tree:
         return self._collect("snapshot")
 
+    def stacked_snapshot(self) -> Tree:
+        return self.snapshot()
+
     def snapshot_data(self) -> Tree:
         return self._collect("snapshot_data")
 
     def restore(self, tree: Tree, data: Tree) -> None:
-        self._each("restore", lambda shard: {"states": _of(shard, tree), "data": _of(shard, data)})
+        states = unstack_states(tree)
+        self._each("restore", lambda shard: {"states": _of(shard, states), "data": _of(shard, data)})
 
     def example_outputs(self, model: Model, w: Tree, clients: Sequence[str]) -> list[Tree]:
         chosen = set(clients)

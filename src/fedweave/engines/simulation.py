@@ -92,6 +92,7 @@ class Simulation(LocalEngine):
         record: When = "auto",
         resend: bool = True,
         examples: int | None = None,
+        samples_ranks: bool = False,
     ) -> None:
         if mode not in MODES:
             raise ConfigError(
@@ -119,6 +120,7 @@ class Simulation(LocalEngine):
             absent=absent,
             resend=resend,
             examples=examples,
+            samples_ranks=samples_ranks,
         )
         self._whole: WholeRounds | None = None
         worth = self.recordings.captures or record == "always"  # else it was measured to save 3 %

@@ -9,6 +9,7 @@ Leaves of a stack are tensors [P, …], partly stored ones (`TouchedRows`: `rest
 Replies and states share no memory with each other (`MemoryIsolation`).
 """
 
+import json
 import math
 import os
 import tempfile
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from fedweave.core.federation import Step
 from fedweave.core.replies import as_row, row_of
+from fedweave.core.stacked import MANY, RowStream, is_stacked, read_whole, rows_at_once, stacked_tree
 from fedweave.core.tree import Tree, clone, leaves, nest, to
 from fedweave.errors import DiskFull
 from fedweave.ops.identity import address, writes
@@ -179,7 +181,12 @@ class States:
                 self._shrink_store(home, count)
 
     def load(self, states: Tree) -> None:
-        """Store {client: its state} of clients without a state."""
+        """Store {client: its state}, or stacked states, of clients without a state."""
+        if is_stacked(states):
+            for group in states["alike"].values():
+                clients = tuple(json.loads(group["clients"]))
+                self._store_rows(clients, dict(leaves(read_whole(group["rows"]))), range(len(clients)), clients)
+            return
         for client, state in states.items():
             self._store_rows((client,), {path: as_row(leaf) for path, leaf in leaves(state)}, [0])
 
@@ -325,6 +332,45 @@ class States:
             for at, client in enumerate(clients):
                 states[client] = nest({path: row_of(leaf, at) for path, leaf in whole.items()})
         return {client: states[client] for client in self._home if states[client]}
+
+    def stacked(self, clients: Sequence[str]) -> Tree:
+        """The states of those `clients` that have one, as stacked states (`core.stacked`) if there are many; their rows
+        are read later, before the next `put`."""
+        rows_by_home = dict[int, dict[str, int]]()
+        for client in clients:
+            home, row = self._home.get(client, (-1, 0))
+            if self._leaves(home):
+                rows_by_home.setdefault(home, {})[client] = row
+        order = [client for client in clients if self._home.get(client, (-1, 0))[0] in rows_by_home]
+        if len(order) < MANY:
+            states = self.dump()
+            return {client: states[client] for client in order}
+        homes_by_form = dict[object, list[int]]()
+        for home in rows_by_home:
+            form = tuple((path, type(leaf), _form(leaf)) for path, leaf in self._leaves(home).items())
+            homes_by_form.setdefault(form, []).append(home)
+        groups = []
+        for homes in homes_by_form.values():
+            parts = [(self._leaves(home), list(rows_by_home[home].values())) for home in homes]
+            streams = {path: self._stream(path, parts) for path in parts[0][0]}
+            groups.append(([client for home in homes for client in rows_by_home[home]], streams))
+        return stacked_tree(order, groups)
+
+    def _stream(self, path: str, parts: Sequence[tuple[Leaves, list[int]]]) -> Any:
+        """A leaf of clients with one form: (leaves of a stack or store, rows in it) for each of their places."""
+        first = parts[0][0][path]
+        if not isinstance(first, Tensor | TouchedRows):
+            return first
+        of_one = first.shape if isinstance(first, TouchedRows) else first.shape[1:]
+        shape = (sum(len(rows) for _, rows in parts), *of_one)
+
+        def pieces() -> Iterator[Tensor]:
+            step = rows_at_once(shape, first.dtype)
+            for flat, rows in parts:
+                for start in range(0, len(rows), step):
+                    yield self._rows(flat[path], _index(rows[start : start + step]))
+
+        return RowStream(shape, first.dtype, pieces)
 
 
 def _index(rows: Iterable[int], device: torch.device | str = "cpu") -> Tensor:

@@ -15,7 +15,9 @@ from fedweave.algorithms.deployment import with_models
 from fedweave.algorithms.participation import draw_clients
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Engine, capabilities, give_defaults
+from fedweave.core.graph import TEST, VAL
 from fedweave.core.graph_arrays import DTYPES
+from fedweave.core.link_examples import is_sampled
 from fedweave.core.model import Architecture, Model, TrialForm
 from fedweave.core.operators import Precomputed
 from fedweave.core.target import CLASS
@@ -369,10 +371,21 @@ def _server_options(data: Dataset, partition: Partition, dtype: torch.dtype) -> 
         "classes": data.classes,
         "test": test,
         "examples": examples + (0 if test is None else int(test.masks.any(0).sum())),
+        "samples_ranks": _samples_ranks(data, partition),
         "held": graphs_at_server(data, partition, dtype),
         "pairs": {name: torch.from_numpy(matrix) for name, matrix in partition.pairs.items()},
         "members": _member_examples(data, partition),
     }
+
+
+def _samples_ranks(data: Dataset, partition: Partition) -> bool:
+    """Whether evaluations of a sample leave out ranks of links; a union's never do."""
+    if data.links is None or not data.links.candidates or partition.members:
+        return False
+    links = sum(part.masks[[VAL, TEST]].sum(1) for part in partition.parts)  # [2]
+    of_items = data.links.items is not None
+    queries = links * (2 if data.links.relations and not of_items else 1)
+    return is_sampled(queries, of_items and data.links.candidates == "all")
 
 
 def _member_examples(data: Dataset, partition: Partition) -> dict[str, torch.Tensor]:

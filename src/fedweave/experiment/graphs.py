@@ -12,7 +12,7 @@ from torch import Tensor
 from fedweave.core.edge_list import EdgeLists
 from fedweave.core.edges import BatchCache, Edges
 from fedweave.core.graph import Graph, make_graph, stack
-from fedweave.core.link_examples import LinkExamples, link_examples
+from fedweave.core.link_examples import LinkExamples, link_examples, sample_ranks
 from fedweave.core.operators import Precomputed
 from fedweave.core.sizes import size_classes
 from fedweave.core.target import CLASS
@@ -56,7 +56,7 @@ def client_graphs(
     if data.links is not None:  # each link comes with one drawn pair that is no link
         extras = everywhere(finders, data, partition)
         client_data = list(shares(data, partition.parts))
-        links = [links_of(share, member_links(partition, i)) for i, share in enumerate(client_data)]
+        links = sample_ranks([links_of(share, member_links(partition, i)) for i, share in enumerate(client_data)])
         examples = size_classes([len(link.y) for link in links])
         lengths = dict[tuple[int, int], dict[str, int]]()  # of lists in graphs of one size, which are stacked
         for size, link in zip(zip(rows, examples, strict=True), links, strict=True):

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch.nn.utils import get_total_norm
 
@@ -15,9 +16,11 @@ from fedweave.core import types
 from fedweave.core.algorithm import Algorithm, Engine, Evaluation, give_defaults
 from fedweave.core.federation import step_info
 from fedweave.core.graph import TEST
+from fedweave.core.link_examples import SAMPLE
 from fedweave.core.replies import member_replies
 from fedweave.core.shown import Shown, page
 from fedweave.core.tree import Tree, check, leaves, to
+from fedweave.core.types import Ordering
 from fedweave.errors import FedweaveError, ReplyRefused, UserError, diverged_message, part_diverged_message
 from fedweave.experiment.requirements import check_rounds
 from fedweave.metrics.best_rounds import best_validated, fairest, metrics_of_best
@@ -29,6 +32,7 @@ from fedweave.metrics.selection import (
     MAX_TIED,
     OF_A_ROUND,
     OF_ORDER,
+    OF_RANKS,
     PLAIN,
     TIED,
     TIED_SENTENCE,
@@ -41,7 +45,13 @@ from fedweave.metrics.stopping import Stopping
 
 SERVER = "server"
 TIED_AUC = 0.5  # of equal scores
+OF_SAMPLE = f"{BEST}/of_sample"  # in a summary while the ranks of the best round are those of a sample
 FEW = 50_000  # examples below which every evaluation sorts them (`Judging.ranks`)
+SAMPLE_SENTENCE = (
+    f"evaluations between the first and the last rank a sample of the links, at most {SAMPLE:,} queries of each split, "
+    "the same in every round; all links of the chosen round are ranked at the end. [evaluation] ranks = 'all' always "
+    "ranks all."
+)
 _LOG = logging.getLogger(__name__)
 
 
@@ -69,6 +79,8 @@ class RoundResult(Shown):
              split, "best_val/…" (see `best_validated`) and, where the data has a sensitive attribute, "groups/…" (see
              `metrics.groups`) and "best_fair/…" (see `fairest`); empty in a round without evaluation.
     last:    whether it is the last round.
+    again:   of the last round: rows of the chosen round by the ranks of all links, in place of those by a sample
+             (`Judging.ranks`); None if there are none.
     """
 
     round: int
@@ -76,6 +88,7 @@ class RoundResult(Shown):
     metrics: pa.Table | None = None
     summary: dict[str, float] = field(default_factory=dict)
     last: bool = False
+    again: pa.Table | None = None
 
     def facts(self) -> dict[str, object]:
         """The round, and what it measured on test examples."""
@@ -120,12 +133,14 @@ def train(
     judging: Judging | None = None,
     stopping: Stopping | None = None,
     skip_diverged: bool = False,
+    best: tuple[int, Tree] | None = None,
 ) -> Iterator[RoundResult]:
     """Run `rounds` rounds of `algorithm` on `fed`, evaluating every `eval_every` (0: never) and at the end.
 
     resume: (rounds done, server state) of a checkpoint; the engine must have been restored too. summary: the
     checkpoint's, for its best rounds. fair_margin: see `fairest`. judging: the selection metric, with the
     number of the positive class. stopping: whether fewer rounds may be enough. skip_diverged: see `measure`.
+    best: (number, server state) of a checkpoint's best round, to rank all its links at the end.
 
     Raises:
         UserError: fewer than one round, a fresh start on a federation whose clients have trained already, or a state
@@ -153,7 +168,8 @@ def train(
         state = _check_state(algorithm, "init", algorithm.init(fed))
     state = to(state, fed.device)  # a checkpoint's is on the host
     before: dict[str, float] = dict(summary or {})
-    evaluator = _Evaluator(algorithm, fed, rounds, fair_margin, judging, stopping, skip_diverged)
+    best = None if best is None else (best[0], to(best[1], fed.device))
+    evaluator = _Evaluator(algorithm, fed, rounds, fair_margin, judging, stopping, skip_diverged, best)
     if stopping.stops(done, before):
         return
     for number in range(done + 1, rounds + 1):
@@ -163,20 +179,22 @@ def train(
         for sentence in algorithm.warnings(state):
             _LOG.warning(sentence)
         metrics, result, last = server_rows(number, algorithm, state, fed), Summary(number), False
+        again: pa.Table | None = None
         if is_evaluated(number, rounds, eval_every):
             fed.ledger.purpose = types.EVALUATION
-            rows, before = evaluator.evaluate(number, state, before)
+            rows, before, again = evaluator.evaluate(number, state, before)
             last = number == rounds or stopping.stops(number, before)
             result = Summary(number, before)
             metrics = pa.concat_tables([rows, *([metrics] if metrics else [])])
-        yield RoundResult(number, state, metrics, result, last)
+        yield RoundResult(number, state, metrics, result, last, again)
         if last:
             return
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Evaluator:
-    """Evaluates a run's rounds (see `train`)."""
+    """Evaluates a run's rounds (see `train`). best: the number and the server's state of the best round so far, if its
+    ranks are those of a sample."""
 
     algorithm: Algorithm
     fed: Engine
@@ -185,28 +203,45 @@ class _Evaluator:
     judging: Judging
     stopping: Stopping
     skip_diverged: bool
+    best: tuple[int, Tree] | None
 
-    def evaluate(self, number: int, state: Tree, before: Mapping[str, float]) -> tuple[pa.Table, dict[str, float]]:
-        """The rows and the summary of the evaluation after a round; before: the summary of the one before."""
-        last, ranks = number == self.rounds, self._needs_ranks(number, before)
+    def evaluate(
+        self, number: int, state: Tree, before: Mapping[str, float]
+    ) -> tuple[pa.Table, dict[str, float], pa.Table | None]:
+        """The rows and the summary of the evaluation after a round, and after the last one the rows of the chosen round
+        by all ranks (`RoundResult.again`); before: the summary of the evaluation before."""
+        last, ranks = number == self.rounds, self._first_ranks(number, before)
         evaluation = self._score(number, state, ranks)
-        ranks = ranks or evaluation.total is not None  # sums have all metrics
+        if evaluation.total is not None:  # sums have all metrics
+            ranks = "all"
 
         def measure_scores() -> Measurement:
             return measure(number, evaluation, self.judging, before, last, self.skip_diverged)
 
         rows, measured, validated, selection = measure_scores()
-        if not ranks and selection_metric_of(measured) in OF_ORDER:  # chosen by this evaluation
-            evaluation, ranks = self._score(number, state, True), True
+        if ranks == "none" and selection_metric_of(measured) in OF_ORDER:  # chosen by this evaluation
+            evaluation, ranks = self._score(number, state, "all"), "all"
             rows, measured, validated, selection = measure_scores()
+        # Rounds are compared by the ranks of the same links, also where all are measured.
+        by_sample = self._samples_ranks and evaluation.total is None and selection_metric_of(measured) in OF_RANKS
+        if by_sample and ranks == "all":
+            ranked = self._score(number, state, "sample")
+            validated = measure(number, ranked, self.judging, before, False, self.skip_diverged).validated
+        leaves_out = self._samples_ranks and selection_metric_of(measured) in OF_ORDER
+        if leaves_out and _is_first(before) and not last:
+            _LOG.warning("note: %s", SAMPLE_SENTENCE)
         progress = self.stopping.update(number, validated, {**before, **measured})
         stops = not last and self.stopping.stops(number, progress)
-        scores_again = not ranks and (stops or self._is_shown_best(number, validated, measured | progress, before))
+        is_shown_best = self._is_shown_best(number, validated, measured | progress, before)
+        # The links outside of a sample are ranked at the end, if this is the chosen round then.
+        is_later = is_shown_best and ranks == "sample" and not stops and bool(self.algorithm.evaluated_model(state))
+        scores_again = ranks != "all" and (stops or (is_shown_best and not is_later))
         if scores_again:
-            evaluation = self._score(number, state, True)
+            evaluation = self._score(number, state, "all")
         if scores_again or stops:
             last = last or stops
-            rows, measured, validated, selection = measure_scores()
+            rows, measured, validated_by_all, selection = measure_scores()
+            validated = validated if by_sample else validated_by_all
         measured |= progress
         measured |= _ties(measured, before)
         if measured.get(TIED) == MAX_TIED:
@@ -219,28 +254,56 @@ class _Evaluator:
         has_settings = replace(self.judging, ranks="auto") != Judging() or self.stopping.patience > 0
         selects = selection_metric_of(measured) != PLAIN or has_settings
         is_best = best.get(f"{BEST}/round") == number and selects
-        if is_best or last:
+        again = None
+        if is_later:
+            best[OF_SAMPLE], self.best = 1.0, (number, state)
+        elif last and OF_SAMPLE in best and self.best is not None and self.best[0] == best[f"{BEST}/round"]:
+            again, best = self._rank_best(*self.best, best, before)
+        if (is_best and not is_later) or last:
             pooled = self._pooled_metrics(state, measured, evaluation.total)  # {name: [3]}
-            totals = {name: float(splits[TEST]) for name, splits in pooled.items() if not math.isnan(splits[TEST])}
+            totals = _totals(pooled)
             if is_best:
                 best |= {f"{BEST}/{name}": value for name, value in totals.items()}
             if last:
                 measured |= totals
                 rows = pa.concat_tables([rows, of_splits(number, pooled)])
         best |= fairest(number, selection, measured, before, self.fair_margin)
-        return rows, measured | best
+        return rows, measured | best, again
 
-    def _needs_ranks(self, number: int, before: Mapping[str, float]) -> bool:
-        """Whether an evaluation has the metrics that sort examples (`Judging.ranks`), as far as the evaluations before
-        it decide."""
-        setting, examples = self.judging.ranks, self.fed.examples
-        if examples is None or setting == "all" or (setting == "auto" and examples < FEW):
-            return True
-        is_first = not any(name.startswith(OF_A_ROUND) for name in before)
+    def _rank_best(
+        self, number: int, state: Tree, best: Mapping[str, float], before: Mapping[str, float]
+    ) -> tuple[pa.Table, dict[str, float]]:
+        """The rows of ranks of the best round, of all its links, and its entries of the summary with these ranks."""
+        evaluation = self._score(number, state, "all")
+        rows, measured, *_ = measure(number, evaluation, self.judging, before, False, self.skip_diverged)
+        ranks = {f"{BEST}/{name}": value for name, value in measured.items() if name.endswith(OF_RANKS)}
+        entries = {name: ranks.get(name, value) for name, value in best.items() if name != OF_SAMPLE}
+        totals = _totals(self._pooled_metrics(state, measured, evaluation.total))
+        entries |= {f"{BEST}/{name}": value for name, value in totals.items()}
+        return rows.filter(pc.match_substring_regex(rows["metric"], f"({'|'.join(OF_RANKS)})$")), entries
+
+    def _first_ranks(self, number: int, before: Mapping[str, float]) -> Ordering:
+        """Which metrics that sort examples an evaluation has (`Judging.ranks`), as far as the evaluations before it
+        decide."""
+        if self._always_sorts or _is_first(before) or number == self.rounds:
+            return "all"
         has_groups = any(name.startswith("groups/") for name in before)  # every metric of the fairest round is shown
         may_be_tied = TIED in before or before.get("global/classes_predicted") == 1
-        by_ranks = selection_metric_of(before) in OF_ORDER
-        return number == self.rounds or is_first or has_groups or may_be_tied or by_ranks or self._sends_protected()
+        if not (has_groups or may_be_tied or selection_metric_of(before) in OF_ORDER):
+            return "none"
+        return "sample" if self._samples_ranks else "all"
+
+    @property
+    def _always_sorts(self) -> bool:
+        """Whether every evaluation has all metrics."""
+        setting, examples = self.judging.ranks, self.fed.examples
+        is_small = setting == "auto" and examples is not None and examples < FEW
+        return examples is None or setting == "all" or is_small or self._sends_protected()
+
+    @property
+    def _samples_ranks(self) -> bool:
+        """Whether evaluations may rank a sample of links."""
+        return self.fed.samples_ranks and not self._always_sorts
 
     def _sends_protected(self) -> bool:
         """Whether a mechanism protects what an evaluation sends: a further evaluation of a round would count as a
@@ -257,7 +320,7 @@ class _Evaluator:
         best = best_validated(number, validated, measured, before)
         return is_shown and best.get(f"{BEST}/round") == number
 
-    def _score(self, number: int, state: Tree, ranks: bool) -> Evaluation:
+    def _score(self, number: int, state: Tree, ranks: Ordering) -> Evaluation:
         """The scores of a round's models; by member where one client holds what all do."""
         finite = _finite(state)
         if self.fed.device.type == "cpu" and not finite:
@@ -284,6 +347,16 @@ class _Evaluator:
             return {}
         examples = self.fed.example_outputs(self.algorithm.net, w, self.fed.evaluated_clients or self.fed.clients)
         return {} if examples is None else pooled_examples(examples, alarm, share)
+
+
+def _is_first(before: Mapping[str, float]) -> bool:
+    """Whether an evaluation is the first; before: the summary of the one before."""
+    return not any(name.startswith(OF_A_ROUND) for name in before)
+
+
+def _totals(pooled: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """The metrics of all examples together on test examples, where they are defined; pooled: float64 [3] by name."""
+    return {name: float(splits[TEST]) for name, splits in pooled.items() if not math.isnan(splits[TEST])}
 
 
 def _ties(measured: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:

@@ -56,7 +56,8 @@ def per_user(
     Links with equal scores come in their order. score [e]; pairs, y, masks, ranks: of `Graph`; above: as for
     `ranks_of`. Works under `torch.func.vmap`.
     """
-    user, is_evaluated = pairs[SOURCE], (y == 1) & masks[VAL:].any(0)  # [e]: links of VAL and TEST
+    user = pairs[SOURCE]
+    is_evaluated = (y == 1) & masks[VAL:].any(0) & (ranks[QUERY_COUNT] > 0)  # [e]: links of VAL and TEST with ranks
     # 1. A link's position in its user's list: its rank among the items that are not links, after the user's evaluated
     # links with higher scores.
     rank, _ = ranks_of(score, ranks, above)

@@ -244,7 +244,10 @@ class Judging:
                precision, recall and precision of alerts, Spearman's correlation and ranks of links. "needed": the
                first, the last and each that is the best so far, and all where the selection metric or fairness between
                groups needs them, or a mechanism protects what evaluations send; "all"; "auto": "needed" from 50,000
-               examples on, else "all". Other numbers and the result are the same.
+               examples on, else "all". Other numbers and the result are the same. Where all evaluations need them and
+               examples are links, those between rank a sample, the same in each: at most 5,000 queries of validation
+               and 5,000 of test over all clients, of each client in proportion, and at least 100 or all that it has.
+               These choose the round, and of the chosen one all links are ranked at the end.
     """
 
     metric: str = "auto"

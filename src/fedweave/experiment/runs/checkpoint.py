@@ -4,18 +4,14 @@ import json
 from dataclasses import MISSING, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
-from torch import Tensor
-
-from fedweave.core.tree import Leaf, Tree, decode, encode, has_its_digest, leaves, map_leaves, nest, with_digest
+from fedweave.core.stacked import check_states, stack_states, write_tree
+from fedweave.core.tree import Tree, decode, has_its_digest, leaves, map_leaves, nest
 from fedweave.core.types import Record
 from fedweave.errors import ReplyRefused, UserError
 from fedweave.experiment.runs.files import CHECKPOINT, SUMMARY, damage_error, read, read_summary, write
 from fedweave.metrics.selection import BEST
-from fedweave.ops.sparsified import Sparsified
-from fedweave.ops.touched_rows import TouchedRows, materialize
 
 FORMAT = 1  # of the file; a change that this code would misread raises it
 SavedRound = Literal["last", "best"]  # a round whose models a checkpoint has
@@ -34,7 +30,7 @@ class Checkpoint:
     ledger:  number of rows of the ledger that belong to it.
     summary: summary of the last evaluation.
     state:   the server's state.
-    fed:     the clients' states (`snapshot`).
+    fed:     the clients' states (`snapshot`); of many as stacked states (`core.stacked`).
     data:    the changes to the clients' data (`snapshot_data`); empty as long as it is as loaded.
     source:  digests of the loaded data (`datasets.contents`); empty where sites hold it.
     best:    the models of the round that was best on validation examples: "round", "state" and, where the state does
@@ -70,16 +66,16 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write the one file, with a digest of its content; no leaf is sparse, so that a small file is small in memory.
+        States of many clients are written piece by piece.
 
-        `encode` keeps neither the order of keys nor empty subtrees, so the file has the tree's structure too: sums over
-        leaves must run in the same order after resuming.
+        The encoding keeps neither the order of keys nor empty subtrees, so the file has the tree's structure too: sums
+        over leaves must run in the same order after resuming.
         """
-        best = {**self.best, "fed": _stack_clients(self.best["fed"])} if "fed" in self.best else self.best
-        entries = {**self.__dict__, "summary": nest(self.summary), "fed": _stack_clients(self.fed), "best": best}
+        best = {**self.best, "fed": stack_states(self.best["fed"])} if "fed" in self.best else self.best
+        entries = {**self.__dict__, "summary": nest(self.summary), "fed": stack_states(self.fed), "best": best}
         tree = map_leaves(lambda leaf: leaf, entries)  # a copy, to which "structure" is added
         tree |= {"structure": json.dumps(_structure(tree)), "format": FORMAT, "release": version("fedweave")}
-        blob = with_digest(encode(tree))
-        write(path, lambda file: file.write(blob))
+        write(path, lambda file: write_tree(file, tree))
 
     @classmethod
     def of_run(cls, directory: Path) -> "Checkpoint":
@@ -125,58 +121,10 @@ class Checkpoint:
                     raise TypeError(f"{entry.name} is {str(tree[entry.name])[:40]}")
             for models in (tree, tree["best"]):
                 if "fed" in models:
-                    models["fed"] = _unstack_clients(models["fed"])
+                    check_states(models["fed"])
             return cls(**{**tree, "summary": dict(leaves(tree["summary"]))})
         except (ReplyRefused, TypeError, LookupError, ValueError, AttributeError, RecursionError) as error:
             raise damage_error(path, str(error)) from error
-
-
-_MANY = 64  # number of clients from which on their states are stacked
-
-
-def _stack_clients(states: Tree) -> Tree:
-    """{client: its state} as it is written. For many clients it is {"order": all clients, "alike": {number: {"clients":
-    clients whose states have one form, "rows": their states as one tree with leaves [clients, …]}}}, because writing
-    each leaf of each client separately takes a second for a thousand clients. `_unstack_clients` reverses it."""
-    if len(states) < _MANY:
-        return states
-    by_form: dict[object, list[str]] = {}
-    for client, state in states.items():
-        form = tuple((path, _form(leaf)) for path, leaf in leaves(state))
-        by_form.setdefault(form, []).append(client)
-    groups = {}
-    for number, clients in enumerate(by_form.values()):
-        client_leaves = [dict(leaves(states[client])) for client in clients]
-        rows = {}
-        for path in client_leaves[0]:
-            rows[path] = _stack([row[path] for row in client_leaves])  # [clients, …]
-        groups[str(number)] = {"clients": json.dumps(clients), "rows": nest(rows)}
-    return {"order": json.dumps([*states]), "alike": groups}
-
-
-def _form(leaf: Leaf) -> object:
-    """What leaves that are stacked have in common: shape and dtype, or the value itself if it is no tensor."""
-    if isinstance(leaf, Tensor | TouchedRows | Sparsified):
-        return leaf.shape, leaf.dtype
-    return type(leaf), leaf
-
-
-def _stack(client_leaves: list[Any]) -> Any:
-    dense = [materialize(leaf) for leaf in client_leaves]
-    return torch.stack(dense) if isinstance(dense[0], Tensor) else dense[0]
-
-
-def _unstack_clients(states: Tree) -> Tree:
-    """{client: its state}, from states that `_stack_clients` may have put together."""
-    if not isinstance(states.get("order"), str):  # not stacked; the state of a client named "order" is a tree
-        return states
-    result: Tree = {}
-    for group in states["alike"].values():
-        clients, stacks = json.loads(group["clients"]), dict(leaves(group["rows"]))
-        columns = [leaf.unbind() if isinstance(leaf, Tensor) else [leaf] * len(clients) for leaf in stacks.values()]
-        for client, *row in zip(clients, *columns, strict=True):
-            result[client] = nest(dict(zip(stacks, row, strict=True)))
-    return {client: result[client] for client in json.loads(states["order"])}
 
 
 def _structure(tree: Tree) -> Record:

@@ -369,9 +369,12 @@ def _train(
         general.fair_margin,
         judging,
         config.evaluation.stopping,
+        best=(files.best["round"], files.best["state"]) if start.round else None,
     )
     for step in files.save_if_failing(rounds, here.before):
         files.add(step.metrics, step.last)
+        if step.again is not None:
+            files.replace(step.again)
         files.add(here.extra_metrics(built.fed, step.round))
         seconds = time.monotonic() - start_time
         summary = step.summary or files.reached.summary

@@ -1,18 +1,19 @@
 """How a run is saved while it trains: its tables, which grow, and the checkpoint that counts their rows."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from torch import Tensor
 
 from fedweave.core.algorithm import Algorithm, Engine
 from fedweave.core.ledger_columns import SCHEMA
-from fedweave.core.tree import Tree, map_leaves
+from fedweave.core.stacked import read_whole
+from fedweave.core.tree import Tree
 from fedweave.core.types import Kind, Record
 from fedweave.experiment.rounds import RoundResult
 from fedweave.experiment.runs.checkpoint import Checkpoint
@@ -167,15 +168,26 @@ class Growing:
             self._buffer_rows += len(rows)
         parts_are_small = self._own_rows <= self.rows < 2 * self._own_rows
         if whole or self.rows <= _LARGE or not parts_are_small:
-            rows_now = self.rows
-            write_tables(self._path, self._schema, _merge(self.tables()))
-            remove_parts(self._path)
-            self._files = [pa.OSFile(os.fsencode(self._path))]  # also after another run replaced it
-            self._old_files = self._dropped_rows = 0
-            self._own_rows = self._file_rows = rows_now
-            self._buffer, self._buffer_rows = [], 0
+            self._write_whole(self.tables(), self.rows)
         elif self._buffer_rows:
             self._write_part()
+
+    def replace(self, rows: pa.Table) -> None:
+        """Put rows of one round in the place of the rows of that round with their metrics, and write the table."""
+        round, metrics = rows["round"][0].as_py(), rows["metric"].combine_chunks().unique()
+        is_replaced = (pc.field("round") == round) & pc.field("metric").isin(metrics)
+        count = sum(len(table.filter(is_replaced)) for table in self.tables())
+        kept = (table.filter(~is_replaced) for table in self.tables())
+        self._write_whole(chain(kept, [rows]), self.rows - count + len(rows))
+
+    def _write_whole(self, tables: Iterable[pa.Table], rows: int) -> None:
+        """Write all rows to the table's own file."""
+        write_tables(self._path, self._schema, _merge(iter(tables)))
+        remove_parts(self._path)
+        self._files = [pa.OSFile(os.fsencode(self._path))]  # also after another run replaced it
+        self._old_files = self._dropped_rows = 0
+        self._own_rows = self._file_rows = rows
+        self._buffer, self._buffer_rows = [], 0
 
     def _write_part(self) -> None:
         """Write the rows that are in no file to a separate one."""
@@ -237,9 +249,9 @@ class RunFiles:
         """Set `reached`, and keep the models of the round if no earlier one was better on validation."""
         self.reached = reached
         if reached.summary.get(f"{BEST}/round") == reached.round:
-            snapshot = {} if self._state_has_models() or self.built.fed.graphs is None else self.built.fed.snapshot()
-            copies = map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, snapshot)
-            self.best = {"round": reached.round, "state": reached.state, "fed": copies}
+            fed = self.built.fed
+            states = {} if self._state_has_models() or fed.graphs is None else read_whole(fed.stacked_snapshot())
+            self.best = {"round": reached.round, "state": reached.state, "fed": states}
 
     def _state_has_models(self) -> bool:
         """Whether the server's state determines the models of all clients."""
@@ -251,6 +263,10 @@ class RunFiles:
             self._metrics.add(metrics)
             if last:
                 self._last_rows += pc.sum(_begins_with(metrics, LAST_ONLY)).as_py() or 0
+
+    def replace(self, rows: pa.Table) -> None:
+        """Put rows of an earlier round in the place of the rows of that round with their metrics."""
+        self._metrics.replace(rows)
 
     @property
     def best_round(self) -> int | None:
@@ -303,7 +319,7 @@ class RunFiles:
         pairs = {**self.built.fed.pairs, **self.built.algorithm.pairs(self.reached.state)}
         if pairs:
             write_arrays(self.directory / PAIRS, {name: matrix.cpu().numpy() for name, matrix in pairs.items()})
-        fed, data = clients or (self.built.fed.snapshot(), self.built.fed.snapshot_data())
+        fed, data = clients or (self.built.fed.stacked_snapshot(), self.built.fed.snapshot_data())
         is_earlier = self.best_round is not None and self.best_round != self.reached.round
         best = self.best if is_earlier else {}
         checkpoint = replace(self.reached, fed=fed, data=data, source=self.source, best=best)

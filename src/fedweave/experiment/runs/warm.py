@@ -16,6 +16,7 @@ from fedweave.core import model as models
 from fedweave.core import random
 from fedweave.core.algorithm import Algorithm, Engine
 from fedweave.core.model import Model, feature_rows
+from fedweave.core.stacked import unstack_states
 from fedweave.core.tree import Tree, leaves, nest, not_finite
 from fedweave.datasets import contents
 from fedweave.datasets.base import Dataset
@@ -71,7 +72,8 @@ class Earlier:
         checkpoint = _finished_checkpoint(directory)
         weights = {}
         if not (checkpoint.state.get("w") or checkpoint.state.get("own")):
-            weights = {member: state["w"] for member, state in checkpoint.fed.items() if "w" in state}
+            states = unstack_states(checkpoint.fed)
+            weights = {member: state["w"] for member, state in states.items() if "w" in state}
         if not weights:
             message = f"no member of {directory} kept a model that the server does not have"
             _refuse("algorithm", message, "Begin from a run of the same algorithm.")
