@@ -267,7 +267,7 @@ def read_runs(directories: Sequence[Path]) -> list[Run]:
 
 
 # Settings in which runs of one experiment may differ.
-_SAME_EXPERIMENT = {"seed", "requester", "purpose", "evaluation.ranks"}
+_SAME_EXPERIMENT = {"seed", "requester", "purpose"}
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:

@@ -134,7 +134,7 @@ def check_rounds(done: int, config: Config, directory: Path) -> None:
 
 def may_change(key: str) -> bool:
     """Whether a run may go on with another value of this setting, at sites too (`sites.flare.requests.pin`)."""
-    return key in ("rounds", "eval_every", "evaluation.alone", "evaluation.ranks") or (
+    return key in ("rounds", "eval_every", "evaluation.alone") or (
         key.split(".")[0] == "engine" and key != "engine.dtype"
     )
 
